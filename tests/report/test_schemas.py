@@ -20,11 +20,19 @@ from placement_checks import Device, Verdict
 from placement_checks.analysis.step.transfers import copies, sent_tensors
 from placement_checks.core.baseline import Change, Copies, Crossing
 from placement_checks.core.baseline import Difference as BaselineDifference
+from placement_checks.core.checkup import (
+    Answer,
+    Check,
+    Checkup,
+    ComparedProgram,
+    GpuComparison,
+    OpDifference,
+)
 from placement_checks.core.errors import InputError
 from placement_checks.core.results import Difference, MovedOp
 from placement_checks.core.timing import Simulated
 from placement_checks.logs import Log, Record
-from placement_checks.report.commands import diff, log, place
+from placement_checks.report.commands import diff, doctor, log, place
 from placement_checks.report.commands import time as timing_report
 from placement_checks.report.commands.since import render_json as render_since
 from placement_checks.report.common import baseline
@@ -95,12 +103,28 @@ def place_documents() -> Iterator[str]:
     yield "\n".join(place.render_json(placement(machine=None, placer=None), []))
 
 
+def doctor_documents() -> Iterator[str]:
+    checks = [
+        Check("placer", "ok", "started"),
+        Check("isolation", "limited", "no network namespace", "allow user namespaces"),
+    ]
+    differences = [OpDifference("w", "VariableV2", "/cpu:0", "/gpu:0", executed=True)]
+    programs = [
+        ComparedProgram("towers", "variables", "different", 3, 4, differences),
+        ComparedProgram("nccl", "collectives", "skipped", reason="needs GPUs"),
+    ]
+    answers = [Answer("nodes are placed alike", "seen", "4 of 4 ops")]
+    yield doctor.render_json(Checkup(checks))
+    yield doctor.render_json(Checkup(checks, GpuComparison("2 GPUs", programs, answers)))
+
+
 DOCUMENTS: dict[str, Callable[[], Iterator[str]]] = {
     "verify": verify_documents,
     "place": place_documents,
     "time": time_documents,
     "diff": diff_documents,
     "log": log_documents,
+    "doctor": doctor_documents,
     "error": lambda: iter([json_report.render([], [ERROR])]),
 }
 EVERY = [(name, text) for name, documents in DOCUMENTS.items() for text in documents()]
