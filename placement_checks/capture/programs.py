@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from placement_checks.capture.child_process.ranks import capture_ranks
 from placement_checks.capture.child_process.workers import capture_workers
 from placement_checks.capture.eager.errors import EagerOnlyError
 from placement_checks.capture.in_process.builder import build
@@ -157,6 +158,8 @@ class _Builds:
             raise reason.with_eager_error(error) from None
 
     def _capture(self, script: Script, gpus: int) -> CapturedProgram:
+        if script.ranks:
+            return self._capture_ranks(script)
         captured = capture_workers(script, gpus, self._machine)
         if captured.is_worker and captured.on_one_host is None:
             reason = "a coordinator can only be built with its parameter servers"
@@ -166,6 +169,15 @@ class _Builds:
             self._on_one_host = _Builds(self._program, Machine.local())
             self._on_one_host._eager = self._eager
             self._on_one_host._asks = self._asks or captured.asked_for_gpus
+        return captured
+
+    def _capture_ranks(self, script: Script) -> CapturedProgram:
+        captured = capture_ranks(script)
+        if script.ranks > 1:  # for one GPU, the program is built as its only rank
+            assert isinstance(self._program, Script)
+            self._on_one_host = _Builds(replace(self._program, ranks=1), Machine.local())
+            self._on_one_host._eager = self._eager and replace(self._eager, ranks=1)
+            self._on_one_host._asks = True
         return captured
 
     def _with_loader(self, captured: CapturedProgram) -> CapturedProgram:

@@ -123,6 +123,7 @@ class Script:
         let: pairs of a name and a value that overrides the one in the source.
         limit: the time limit for the first training step, in seconds.
         eager: whether the target is a function that runs eagerly and builds no graph.
+        ranks: the number of processes of a Horovod program; 0 for any other program.
     """
 
     target: Target
@@ -131,6 +132,7 @@ class Script:
     let: tuple[tuple[str, str], ...] = ()
     limit: float = DEFAULT_LIMIT
     eager: bool = False
+    ranks: int = 0
 
     @property
     def name(self) -> str:

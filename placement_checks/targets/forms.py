@@ -96,6 +96,7 @@ def resolve(
     v1: bool = False,
     let: Mapping[str, str] = MappingProxyType({}),
     limit: float | None = None,
+    ranks: int = 0,
 ) -> Loadable:
     """Parse a target of any type, for `capture.programs.load`.
 
@@ -109,6 +110,7 @@ def resolve(
         let: values that replace the values in the source code, by the name of the variable.
         limit: the number of seconds after which the program is ended if it has not reached its
             first training step.
+        ranks: the number of processes of a Horovod program; 0 for any other program.
 
     Raises:
         UsageError: one of the other arguments is given, but the target is no code in a file or
@@ -117,7 +119,7 @@ def resolve(
     """
     if isinstance(target, str | Path):
         target = parse_target(target)
-    wants_process = bool(args or v1 or let or limit is not None)
+    wants_process = bool(args or v1 or let or limit is not None or ranks)
     if isinstance(target, Target) and target.is_code:
         if let and target.kind == "function":
             raise UsageError(
@@ -129,7 +131,7 @@ def resolve(
         if target.kind == "program" or wants_process:
             pairs = tuple(sorted(let.items()))
             seconds = DEFAULT_LIMIT if limit is None else limit
-            return Script(target, tuple(args), v1, pairs, seconds)
+            return Script(target, tuple(args), v1, pairs, seconds, ranks=ranks)
         return target
     if wants_process:
         name = target.name if isinstance(target, Target) else str(target)

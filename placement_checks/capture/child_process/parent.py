@@ -51,7 +51,7 @@ def capture_program(
             script,
             gpus,
             python_path=os.environ.get("PYTHONPATH"),
-            path=sys.path if script.eager else (),
+            path=sys.path if script.eager or script.ranks else (),
             names_gpus=VISIBLE_GPUS in os.environ,
             journal=journal,
         )

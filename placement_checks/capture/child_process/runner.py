@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, NoReturn
 
 from placement_checks.capture.child_process.file_guard import guard_files
 from placement_checks.capture.child_process.notes import session_notes, version_1_notes
+from placement_checks.capture.child_process.ranks import as_rank
 from placement_checks.capture.child_process.request import CaptureRequest, send_and_exit
 from placement_checks.capture.child_process.servers import record_servers
 from placement_checks.capture.child_process.source_edits import SourceValues
@@ -43,6 +44,7 @@ from placement_checks.core.user_code import users_code, users_line
 from placement_checks.graph.details import RecordedDetails
 from placement_checks.graph.reading import GraphSource
 from placement_checks.graph.train_step import trainable_variables
+from placement_checks.horovod.activate import RankWatch, stand_in_for_horovod
 from placement_checks.targets.importing import import_program
 from placement_checks.tf1.activate import as_tensorflow_1
 from placement_checks.tf1.lazy_modules import UsedNames
@@ -138,6 +140,7 @@ class CapturedRun:
         self._building: BuildRecorder | None = None
         self._servers: Sequence[RecordedServer] = ()
         self._version_1: UsedNames | None = None
+        self._rank: RankWatch | None = None
         self._values = SourceValues(dict(self._script.let))
 
     def run(self) -> CapturedProgram:
@@ -156,6 +159,8 @@ class CapturedRun:
         self._files.enter_context(guard_files(self._journal))
         with self._surroundings as surroundings:
             self._servers = surroundings.enter_context(record_servers())
+            if self._script.ranks:
+                self._rank = surroundings.enter_context(stand_in_for_horovod())
             if self._script.v1:
                 self._version_1 = surroundings.enter_context(as_tensorflow_1())
             is_function = self._script.target.kind == "function"
@@ -225,7 +230,8 @@ class CapturedRun:
         if self._version_1 is not None:
             notes += version_1_notes(self._version_1, built.graph_def.node)
         server = built.server or (self._servers[-1] if self._servers else None)
-        return without_live_objects(replace(built, notes=notes, server=server))
+        built = replace(built, notes=notes, server=server)
+        return without_live_objects(built if self._rank is None else as_rank(built, self._rank))
 
     def _time_out(self) -> None:
         """Send the steps so far or, without a step, an error with the current source line."""
