@@ -403,6 +403,8 @@ class CapturedProgram:
     @property
     def machine(self) -> Machine | None:
         """The cluster of the server that the program created; None without a cluster."""
+        if self.rank is not None:
+            return Machine.of_ranks(self.rank.rank.size)
         if self.server is None or self.server.is_alone:
             return None
         machine = Machine.of_cluster(self.server.cluster, self.gpus)

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from placement_checks.core.placement import producer_of
 from placement_checks.core.op_types import OVERWRITES
+from placement_checks.core.placement import producer_of
 from placement_checks.core.ranks import BROADCAST, Rank, RankRecord
 from placement_checks.horovod.collectives import Process, kind_of, ops_behind, running
 from placement_checks.tf.patches import Patch

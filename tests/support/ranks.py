@@ -6,7 +6,7 @@ import contextlib
 import importlib
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,16 @@ import pytest
 from placement_checks import Report, place, verify
 from placement_checks.capture.child_process.ranks import as_rank, join_ranks
 from placement_checks.capture.child_process.runner import without_live_objects
-from placement_checks.capture.in_process.builder import build, record_eager_code
+from placement_checks.capture.in_process.builder import (
+    BuildRecorder,
+    build,
+    record_eager_code,
+)
 from placement_checks.capture.in_process.sessions import StopProgram
 from placement_checks.core.missing import Missing
 from placement_checks.core.program import CapturedProgram, Program, WatchedCode
 from placement_checks.core.ranks import Rank
-from placement_checks.horovod.activate import stand_in_for_horovod
+from placement_checks.horovod.activate import RankWatch, stand_in_for_horovod
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 
@@ -34,20 +38,35 @@ def judged_ranks(
 
 
 def watched_ranks(
-    module: str, function: str, *, ranks: int = 2, eager: bool = False
+    module: str,
+    function: str,
+    *,
+    ranks: int = 2,
+    eager: bool = False,
+    with_single: bool = True,
 ) -> WatchedCode:
     """The first steps of a function of a fixture that all ranks call."""
-    built = [
-        captured_rank(module, function, Rank(number, ranks), eager=eager)
-        for number in range(ranks)
-    ]
-    joined = join_ranks(built)
     program = Program(function, lambda: None)
+
+    def captured(number: int, size: int) -> CapturedProgram:
+        built = captured_rank(module, function, Rank(number, size), eager=eager)
+        return replace(built, program=program)
+
+    joined = join_ranks([captured(number, ranks) for number in range(ranks)])
     whole = joined.on_one_host and replace(joined.on_one_host, program=program)
-    alone = Missing("ranks are not built for one GPU")
-    return WatchedCode(
-        function, replace(joined, program=program, on_one_host=whole, loader=alone)
-    )
+    single = _Single(captured(0, 1)) if with_single else Missing("it is not built for one GPU")
+    built = replace(joined, program=program, on_one_host=whole, loader=single)
+    return WatchedCode(function, built)
+
+
+@dataclass(frozen=True)
+class _Single:
+    """Loads the program as its only rank."""
+
+    built: CapturedProgram
+
+    def load_for_one_gpu(self) -> CapturedProgram:
+        return self.built
 
 
 def captured_rank(
@@ -64,17 +83,27 @@ def captured_rank(
             try:
                 train = getattr(importlib.import_module(module), function)
                 program = Program(function, train)
-                record = _built_eagerly if eager else build
-                return without_live_objects(as_rank(record(program, rank.size), watch))
+                return (_eager_step if eager else _graph_step)(program, rank, watch)
             finally:
                 for name in set(sys.modules) - before:
                     if str(getattr(sys.modules[name], "__file__", "")).startswith(str(FIXTURES)):
                         del sys.modules[name]
 
 
-def _built_eagerly(program: Program, gpus: int) -> CapturedProgram:
-    run: Callable[[], Any] = program.build
-    with record_eager_code(program, gpus) as building:
+def _graph_step(program: Program, rank: Rank, watch: RankWatch) -> CapturedProgram:
+    steps: list[CapturedProgram] = []
+
+    def record(building: BuildRecorder) -> None:  # while the session is open
+        steps.append(without_live_objects(as_rank(building.trained(), watch)))
+        raise StopProgram
+
+    build(program, rank.size, record)
+    return steps[0]
+
+
+def _eager_step(program: Program, rank: Rank, watch: RankWatch) -> CapturedProgram:
+    with record_eager_code(program, rank.size) as building:
         with contextlib.suppress(StopProgram):
+            run: Callable[[], Any] = program.build
             run()
-        return building.trained()
+        return without_live_objects(as_rank(building.trained(), watch))

@@ -26,6 +26,7 @@ from placement_checks.core.op_types import (
 )
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
+from placement_checks.core.strategies import Strategy
 from placement_checks.rules.base import (
     KERAS,
     Rule,
@@ -39,6 +40,7 @@ from placement_checks.rules.base import (
     shorten,
     unless_allowed,
 )
+from placement_checks.rules.ranks import SHARD_BY_RANK
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import LoopLines
 from placement_checks.util.text import plural
@@ -264,10 +266,16 @@ def _equal_rows(evidence: Evidence, uses: Sequence[Use]) -> Iterator[Finding]:
             found=f"the same rows for {both}",
             message=f"{both} received the same rows, from {original} and {name}",
             consequence=_SAME_GRADIENTS,
-            fix=_SPLIT_ROWS if strategy is None else _SHARD_BY_WORKER,
+            fix=_fix_equal_rows(strategy),
             alike="rows",
             devices=analyze(placement).devices_of(mask),
         )
+
+
+def _fix_equal_rows(strategy: Strategy | None) -> str:
+    if strategy is None:
+        return _SPLIT_ROWS
+    return SHARD_BY_RANK if strategy.ranks else _SHARD_BY_WORKER
 
 
 _KEEPS_ROWS = PASSES_VALUE | RESHAPES | {CAST}  # ops that keep all rows in their order
