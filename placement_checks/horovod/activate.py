@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib.abc
 import importlib.machinery
 import os
@@ -12,13 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from placement_checks.core.op_types import OVERWRITES
 from placement_checks.core.placement import producer_of
 from placement_checks.core.ranks import BROADCAST, Rank, RankRecord
-from placement_checks.horovod.collectives import Process, kind_of, ops_behind, running
+from placement_checks.horovod.collectives import Process, digest, kind_of, ops_behind, running
 from placement_checks.tf.patches import Patch
 from placement_checks.tf.patching import patched
 
@@ -84,45 +82,60 @@ class RankWatch:
                     self._broadcast.discard(variable)
         self._collectives += sorted(ran)
 
-    def record(self, graph: tf.Graph | None, gpus: Sequence[int] | None) -> RankRecord:
+    def record(
+        self,
+        graph: tf.Graph | None,
+        values: Mapping[str, Any],
+        gpus: Sequence[int] | None,
+    ) -> RankRecord:
         """Return the record; it reads the trainable variables of a graph of TensorFlow 1.
 
         Args:
             graph: the graph of the step; None for eager code.
+            values: the values of the trainable variables of eager code before the step, by name;
+                empty if the program may still broadcast them after the step.
             gpus: the GPUs that the program made visible; None if it sees all.
         """
-        broadcast = {producer_of(each.name) for each in self._process.broadcast}
+        starts: Mapping[str, str] = {name: digest(value) for name, value in values.items()}
+        if graph is not None:
+            starts = self._starts(graph)
+        if self._process.broadcasts_later:
+            starts = {}
+        # The step's graph names variables in its own way, so they are recognized by their values.
+        sent = {known or digest(each.numpy()) for each, known in self._process.broadcast}
+        broadcast = {name for name, value in starts.items() if value in sent}
         return RankRecord(
             self._process.rank,
             [*self._process.collectives, *self._collectives],
             frozenset(self._broadcast | broadcast),
-            self._starts(graph) if graph is not None else {},
+            starts,
             gpus,
             self._process.asked_for_rank,
         )
 
     def _starts(self, graph: tf.Graph) -> Mapping[str, str]:
+        """Digests of the trainable variables that no broadcast will still make equal."""
         session, execute = self._sessions.get(graph), self._execute
         if session is None or execute is None:
             return {}
-        digests: dict[str, str] = {}
-        variables = {
-            producer_of(each.name): each
-            for each in graph.get_collection(_tf1.GraphKeys.TRAINABLE_VARIABLES)
+        ran = set(self._collectives)
+        later = {
+            producer_of(op.inputs[0].name)
+            for op in graph.get_operations()
+            if op.type in OVERWRITES
+            and kind_of(op.inputs[1].op).startswith(BROADCAST)
+            and op.inputs[1].op.name not in ran
         }
-        for name, variable in variables.items():
+        digests: dict[str, str] = {}
+        for variable in graph.get_collection(_tf1.GraphKeys.TRAINABLE_VARIABLES):
+            name = producer_of(variable.name)
+            if name in later:
+                continue
             read = graph.as_graph_element(variable)
             with contextlib.suppress(tf.errors.OpError):  # it is not initialized
                 (value,) = execute(session, None, [], [read], {}, None, None)
                 digests[name] = digest(value)
         return digests
-
-
-def digest(value: Any) -> str:
-    """A short text that differs for different arrays."""
-    array = np.ascontiguousarray(value)
-    header = f"{array.dtype} {array.shape}".encode()
-    return hashlib.sha256(header + array.tobytes()).hexdigest()[:16]
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from placement_checks.horovod import elastic
 from placement_checks.horovod.broadcasts import broadcast_global_variables, broadcast_variables
+from placement_checks.horovod.collectives import process
 from placement_checks.horovod.unsupported import missing_attribute
 
 __all__ = [
@@ -39,6 +40,7 @@ class BroadcastGlobalVariablesCallback(_Callback):  # type: ignore[misc]
         self.root_rank = root_rank
         self.device = device
         self.broadcast_done = False
+        process().broadcasts_later = True
         if isinstance(local_variables, tf.Variable):
             local_variables = [local_variables]
         self._local: Collection[Any] = list(local_variables or ())

@@ -8,11 +8,13 @@ Its name is the name by which Horovod finds the same collective of the other ran
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from placement_checks.core.ranks import (
@@ -38,14 +40,17 @@ class Process:
         rank: the rank.
         initialized: whether the program has called ``init``.
         asked_for_rank: whether it asked for its rank or the number of ranks.
-        broadcast: the variables that a broadcast makes equal, outside of sessions.
+        broadcast: the variables that a broadcast makes equal outside of sessions, each with the
+            digest of the value that is sent; ``""`` for the value before the step.
+        broadcasts_later: whether the program broadcasts after its first step, by a callback.
         collectives: the names of the collectives that eager code has run.
     """
 
     rank: Rank
     initialized: bool = False
     asked_for_rank: bool = False
-    broadcast: list[Any] = field(default_factory=list)
+    broadcast: list[tuple[Any, str]] = field(default_factory=list)
+    broadcasts_later: bool = False
     collectives: list[str] = field(default_factory=list)
 
     def place(self) -> Rank:
@@ -209,7 +214,15 @@ def _collective(kind: str, name: str | None, value: Callable[[str | None], Any])
 
 def note_broadcast(variables: Iterable[Any]) -> None:
     """Note variables that become equal on all ranks, although no op of a session does it."""
-    process().broadcast += variables
+    is_eager = tf.executing_eagerly()
+    process().broadcast += [(each, digest(each.numpy()) if is_eager else "") for each in variables]
+
+
+def digest(value: Any) -> str:
+    """A short text that differs for different arrays."""
+    array = np.ascontiguousarray(value)
+    header = f"{array.dtype} {array.shape}".encode()
+    return hashlib.sha256(header + array.tobytes()).hexdigest()[:16]
 
 
 def ops_behind(fetched: Iterable[Any]) -> Iterator[Any]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tensorflow as tf
 
 from placement_checks import Report, place, verify
 from placement_checks.capture.child_process.ranks import as_rank, join_ranks
@@ -79,6 +80,7 @@ def captured_rank(
             patch.syspath_prepend(str(FIXTURES / kind / "workers"))
         for name, value in rank.environment.items():
             patch.setenv(name, value)
+        tf.keras.backend.clear_session()  # each rank names its layers alike
         with stand_in_for_horovod() as watch:
             try:
                 train = getattr(importlib.import_module(module), function)
@@ -94,7 +96,7 @@ def _graph_step(program: Program, rank: Rank, watch: RankWatch) -> CapturedProgr
     steps: list[CapturedProgram] = []
 
     def record(building: BuildRecorder) -> None:  # while the session is open
-        steps.append(without_live_objects(as_rank(building.trained(), watch)))
+        steps.append(without_live_objects(as_rank(building.trained(), watch, building.calls)))
         raise StopProgram
 
     build(program, rank.size, record)
@@ -106,4 +108,4 @@ def _eager_step(program: Program, rank: Rank, watch: RankWatch) -> CapturedProgr
         with contextlib.suppress(StopProgram):
             run: Callable[[], Any] = program.build
             run()
-        return without_live_objects(as_rank(building.trained(), watch))
+        return without_live_objects(as_rank(building.trained(), watch, building.calls))

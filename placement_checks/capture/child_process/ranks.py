@@ -19,11 +19,13 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from placement_checks.capture.child_process.parent import capture_program
 from placement_checks.capture.child_process.workers import join_workers
+from placement_checks.capture.eager.calls import CallWatch
 from placement_checks.capture.in_process.fake_gpus import visible_gpus
 from placement_checks.core.cluster_spec import NO_CLUSTER, RecordedServer
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import InputError
 from placement_checks.core.op_types import COLLECTIVE_GATHER, COLLECTIVE_REDUCE, CONST, VARIABLES
+from placement_checks.core.placement import TRAINABLE
 from placement_checks.core.program import CapturedProgram
 from placement_checks.core.ranks import (
     ALLGATHER,
@@ -68,8 +70,14 @@ def capture_ranks(script: Script) -> CapturedProgram:
     return join_ranks(ranks)
 
 
-def as_rank(built: CapturedProgram, watch: RankWatch) -> CapturedProgram:
-    """Add what the program of this process did as a rank, until its first training step."""
+def as_rank(built: CapturedProgram, watch: RankWatch, calls: CallWatch | None) -> CapturedProgram:
+    """Add what the program of this process did as a rank, until its first training step.
+
+    Args:
+        built: the program.
+        watch: the record of the rank.
+        calls: the calls of traced functions; None if the program trains in no function.
+    """
     assert isinstance(built.source, GraphSource)
     session = built.source.step_ops.session or {}
     listed = str(session.get("gpu_options", {}).get("visible_device_list", ""))
@@ -79,7 +87,11 @@ def as_rank(built: CapturedProgram, watch: RankWatch) -> CapturedProgram:
         visible = [visible[index] for index in within if index < len(visible)]
     elif within:
         visible = within
-    return replace(built, rank=watch.record(built.source.live, visible))
+    trainable = built.source.collections.get(TRAINABLE, ())
+    values = {name: value for name, value in built.initial.values.items() if name in trainable}
+    if calls is None or not calls.repeated:  # many programs broadcast after the first step
+        values = {}
+    return replace(built, rank=watch.record(built.source.live, values, visible))
 
 
 def join_ranks(ranks: Sequence[CapturedProgram]) -> CapturedProgram:

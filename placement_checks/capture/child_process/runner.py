@@ -26,6 +26,7 @@ from placement_checks.capture.child_process.request import CaptureRequest, send_
 from placement_checks.capture.child_process.servers import record_servers
 from placement_checks.capture.child_process.source_edits import SourceValues
 from placement_checks.capture.child_process.source_errors import explain_outdated
+from placement_checks.capture.eager.calls import CallWatch
 from placement_checks.capture.eager.errors import explain_refusals, no_traced_step_error
 from placement_checks.capture.in_process.builder import (
     BuildRecorder,
@@ -218,20 +219,27 @@ class CapturedRun:
             self._surroundings.close()
             os.chdir(self._directory)
             self._values.check()
-            answer: object = self._record(building.trained(), session_notes(building.watch))
+            answer: object = self._record(
+                building.trained(), session_notes(building.watch), building.calls
+            )
         except BaseException as fault:
             answer = as_error(self._script.target.name, fault)
         send_and_exit(answer, self._answers)
 
     def _record(
-        self, built: CapturedProgram, session_notes: Iterable[str] = ()
+        self,
+        built: CapturedProgram,
+        session_notes: Iterable[str] = (),
+        calls: CallWatch | None = None,
     ) -> CapturedProgram:
         notes = [*session_notes, *built.notes]
         if self._version_1 is not None:
             notes += version_1_notes(self._version_1, built.graph_def.node)
         server = built.server or (self._servers[-1] if self._servers else None)
         built = replace(built, notes=notes, server=server)
-        return without_live_objects(built if self._rank is None else as_rank(built, self._rank))
+        if self._rank is not None:
+            built = as_rank(built, self._rank, calls)
+        return without_live_objects(built)
 
     def _time_out(self) -> None:
         """Send the steps so far or, without a step, an error with the current source line."""
