@@ -143,9 +143,9 @@ def _reduced(
     size = process().initialized_rank().size
     if op == Adasum and size & (size - 1):
         raise NotImplementedError("Adasum requires a number of ranks that is a power of 2")
+    name = name or _default_name("HorovodAllreduce", [tensor])
     if prescale != 1.0:
         tensor = tensor * tf.cast(prescale, tensor.dtype)
-    name = name or _default_name("HorovodAllreduce", [tensor])
 
     def value(name: str | None) -> Any:
         if op == Sum and size > 1:
@@ -178,7 +178,17 @@ def allgather_tensor(tensor: Any, name: str | None) -> Any:
 
 def _gathered(tensor: Any, name: str | None) -> Any:
     size = process().initialized_rank().size
-    return _collective(ALLGATHER, name, lambda name: tf.concat([tensor] * size, 0, name=name))
+
+    def value(name: str | None) -> Any:
+        # tf.concat would give the axis the name that the axis of the sum over ranks gets later.
+        axis = tf.constant(0, name=name and f"{name}_dimension")
+        return tf.raw_ops.ConcatV2(values=[tensor] * size, axis=axis, name=name)
+
+    return _collective(ALLGATHER, name, value if size > 1 else _same(tensor))
+
+
+def _same(tensor: Any) -> Callable[[str | None], Any]:
+    return lambda name: tf.identity(tensor, name=name)
 
 
 def broadcast_tensor(tensor: Any, root: int, name: str | None) -> Any:

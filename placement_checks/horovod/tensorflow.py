@@ -196,8 +196,9 @@ def allreduce(
         device_dense=device_dense,
         device_sparse=device_sparse,
     )
-    if not isinstance(tensor, tf.IndexedSlices):
-        name = name or name_of("HorovodAllreduce", tensor)
+    if isinstance(tensor, tf.Variable):
+        if compression is Compression.none:
+            name = name or name_of("HorovodAllreduce", tensor)
         tensor = tf.convert_to_tensor(tensor)
     return gradients.reduce_tensor(
         tensor, settings, name, prescale=prescale_factor, postscale=postscale_factor
