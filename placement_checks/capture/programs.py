@@ -132,7 +132,9 @@ class _Builds:
     def load(self, gpus: int) -> CapturedProgram:
         """Build the program for a number of GPUs, or return the earlier build."""
         if gpus not in self._by_gpus:
-            with step(f"building {self._program.name} for {plural(gpus, 'GPU')}"):
+            ranks = self._program.ranks if isinstance(self._program, Script) else 0
+            number = plural(ranks, "rank") if ranks else plural(gpus, "GPU")
+            with step(f"building {self._program.name} for {number}"):
                 program = self._with_loader(self._build(gpus))
                 self._asks |= program.asked_for_gpus
                 _ = program.requested  # raises the errors of the graph

@@ -22,6 +22,7 @@ from placement_checks.tf.patching import patched
 
 _tf1 = tf.compat.v1
 _PACKAGE = "horovod"
+_MPI = "mpi4py"  # without mpirun, each process would be the only one
 _ROOM = "placement_checks.horovod"
 _MODULES = {
     "horovod.tensorflow": "tensorflow",
@@ -143,7 +144,7 @@ def stand_in_for_horovod() -> Iterator[RankWatch]:
     """Let ``import horovod`` in this block import the stand-in, as the rank of the environment."""
     process = Process(Rank.of_environment(os.environ))
     watch = RankWatch(process)
-    hidden = [name for name in sys.modules if name.partition(".")[0] in (_PACKAGE, "mpi4py")]
+    hidden = [name for name in sys.modules if name.partition(".")[0] in (_PACKAGE, _MPI)]
     assert not hidden  # this process has imported nothing of the program
     finder = _Finder()
     sys.meta_path.insert(0, finder)
@@ -168,7 +169,13 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             ImportError: the stand-in lacks the module.
         """
         del path, target
-        if name.partition(".")[0] != _PACKAGE:
+        package = name.partition(".")[0]
+        if package == _MPI:
+            raise ModuleNotFoundError(
+                f"no {name} with --horovod: take the rank from hvd.rank(), and send by hvd",
+                name=name,
+            )
+        if package != _PACKAGE:
             return None
         if name != _PACKAGE and name not in _MODULES:
             reason = _OTHERS.get(".".join(name.split(".")[:2]))

@@ -84,13 +84,13 @@ def check_ranks(ranks: int, *, gpus: int | None, machine: object) -> None:
     """Check a number of ranks, and that nothing else describes the machine.
 
     Raises:
-        UsageError: the number is not from 1 to 256, or ``gpus`` or ``machine`` is given.
+        UsageError: the number is not from 2 to 256, or ``gpus`` or ``machine`` is given.
     """
-    if isinstance(ranks, bool) or not isinstance(ranks, int) or not 1 <= ranks <= MAX_RANKS:
+    if isinstance(ranks, bool) or not isinstance(ranks, int) or not 2 <= ranks <= MAX_RANKS:
         raise UsageError(
             f"horovod={ranks!r:.60}",
-            f"is not a number of ranks from 1 to {MAX_RANKS}",
-            "give one, such as horovod=2",
+            f"is not a number of ranks from 2 to {MAX_RANKS}",
+            "give one, such as horovod=2: a single rank has nothing to agree on with others",
             is_predicate=True,
         )
     for name, value in (("gpus", gpus), ("machine", machine)):

@@ -114,7 +114,8 @@ def _capture_rank(script: Script, rank: Rank) -> CapturedProgram:
     except InputError as error:
         raise InputError(
             error.object,
-            f"as {rank.name}, {error.message}; the other ranks wait for it",
+            f"as {rank.name}, {'it ' if error.is_predicate else ''}{error.message}; the other "
+            "ranks wait for it",
             error.fix,
             details=error.details,
         ) from None
