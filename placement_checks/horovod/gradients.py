@@ -236,7 +236,7 @@ class LocalVariables:
 
 
 class DistributedOptimizer1(_Optimizer):  # type: ignore[misc]
-    """An optimizer of TensorFlow 1 whose ``compute_gradients`` reduces the gradients."""
+    """An optimizer of TensorFlow 1 that reduces gradients in ``compute_gradients``."""
 
     def __init__(self, optimizer: Any, name: str | None, use_locking: bool, settings: Settings):
         name = name or f"Distributed{type(optimizer).__name__}"
@@ -321,7 +321,7 @@ def distributed_keras_optimizer(optimizer: Any, name: str | None, settings: Sett
 
 
 def distributed_tape(tape: Any, settings: Settings) -> Any:
-    """Return a tape like ``tape`` whose method ``gradient`` reduces the gradients."""
+    """Return a tape like ``tape`` that reduces gradients in its method ``gradient``."""
     base = type(tape)
     local = LocalVariables()
 

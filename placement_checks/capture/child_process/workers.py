@@ -175,7 +175,7 @@ def _join(workers: Sequence[CapturedProgram], *, on_one_host: bool = False) -> C
         graph_def.library.function.extend(part.graph_def.library.function)
     recorded = {op: known for part in parts for op, known in part.recorded()}
     strategy, step_ops = _strategy(parts), _step_ops(parts)
-    if first.rank is not None and first.turns == 1:
+    if first.turns == 1:
         step_ops = _as_one_step(step_ops, graph_def)
     noun = "rank" if first.rank else "worker"
     return replace(
@@ -195,8 +195,8 @@ def _join(workers: Sequence[CapturedProgram], *, on_one_host: bool = False) -> C
 
 
 def _as_one_step(step_ops: StepOps, graph_def: Any) -> StepOps:
-    """Add an op that runs the steps of all ranks, because none can run alone."""
-    name = free_name("step_of_all_ranks", {node.name for node in graph_def.node})
+    """Add an op that runs the steps of all workers, because none can run alone."""
+    name = free_name("step_of_all_workers", {node.name for node in graph_def.node})
     ops = dict.fromkeys(map(producer_of, step_ops.train_op))
     graph_def.node.add(name=name, op=NO_OP, input=[f"^{op}" for op in ops])
     return step_ops._replace(train_op=(name,))
