@@ -105,6 +105,8 @@ def unmet_before_step(strategy: Strategy) -> Iterator[Finding]:
 
 def different_starts(placement: Placement, strategy: Strategy) -> Iterator[Finding]:
     """Yield findings on trained variables that start with different values on the ranks."""
+    if not strategy.ranks:
+        return
     first = strategy.ranks[0]
     for name, value in first.starts.items():
         if name not in placement.ops or name in first.broadcast:

@@ -79,8 +79,7 @@ def test_a_program_is_placed_as_its_ranks(written: Path, target: str) -> None:
             "as rank 1, it ended without a training step",
         ),
         (
-            "tf1.get_variable('far', [2]); hvd.allreduce(tf.zeros([2])); tf.device('/gpu:1')."
-            "__enter__()",
+            "with tf.device('/gpu:1'): tf.zeros([2])",
             "/gpu:0",
             "as rank 0, it requests /gpu:0 and /gpu:1, but a rank has one GPU",
         ),
