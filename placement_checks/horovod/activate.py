@@ -73,8 +73,10 @@ class RankWatch:
     def _note_run(self, fetched: Sequence[Any]) -> None:
         ran = set()
         for op in ops_behind(fetched):
-            if kind_of(op):
+            if kind := kind_of(op):
                 ran.add(op.name)
+                if kind.startswith(BROADCAST) and not any(map(_assigns, op.outputs)):
+                    self._process.receives = True
             elif op.type in OVERWRITES:  # also the initializers, which undo an earlier broadcast
                 variable = producer_of(op.inputs[0].name)
                 if kind_of(op.inputs[1].op).startswith(BROADCAST):
@@ -100,7 +102,7 @@ class RankWatch:
         starts: Mapping[str, str] = {name: digest(value) for name, value in values.items()}
         if graph is not None:
             starts = self._starts(graph)
-        if self._process.broadcasts_later:
+        if self._process.broadcasts_later or self._process.receives:
             starts = {}
         # The step's graph names variables in its own way, so they are recognized by their values.
         sent = {known or digest(each.numpy()) for each, known in self._process.broadcast}
@@ -137,6 +139,11 @@ class RankWatch:
                 (value,) = execute(session, None, [], [read], {}, None, None)
                 digests[name] = digest(value)
         return digests
+
+
+def _assigns(tensor: Any) -> bool:
+    """Whether a tensor is assigned to a variable."""
+    return any(each.type in OVERWRITES for each in tensor.consumers())
 
 
 @contextlib.contextmanager

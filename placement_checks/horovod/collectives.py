@@ -43,6 +43,8 @@ class Process:
         broadcast: the variables that a broadcast makes equal outside of sessions, each with the
             digest of the value that is sent; ``""`` for the value before the step.
         broadcasts_later: whether the program broadcasts after its first step, by a callback.
+        receives: whether it takes a value, such as a seed, from another rank, which is not known
+            here: its variables may then be equal although they differ here.
         collectives: the names of the collectives that eager code has run.
     """
 
@@ -51,6 +53,7 @@ class Process:
     asked_for_rank: bool = False
     broadcast: list[tuple[Any, str]] = field(default_factory=list)
     broadcasts_later: bool = False
+    receives: bool = False
     collectives: list[str] = field(default_factory=list)
 
     def place(self) -> Rank:
@@ -217,6 +220,7 @@ def _collective(kind: str, name: str | None, value: Callable[[str | None], Any])
     result = value(name)
     if tf.executing_eagerly():
         current.collectives.append(name or kind)
+        current.receives |= not kind.startswith(ALLREDUCE)
     elif current.rank.size > 1:
         set_text_attribute(result.op, COLLECTIVE, kind)
     return result

@@ -278,6 +278,7 @@ def broadcast_object(
     check_process_set(process_set)
     if not 0 <= root_rank < size():
         raise ValueError(f"root_rank {root_rank} is not a rank: there are {size()}")
+    process().receives = True
     return pickle.loads(pickle.dumps(obj))
 
 
@@ -287,6 +288,7 @@ def allgather_object(
     """Return the objects of all ranks; here they are the object of this rank."""
     del session, name
     check_process_set(process_set)
+    process().receives = True
     return [pickle.loads(pickle.dumps(obj)) for _ in range(size())]
 
 
