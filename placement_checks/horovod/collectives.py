@@ -26,9 +26,12 @@ from placement_checks.core.ranks import (
     SUM,
     Rank,
 )
+from placement_checks.horovod.unsupported import unsupported
 from placement_checks.tf.graphs import set_text_attribute
 
 _tf1 = tf.compat.v1
+# The dtypes of TensorFlow's collectives, which Horovod's become when ranks are joined.
+_DTYPES = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
 _NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
 
@@ -222,6 +225,8 @@ def _collective(kind: str, name: str | None, value: Callable[[str | None], Any])
         current.collectives.append(name or kind)
         current.receives |= not kind.startswith(ALLREDUCE)
     elif current.rank.size > 1:
+        if result.dtype not in _DTYPES and not kind.startswith(BROADCAST):
+            raise unsupported(f"{kind} of {result.dtype.name} in a graph")
         set_text_attribute(result.op, COLLECTIVE, kind)
     return result
 

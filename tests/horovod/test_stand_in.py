@@ -162,6 +162,14 @@ def test_collectives_of_a_graph_have_the_names_of_horovod(hvd: Any) -> None:
     }
 
 
+def test_a_dtype_that_cannot_be_joined_is_named(hvd: Any) -> None:
+    with (
+        tf.Graph().as_default(),
+        pytest.raises(InputError, match="allreduce Sum of uint8 in a graph is not supported"),
+    ):
+        hvd.allreduce(tf1.placeholder(tf.uint8, [2]), op=hvd.Sum)
+
+
 def test_the_gradient_of_an_allreduce_is_reduced(hvd: Any) -> None:
     with tf.Graph().as_default() as graph:
         x = tf1.placeholder(tf.float32, [2], name="x")
