@@ -1,8 +1,8 @@
-"""Says where TensorFlow puts every op of multi-GPU code, and what is wrong with it.
+"""Check where TensorFlow places every op of multi-GPU code, and find mistakes.
 
-The names below are loaded on first use, so that the pytest plugin costs nothing where it is not
-used; TensorFlow is loaded only by what places, runs or averages. Type checkers and editors read
-them in ``__init__.pyi``.
+The names below are loaded on first use, so that the pytest plugin adds little to other test runs.
+Only functions that place, run or average load TensorFlow. Type checkers and editors read the names
+in ``__init__.pyi``.
 """
 
 from __future__ import annotations

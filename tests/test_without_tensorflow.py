@@ -101,6 +101,19 @@ def test_commands_that_need_tensorflow_fail_in_one_line(arguments: str) -> None:
     assert (ran.status, ran.err) == (2, f"placement-checks: tensorflow {_NEEDED}\n")
 
 
+def test_doctor_names_the_fix() -> None:
+    ran = command("doctor")
+
+    (line,) = (line for line in ran.out.splitlines() if line.startswith("missing"))
+    assert line.split(maxsplit=2)[1:] == [
+        "tensorflow",
+        "is not installed: only logs and baselines can be checked; pip install "
+        "'placement_checks[tensorflow]', or the build of TensorFlow that you use, such as a "
+        "nightly",
+    ]
+    assert (ran.status, ran.err) == (1, "")
+
+
 def test_several_programs_that_need_tensorflow() -> None:
     Path("pyproject.toml").write_text(
         "[[tool.placement_checks.programs]]\ntarget = 'train.py:build'\n"

@@ -156,6 +156,11 @@ class Spread:
                     found[group, site].append(op)
         return found
 
+    @property
+    def slot_of(self) -> Mapping[str, str]:
+        """The variable that each optimizer slot belongs to, by the name of the slot."""
+        return self._addresses.slot_of
+
     def variable_name(self, layer: int) -> str:
         """The name of a layer's variable; ``""`` for none."""
         return "" if layer == NONE else self.names[layer]
@@ -226,18 +231,23 @@ def describe_device(group: Group, site: Site, spread: Spread, default: str) -> s
     return next(place for place in places if place_matches(place, group, site, spread))
 
 
-def baseline_from_placement(placement: Placement) -> Baseline:
+def baseline_from_placement(placement: Placement, *, folded: bool = True) -> Baseline:
     """Returns the baseline of a placement.
+
+    Args:
+        placement: the placement, with requested and assigned devices.
+        folded: whether the variables of a scope become one line if there are too many for a file.
 
     Raises:
         InputError: the placement lacks assigned devices, requested devices or a machine.
     """
-    return build_baseline(Spread(placement))
+    return build_baseline(Spread(placement), folded=folded)
 
 
-def build_baseline(spread: Spread) -> Baseline:
-    """Returns the baseline of counted ops."""
-    variables, scopes = fold_variables(spread.variables)
+def build_baseline(spread: Spread, *, folded: bool = True) -> Baseline:
+    """Returns the baseline of counted ops; ``folded`` is as for `baseline_from_placement`."""
+    listed = spread.variables
+    variables, scopes = fold_variables(listed) if folded else (listed, ())
     defaults = _defaults(spread)
     return replace(
         summarize(spread),

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from placement_checks.baseline.build import Spread, summarize
+from placement_checks.baseline.build import Spread, build_baseline, summarize
 from placement_checks.baseline.compare_ops import AllowedPlaces, ChangeMessages
 from placement_checks.baseline.compare_variables import VariableComparison, match_towers
 from placement_checks.core.baseline import (
@@ -61,6 +61,25 @@ def compare(
             is_predicate=True,
         )
     return _Comparison(old, new, spread, exact).difference(name)
+
+
+def renamed_variables(old: Placement, new: Placement) -> Mapping[str, str]:
+    """Returns the new name of each variable and slot with another name than before.
+
+    Args:
+        old: the placement before, with assigned devices.
+        new: the placement now.
+    """
+    before, now = Spread(old), Spread(new)
+    baseline = build_baseline(before, folded=False)
+    comparison = VariableComparison(baseline, now.variables, lambda _: 0, lambda _: None)
+    names = {was: name for name, was in comparison.old_names.items() if was != name}
+    for slot, variable in before.slot_of.items():
+        if variable in names and variable in slot:
+            name = slot.replace(variable, names[variable])
+            if name in new.ops:
+                names[slot] = name
+    return names
 
 
 @dataclass
@@ -212,9 +231,9 @@ def _compare_conditions(old: Baseline, new: Baseline, *, is_different: bool) -> 
     notes = []
     if old.soft != new.soft:
         ways = ["strictly", "softly"]
-        notes.append(f"placed {ways[new.soft]}, the baseline {ways[old.soft]}")
+        notes.append(f"placed {ways[new.soft]}, before {ways[old.soft]}")
     if old.placer != new.placer:
-        notes.append(f"placed by the {new.placer} placer, the baseline by {old.placer}")
+        notes.append(f"placed by the {new.placer} placer, before by {old.placer}")
     if is_different and old.versions != new.versions:
         was, now = (
             ", ".join(f"{name} {version}" for name, version in each.versions.items())

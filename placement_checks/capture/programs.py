@@ -6,13 +6,16 @@ file. Each program is built once for each number of GPUs.
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
+from placement_checks.capture.child_process.parent import expect_capture
 from placement_checks.capture.child_process.ranks import capture_ranks
-from placement_checks.capture.child_process.workers import capture_workers
+from placement_checks.capture.child_process.workers import capture_workers, first_environment
 from placement_checks.capture.eager.errors import EagerOnlyError
 from placement_checks.capture.in_process.builder import build
+from placement_checks.core.cluster_spec import TF_CONFIG
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
@@ -32,7 +35,13 @@ from placement_checks.util.progress import step
 from placement_checks.util.text import plural
 
 
-def load(target: TargetLike, gpus: int, machine: Machine | None = None) -> CapturedProgram:
+def load(
+    target: TargetLike,
+    gpus: int,
+    machine: Machine | None = None,
+    *,
+    expects_one_gpu: bool = False,
+) -> CapturedProgram:
     """Build a program, or read a graph.
 
     Args:
@@ -41,12 +50,46 @@ def load(target: TargetLike, gpus: int, machine: Machine | None = None) -> Captu
         gpus: the number of GPUs to build the program for.
         machine: the cluster that a program in its own process finds in TF_CONFIG. A machine
             of one host empties TF_CONFIG; None leaves it unchanged.
+        expects_one_gpu: whether the build for one GPU will be needed too. Its capture may then
+            start at the same time (`capture.child_process.early`).
 
     Raises:
-        UsageError: ``target`` is none of these.
+        UsageError: ``target`` has another type.
         InputError: the program cannot be built, or the graph cannot be read.
     """
-    return _load(_imported(target), gpus, machine)
+    return _load(_imported(target), gpus, machine, expects_one_gpu=expects_one_gpu)
+
+
+def expect(
+    target: TargetLike,
+    gpus: int,
+    machine: Machine | None = None,
+    *,
+    expects_one_gpu: bool = False,
+) -> None:
+    """Announce a later call of `load` with the same arguments, so that captures may start early.
+
+    Only captures of whole programs start early.
+
+    Raises:
+        UsageError, InputError: ``target`` is not a target.
+    """
+    source = resolve(target)
+    if isinstance(source, Script):
+        expect_capture(source, gpus, first_environment(source, machine))
+        if expects_one_gpu:
+            _Builds(source, machine).expect_one_gpu(source, gpus)
+
+
+def expect_reference(target: TargetLike, program: TargetLike) -> None:
+    """Announce a later call of `load_reference`; ``program`` is the target of the program.
+
+    Raises:
+        UsageError, InputError: a target is not valid.
+    """
+    source = resolve(target)
+    if isinstance(source, Script) and source != resolve(program):
+        expect_capture(source, 1, first_environment(source, Machine.local(1)))
 
 
 def load_reference(target: TargetLike, towers: CapturedProgram) -> CapturedProgram:
@@ -88,14 +131,16 @@ def _imported(target: TargetLike) -> Loadable:
     return source
 
 
-def _load(source: Loadable, gpus: int, machine: Machine | None = None) -> CapturedProgram:
+def _load(
+    source: Loadable, gpus: int, machine: Machine | None = None, *, expects_one_gpu: bool = False
+) -> CapturedProgram:
     if isinstance(source, Target):
         reason = Missing("a saved graph cannot be built for one GPU")
         with step(f"reading {source.name}"):
             graph = files.load(Path(source.path), source.name)
             return _from_graph(source.name, graph, gpus, reason)
     if isinstance(source, Program | Script):
-        return _Builds(source, machine).load(gpus)
+        return _Builds(source, machine, expects_one_gpu=expects_one_gpu).load(gpus)
     if isinstance(source, WatchedCode):
         if source.built is None:
             fix = "place it after the block, outside of its indentation"
@@ -118,11 +163,19 @@ class _Builds:
     Args:
         program: the program.
         machine: the machine, as for `load`.
+        expects_one_gpu: as for `load`.
     """
 
-    def __init__(self, program: Program | Script, machine: Machine | None) -> None:
+    def __init__(
+        self,
+        program: Program | Script,
+        machine: Machine | None,
+        *,
+        expects_one_gpu: bool = False,
+    ) -> None:
         self._program = program
         self._machine = machine
+        self._expects_one_gpu = expects_one_gpu
         self._by_gpus: dict[int, CapturedProgram] = {}
         self._asks = False  # whether a build has queried the number of GPUs
         self._eager: Script | None = None  # set if the program must run eagerly
@@ -159,9 +212,25 @@ class _Builds:
         except InputError as error:
             raise reason.with_eager_error(error) from None
 
+    def expect_one_gpu(self, script: Script, gpus: int) -> None:
+        """Announce the capture for one GPU, which may follow a capture for ``gpus`` GPUs.
+
+        Args:
+            script: the program, or the script of a function.
+            gpus: the number of GPUs.
+        """
+        machine = self._machine
+        is_local = TF_CONFIG not in os.environ if machine is None else machine.is_local
+        if is_local and gpus > 1:
+            is_certain = self._asks or _why_not_rebuilt(self._program) is None
+            environment = first_environment(script, machine)
+            expect_capture(script, 1, environment, if_queried_for=None if is_certain else gpus)
+
     def _capture(self, script: Script, gpus: int) -> CapturedProgram:
         if script.ranks:
             return self._capture_ranks(script)
+        if self._expects_one_gpu:
+            self.expect_one_gpu(script, gpus)
         captured = capture_workers(script, gpus, self._machine)
         if captured.is_worker and captured.on_one_host is None:
             reason = "a coordinator can only be built with its parameter servers"

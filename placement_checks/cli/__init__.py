@@ -20,7 +20,18 @@ from placement_checks.core.errors import DEBUG, PlacementError, UsageError, as_e
 FAILED = 2  # exit status: invalid usage, configuration or input, or nothing could be checked
 COMPLETE = "_PLACEMENT_CHECKS_COMPLETE"  # environment variable of shells that request a completion
 _SIGNALED = 128  # plus the number of the signal: exit status by the convention of shells
-_COMMANDS = ("verify", "time", "place", "log", "diff", "rules", "explain", "schema", "completion")
+_COMMANDS = (
+    "verify",
+    "time",
+    "place",
+    "log",
+    "diff",
+    "rules",
+    "explain",
+    "doctor",
+    "schema",
+    "completion",
+)
 
 
 class _Terminated(KeyboardInterrupt):

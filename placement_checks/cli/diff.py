@@ -3,51 +3,152 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import click
 
 from placement_checks.baseline import files
 from placement_checks.baseline.compare import compare as compare_with_baseline
-from placement_checks.cli import FAILED
+from placement_checks.capture.child_process.early import early_captures
+from placement_checks.cli import FAILED, print_error
 from placement_checks.cli.options import (
     FILE,
+    JOBS,
     ProgramCommand,
     format_option,
+    options_as,
     settings_options,
     with_defaults,
 )
 from placement_checks.core.errors import UsageError
 from placement_checks.report.commands.diff import render_json, render_text
 from placement_checks.report.common import baseline as baseline_report
+from placement_checks.report.formats.since import FORMATS
 from placement_checks.report.page.data import changes_data
 from placement_checks.report.page.write import render_page
 from placement_checks.targets.forms import parse_target
 from placement_checks.util.progress import live
 from placement_checks.util.streams import stdout_for_report
+from placement_checks.util.text import join_and
 from placement_checks.verification.baseline_rules import with_rules
 from placement_checks.verification.configuration import Settings
 from placement_checks.verification.diff import compare
 from placement_checks.verification.placing import with_single_gpu
-from placement_checks.verification.targets import gather
+from placement_checks.verification.since import compare_since
+from placement_checks.verification.targets import announce, gather
+
+_FORMATS = ("text", "json", "html")  # of the comparison of two targets
+
+
+@dataclass(frozen=True)
+class _Options:
+    """The options of the command, except for the settings of a program."""
+
+    since: str | None
+    old: str | None
+    links: tuple[str, ...]
+    numbers: bool
+    output_format: str
+    jobs: int | None
 
 
 @click.command("diff", cls=ProgramCommand, short_help="Compare two placements.")
-@click.argument("old", type=FILE)
-@click.argument("new", type=FILE)
+@click.argument("targets", nargs=-1, metavar="OLD NEW | [TARGET]...", type=FILE)
 @settings_options()
-@format_option("text", "json", "html")
-def command(old: str, new: str, settings: Settings, output_format: str) -> int:
+@JOBS
+@click.option(
+    "--since",
+    metavar="REV",
+    help="Compare each program with itself at this git revision.",
+)
+@click.option(
+    "--old", metavar="TARGET", type=FILE, help="The name of the program at REV, if it has changed."
+)
+@click.option(
+    "--link",
+    "links",
+    multiple=True,
+    metavar="PATH",
+    type=FILE,
+    help="Data that git does not hold, which the program at REV reads too.",
+)
+@click.option(
+    "--numbers",
+    is_flag=True,
+    help="Run both revisions on the same rows too, and compare gradients and weights.",
+)
+@format_option(*FORMATS)
+@options_as(_Options)
+def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> int:
     """Compare two placements: of programs, graphs or logs.
 
     Ops are compared by their names. If OLD is a baseline, NEW is compared with it, and names may
     have changed.
     --format html writes a page with a picture of NEW that highlights the moved ops.
+    The formats markdown and github are for --since.
+
+    With --since, each TARGET is placed twice, from the working tree and from a temporary copy of
+    the git revision REV, by default each program of [tool.placement_checks] in pyproject.toml.
+    Reported are variables, towers and ops that moved, although names may have changed; changed
+    objectives; and rules that are newly broken, newly kept or no longer checked. The repository is
+    not changed. With --numbers, both sides are run as well, with the same number of GPUs and on
+    the same rows: random rows, or the rows of the batch function in pyproject.toml.
 
     The exit status is 0 if every op is on the same device in both, 1 if placements differ, and 2
     if an error occurred, or if placements agree but one of them is a log that was only read in
-    part.
+    part. With --since it is also 1 if a rule is newly broken or no longer checked, if
+    numbers differ, or if pyproject.toml does not list a program any more.
     """
+    if options.since is not None:
+        return _compare_since(options.since, targets, settings, options)
+    needing = {"--old": options.old, "--link": options.links, "--numbers": options.numbers}
+    for name, given in needing.items():
+        if given:
+            raise UsageError(
+                name,
+                "is for a git revision, but none is named",
+                "add --since REV",
+                is_predicate=True,
+            )
+    if options.output_format not in _FORMATS:
+        raise UsageError(
+            f"--format {options.output_format}",
+            "is for a comparison with a git revision",
+            f"choose one of {join_and(_FORMATS)}, or add --since REV",
+            is_predicate=True,
+        )
+    if len(targets) != 2:
+        raise UsageError(
+            "",
+            f"diff compares two targets, and {len(targets) or 'none'} "
+            f"{'is' if len(targets) < 2 else 'are'} given",
+            "run placement-checks diff OLD NEW, or compare with a git revision: --since HEAD",
+        )
+    return _compare_two(*targets, settings=settings, options=options)
+
+
+def _compare_since(
+    revision: str, targets: Sequence[str], settings: Settings, options: _Options
+) -> int:
+    with stdout_for_report(), live():
+        since = compare_since(
+            revision,
+            targets,
+            settings,
+            old_target=options.old,
+            links=options.links,
+            numbers=options.numbers,
+        )
+    FORMATS[options.output_format](since, sys.stdout)
+    for error in since.errors:
+        print_error(error, details=options.output_format == "text")
+    return since.status
+
+
+def _compare_two(old: str, new: str, *, settings: Settings, options: _Options) -> int:
+    output_format = options.output_format
     settings = with_defaults(settings)
     baseline = files.read_target(old)
     if files.read_target(new) is not None:
@@ -90,7 +191,9 @@ def command(old: str, new: str, settings: Settings, output_format: str) -> int:
         replace(settings, args=()) if kind == "log" and set(kinds) != {"log"} else settings
         for kind in kinds
     ]
-    with stdout_for_report(), live():
+    with stdout_for_report(), live(), early_captures(options.jobs):
+        for each in zip(targets, own, strict=True):
+            announce(*each, ())
         placements = [gather(*each).placement for each in zip(targets, own, strict=True)]
         difference = compare(*placements)
     if output_format == "html":

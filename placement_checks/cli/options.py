@@ -101,6 +101,13 @@ _PROGRAM_OPTIONS = (
         help="The longest time until the first training step of a program; default: 300.",
     ),
 )
+JOBS = click.option(
+    "--jobs",
+    "-j",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Captures of whole programs at the same time; default: the number of cores.",
+)
 _COMPARISON_OPTIONS = (
     click.option(
         "--reference",

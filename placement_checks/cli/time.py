@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 from rich.console import Console
 
+from placement_checks.capture.child_process.early import early_captures
 from placement_checks.cli import FAILED
 from placement_checks.cli.options import (
     FILE,
+    JOBS,
     ProgramCommand,
     format_option,
     options_as,
@@ -28,6 +30,7 @@ from placement_checks.core.target import Target
 from placement_checks.core.timing import Timing
 from placement_checks.report.commands import time as timing_report
 from placement_checks.report.commands.time import chrome_trace, page, step_picture
+from placement_checks.rules.requirements import Need
 from placement_checks.run.timing.thread_pools import set_thread_pools
 from placement_checks.targets.forms import parse_target
 from placement_checks.util.progress import live, step, track
@@ -35,7 +38,8 @@ from placement_checks.util.streams import stdout_for_report
 from placement_checks.util.text import plural
 from placement_checks.verification import configuration, placing
 from placement_checks.verification.configuration import Settings
-from placement_checks.verification.targets import check_comparison
+from placement_checks.verification.policy import RUNS
+from placement_checks.verification.targets import announce, check_comparison
 
 if TYPE_CHECKING:
     from placement_checks.core.program import BatchFunction
@@ -56,6 +60,7 @@ class _Options:
     timeline: str | None
     output_format: str
     output: str | None
+    jobs: int | None
 
 
 @click.command("time", cls=ProgramCommand)
@@ -93,6 +98,7 @@ class _Options:
 )
 @format_option("text", "json", "html")
 @click.option("--output", metavar="FILE", type=FILE, help="Write the report to this file.")
+@JOBS
 @options_as(_Options)
 def command(target: str, settings: Settings, options: _Options) -> int:
     """Compare the step time of towers with the step time of one GPU.
@@ -151,8 +157,11 @@ def _time(target: Target, settings: Settings, options: _Options) -> list[Timing]
     program = settings.resolve(target)
     reference = settings.resolve_reference() or program
     try:
-        towers = load(program, settings.gpus or 2)
-        pair = ProgramPair.from_programs(towers, load_reference(reference, towers), "auto")
+        with early_captures(options.jobs):  # no capture may run while steps are timed
+            announce(target, settings, RUNS if settings.reference else {Need.SINGLE_GPU})
+            towers = load(program, settings.gpus or 2)
+            single = load_reference(reference, towers)
+        pair = ProgramPair.from_programs(towers, single, "auto")
         batch = load_batch_function(settings.batch, towers.gpus)
         with step(f"timing {target.name}"):
             return [_time_pair(pair, batch, rows, options.rounds) for rows in options.rows or [0]]

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TextIO
+from typing import NamedTuple, Self, TextIO, TypeAlias
 
 import click
 
 from placement_checks.baseline import files
 from placement_checks.baseline.build import baseline_from_placement
 from placement_checks.baseline.compare import compare
+from placement_checks.capture.child_process.early import early_captures
 from placement_checks.cli import FAILED, print_error
 from placement_checks.cli.options import (
     FILE,
+    JOBS,
     RULE,
     ProgramCommand,
     format_option,
@@ -35,6 +39,7 @@ from placement_checks.rules.requirements import Need
 from placement_checks.targets.forms import parse_target
 from placement_checks.util.progress import live, track
 from placement_checks.util.streams import stdout_for_report
+from placement_checks.util.text import plural
 from placement_checks.verification import configuration
 from placement_checks.verification.baseline_rules import with_rules
 from placement_checks.verification.configuration import Settings
@@ -44,7 +49,55 @@ from placement_checks.verification.next_step import next_step
 from placement_checks.verification.placing import with_single_gpu
 from placement_checks.verification.policy import evidence_used, rule_named
 from placement_checks.verification.running import is_watched, with_numbers
-from placement_checks.verification.targets import check_comparison, gather
+from placement_checks.verification.targets import announce, check_comparison, gather
+
+_Program: TypeAlias = tuple[str, Settings]  # a target, and its settings
+_MOST_ANNOUNCED = 16  # programs with captures that may start early
+
+
+class Shard(NamedTuple):
+    """The part ``number`` of ``total`` parts of all programs; the first part has the number 1."""
+
+    number: int
+    total: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse ``I/N``.
+
+        Raises:
+            UsageError: the text has another form, or there is no such part.
+        """
+        match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text.strip(), re.ASCII)
+        if match is None or not 1 <= int(match[1]) <= int(match[2]):
+            raise UsageError(
+                f"--shard {text}",
+                "is not of the form I/N, with I from 1 to N",
+                "write it like --shard 1/4",
+                is_predicate=True,
+            )
+        return cls(int(match[1]), int(match[2]))
+
+    def select(self, programs: Sequence[_Program]) -> list[_Program]:
+        """The programs of this part, in their order.
+
+        Parts depend only on the names and settings of the programs, and differ in size by at most
+        one program.
+
+        Raises:
+            UsageError: the part is empty.
+        """
+        by_name = sorted(range(len(programs)), key=lambda each: tuple(map(str, programs[each])))
+        selected = sorted(by_name[self.number - 1 :: self.total])
+        if not selected:
+            raise UsageError(
+                f"--shard {self.number}/{self.total}",
+                f"is empty: there {'is' if len(programs) == 1 else 'are'} "
+                f"{plural(len(programs), 'program')}",
+                f"use at most {plural(len(programs), 'shard')}",
+                is_predicate=True,
+            )
+        return [programs[each] for each in selected]
 
 
 @dataclass(frozen=True)
@@ -60,6 +113,8 @@ class _Options:
     everything: bool
     quiet: bool
     output: str | None
+    jobs: int | None
+    shard: Shard | None
 
 
 @click.command("verify", cls=ProgramCommand)
@@ -104,6 +159,13 @@ class _Options:
     help="Show only programs that fail, and the last line, in the text report.",
 )
 @click.option("--output", metavar="FILE", type=FILE, help="Write the report to this file.")
+@JOBS
+@click.option(
+    "--shard",
+    metavar="I/N",
+    callback=lambda _context, _option, text: None if text is None else Shard.parse(text),
+    help="Check only part I of N parts of the programs, for N machines.",
+)
 @options_as(_Options)
 def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> int:
     """Check programs, graphs and logs against the rules.
@@ -135,15 +197,19 @@ def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> 
         )
     for name in (*settings.rules, *settings.without):
         rule_named(name)
-    jobs = _jobs(targets, settings)
+    programs = _programs(targets, settings)
+    if options.shard is not None:
+        programs = options.shard.select(programs)
     graph = None if options.graph is None else parse_target(options.graph)
     check_comparison(settings)
     if options.update:
         _check_update(options)
     results = _Results(options)
     with open_output(options.output) as stream:
-        with stdout_for_report(), live():
-            for target, own in track(jobs, "program"):
+        with stdout_for_report(), live(), early_captures(options.jobs):
+            for number, (target, own) in enumerate(track(programs, "program")):
+                for each in programs[number : number + _MOST_ANNOUNCED]:
+                    _announce(*each)
                 results.add(target, own, graph)
         if options.declare and results.reports:
             status = _write_declarations(results, stream)
@@ -172,10 +238,17 @@ def _check_update(options: _Options) -> None:
         )
 
 
-def _jobs(targets: Iterable[str], call: Settings) -> list[tuple[str, Settings]]:
+def _announce(target: str, settings: Settings) -> None:
+    """Let the captures of a program start early. `_Results.add` reports its errors later."""
+    with contextlib.suppress(PlacementError):
+        used = evidence_used(settings.rules, settings.without)
+        announce(parse_target(target), settings, used)
+
+
+def _programs(targets: Iterable[str], call: Settings) -> list[_Program]:
     """The targets to verify with their settings; by default the programs of pyproject.toml."""
     configured = configuration.load(Path.cwd())
-    jobs = [(target, call.defaulting_to(configured.settings)) for target in targets] or [
+    programs = [(target, call.defaulting_to(configured.settings)) for target in targets] or [
         (target, call.defaulting_to(own).defaulting_to(configured.settings))
         for target, own in configured.programs
     ]
@@ -186,9 +259,9 @@ def _jobs(targets: Iterable[str], call: Settings) -> list[tuple[str, Settings]]:
             f"name it first: placement-checks verify train.py -- {call.args[0]}",
             is_predicate=True,
         )
-    if not jobs:
+    if not programs:
         raise UsageError("", "no target is given", "name a target such as train.py:build_towers")
-    return jobs
+    return programs
 
 
 @dataclass

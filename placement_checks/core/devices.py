@@ -180,16 +180,24 @@ MAX_GPUS = 256
 Devices: TypeAlias = Literal["auto", "real", "simulated"]
 
 
+VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"  # environment variable
+
+
+def present_gpus() -> tuple[int, ...]:
+    """The indices of the NVIDIA GPUs of this machine; empty without a driver."""
+    numbers = (re.fullmatch(r"nvidia(\d+)", path.name) for path in Path("/dev").glob("nvidia*"))
+    return tuple(sorted(int(number[1]) for number in numbers if number))
+
+
 def local_gpus() -> tuple[int, ...]:
     """The indices of the NVIDIA GPUs that this process may use; empty without a driver.
 
     Reads the device files of the driver and ``CUDA_VISIBLE_DEVICES``, and needs no TensorFlow.
     """
-    numbers = (re.fullmatch(r"nvidia(\d+)", path.name) for path in Path("/dev").glob("nvidia*"))
-    present = sorted(int(number[1]) for number in numbers if number)
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    present = present_gpus()
+    visible = os.environ.get(VISIBLE_GPUS)
     if visible is None:
-        return tuple(present)
+        return present
     chosen = []
     for entry in visible.split(","):
         if not entry.strip().isdigit() or int(entry) not in present:

@@ -87,6 +87,10 @@ class InputError(PlacementError):
     kind = "input"
 
 
+class MissingTargetError(InputError):
+    """A target whose file, module or function does not exist."""
+
+
 class PlacerError(PlacementError):
     """The placer process ended, hung or could not be started."""
 

@@ -219,6 +219,13 @@ SHAPE = "Shape"
 SHAPES = frozenset({SHAPE, "ShapeN", "Size", "Rank"})
 SHAPE_ONLY = SHAPES | {"ZerosLike", "OnesLike"}
 
+# Tensors whose elements all have one value: this one, or that of the second input.
+FILLED: Mapping[str, float] = {"ZerosLike": 0.0, "OnesLike": 1.0}
+FILL = "Fill"
+EQUAL = "Equal"
+# The second input where the first is true, else the third.
+SELECTS = frozenset({"Select", "SelectV2"})
+
 # --- Sums, products and parts of tensors ---
 
 ADDS = frozenset({"Add", "AddV2", "AddN", "AccumulateNV2"})
@@ -242,9 +249,7 @@ SUM_OF_ROWS = "UnsortedSegmentSum"
 # Inserts an axis of size 1, along which tensors may be joined.
 NEW_AXIS = "ExpandDims"
 # Change each element of a tensor by itself, or choose elements of several tensors.
-ELEMENTWISE = frozenset(
-    {"Minimum", "Maximum", "ClipByValue", "Select", "SelectV2", "Sign", "Tanh", "Round"}
-)
+ELEMENTWISE = SELECTS | {"Minimum", "Maximum", "ClipByValue", "Sign", "Tanh", "Round"}
 # Limits for every value of a tensor.
 BOUNDS = frozenset({"Minimum", "Maximum", "ClipByValue"})
 # Normalization by mean and variance of the rows.

@@ -10,6 +10,7 @@ import ast
 import shlex
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 GPUS = "{gpus}"  # Python parses it as a set with the name ``gpus``
@@ -106,6 +107,31 @@ class Target:
         return self.kind in ("program", "function")
 
 
+@dataclass(frozen=True)
+class SourceTree:
+    """A copy of a repository at a git revision, in a directory of its own.
+
+    Attributes:
+        root: the directory of the copy.
+        repository: the top directory of the repository.
+        revision: the revision in the words of the user, such as ``HEAD~1``.
+        commit: the hash of its commit.
+        pointers: the files of the copy that hold only a pointer of Git LFS, relative to it.
+    """
+
+    root: Path
+    repository: Path
+    revision: str
+    commit: str
+    pointers: tuple[str, ...] = ()
+
+    def counterpart(self, path: Path) -> Path:
+        """The path in the copy for a path in the repository; any other path is unchanged."""
+        if not path.is_relative_to(self.repository) or path.is_relative_to(self.root):
+            return path  # the copy may be in the repository, as TMPDIR may be
+        return self.root / path.relative_to(self.repository)
+
+
 DEFAULT_LIMIT = 300.0  # seconds until the first training step
 
 
@@ -123,6 +149,7 @@ class Script:
         let: pairs of a name and a value that overrides the one in the source.
         limit: the time limit for the first training step, in seconds.
         eager: whether the target is a function that runs eagerly and builds no graph.
+        tree: the copy of the repository whose code is run; None for the working tree.
         ranks: the number of processes of a Horovod program; 0 for any other program.
     """
 
@@ -132,6 +159,7 @@ class Script:
     let: tuple[tuple[str, str], ...] = ()
     limit: float = DEFAULT_LIMIT
     eager: bool = False
+    tree: SourceTree | None = None
     ranks: int = 0
 
     @property

@@ -32,7 +32,7 @@ _GENERATED = ("<string>", "__init__")
 
 
 def call_user_code(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a function of the user, so that its frames can be told from those of its caller."""
+    """Call a function of the user, and mark where the frames of user code begin."""
     return function(*args, **kwargs)
 
 

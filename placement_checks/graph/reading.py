@@ -51,7 +51,7 @@ class GraphSource:
         details: the ``GraphDef``, and details of single ops.
         collections: names of variables, without ``:0``, by collection.
         step_ops: the ops of its training step, as far as they are known.
-        strategy: the strategy that built it for several replicas; None if there is none.
+        strategy: the strategy that built it for several replicas, if any.
     """
 
     details: GraphDetails

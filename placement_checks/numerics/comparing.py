@@ -53,7 +53,7 @@ class Difference(NamedTuple):
         variable: the variable that the arrays belong to.
         state: ``equal`` or ``differs``; ``noise`` or ``too-coarse`` if the noise or the dtype
             would hide a relative difference of 0.01.
-        ratio: the ratio of found to expected values by least squares; None if there is none.
+        ratio: the ratio of found to expected values by least squares, if it is defined.
         error: the largest difference, in eps of the largest expected value.
         limit: the largest error of equal arrays, in the same unit.
     """

@@ -90,6 +90,11 @@ _UNKNOWN_OP = re.compile(r"Op type not registered '([^']*)'")
 _LOWERED = re.compile(r"/_\d+(?=/)")
 
 
+def name_in_body(node: str) -> str:
+    """The name of a placed node as in `Placement.ops`, if it is from the body of a function."""
+    return _LOWERED.sub("", node)
+
+
 @dataclass(frozen=True)
 class PlacerQuery:
     """A graph, and the process that places it.
@@ -164,7 +169,7 @@ class PlacerQuery:
         """
         ops = self.placement.ops
         if any(op.caller for op in ops.values()):
-            bodies = {_LOWERED.sub("", name): device for name, device in placed.items()}
+            bodies = {name_in_body(name): device for name, device in placed.items()}
             placed = bodies | dict(placed)
         return [placed.get(name, "") for name in ops]
 

@@ -231,16 +231,26 @@ def check_towers_ran_apart(session: ProgramSession, feeds: Mapping[str, np.ndarr
         )
 
 
-def check_comparable(program: RunnableProgram, reference: RunnableProgram) -> None:
+def check_comparable(
+    program: RunnableProgram, reference: RunnableProgram, *, same_towers: bool = False
+) -> None:
     """Check that both programs train the same variables, and that the reference has one tower.
+
+    With ``same_towers``, the reference must have as many towers as the program.
 
     Raises:
         InputError: the reference has several towers, or a step trains nothing.
-        CannotRun: the variables differ, the training op is not known, or all gradients are inside
-            of a loop.
+        CannotRun: the variables or, with ``same_towers``, the numbers of towers differ; the
+            training op is not known, or all gradients are inside of a loop.
     """
     towers = analyze(reference.placement).towers
-    if len(towers) > 1:
+    own = analyze(program.placement).towers
+    if same_towers and len(towers) != len(own):
+        raise CannotRun(
+            f"{program.name} has {plural(len(own), 'tower')}, and {reference.name} has "
+            f"{len(towers)}"
+        )
+    if len(towers) > 1 and not same_towers:
         raise InputError(
             reference.name,
             f"it has {len(towers)} towers, on {join_and(towers)}, but a reference has one tower",

@@ -23,7 +23,7 @@ from stat import S_ISDIR, S_ISREG
 from types import MappingProxyType
 from typing import NamedTuple
 
-from placement_checks.core.errors import InputError, UsageError
+from placement_checks.core.errors import InputError, MissingTargetError, UsageError
 from placement_checks.core.program import LiveGraph, Loadable, Program, TargetLike, WatchedCode
 from placement_checks.core.target import (
     DEFAULT_LIMIT,
@@ -31,6 +31,7 @@ from placement_checks.core.target import (
     NONE,
     Arguments,
     Script,
+    SourceTree,
     Target,
     value_of,
 )
@@ -96,6 +97,7 @@ def resolve(
     v1: bool = False,
     let: Mapping[str, str] = MappingProxyType({}),
     limit: float | None = None,
+    tree: SourceTree | None = None,
     ranks: int = 0,
 ) -> Loadable:
     """Parse a target of any type, for `capture.programs.load`.
@@ -110,6 +112,7 @@ def resolve(
         let: values that replace the values in the source code, by the name of the variable.
         limit: the number of seconds after which the program is ended if it has not reached its
             first training step.
+        tree: the copy of the repository whose code is run; None for the working tree.
         ranks: the number of processes of a Horovod program; 0 for any other program.
 
     Raises:
@@ -119,7 +122,7 @@ def resolve(
     """
     if isinstance(target, str | Path):
         target = parse_target(target)
-    wants_process = bool(args or v1 or let or limit is not None or ranks)
+    wants_process = bool(args or v1 or let or limit is not None or tree or ranks)
     if isinstance(target, Target) and target.is_code:
         if let and target.kind == "function":
             raise UsageError(
@@ -131,7 +134,7 @@ def resolve(
         if target.kind == "program" or wants_process:
             pairs = tuple(sorted(let.items()))
             seconds = DEFAULT_LIMIT if limit is None else limit
-            return Script(target, tuple(args), v1, pairs, seconds, ranks=ranks)
+            return Script(target, tuple(args), v1, pairs, seconds, tree=tree, ranks=ranks)
         return target
     if wants_process:
         name = target.name if isinstance(target, Target) else str(target)
@@ -310,7 +313,7 @@ def _check_readable(path: Path, name: str, fix: str) -> None:
     """Raise an `InputError` for ``name`` if a path is not a readable file."""
     kind = _file_kind(path)
     if kind == "nothing":
-        raise InputError(name, "there is no such file", fix)
+        raise MissingTargetError(name, "there is no such file", fix)
     if kind == "directory":
         raise InputError(name, "is a directory", fix, is_predicate=True)
     if kind == "other":  # reading it may never end
@@ -336,9 +339,9 @@ def _is_importable(module: str) -> bool:
         sys.path.remove("")
 
 
-def no_module_error(name: str, target: str) -> InputError:
+def no_module_error(name: str, target: str) -> MissingTargetError:
     """Return the error for a target in a module that does not exist."""
-    return InputError(
+    return MissingTargetError(
         target,
         f"there is no module '{name}'",
         "run it from the root of the project, or name the file: path/to/file.py:function",
@@ -379,8 +382,8 @@ class _Form(NamedTuple):
 
     Attributes:
         path_of: gets a text and the directory that its path is relative to, and returns the path
-            that the text begins with. It returns ``""`` if a text of this form has no path, as a
-            module has none, and None if the text has another form.
+            that the text begins with. It returns ``""`` for a form without a path, such as a
+            module, and None if the text has another form.
         parse: parses a text of this form; raises an InputError if its file or module does not
             exist, or if its arguments are invalid.
     """

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from placement_checks.core.errors import InputError, UsageError
+from placement_checks.core.errors import InputError, MissingTargetError, UsageError
 from placement_checks.core.program import Program, TargetLike
 from placement_checks.core.target import Script, Target
 from placement_checks.core.user_code import is_user_file, users_code
@@ -78,7 +78,7 @@ def script_from_function(program: Program, error: InputError) -> Script:
     """
     if program.target is not None:
         return Script(program.target, tuple(program.argv), eager=True)
-    target = _importable_target(inspect.unwrap(program.build))
+    target = importable_target(inspect.unwrap(program.build))
     if target is None:
         raise error.copy(
             InputError,
@@ -109,7 +109,7 @@ def target_of_function(function: TargetLike) -> Target:
     if program is not None and program.target is not None:
         return program.target
     build = program.build if program else function
-    target = _importable_target(inspect.unwrap(build))  # type: ignore[arg-type]
+    target = importable_target(inspect.unwrap(build))  # type: ignore[arg-type]
     if target is None:
         raise InputError(
             getattr(build, "__qualname__", str(build)),
@@ -121,8 +121,8 @@ def target_of_function(function: TargetLike) -> Target:
     return target
 
 
-def _importable_target(function: Any) -> Target | None:
-    """The target that names a function in another process, or None."""
+def importable_target(function: Any) -> Target | None:
+    """The target that names a function in another process; None if it cannot be imported there."""
     name, module = getattr(function, "__qualname__", "<"), getattr(function, "__module__", "")
     loaded = sys.modules.get(module)
     if "<" in name or loaded is None or inspect.ismethod(function):
@@ -244,7 +244,7 @@ def _attribute(module: ModuleType, target: Target) -> Any:
             present = hasattr(value, part)
         if not present:
             names = [key for key, member in vars(module).items() if callable(member)]
-            raise InputError(
+            raise MissingTargetError(
                 target.name,
                 f"there is no function '{name}' in it",
                 did_you_mean(name, names) or "name the function that builds the graph",

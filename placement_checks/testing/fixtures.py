@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from placement_checks.testing import markers
+from placement_checks.testing import markers, running_test
 
 if TYPE_CHECKING:
     from placement_checks.core.evidence import Evidence
@@ -69,6 +69,8 @@ def place(request: pytest.FixtureRequest) -> Place:
         evidence = placing.place(target, devices=devices, **options)
         policy = settings.defaulting_to(configuration.Settings(policy=evidence.policy)).policy
         evidence = replace(evidence, policy=policy)
+        if note := running_test.current().note:
+            note(evidence)
         if reference is not None:
             evidence = running.with_numbers(evidence, reference, batch, devices=devices)
         if rules:

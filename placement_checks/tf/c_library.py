@@ -42,13 +42,6 @@ def version() -> str:
     return str(pywrap_tf_session.__version__)
 
 
-def is_cuda_build() -> bool:
-    """Whether this build of TensorFlow has kernels for GPUs."""
-    from tensorflow.python.platform import build_info
-
-    return bool(build_info.build_info["is_cuda_build"])
-
-
 def import_graph(graph_def: Any) -> Any:
     """Import a GraphDef into a `tf.Graph`, with the shapes that TensorFlow infers.
 

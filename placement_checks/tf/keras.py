@@ -28,6 +28,7 @@ from placement_checks.tf.patching import (
     module_or_none,
 )
 
+LEGACY_KERAS = "TF_USE_LEGACY_KERAS"  # environment variable of TensorFlow
 # How parts of Keras are recognized in a stack: ends of file names, and a function (``""``: any).
 _PARTS = (
     (("tensorflow/trainer.py", "engine/training.py"), "fit", FIT),
@@ -45,6 +46,11 @@ def comes_with_keras_2() -> bool:
         return metadata.version("keras").startswith("2.")
     except metadata.PackageNotFoundError:
         return False
+
+
+def uses_tf_keras() -> bool:
+    """Whether ``tf.keras`` is to be the package ``tf_keras``, which is Keras 2."""
+    return os.environ.get(LEGACY_KERAS, "").lower() in ("1", "true")
 
 
 def is_keras_frame(frame: Any) -> bool:
@@ -91,8 +97,7 @@ def around_keras_graph_training(around: Around) -> contextlib.AbstractContextMan
     if comes_with_keras_2():  # Keras 3 cannot be loaded with TensorFlow 2 behavior off
         patches += [Patch.KERAS_2_FIT, Patch.KERAS_2_BATCH]
     # Loading tf_keras takes time, so it is patched only if the program uses it.
-    uses_tf_keras = os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
-    if (uses_tf_keras or "tf_keras" in sys.modules) and module_or_none("tf_keras"):
+    if (uses_tf_keras() or "tf_keras" in sys.modules) and module_or_none("tf_keras"):
         patches += [Patch.TF_KERAS_FIT, Patch.TF_KERAS_BATCH]
     return all_patched(dict.fromkeys(patches, around))
 

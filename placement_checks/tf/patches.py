@@ -19,6 +19,7 @@ _APPLY = "record applied gradients"
 _FAKE = "show fake GPUs"
 _SIMULATE, _CLUSTER = "open CPUs that simulate GPUs", "simulate the cluster"
 _FILES = "preserve the user's files"
+_HELD = "hold back changes of early captures"
 
 _V1 = "tensorflow:compat.v1"
 _TF = "tensorflow.python"
@@ -195,6 +196,11 @@ class Patch(Enum):
     C_RENAME = _C_FILES, "RenameFile", _FILES
     C_COPY = _C_FILES, "CopyFile", _FILES
     C_WRITE = _C_FILES, "WritableFile", _FILES
+    C_CREATE = _C_FILES, "CreateDir", _HELD
+    C_CREATE_TREE = _C_FILES, "RecursivelyCreateDir", _HELD
+    NEW_RECORD_FILE = "tensorflow:io.TFRecordWriter", "__init__", _HELD
+    CACHE_FILE = "tensorflow:data.Dataset", "cache", _HELD
+    NEW_EVENT_FILE = f"{_TF}.client._pywrap_events_writer", "EventsWriter", _HELD
     SAVE_CHECKPOINT = f"{_V1}.train.Saver", "save", "save no checkpoints"
 
     # Source code and TensorFlow 1

@@ -20,8 +20,14 @@ _configured_counts: list[int] = []  # the numbers of logical CPUs that this modu
 
 @lru_cache(maxsize=1024)
 def to_simulated(device: str) -> str:
-    """The stand-in of a device: ``CPU:i+1`` for ``GPU:i``; other devices unchanged."""
+    """The stand-in of a device: ``CPU:i+1`` for ``GPU:i``; other devices unchanged.
+
+    A CPU without index becomes ``CPU:0``, the only CPU of the host. In the scope of a GPU it would
+    otherwise take the index of the stand-in.
+    """
     parsed = Device.parse(device)
+    if parsed.type == "CPU" and parsed.index is None:
+        return str(replace(parsed, index=0))
     if not parsed.is_gpu:
         return device
     return str(Device(parsed.job, parsed.replica, parsed.task, "CPU", (parsed.index or 0) + 1))

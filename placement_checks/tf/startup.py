@@ -5,9 +5,14 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import runpy
 import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
 
 from placement_checks.core.errors import InputError
+from placement_checks.core.missing import Missing
 from placement_checks.util.progress import step
 from placement_checks.util.resources import freeze_loaded
 from placement_checks.util.streams import quiet_stderr
@@ -16,6 +21,11 @@ INSTALL = (
     "pip install 'placement_checks[tensorflow]', or the build of TensorFlow that you use, such as "
     "a nightly"
 )
+
+NO_GPU_KERNELS = (
+    "is a build without GPU kernels, so its placer cannot place ops for a machine with GPUs"
+)
+INSTALL_GPU_KERNELS = "install the Linux x86-64 wheel of tensorflow, which is a CUDA build"
 
 
 def check_installed() -> None:
@@ -28,6 +38,43 @@ def check_installed() -> None:
         raise InputError(
             "tensorflow", "is not installed, and this needs it", INSTALL, is_predicate=True
         )
+
+
+def build_info() -> Mapping[str, Any]:
+    """The facts of the installed build, such as ``is_cuda_build``, without loading TensorFlow.
+
+    It is what ``tf.sysconfig.get_build_info()`` returns.
+
+    Raises:
+        InputError: TensorFlow is not installed, or the installation lacks the file of these facts.
+    """
+    check_installed()
+    package = importlib.util.find_spec("tensorflow")
+    assert package is not None
+    (home, *_) = package.submodule_search_locations or [""]
+    file = Path(home, "python", "platform", "build_info.py")
+    try:
+        names = runpy.run_path(str(file))
+    except OSError:
+        raise InputError(
+            "tensorflow", "is only installed in part", "install it again", is_predicate=True
+        ) from None
+    return cast(Mapping[str, Any], names["build_info"])
+
+
+def limit_of_installation() -> Missing | None:
+    """Why the installed TensorFlow places nothing; None if it can. Does not load TensorFlow."""
+    if importlib.util.find_spec("tensorflow") is None:
+        return Missing(
+            "tensorflow is not installed: only logs and baselines can be checked", INSTALL
+        )
+    try:
+        has_gpu_kernels = build_info()["is_cuda_build"]
+    except InputError as error:
+        return Missing(error.fault, error.fix)
+    return (
+        None if has_gpu_kernels else Missing(f"tensorflow {NO_GPU_KERNELS}", INSTALL_GPU_KERNELS)
+    )
 
 
 def import_tensorflow() -> None:

@@ -129,8 +129,12 @@ class Child(contextlib.AbstractContextManager["Child"]):
 
     def last_output(self) -> str:
         """The end of the child's output."""
+        return self.output()[-_MAX_OUTPUT:].decode(errors="replace").strip()
+
+    def output(self) -> bytes:
+        """The stored output of the child, which has ended."""
         self._errors.seek(0)
-        return self._errors.read()[-_MAX_OUTPUT:].decode(errors="replace").strip()
+        return self._errors.read()
 
     def stop(self, patience: float) -> None:
         """Close the child's input, so that it ends; kill it after ``patience`` seconds."""

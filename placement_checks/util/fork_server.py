@@ -78,6 +78,7 @@ class ForkServer:
         self._owner = os.getpid()
         self._pid = pid
         self._control = control
+        self._workers: list[ForkedProcess] = []
 
     @staticmethod
     def from_module(module: str, environment: Mapping[str, str]) -> ForkServer:
@@ -139,6 +140,12 @@ class ForkServer:
         """Whether this process started the server, rather than a process that forked this one."""
         return self._owner == os.getpid()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether all workers have ended, and were waited for."""
+        self._workers = [each for each in self._workers if each.returncode is None]
+        return not self._workers
+
     def start(
         self, module: str, arguments: Sequence[str], environment: Mapping[str, str], errors: int
     ) -> ForkedProcess:
@@ -178,7 +185,9 @@ class ForkServer:
             if pid is None:
                 raise ConnectionResetError(f"the server {self._pid} has ended")
             local.pop_all()
-        return ForkedProcess(pid, *ends)
+        worker = ForkedProcess(pid, *ends)
+        self._workers.append(worker)
+        return worker
 
     def end(self) -> None:
         """Close the connection, and kill the server if this process started it."""

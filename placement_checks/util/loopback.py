@@ -35,14 +35,16 @@ def close_to_others(port: int) -> None:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo\0")
 
 
-def reserve(port: int, limit: float) -> None:
+def reserve(port: int, limit: float) -> bool:
     """Wait for this process's own connection to its ``port``, then drop all later ones.
-
-    The kernel may not permit the filter that drops connections; `close` then excludes them later.
 
     Args:
         port: the port of a server that does not answer yet.
         limit: seconds for the connection.
+
+    Returns:
+        Whether later connections are dropped. If the kernel does not permit the filter that drops
+        them, `close` excludes them later.
 
     Raises:
         OSError: there is no such socket.
@@ -55,10 +57,14 @@ def reserve(port: int, limit: float) -> None:
         time.sleep(_POLL_INTERVAL)
     program = ctypes.create_string_buffer(_DROP_EVERYTHING)
     nothing = struct.pack("HP", 1, ctypes.addressof(program))
+    is_filtered = True
     for listener in _listeners(port):
-        with contextlib.suppress(PermissionError):  # a hardened kernel
+        try:
             listener.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, nothing)
+        except PermissionError:  # a hardened kernel
+            is_filtered = False
     _check_no_other_connected(port)
+    return is_filtered
 
 
 def close(port: int) -> None:

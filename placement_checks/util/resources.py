@@ -1,9 +1,10 @@
-"""Available memory, and control of Python's garbage collector."""
+"""Available cores and memory, and control of Python's garbage collector."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,24 @@ def available_memory() -> int | None:
     """
     found = [_free_on_machine(), *(_free_in_group(*files) for files in _LIMITS)]
     return min((free for free in found if free is not None), default=None)
+
+
+def peak_memory(process: int) -> int:
+    """The largest resident memory of a process so far, in bytes; 0 if the process has ended."""
+    with contextlib.suppress(OSError):
+        status = Path(f"/proc/{process}/status").read_text()
+        if found := re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE):
+            return 1024 * int(found[1])
+    return 0
+
+
+def available_cores() -> int:
+    """The cores that this process may use, at least 1. A container may have a limit."""
+    cores = len(os.sched_getaffinity(0))
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = (_GROUPS / "cpu.max").read_text().split()
+        cores = min(cores, int(quota) // int(period))
+    return max(1, cores)
 
 
 def _free_on_machine() -> int | None:

@@ -39,7 +39,7 @@ from placement_checks.core.devices import checked_gpus
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.machines import Machine
 from placement_checks.core.program import Loadable
-from placement_checks.core.target import Target
+from placement_checks.core.target import SourceTree, Target
 from placement_checks.targets.forms import parse_command, rebase, resolve
 from placement_checks.util.text import close_matches
 from placement_checks.verification.policy import (
@@ -102,8 +102,12 @@ class Settings:
         """The machine, or None if it is not set."""
         return Machine.parse(self.machine, self.gpus or 2) if self.machine else None
 
-    def resolve(self, target: Target) -> Loadable:
+    def resolve(self, target: Target, tree: SourceTree | None = None) -> Loadable:
         """The target; a whole program with its arguments.
+
+        Args:
+            target: the target.
+            tree: the copy of the repository whose code is run; None for the working tree.
 
         Raises:
             UsageError: a setting for whole programs is given, but the target is something else.
@@ -116,6 +120,7 @@ class Settings:
             v1=bool(self.v1),
             let=let,
             limit=self.limit,
+            tree=tree,
             ranks=self.horovod or 0,
         )
 

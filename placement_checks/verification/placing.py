@@ -6,6 +6,7 @@ import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 
@@ -77,7 +78,8 @@ def place(
     if horovod and not isinstance(target, str | Path | Target):
         target = target_of_function(target)
     program = resolve(target, args, v1=v1, let=let, limit=limit, ranks=horovod)
-    return request(program, gpus=gpus, machine=machine, soft=soft).placed(devices)
+    requested = request(program, gpus=gpus, machine=machine, soft=soft, for_one_gpu=True)
+    return requested.placed(devices)
 
 
 def check_ranks(ranks: int, *, gpus: int | None, machine: object) -> None:
@@ -111,24 +113,21 @@ class Request:
         built: the program.
         requested: its requested devices, and whether soft placement is allowed.
         machine: the devices to place it on.
+        for_one_gpu: whether the program is also built for one GPU, for rules that use this build.
     """
 
     built: CapturedProgram
     requested: Placement
     machine: Machine
+    for_one_gpu: bool
 
-    def evidence(self, *, for_one_gpu: bool) -> Evidence:
-        """The evidence without assigned devices; the argument is as for `placed`."""
-        return _evidence_of(self.built, self.requested, for_one_gpu=for_one_gpu)
+    @cached_property
+    def evidence(self) -> Evidence:
+        """The evidence without assigned devices."""
+        return _evidence_of(self.built, self.requested, for_one_gpu=self.for_one_gpu)
 
-    def placed(self, devices: Devices = "auto", *, for_one_gpu: bool = True) -> Evidence:
-        """Let the placer assign devices.
-
-        Args:
-            devices: as for `place`, and so are errors.
-            for_one_gpu: whether the program is also built for one GPU, for rules that use
-                `Evidence.single_gpu`.
-        """
+    def placed(self, devices: Devices = "auto") -> Evidence:
+        """Let the placer assign devices; errors are as for `place`."""
         from placement_checks.placer.placing import place_async
 
         graph_def = self.built.graph_def
@@ -136,7 +135,7 @@ class Request:
             step(f"placing {self.requested.program}"),
             place_async(self.requested, graph_def, self.machine, devices) as placed,
         ):
-            evidence = self.evidence(for_one_gpu=for_one_gpu)  # while the placer works
+            evidence = self.evidence  # while the placer works
             with gc_paused():
                 with contextlib.suppress(Exception):  # reported by the rules that need towers
                     analyze(self.requested).prepare()
@@ -149,8 +148,9 @@ def request(
     gpus: int = 2,
     machine: Machine | str | None = None,
     soft: bool | None = None,
+    for_one_gpu: bool = False,
 ) -> Request:
-    """Build a program for the placer; arguments and errors are as for `place`."""
+    """Build a program for the placer; arguments and errors are as for `place` and `Request`."""
     checked_gpus(gpus)
     program = _resolve(target)
     if isinstance(machine, str):
@@ -169,12 +169,12 @@ def request(
         gpus = machine.towers
     from placement_checks.capture.programs import load  # imports TensorFlow
 
-    built = load(program, gpus, machine)
+    built = load(program, gpus, machine, expects_one_gpu=for_one_gpu)
     placement = built.requested if soft is None else replace(built.requested, soft=soft)
     if placement.strategy is not None and placement.strategy.gpus == 1:
         gpus = 1  # the program is for one GPU, as a reference is
     machine = machine or built.machine or Machine.smallest(_devices(placement), gpus)
-    return Request(built, placement, machine)
+    return Request(built, placement, machine, for_one_gpu)
 
 
 def requested(target: TargetLike, *, gpus: int = 2, for_one_gpu: bool = True) -> Evidence:
@@ -183,7 +183,7 @@ def requested(target: TargetLike, *, gpus: int = 2, for_one_gpu: bool = True) ->
     Args:
         target: as for `place`.
         gpus: the argument of the builder.
-        for_one_gpu: as for `Request.placed`.
+        for_one_gpu: as for `Request`.
 
     Raises:
         UsageError: ``gpus`` is below 1 or above 256.
@@ -193,7 +193,7 @@ def requested(target: TargetLike, *, gpus: int = 2, for_one_gpu: bool = True) ->
     program = _resolve(target)
     from placement_checks.capture.programs import load  # imports TensorFlow
 
-    built = load(program, gpus)
+    built = load(program, gpus, expects_one_gpu=for_one_gpu)
     return _evidence_of(built, built.requested, for_one_gpu=for_one_gpu)
 
 
@@ -282,7 +282,7 @@ def _clean_fork() -> None:
 
 
 def _start_placer() -> None:
-    """Start the process of the placer for GPUs that need not exist, if this computer has none."""
+    """Start the placer's process for GPUs that need not exist, if this computer has no GPU."""
     from placement_checks.placer.worker.client import phantom
 
     if not local_gpus():

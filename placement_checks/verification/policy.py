@@ -7,7 +7,7 @@ import sys
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from placement_checks.core.errors import ConfigError, PlacementError, UsageError
 from placement_checks.rules.base import Rule
@@ -88,6 +88,10 @@ def _finite(value: object) -> object:
 
 
 Policy = Mapping[str, Mapping[str, Any]]
+
+# The parts of the evidence that come from runs, and all parts that need a reference.
+RUNS: Final = frozenset({Need.MEASUREMENT, Need.TRAJECTORY, Need.TRACE})
+NEEDS_REFERENCE: Final = RUNS | {Need.REFERENCE}
 
 
 def rules_for(

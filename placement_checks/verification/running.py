@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,14 +15,17 @@ from placement_checks.core.evidence import NO_REFERENCE, Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.program import Batch, CapturedProgram, TargetLike
 from placement_checks.core.target import Script
+from placement_checks.rules.base import Rule
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.runs.gradients_equal import GradientsEqual
 from placement_checks.rules.runs.weights_equal import WeightsEqual
+from placement_checks.util.progress import step
 from placement_checks.verification.judging import rules_of
 from placement_checks.verification.placing import single_gpu
-from placement_checks.verification.policy import Policy, evidence_used
+from placement_checks.verification.policy import NEEDS_REFERENCE, RUNS, Policy, evidence_used
 
 if TYPE_CHECKING:
+    from placement_checks.core.measurement import Measurement
     from placement_checks.core.program import BatchFunction
     from placement_checks.core.trace import Trace
     from placement_checks.run.compare.pair import ProgramPair
@@ -30,7 +34,6 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-_RUNS = frozenset({Need.MEASUREMENT, Need.TRAJECTORY, Need.TRACE})
 _SECONDS_WITHOUT_REFERENCE = 120.0  # for all runs of a program that is its own reference
 
 
@@ -72,24 +75,13 @@ def with_numbers(
     from placement_checks.capture.programs import load, load_reference
     from placement_checks.run.compare.measure import measure
     from placement_checks.run.compare.pair import ProgramPair
-    from placement_checks.run.compare.sessions import Conditions
     from placement_checks.run.feeding.batches import load_batch_function
 
     evidence = Evidence.wrap(evidence)
     rules = {rule.name: rule for rule in rules_of(evidence, policies)}
-    gradients, weights = (rules[rule.name] for rule in (GradientsEqual, WeightsEqual))
-    assert isinstance(gradients, GradientsEqual)
-    assert isinstance(weights, WeightsEqual)
-    conditions = Conditions(
-        rows=gradients.rows,
-        shares=gradients.shares,
-        scale=gradients.scale,
-        statistics_per_tower=gradients.statistics == "tower",
-        steps=weights.steps,
-        seconds=gradients.seconds,
-    )
+    conditions = _conditions(rules)
     used = evidence_used(only, without)
-    if used.isdisjoint({Need.REFERENCE, *_RUNS}):
+    if used.isdisjoint(NEEDS_REFERENCE):
         return evidence
     towers = evidence.program
     if reference is None:
@@ -99,7 +91,7 @@ def with_numbers(
     else:
         single = load_reference(reference, towers) if towers else load(reference, 1)
     evidence = replace(evidence, reference=single.requested)
-    if used.isdisjoint(_RUNS):
+    if used.isdisjoint(RUNS):
         return evidence
     batch_function = load_batch_function(batch, towers.gpus if towers else 1)
     if not towers:
@@ -111,16 +103,86 @@ def with_numbers(
         )
     seconds = _SECONDS_WITHOUT_REFERENCE if reference is None else math.inf
     ends_at = time.monotonic() + seconds
-    pair = _or_missing(lambda: ProgramPair.from_programs(towers, single, devices, ends_at=ends_at))
-    if not pair:
-        return replace(evidence, measurement=pair, trace=pair)
-    if Need.TRACE in used:
-        trace = _or_missing(lambda: _trace(pair, batch_function, conditions))
-        evidence = replace(evidence, trace=trace)
-    if used & {Need.MEASUREMENT, Need.TRAJECTORY}:
-        measurement = _or_missing(lambda: measure(pair, batch_function, conditions))
-        evidence = replace(evidence, measurement=measurement)
+    limited = f"comparing with one GPU, for at most {seconds:.0f} s"
+    with step(limited) if reference is None else contextlib.nullcontext():
+        pair = _or_missing(
+            lambda: ProgramPair.from_programs(towers, single, devices, ends_at=ends_at)
+        )
+        if not pair:
+            return replace(evidence, measurement=pair, trace=pair)
+        if Need.TRACE in used:
+            trace = _or_missing(lambda: _trace(pair, batch_function, conditions))
+            evidence = replace(evidence, trace=trace)
+        if used & {Need.MEASUREMENT, Need.TRAJECTORY}:
+            measurement = _or_missing(lambda: measure(pair, batch_function, conditions))
+            evidence = replace(evidence, measurement=measurement)
     return evidence
+
+
+def with_revision(
+    evidence: Evidence,
+    earlier: Evidence,
+    name: str,
+    batch: Batch = None,
+    *,
+    policies: Sequence[Policy] = (),
+) -> Evidence:
+    """Run a program and an earlier revision of it with the same towers, and add the measurement.
+
+    Both are fed the same rows. Variables that were renamed are compared too.
+
+    Args:
+        evidence: the evidence of the program, from another process.
+        earlier: the evidence of its earlier revision, from another process.
+        name: the name of the earlier revision in messages.
+        batch: as for `with_numbers`.
+        policies: as for `with_numbers`.
+
+    Raises:
+        InputError: a program or the batch function fails.
+    """
+    from placement_checks.baseline.compare import renamed_variables
+    from placement_checks.capture.renaming import with_renamed_variables
+    from placement_checks.run.compare.measure import measure
+    from placement_checks.run.compare.pair import ProgramPair
+    from placement_checks.run.feeding.batches import load_batch_function
+
+    assert evidence.program
+    assert earlier.program
+    towers, reference = evidence.program, replace(earlier.program, name=name)
+    if names := renamed_variables(earlier.placement, evidence.placement):
+        renamed = with_renamed_variables(reference, names)
+        if renamed is None:
+            reason = Missing("variables were renamed, and their names cannot be exchanged")
+            return replace(evidence, measurement=reason)
+        reference = renamed
+    # What a policy declares holds for both revisions.
+    rules = {rule.name: rule for rule in rules_of(evidence, policies)}
+    conditions = replace(_conditions(rules), scale=1.0, statistics_per_tower=False)
+    batch_function = load_batch_function(batch, towers.gpus)
+
+    def measured() -> Measurement:
+        pair = ProgramPair.from_programs(towers, reference, "auto", same_towers=True)
+        return measure(pair, batch_function, conditions)
+
+    return replace(evidence, measurement=_or_missing(measured))
+
+
+def _conditions(rules: Mapping[str, Rule]) -> Conditions:
+    """The conditions of runs, as the fields of the rules on runs state them."""
+    from placement_checks.run.compare.sessions import Conditions
+
+    gradients, weights = (rules[rule.name] for rule in (GradientsEqual, WeightsEqual))
+    assert isinstance(gradients, GradientsEqual)
+    assert isinstance(weights, WeightsEqual)
+    return Conditions(
+        rows=gradients.rows,
+        shares=gradients.shares,
+        scale=gradients.scale,
+        statistics_per_tower=gradients.statistics == "tower",
+        steps=weights.steps,
+        seconds=gradients.seconds,
+    )
 
 
 def is_watched(evidence: Evidence) -> bool:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from placement_checks.core.errors import UsageError
+from placement_checks.core.errors import PlacementError, UsageError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.machines import Machine
-from placement_checks.core.target import Target
+from placement_checks.core.target import Script, SourceTree, Target
 from placement_checks.logs import read_logs
+from placement_checks.rules.requirements import Need
 from placement_checks.util.progress import step
 from placement_checks.verification import placing
 from placement_checks.verification.configuration import Settings
+from placement_checks.verification.policy import NEEDS_REFERENCE
 
 
 def gather(
@@ -21,6 +24,7 @@ def gather(
     graph: Target | None = None,
     *,
     for_one_gpu: bool = False,
+    tree: SourceTree | None = None,
     on_placer_error: Callable[[Exception, Evidence], Evidence] | None = None,
 ) -> Evidence:
     """Collect the evidence of a target.
@@ -30,6 +34,7 @@ def gather(
         settings: the settings of the call and the configuration.
         graph: the program that printed the log, or None.
         for_one_gpu: whether to build the program for one GPU too, for rules that use this build.
+        tree: the copy of the repository whose code is run; None for the working tree.
         on_placer_error: called if the placer fails, with the error and the evidence of requested
             devices; its return value replaces the evidence.
 
@@ -46,20 +51,45 @@ def gather(
             "omit it",
             is_predicate=True,
         )
-    program = settings.resolve(target)
+    program = settings.resolve(target, tree)
     placing.prepare()
     gpus, machine = settings.gpus or 2, settings.parse_machine()
-    request = placing.request(program, gpus=gpus, machine=machine, soft=settings.soft)
+    request = placing.request(
+        program, gpus=gpus, machine=machine, soft=settings.soft, for_one_gpu=for_one_gpu
+    )
     if settings.gpus is None and machine is None:
         request = _with_gpus_of_cluster(request)
     try:
-        return request.placed(for_one_gpu=for_one_gpu)
+        return request.placed()
     except Exception as fault:
         if on_placer_error is None:
             raise
-        evidence = request.evidence(for_one_gpu=for_one_gpu)
-        requested = replace(evidence.placement, machine=request.machine)
-        return on_placer_error(fault, replace(evidence, placement=requested))
+        requested = replace(request.evidence.placement, machine=request.machine)
+        return on_placer_error(fault, replace(request.evidence, placement=requested))
+
+
+def announce(target: Target, settings: Settings, uses: Collection[Need]) -> None:
+    """Let the captures of a whole program, and of its reference, start early (`early_captures`).
+
+    Errors are reported when the captures are needed.
+
+    Args:
+        target: the program.
+        settings: its settings.
+        uses: the evidence that will be used.
+    """
+    with contextlib.suppress(PlacementError):
+        program, reference = settings.resolve(target), settings.resolve_reference()
+        if not isinstance(program, Script) and not isinstance(reference, Script):
+            return
+        machine = settings.parse_machine()
+        gpus = machine.towers if machine else settings.gpus or 2
+        placing.prepare()
+        from placement_checks.capture.programs import expect, expect_reference
+
+        expect(program, gpus, machine, expects_one_gpu=Need.SINGLE_GPU in uses)
+        if reference is not None and not NEEDS_REFERENCE.isdisjoint(uses):
+            expect_reference(reference, program)
 
 
 def check_comparison(settings: Settings) -> None:

@@ -254,8 +254,8 @@ def test_another_placer_is_a_note() -> None:
 
     assert not found
     assert found.notes == [
-        "placed softly, the baseline strictly",
-        "placed by the session placer, the baseline by phantom",
+        "placed softly, before strictly",
+        "placed by the session placer, before by phantom",
     ]
 
 

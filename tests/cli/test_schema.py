@@ -22,7 +22,7 @@ def test_an_unknown_name_is_refused(run: Run) -> None:
     ran = run("schema", "explain")
 
     assert (ran.status, ran.out) == (2, "")
-    assert "'verify', 'place', 'log', 'diff', 'time', 'error'" in ran.err
+    assert "'verify', 'place', 'log', 'diff', 'time', 'doctor', 'error'" in ran.err
 
 
 def test_output_matches_the_schemas(

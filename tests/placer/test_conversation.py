@@ -29,7 +29,7 @@ ECHO = """
     import time
     from placement_checks.placer.worker import protocol
     requests, replies = os.fdopen(0, "rb"), os.fdopen(1, "wb")
-    protocol.write(replies, {"number": 0})
+    protocol.write(replies, {"number": 0, "isolation": "own-network"})
     while True:
         header, (graph,) = protocol.read(requests)
         time.sleep(0.01)
@@ -164,7 +164,7 @@ def test_a_refused_graph_does_not_end_the_process(
 
 def test_a_failing_start_is_an_error_each_time(placer: PlacerProcess, tmp_path: Path) -> None:
     reply = '{"number": 0, "failed": "found that another process had connected"}'
-    script = ECHO.replace('{"number": 0}', reply)
+    script = ECHO.replace('{"number": 0, "isolation": "own-network"}', reply)
     (tmp_path / "echo.py").write_text(textwrap.dedent(script))
 
     for _ in range(2):

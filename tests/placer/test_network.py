@@ -62,6 +62,7 @@ def test_the_process_has_its_own_network() -> None:
 
     assert ports
     assert not any(answers("127.0.0.1", port) for port in ports)
+    assert placer_process().isolation == "own-network"
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +85,7 @@ def test_nobody_can_connect_to_the_master_in_a_shared_network() -> None:
             assert answers(host, open_to_all.getsockname()[1])
             assert not any(answers(host, port) for port in ports)
     assert placed() == {"/device:GPU:1"}
+    assert placer_process().isolation in ("filtered", "closed")  # closed on a hardened kernel
 
 
 @pytest.mark.usefixtures("_shared_network")

@@ -52,9 +52,10 @@ def started(script: str, tmp_path: Path, tensorflow: str = "") -> tuple[int, int
 
 def stand_in(folder: Path, code: str) -> None:
     """A package that runs ``code`` as soon as TensorFlow is imported."""
-    for module in ("", "core/framework/graph_pb2", "python/platform/build_info"):
-        (folder / "tensorflow" / module).mkdir(parents=True)
-        (folder / "tensorflow" / module / "__init__.py").write_text(code)
+    for module in ("__init__", "core/framework/graph_pb2", "python/platform/build_info"):
+        file = folder / "tensorflow" / f"{module}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(code)
 
 
 def eventually(holds: Callable[[], bool]) -> bool:

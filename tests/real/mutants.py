@@ -28,7 +28,7 @@ _TWICE = "a tower counts twice in the average"
 _NO_DECAY = "all towers but the first leave out the weight decay"
 _EACH_DECAYS = "each tower adds the weight decay to the sum of the losses"
 _HALF_DECAY = "the weight decay is divided by the number of towers, too"
-_SPARSE_SUM = "sparse gradients are added up, and not averaged"
+_LAST_DECAY = "the last tower adds the weight decay, which is then averaged"
 
 
 class Mutant(NamedTuple):
@@ -223,15 +223,6 @@ MUTANTS = (
     ),
     Mutant(
         "transformer-xl",
-        _SPARSE_SUM,
-        "tf/gpu_utils.py",
-        "values = tf.concat(values, 0) / len(grad_and_vars)",
-        "values = tf.concat(values, 0)",
-        "gradients-averaged",
-        "times",
-    ),
-    Mutant(
-        "transformer-xl",
         _TWICE,
         "tf/train_gpu.py",
         "average_grads_and_vars(tower_grads_and_vars)",
@@ -341,6 +332,24 @@ MUTANTS = (
         "train_perplexity = loss",
         "loss-of-all-towers",
         "GPU:1",
+    ),
+    Mutant(
+        "tf_cnn_benchmarks",
+        _LAST_DECAY,
+        _BENCHMARK,
+        "total_loss += len(self.devices) * weight_decay * l2_loss",
+        "total_loss += weight_decay * l2_loss",
+        "gradients-averaged",
+        "weighs 2e-05 in all towers together, and 4e-05 on one GPU",
+    ),
+    Mutant(
+        "tf_cnn_benchmarks",
+        _SUM,
+        _GRADIENTS,
+        "grad = tf.scalar_mul(1.0 / len(grads), grad)",
+        "grad = tf.scalar_mul(1.0, grad)",
+        "gradients-averaged",
+        "weigh 2 times",
     ),
     Mutant(
         "tf_cnn_benchmarks",

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 from support.graphs import op, placement
 from support.outcomes import written_as
+from support.reports import since
 from support.timings import timeline, timing
 
 from placement_checks import Placement, assert_rules, assert_variables_on_host, verify
@@ -19,6 +20,7 @@ from placement_checks.logs import Log, Record
 from placement_checks.report.commands import diff, log
 from placement_checks.report.commands import time as timing_report
 from placement_checks.report.commands.time import Picture, chrome_trace, lanes_svg, page
+from placement_checks.report.formats.since import FORMATS as SINCE_FORMATS
 from placement_checks.report.formats.writers import FORMATS
 from placement_checks.report.text import writer
 from placement_checks.report.text.findings import DetailLevel
@@ -65,6 +67,13 @@ def in_format(format: str) -> str:
     return written.replace("\u200b", "")  # added to prevent links in comments
 
 
+def since_in_format(format: str) -> str:
+    file = StringIO()
+    hostile = "".join(NAMES)
+    SINCE_FORMATS[format](since(revision="\x1b[2J", name=hostile, message=hostile), file)
+    return file.getvalue().replace("\u200b", "")
+
+
 FORMS: dict[str, Callable[[], str]] = {
     "text in full": lambda: console_text(
         lambda to: writer.write([verify(graph("GPU:0"))] * 2, to, DetailLevel.FULL)
@@ -80,6 +89,7 @@ FORMS: dict[str, Callable[[], str]] = {
         [Picture(lanes(), "\x07")],
     ),
     **{format: partial(in_format, format) for format in FORMATS},
+    **{f"{format} since": partial(since_in_format, format) for format in SINCE_FORMATS},
     "json of a difference": lambda: diff.render_json(compare(graph("GPU:0"), graph("CPU:0"))),
     "chrome": lambda: chrome_trace(timeline({"/cpu:0": [(n, 0.0, 0.1) for n in NAMES]}), "\x7f"),
 }

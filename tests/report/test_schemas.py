@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 from support.graphs import placement
-from support.reports import broken, finding, report
+from support.reports import broken, finding, report, since
 from support.schemas import valid, validator
 from support.timings import loop, timing
 from support.towers import host, on, program
@@ -26,6 +26,7 @@ from placement_checks.core.timing import Simulated
 from placement_checks.logs import Log, Record
 from placement_checks.report.commands import diff, log, place
 from placement_checks.report.commands import time as timing_report
+from placement_checks.report.commands.since import render_json as render_since
 from placement_checks.report.common import baseline
 from placement_checks.report.common import json as json_report
 from placement_checks.report.schemas import NAMES, schema
@@ -78,6 +79,7 @@ def diff_documents() -> Iterator[str]:
     yield diff.render_json(Difference("a", "b", 2, moved, {"x": "Add"}, {"y": ""}, ["a: cut"]))
     yield diff.render_json(Difference("a", "b", 0, [], {}, {}))
     yield baseline.render_json(DIFFERENT)
+    yield render_since(since())
 
 
 def log_documents() -> Iterator[str]:

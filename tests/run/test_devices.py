@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from placement_checks.run.runnable import full_precision, running_on
+from placement_checks.run.simulated_gpus import simulated_gpus
 from placement_checks.tf.simulated_devices import to_simulated
 
 tf1 = tf.compat.v1
@@ -16,12 +17,22 @@ tf1 = tf.compat.v1
     [
         ("", ""),
         ("/cpu:0", "/cpu:0"),
+        ("CPU", "/device:CPU:0"),
+        ("/job:ps/device:CPU:*", "/job:ps/device:CPU:0"),
         ("/gpu:0", "/device:CPU:1"),
         ("/job:worker/task:1/device:GPU:3", "/job:worker/task:1/device:CPU:4"),
     ],
 )
 def test_gpu_i_becomes_cpu_i_plus_1_and_the_host_stays(device: str, expected: str) -> None:
     assert to_simulated(device) == expected
+
+
+def test_a_cpu_without_index_is_the_host_in_the_scope_of_a_gpu() -> None:
+    """TensorFlow creates queues in the scope ``CPU``, which completes the scope of a GPU."""
+    with tf.Graph().as_default(), simulated_gpus(2, devices="simulated"), tf.device("/gpu:1"):
+        queue = tf1.FIFOQueue(4, [tf.float32])
+
+    assert queue.queue_ref.device == "/device:CPU:0"
 
 
 def test_towers_run_apart_and_soft_placement_stays_off() -> None:

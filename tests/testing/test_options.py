@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from placement_checks.core.missing import Missing
 from placement_checks.testing import pytest_plugin
 
 TWO = """
@@ -42,6 +43,19 @@ def test_the_header_names_the_devices(pytester: pytest.Pytester, gpus: int) -> N
 
     found = {0: "no GPUs here", 1: "1 GPU here", 2: "2 GPUs here"}[gpus]
     result.stdout.fnmatch_lines([f"placement: devices simulated, {found}"])
+
+
+def test_the_header_names_a_limit_of_tensorflow(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = Missing("tensorflow is a build without GPU kernels", "install another")
+    monkeypatch.setattr("placement_checks.tf.startup.limit_of_installation", lambda: limit)
+
+    result = pytester.runpytest_inprocess()
+
+    result.stdout.fnmatch_lines(
+        ["placement: tensorflow is a build without GPU kernels; install another"]
+    )
 
 
 def test_options_and_markers_are_listed(pytester: pytest.Pytester) -> None:

@@ -17,6 +17,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.run.compare import measure
 from placement_checks.run.timing import trace
+from placement_checks.util import progress
 from placement_checks.verification.placing import requested
 
 
@@ -100,3 +101,15 @@ def test_a_placement_without_a_program_has_a_reason() -> None:
 
     assert "--graph" in refused.value.fix
     assert with_numbers(log, pairs.single, only=["names-portable"]).reference
+
+
+@pytest.mark.parametrize("has_reference", [True, False])
+def test_a_time_limit_is_shown_while_the_programs_run(
+    has_reference: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(measure, "measure", lambda *_: shown.append(progress._current_step()))
+
+    with_numbers(requested(pairs.towers), pairs.single if has_reference else None, pairs.batch)
+
+    assert shown == ["working" if has_reference else "comparing with one GPU, for at most 120 s"]

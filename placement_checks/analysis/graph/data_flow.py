@@ -244,7 +244,7 @@ class DataFlow:
             control_inputs: also follow control edges.
 
         Returns:
-            The ops on the path, with both ends; empty if there is none.
+            The ops on the path, with both ends; empty without a path.
         """
         before = {start: start}
         todo = [start]

@@ -13,6 +13,9 @@ from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import (
     CAST,
     DIVISIONS,
+    EQUAL,
+    FILL,
+    FILLED,
     INTEGER_DIVISIONS,
     JOIN,
     NEGATION,
@@ -21,8 +24,10 @@ from placement_checks.core.op_types import (
     PRODUCTS,
     RECIPROCALS,
     RESHAPES,
+    SELECTS,
     SHAPE_ONLY,
     STACK,
+    SUM,
     SWITCHES,
     VARIABLE_READS,
 )
@@ -71,16 +76,27 @@ class Scalars:
             return None
 
     def integers(self, source: str) -> Sequence[int] | None:
-        """Return the elements of a constant of integers, such as axes; None if it is none."""
+        """Return the elements of a constant of integers, such as axes; None for others."""
         value = self._analysis.placement.details.value(producer_of(source))
         if value is None or not value[0].startswith("int"):
             return None
         return [int(each) for each in _elements(value)]
 
     def _folded(self, source: str) -> float | None:
-        """Return a constant, or the product of constants, as of the sizes of a shape."""
+        """Return a constant, the product of constants, or the sum of equal elements.
+
+        Products are sizes of shapes, and sums are numbers of rows: tf.losses divides a loss by the
+        sum of ones of the same shape.
+        """
         op = self._analysis.flow.number.get(producer_of(source))
-        if op is not None and self._analysis.flow.types[op] == PROD:
+        kind = self._analysis.flow.types[op] if op is not None else ""
+        if op is not None and kind == SUM and self.shape(source) == ():
+            summed = self.inputs(op)[0]
+            element, shape = self._element(summed, _MOST_FACTORS), self.shape(summed)
+            if element is None or shape is None or None in shape:
+                return None
+            return element * prod(size or 0 for size in shape)
+        if op is not None and kind == PROD:
             value = self._analysis.placement.details.value(producer_of(self.inputs(op)[0]))
             if value is None:
                 return None
@@ -88,6 +104,33 @@ class Scalars:
             repeated = prod(size or 0 for size in value[1]) if len(elements) == 1 else 1
             return float(prod(elements) ** repeated)
         return self.constant(source)
+
+    def _element(self, source: str, depth: int) -> float | None:
+        """Return the value of all elements of a tensor, if it is known that they are equal."""
+        if (value := self.constant(source)) is not None or depth == 0:
+            return value
+        op = self._analysis.flow.number.get(producer_of(source))
+        kind = self._analysis.flow.types[op] if op is not None else ""
+        inputs = self.inputs(op) if op is not None else ()
+        if kind in FILLED:
+            return FILLED[kind]
+        if kind in SELECTS:
+            condition = self._element(inputs[0], depth - 1)
+            return (
+                None
+                if condition is None
+                else self._element(inputs[2 - bool(condition)], depth - 1)
+            )
+        if kind in _PASSES:
+            return self._element(inputs[0], depth - 1)
+        if kind == FILL:
+            return self._element(inputs[1], depth - 1)
+        if kind in PRODUCTS or kind == EQUAL:
+            one, other = (self._element(each, depth - 1) for each in inputs)
+            if one is None or other is None:
+                return None
+            return float(one == other) if kind == EQUAL else one * other
+        return None
 
     def is_scalar(self, source: str) -> bool:
         """Whether the static shape of a tensor has one element."""

@@ -223,5 +223,5 @@ def reachability_masks(flow: DataFlow, ends: Groups) -> Sequence[TowerMask]:
 
 
 def single_tower(towers: int) -> TowerIndex | None:
-    """Return the only tower in a mask; None if there is none, or there are several."""
+    """Return the only tower in a mask; None if it has no tower or several."""
     return TowerIndex(towers.bit_length() - 1) if towers.bit_count() == 1 else None

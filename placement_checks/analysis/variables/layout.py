@@ -85,7 +85,7 @@ class Layout:
         return cast(dict[str, TowerMask], readers)
 
     def only_reader(self, variable: str) -> TowerIndex | None:
-        """Return the only tower that reads a variable; None if there is none, or several."""
+        """Return the only tower that reads a variable; None if no tower or several read it."""
         return single_tower(self.readers.get(variable, 0))
 
     @cached_property

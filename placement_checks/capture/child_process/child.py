@@ -14,14 +14,15 @@ import sys
 import tempfile
 from pathlib import Path
 
-from placement_checks.capture.child_process.file_journal import put_back
+from placement_checks.capture.child_process.file_journal import delete_directory, put_back
 from placement_checks.capture.child_process.request import (
     DRIVER,
-    VISIBLE_GPUS,
     CaptureRequest,
     send_and_exit,
 )
+from placement_checks.capture.child_process.source_tree import enter_tree
 from placement_checks.core.cluster_spec import parameter_servers
+from placement_checks.core.devices import VISIBLE_GPUS
 from placement_checks.core.errors import as_error
 from placement_checks.tf.startup import hide_deprecations, import_tensorflow
 from placement_checks.util.child import end_with_parent, reserve_stdout
@@ -33,12 +34,14 @@ def main() -> None:
     """Answer one request."""
     answers = reserve_stdout()
     request: CaptureRequest = pickle.load(sys.stdin.buffer)
-    end_with_parent(lambda: put_back(request.journal))
+    end_with_parent(lambda: _clean_up(request.journal))
     # A program that asks a question on the terminal reads the end of the input.
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
     _restore_module_path(request)
     try:
+        if request.script.tree is not None:
+            request = request._replace(script=enter_tree(request.script, request.script.tree))
         import_tensorflow()
         hide_deprecations()
         import numpy as np
@@ -55,6 +58,14 @@ def main() -> None:
     except BaseException as fault:  # programs may raise other than Exception
         answer = as_error(request.script.target.name, fault)
     send_and_exit(answer, answers)
+
+
+def _clean_up(journal: Path) -> None:
+    """Restore the user's files and delete the temporary directory, in place of the parent."""
+    try:
+        put_back(journal)
+    finally:
+        delete_directory(journal.parent)
 
 
 def _restore_module_path(request: CaptureRequest) -> None:

@@ -29,7 +29,8 @@ from typing import Any, NamedTuple
 from placement_checks.core.errors import InputError
 
 _MARK = ".kept-"
-original_rename = os.rename  # the original function, which the file guard patches
+# The original functions, which the file guard patches.
+original_rename, _original_unlink, _original_rmdir = os.rename, os.unlink, os.rmdir
 _LONGEST = 255 - 60  # bytes of a name, before the mark and numbers are added
 
 
@@ -118,6 +119,14 @@ class Journal:
             os.close(file)
 
 
+def has_renames(journal: Path) -> bool:
+    """Whether a program has set files aside; False if the journal does not exist."""
+    try:
+        return len(_read(journal)[1]) > 0
+    except (OSError, ValueError, IndexError):  # not yet, or no longer complete
+        return False
+
+
 def put_back(journal: Path) -> Sequence[Path]:
     """Undo all renames of a journal, and delete the journal.
 
@@ -159,6 +168,17 @@ def put_back(journal: Path) -> Sequence[Path]:
             is_predicate=True,
         )
     return list(dict.fromkeys(restored))
+
+
+def delete_directory(path: Path) -> None:
+    """Delete a directory while the file guard is active. Errors are ignored."""
+    for parent, directories, files in os.walk(path, topdown=False):
+        for name in directories + files:
+            place = Path(parent, name)
+            with contextlib.suppress(OSError):
+                (_original_rmdir if is_directory(place) else _original_unlink)(place)
+    with contextlib.suppress(OSError):
+        _original_rmdir(path)
 
 
 def resolve_parent(path: Any, dir_fd: int | None = None) -> Path:

@@ -10,7 +10,8 @@ import atexit
 import sys
 from collections.abc import Callable, Mapping
 
-from placement_checks.capture.child_process.request import DRIVER, VISIBLE_GPUS
+from placement_checks.capture.child_process.request import DRIVER
+from placement_checks.core.devices import VISIBLE_GPUS
 from placement_checks.tf.startup import import_tensorflow
 from placement_checks.util.child import child_environment
 from placement_checks.util.fork_server import ForkServer
@@ -22,11 +23,15 @@ _IGNORED = (VISIBLE_GPUS, "TMPDIR", "TF_CONFIG", "PYTEST_CURRENT_TEST")
 
 
 class ForkServerCache:
-    """Holds the fork server of this process for the next child processes."""
+    """Holds the fork server of this process for the next child processes.
+
+    A server that is replaced ends as soon as its children have ended, because they end with it.
+    """
 
     def __init__(self) -> None:
         self._server: ForkServer | None = None
         self._variables: Mapping[str, str] = {}  # at its import of TensorFlow
+        self._replaced: list[ForkServer] = []
 
     def for_children(self, environment: Mapping[str, str]) -> ForkServer | None:
         """Return a server for children with these environment variables; starts one if needed.
@@ -42,15 +47,18 @@ class ForkServerCache:
 
     def keep(self, server: ForkServer, environment: Mapping[str, str]) -> None:
         """Replace the server by one that imported TensorFlow with these variables."""
-        if self._server is not None:
-            self._server.end()
-        else:
+        if self._server is None:
             atexit.register(self._end)
+        else:
+            self._replaced.append(self._server)
+        for other in [other for other in self._replaced if other.is_idle or not other.is_own]:
+            other.end()
+            self._replaced.remove(other)
         self._server, self._variables = server, _import_variables(environment)
 
     def _end(self) -> None:
-        if self._server is not None:
-            self._server.end()
+        for server in [*self._replaced, *([self._server] if self._server else ())]:
+            server.end()
 
 
 _cache = ForkServerCache()

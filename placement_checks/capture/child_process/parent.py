@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import pickle
+import select
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple, Self
 
-from placement_checks.capture.child_process.file_journal import put_back
+from placement_checks.capture.child_process import early
+from placement_checks.capture.child_process.file_journal import has_renames, put_back
 from placement_checks.capture.child_process.fork_server import fork_server
 from placement_checks.capture.child_process.notes import file_guard_note
-from placement_checks.capture.child_process.request import VISIBLE_GPUS, CaptureRequest
+from placement_checks.capture.child_process.request import CaptureRequest
+from placement_checks.core.devices import VISIBLE_GPUS
 from placement_checks.core.errors import InputError, PlacementError
 from placement_checks.core.program import CapturedProgram
 from placement_checks.core.target import Script
 from placement_checks.tf1.renamed import environment as environment_of_version_1
 from placement_checks.util.child import Child, Ended, end_group
-from placement_checks.util.resources import gc_paused
+from placement_checks.util.resources import gc_paused, peak_memory
 
 # Seconds beyond the program's limit, to import TensorFlow and to record the graph.
 _GRACE = 60.0
+_INTERVAL = 0.2  # seconds between looks for an answer
 _CHILD = "placement_checks.capture.child_process.child"
 NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
@@ -33,7 +40,9 @@ NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 def capture_program(
     script: Script, gpus: int, environment: Mapping[str, str] = NO_VARIABLES
 ) -> CapturedProgram:
-    """Run a program in a child process until its first training step, and return what it built.
+    """Run a program in a child process until its first training step, and return it as captured.
+
+    If the capture was expected (`expect_capture`), it may have started already.
 
     Args:
         script: the program.
@@ -44,58 +53,234 @@ def capture_program(
         InputError: the program failed before its first training step, ended without one, or
             exceeded its time limit.
     """
-    with tempfile.TemporaryDirectory(prefix="placement_checks_") as directory:
-        journal = Path(directory) / "set_aside"
-        restored: Sequence[Path] = ()
-        request = CaptureRequest(
-            script,
-            gpus,
-            python_path=os.environ.get("PYTHONPATH"),
-            path=sys.path if script.eager or script.ranks else (),
-            names_gpus=VISIBLE_GPUS in os.environ,
-            journal=journal,
-        )
-        try:
-            answer = _request_answer(request, directory, environment)
-        finally:
-            restored = put_back(journal)
+    task = _Task.now(script, gpus, environment)
+    finished = early.take(task)
+    if finished is None:
+        finished = early.finish(task, _Capture(task))
+    answer, restored = finished
     if isinstance(answer, PlacementError):
         raise answer
     assert isinstance(answer, CapturedProgram)
     return replace(answer, notes=[*answer.notes, *file_guard_note(restored)])
 
 
-def _request_answer(
-    request: CaptureRequest, directory: str, variables: Mapping[str, str]
-) -> object:
-    """Start the child process, return its answer, and end all processes that it started.
+def expect_capture(
+    script: Script,
+    gpus: int,
+    environment: Mapping[str, str] = NO_VARIABLES,
+    *,
+    if_queried_for: int | None = None,
+) -> None:
+    """Let a capture start early, if several captures may run at once (`early.early_captures`).
 
-    The child process exits without cleaning up, so its temporary files are in ``directory``.
+    The later call of `capture_program` must have the same arguments.
+
+    Args:
+        script: the program.
+        gpus: the number of GPUs that the program finds.
+        environment: further environment variables of the program.
+        if_queried_for: if given, the capture is needed only if the same program asks for the
+            number of GPUs while it is captured for this number.
     """
-    script = request.script
-    environment = {
-        VISIBLE_GPUS: "-1",  # TensorFlow must allocate no memory of real GPUs
-        **variables,
-        "TMPDIR": directory,
-        **(environment_of_version_1() if script.v1 else {}),
-    }
-    with Child(_CHILD, environment=environment, is_shown=True, forks=fork_server) as child:
-        # Processes that the child started may keep its end of the pipe open after it ended.
-        threading.Thread(target=_end_process_group, args=[child], daemon=True).start()
+    task = _Task.now(script, gpus, environment)
+    asking = None if if_queried_for is None else task._replace(gpus=if_queried_for)
+    early.expect(task, partial(_start_early, task), if_queried_by=asking)
+
+
+class _Task(NamedTuple):
+    """A capture, with everything except files that its result depends on.
+
+    Attributes:
+        script: the program.
+        gpus: the number of GPUs that it finds.
+        variables: further environment variables of the program.
+        inherited: the environment variables of this process.
+        directory: the working directory.
+        path: directories of modules, in addition to the directories of python.
+    """
+
+    script: Script
+    gpus: int
+    variables: tuple[tuple[str, str], ...]
+    inherited: frozenset[tuple[str, str]]
+    directory: str
+    path: tuple[str, ...]
+
+    @classmethod
+    def now(cls, script: Script, gpus: int, variables: Mapping[str, str]) -> Self:
+        """The capture in the present state of this process."""
+        path = tuple(sys.path) if script.eager or script.ranks else ()
+        inherited = frozenset(os.environ.items())
+        return cls(script, gpus, tuple(variables.items()), inherited, str(Path.cwd()), path)
+
+
+def _start_early(task: _Task) -> _Capture | None:
+    """Start a capture early, if the state of this process is still the same."""
+    if _Task.now(task.script, task.gpus, dict(task.variables)) != task:
+        return None
+    return _Capture(task, is_early=True)
+
+
+class _Capture:
+    """A program that runs in a child process, which starts at once.
+
+    The child process exits without cleaning up, so its temporary files are in a directory of this
+    object.
+
+    Args:
+        task: the program and its environment.
+        is_early: whether another capture is needed first. The output of the program is then shown
+            when its answer is needed.
+    """
+
+    def __init__(self, task: _Task, *, is_early: bool = False) -> None:
+        self._script = script = task.script
+        self._directory = tempfile.TemporaryDirectory(prefix="placement_checks_")
+        directory = Path(self._directory.name)
+        self._journal = directory / "set_aside"
+        self._asked = directory / "asked"
+        self._early = directory / "early" if is_early else None
+        self._has_ended = threading.Event()
+        self._reader: threading.Thread | None = None
+        self._received = io.BytesIO()
+        self._output = b""
+        self._restored: Sequence[Path] | InputError = ()
+        environment = {
+            VISIBLE_GPUS: "-1",  # TensorFlow must allocate no memory of real GPUs
+            **dict(task.variables),
+            "TMPDIR": self._directory.name,
+            **(environment_of_version_1() if script.v1 else {}),
+        }
+        if self._early is not None:
+            self._early.touch()
+        request = CaptureRequest(
+            script,
+            task.gpus,
+            python_path=os.environ.get("PYTHONPATH"),
+            path=task.path,
+            names_gpus=VISIBLE_GPUS in os.environ,
+            journal=self._journal,
+            asked=self._asked,
+            early=self._early,
+        )
+        with contextlib.ExitStack() as unless_started:
+            unless_started.callback(self._directory.cleanup)
+            self._child = Child(
+                _CHILD, environment=environment, is_shown=not is_early, forks=fork_server
+            )
+            unless_started.callback(self._child.end)
+            self._cleaner = threading.Thread(target=self._clean_up, daemon=True)
+            self._cleaner.start()
+            if is_early:
+                self._reader = threading.Thread(target=self._receive, daemon=True)
+                self._reader.start()
+            with contextlib.suppress(OSError):  # the child has ended, which `answer` reports
+                pickle.dump(request, self._child.requests)
+                self._child.requests.close()
+            unless_started.pop_all()
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the child process has answered, or ended without an answer."""
+        return self._has_ended.is_set()
+
+    @property
+    def has_renames(self) -> bool:
+        """Whether the program has set the user's files aside."""
+        return has_renames(self._journal)
+
+    @property
+    def has_queried(self) -> bool:
+        """Whether the program has asked for the number of GPUs."""
+        return self._asked.exists()
+
+    @property
+    def memory(self) -> int:
+        """The largest memory of the child process so far, in bytes; 0 if it has ended."""
+        return peak_memory(self._child.pid)
+
+    def let_continue(self) -> None:
+        """Allow the program to change files: it is its turn now."""
+        if self._early is not None:
+            self._early.unlink(missing_ok=True)
+
+    def answer(self, meanwhile: Callable[[], object]) -> object:
+        """Wait for the answer of the child process.
+
+        Args:
+            meanwhile: called several times in each second.
+
+        Returns:
+            A `CapturedProgram`, or a `PlacementError`.
+
+        Raises:
+            InputError: the child process ended without an answer.
+        """
+        child = self._child
         try:
-            with child.time_limit(script.limit + _GRACE), gc_paused():
-                pickle.dump(request, child.requests)
-                child.requests.close()
-                return pickle.load(child.replies)
+            with child.time_limit(self._script.limit + _GRACE), gc_paused():
+                if self._reader is None:
+                    while not select.select([child.replies], [], [], _INTERVAL)[0]:
+                        meanwhile()
+                    return pickle.load(child.replies)
+                while self._reader.is_alive():
+                    self._reader.join(_INTERVAL)
+                    meanwhile()
+                self._output = child.output()
+                return pickle.loads(self._received.getbuffer())
         except Ended as ended:
             raise InputError(
-                script.target.name,
+                self._script.target.name,
                 f"its process {ended.how}, before its first training step",
                 "run the program with python to see why",
             ) from None
 
+    def show_output(self) -> None:
+        """Write the output of an early capture to standard error, as the program would have."""
+        while self._output:
+            self._output = self._output[os.write(2, self._output) :]
 
-def _end_process_group(child: Child) -> None:
-    with contextlib.suppress(OSError):
-        child.wait()
-        end_group(child.pid)
+    def kill(self) -> None:
+        """Kill the child process and its own children."""
+        end_group(self._child.pid)
+
+    def end(self) -> Sequence[Path]:
+        """End all processes of the program, restore its files, and return these files.
+
+        Raises:
+            InputError: a file cannot be restored.
+        """
+        self.kill()
+        self._cleaner.join()
+        if self._reader is not None:
+            self._reader.join()
+        self._child.end()
+        if isinstance(self._restored, InputError):
+            raise self._restored
+        return self._restored
+
+    def _clean_up(self) -> None:
+        """Clean up as soon as the child process has ended, even if its answer is needed later."""
+        with contextlib.suppress(OSError):
+            self._child.wait()
+            end_group(self._child.pid)  # its children may keep the pipe for the answer open
+        self._has_ended.set()
+        try:
+            self._restored = put_back(self._journal)
+        except InputError as error:
+            self._restored = error
+        finally:
+            self._directory.cleanup()
+
+    def _receive(self) -> None:
+        """Store the answer of the child process, so that the child can end."""
+        replies = self._child.replies.fileno()
+        while True:
+            is_last = self._has_ended.is_set()
+            if select.select([replies], [], [], _INTERVAL)[0]:
+                data = os.read(replies, 1 << 20)
+                if not data:
+                    return
+                self._received.write(data)
+            elif is_last:
+                return

@@ -7,13 +7,13 @@ import gc
 import os
 import pickle
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 from placement_checks.core.target import Script
 
-VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 DRIVER = Path("/dev/nvidiactl")  # exists if NVIDIA's driver is loaded
 
 
@@ -28,6 +28,8 @@ class CaptureRequest(NamedTuple):
             function.
         names_gpus: whether the user has set ``CUDA_VISIBLE_DEVICES``.
         journal: the file that lists the user's files that were set aside.
+        asked: the file to create as soon as the program asks for the number of GPUs.
+        early: a file that exists while another capture is needed first; None if there is none.
     """
 
     script: Script
@@ -36,14 +38,22 @@ class CaptureRequest(NamedTuple):
     path: Sequence[str]
     names_gpus: bool
     journal: Path
+    asked: Path
+    early: Path | None = None
 
 
 def send_and_exit(answer: Any, stream: BinaryIO) -> NoReturn:
-    """Send a captured program or an error, and exit this process at once."""
+    """Send a captured program or an error, and exit this process at once.
+
+    If the parent is gone, `end_with_parent` restores files and ends this process.
+    """
     with contextlib.suppress(Exception):  # the program may have closed them
         sys.stdout.flush()
         sys.stderr.flush()
     gc.disable()
-    pickle.dump(answer, stream, pickle.HIGHEST_PROTOCOL)
-    stream.flush()
+    try:
+        pickle.dump(answer, stream, pickle.HIGHEST_PROTOCOL)
+        stream.flush()
+    except BrokenPipeError:
+        threading.Event().wait()
     os._exit(0)

@@ -11,6 +11,7 @@ import importlib.util
 import os
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -20,12 +21,14 @@ from types import ModuleType
 from typing import Any, BinaryIO, NoReturn
 
 from placement_checks.capture.child_process.file_guard import guard_files
+from placement_checks.capture.child_process.held_effects import HeldEffects
 from placement_checks.capture.child_process.notes import session_notes, version_1_notes
 from placement_checks.capture.child_process.ranks import as_rank
 from placement_checks.capture.child_process.request import CaptureRequest, send_and_exit
 from placement_checks.capture.child_process.servers import record_servers
 from placement_checks.capture.child_process.source_edits import SourceValues
 from placement_checks.capture.child_process.source_errors import explain_outdated
+from placement_checks.capture.child_process.source_tree import check_imports
 from placement_checks.capture.eager.calls import CallWatch
 from placement_checks.capture.eager.errors import explain_refusals, no_traced_step_error
 from placement_checks.capture.in_process.builder import (
@@ -37,7 +40,7 @@ from placement_checks.capture.in_process.builder import (
 )
 from placement_checks.capture.in_process.sessions import SessionWatch
 from placement_checks.core.cluster_spec import RecordedServer
-from placement_checks.core.errors import InputError, as_error
+from placement_checks.core.errors import InputError, MissingTargetError, as_error
 from placement_checks.core.missing import Missing
 from placement_checks.core.program import CapturedProgram, Program, Step
 from placement_checks.core.target import Script
@@ -93,7 +96,7 @@ def _find_spec(module: str) -> ModuleSpec:
     if spec is not None and spec.submodule_search_locations is not None:
         spec = importlib.util.find_spec(f"{module}.__main__")
     if spec is None or spec.origin is None or not spec.has_location:
-        raise InputError(
+        raise MissingTargetError(
             module,
             "is not a program: there is no such module, or it is a package without a __main__",
             "name a file, path/to/train.py, or a module that python -m accepts",
@@ -116,6 +119,8 @@ def record_started_programs() -> Sequence[str]:
     return started
 
 
+_MIN_REST = 0.05  # seconds
+_INTERVAL = 0.1  # seconds between looks at the queries for GPUs
 _BEFORE = "before its first training step it"
 
 
@@ -131,6 +136,10 @@ class CapturedRun:
         self._script = request.script.for_gpus(request.gpus)
         self._gpus = request.gpus
         self._journal = request.journal
+        self._asked = request.asked
+        self._effects: HeldEffects | None = None
+        if request.early is not None:
+            self._effects = HeldEffects(request.early, request.journal.parent)
         self._answers = answers
         self._directory = Path.cwd()
         self._process = os.getpid()
@@ -154,10 +163,10 @@ class CapturedRun:
         Raises:
             InputError: the program failed, or ended without a training step.
         """
-        clock = threading.Timer(self._script.limit, self._time_out)
-        clock.daemon = True
-        clock.start()
+        self._start_clock(self._script.limit)
         self._files.enter_context(guard_files(self._journal))
+        if self._effects is not None:
+            self._files.enter_context(self._effects.held())
         with self._surroundings as surroundings:
             self._servers = surroundings.enter_context(record_servers())
             if self._script.ranks:
@@ -173,6 +182,7 @@ class CapturedRun:
         eager = not self._script.v1
         with record_build(program, self._gpus, self._answer, eager=eager) as building:
             self._building = building
+            self._report_query(building)
             try:
                 with (
                     explain_refusals(self._script.target.name),
@@ -194,12 +204,27 @@ class CapturedRun:
     def _run_function(self) -> CapturedProgram:
         """Run a function that trains, or that builds and returns its step."""
         if not self._script.eager:
-            return self._record(build(self._load_function(), self._gpus, self._answer))
+            program = self._load_function()
+            built = build(program, self._gpus, self._answer)
+            asks = built.asked_for_gpus or program.takes_num_gpus
+            return self._record(replace(built, asked_for_gpus=asks))
         placeholder = Program(self._script.name, lambda: None)
         with record_eager_code(placeholder, self._gpus, self._answer) as building:
+            self._report_query(building)
             # The import of its module may already create variables and strategies.
             building.program = self._load_function()
             return self._record(build_eagerly(building))
+
+    def _report_query(self, building: BuildRecorder) -> None:
+        """Create a file for the parent as soon as the program asks for the number of GPUs."""
+
+        def report() -> None:
+            while not building.gpu_queries:
+                time.sleep(_INTERVAL)
+            with contextlib.suppress(OSError):
+                self._asked.touch()
+
+        threading.Thread(target=report, daemon=True).start()
 
     def _load_function(self) -> Program:
         return import_program(self._script.target, self._script.args)
@@ -232,6 +257,8 @@ class CapturedRun:
         session_notes: Iterable[str] = (),
         calls: CallWatch | None = None,
     ) -> CapturedProgram:
+        if self._script.tree is not None:
+            check_imports(self._script.target.name, self._script.tree)
         notes = [*session_notes, *built.notes]
         if self._version_1 is not None:
             notes += version_1_notes(self._version_1, built.graph_def.node)
@@ -240,6 +267,25 @@ class CapturedRun:
         if self._rank is not None:
             built = as_rank(built, self._rank, calls)
         return without_live_objects(built)
+
+    def _start_clock(self, seconds: float) -> None:
+        began = time.monotonic()
+
+        def time_out() -> None:
+            rest = 0.0
+            if self._effects is not None:  # the time of waiting does not count
+                rest = began + seconds + self._effects.seconds - time.monotonic()
+            if rest > _MIN_REST:
+                wait(rest)
+            else:
+                self._time_out()
+
+        def wait(rest: float) -> None:
+            clock = threading.Timer(rest, time_out)
+            clock.daemon = True
+            clock.start()
+
+        wait(seconds)
 
     def _time_out(self) -> None:
         """Send the steps so far or, without a step, an error with the current source line."""

@@ -1,6 +1,6 @@
 """Captures the workers of a strategy over several processes, and joins their graphs.
 
-The workers are captured one after the other, each with the TF_CONFIG of its task. Each worker of
+The workers are captured in their order, each with the TF_CONFIG of its task. Each worker of
 `MultiWorkerMirroredStrategy` has a graph for its own replicas. In one joint graph they look like
 `MirroredStrategy` on devices of several tasks: the replicas' collectives meet by their keys, and
 the variables are mirrored copies. So the placer and the rules need no special case for workers.
@@ -16,7 +16,11 @@ from typing import Any
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from placement_checks.capture.child_process.parent import NO_VARIABLES, capture_program
+from placement_checks.capture.child_process.parent import (
+    NO_VARIABLES,
+    capture_program,
+    expect_capture,
+)
 from placement_checks.capture.eager.cluster import COORDINATOR, SERVERS, cluster_device
 from placement_checks.core.cluster_spec import (
     NO_CLUSTER,
@@ -57,7 +61,7 @@ def capture_workers(script: Script, gpus: int, machine: Machine | None) -> Captu
         InputError: the program failed as one of the workers, ended without a training step, or
             exceeded its time limit.
     """
-    first = capture_program(script, gpus, _task_environment(script, machine))
+    first = capture_program(script, gpus, first_environment(script, machine))
     if not first.is_worker:
         return first
     assert first.server is not None
@@ -65,18 +69,18 @@ def capture_workers(script: Script, gpus: int, machine: Machine | None) -> Captu
         return place_on_servers(first)
     workers = {(first.server.job, first.server.task): first}
     cluster = first.server.cluster
-    for job in _TRAINING_JOBS:
-        for task in sorted(cluster.get(job, ())):
-            if (job, task) in workers:
-                continue
-            server = RecordedServer(cluster, job, task)
-            with step(f"as {server.name}"):
-                workers[job, task] = _capture_worker(script, gpus, server)
+    tasks = [(job, task) for job in _TRAINING_JOBS for task in sorted(cluster.get(job, ()))]
+    others = [RecordedServer(cluster, *task) for task in tasks if task not in workers]
+    for server in others:
+        expect_capture(script, gpus, environment_of(cluster, server.job, server.task))
+    for server in others:
+        with step(f"as {server.name}"):
+            workers[server.job, server.task] = _capture_worker(script, gpus, server)
     return join_workers([workers[task] for task in sorted(workers)])
 
 
-def _task_environment(script: Script, machine: Machine | None) -> Mapping[str, str]:
-    """The environment of the program as the master of a cluster."""
+def first_environment(script: Script, machine: Machine | None) -> Mapping[str, str]:
+    """Return the environment of the first capture, as the master of a cluster."""
     if machine is None or script.v1:
         return NO_VARIABLES
     if machine.is_local:

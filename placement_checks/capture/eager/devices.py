@@ -162,7 +162,7 @@ def fake_gpu_only_ops() -> Iterator[None]:
 
 
 def is_gpu_only_error(message: str) -> bool:
-    """Whether TensorFlow's message says that an op has no CPU kernel."""
+    """Whether TensorFlow's message reports an op without a CPU kernel."""
     return any(text in message for text in _NO_KERNEL)
 
 

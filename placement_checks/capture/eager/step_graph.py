@@ -244,7 +244,10 @@ class FlatStep:
             elif node.name in self.arguments:
                 value = self.arguments[node.name]
                 node.attr.pop("_user_specified_name", None)
-                if node.name not in fed and value.dtype not in (tf.resource, tf.variant):
+                if value.dtype in (tf.resource, tf.variant):
+                    # TensorFlow places an argument with its resource, such as an iterator.
+                    node.device = value.device
+                elif node.name not in fed:
                     node.op = CONST
                     node.attr.clear()
                     node.attr["dtype"].type = value.dtype.as_datatype_enum

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from placement_checks.core.errors import PlacerError, Unavailable
 from placement_checks.placer.worker import protocol
-from placement_checks.placer.worker.protocol import GraphRefused
+from placement_checks.placer.worker.protocol import GraphRefused, Isolation
 from placement_checks.util.child import Child, Ended
 from placement_checks.util.resources import available_memory
 
@@ -73,6 +73,11 @@ class PlacerProcess:
     def pid(self) -> int | None:
         """The ID of the idle process; None without one."""
         return None if self._child is None else self._child.pid
+
+    @property
+    def isolation(self) -> Isolation | None:
+        """The isolation of the idle process; None without one, or before its first request."""
+        return None if self._child is None else self._child.isolation
 
     def start(self) -> None:
         """Start the process in the background, to have it ready for the first request."""
@@ -155,12 +160,16 @@ class PlacerProcess:
 
 
 class _PlacerChild(Child):
-    """The child process, and its protocol."""
+    """The child process, and its protocol.
+
+    Attributes:
+        isolation: how the process is isolated; None before the first request.
+    """
 
     def __init__(self, kind: str, environment: dict[str, str]) -> None:
         super().__init__("placement_checks.placer.worker.main", kind, environment=environment)
         self._kind = kind
-        self._is_ready = False
+        self.isolation: Isolation | None = None
         self._requests = 0
 
     def send(self, request: Request) -> None:
@@ -170,11 +179,11 @@ class _PlacerChild(Child):
             PlacerUnavailable: this installation has no usable placer.
             PlacerError: the process died, hung or failed.
         """
-        if not self._is_ready:
+        if self.isolation is None:
             reply, _ = self.receive(START_LIMIT)
             if "unavailable" in reply:
                 raise PlacerUnavailable(reply["unavailable"], reply["fix"])
-            self._is_ready = True
+            self.isolation = reply["isolation"]
         self._requests += 1
         header = {
             "number": self._requests,

@@ -25,7 +25,7 @@ from tensorflow.core.framework import device_attributes_pb2
 from tensorflow.core.protobuf import config_pb2, tensorflow_server_pb2
 from tensorflow.python.client import pywrap_tf_session
 
-from placement_checks.placer.worker.protocol import Failed, GraphRefused
+from placement_checks.placer.worker.protocol import Failed, GraphRefused, Isolation
 from placement_checks.tf import c_library
 from placement_checks.util import loopback
 from placement_checks.util.streams import redirected, unnamed_file
@@ -65,7 +65,11 @@ Devices = tuple[tuple[str, int], ...]
 
 
 class GpuLessServer:
-    """Places graphs with one master, and one worker for each distinct list of devices."""
+    """Places graphs with one master, and one worker for each distinct list of devices.
+
+    Attributes:
+        isolation: how the master is isolated if the process shares the network of this machine.
+    """
 
     def __init__(self) -> None:
         boot = tensorflow_server_pb2.ServerDef(
@@ -81,9 +85,11 @@ class GpuLessServer:
         ready = grpc.channel_ready_future(self._channel)
         port = int(self._master.rpartition(":")[2])
         is_open = OPEN_PORT in os.environ
+        self.isolation: Isolation = "open"
         try:
             if not is_open:
-                loopback.reserve(port, _CONNECT_LIMIT)
+                is_filtered = loopback.reserve(port, _CONNECT_LIMIT)
+                self.isolation = "filtered" if is_filtered else "closed"
             pywrap_tf_session.TF_ServerStart(self._server)  # safe: the port is reserved
             ready.result(timeout=_CONNECT_LIMIT)
             if not is_open:

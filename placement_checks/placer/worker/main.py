@@ -16,6 +16,7 @@ from typing import Any
 from placement_checks.placer.worker import network, protocol
 from placement_checks.placer.worker.protocol import Failed, GraphRefused
 from placement_checks.tf import c_library
+from placement_checks.tf.startup import INSTALL_GPU_KERNELS, NO_GPU_KERNELS, build_info
 from placement_checks.util.child import end_with_parent, reserve_stdout
 
 SHARED_NETWORK = "PLACEMENT_CHECKS_SHARED_NETWORK"  # if set: stay in the shared network
@@ -26,8 +27,10 @@ _GRACE = 30  # seconds after a request's limit; by then the parent should have e
 def main() -> None:
     kind = sys.argv[1]
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it is ignored, waitpid fails
-    if kind == "phantom" and SHARED_NETWORK not in os.environ:
-        network.leave_shared()  # before any thread; on failure the port is closed later
+    # Before any thread; on failure the port is closed later.
+    has_own_network = (
+        kind == "phantom" and SHARED_NETWORK not in os.environ and network.leave_shared()
+    )
     end_with_parent()
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     requests = os.fdopen(os.dup(0), "rb")
@@ -39,7 +42,8 @@ def main() -> None:
         return protocol.write(replies, {"number": 0, "unavailable": reason, "fix": fix})
     except Failed as failure:
         return protocol.write(replies, {"number": 0, "failed": str(failure)})
-    protocol.write(replies, {"number": 0})
+    isolation = "own-network" if has_own_network else placer.isolation
+    protocol.write(replies, {"number": 0, "isolation": isolation})
     while True:
         try:
             header, blobs = protocol.read(requests)
@@ -69,11 +73,9 @@ def _placer(kind: str) -> Any:
 
         return LocalSession()
     c_library.load()
-    if not c_library.is_cuda_build():
+    if not build_info()["is_cuda_build"]:
         raise _Unavailable(
-            f"tensorflow {c_library.version()} is a build without GPU kernels, so its "
-            "placer cannot place ops for a machine with GPUs",
-            "install the Linux x86-64 wheel of tensorflow, which is a CUDA build",
+            f"tensorflow {c_library.version()} {NO_GPU_KERNELS}", INSTALL_GPU_KERNELS
         )
     from placement_checks.placer.worker import gpu_less_server
 

@@ -7,7 +7,15 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
+
+# How the process is isolated from other users of this machine:
+# own-network: it has a network namespace of its own.
+# filtered: its port drops all connections of others from the start.
+# closed: its port is closed after some milliseconds.
+# open: its port stays open.
+# no-port: it has no port.
+Isolation = Literal["own-network", "filtered", "closed", "open", "no-port"]
 
 _LENGTH = struct.Struct("<Q")
 

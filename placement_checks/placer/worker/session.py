@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from placement_checks.placer.worker.protocol import Failed, GraphRefused
+from placement_checks.placer.worker.protocol import Failed, GraphRefused, Isolation
 from placement_checks.util.streams import redirected, unnamed_file
 
 _PROBE = "placement_checks_probe"
@@ -29,6 +29,8 @@ _NO_ANSWER = (
 
 class LocalSession:
     """Places graphs with sessions of this process."""
+
+    isolation: Isolation = "no-port"
 
     @contextlib.contextmanager
     def place(

@@ -30,9 +30,9 @@ def document(reports: Sequence[Report], errors: Sequence[PlacementError]) -> dic
         document["versions"] = versions()
         document["programs"] = [_program(report) for report in reports]
     if errors:
-        document["error"] = _error(errors[0])
+        document["error"] = error_document(errors[0])
     if len(errors) > 1:
-        document["errors"] = [_error(error) for error in errors]
+        document["errors"] = [error_document(error) for error in errors]
     return document
 
 
@@ -51,7 +51,8 @@ def _escape(character: str) -> str:
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
 
-def _error(error: PlacementError) -> dict[str, str]:
+def error_document(error: PlacementError) -> dict[str, str]:
+    """Returns an error as a JSON object."""
     return {
         "kind": error.kind,
         "object": error.object,

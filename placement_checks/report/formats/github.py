@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
+from placement_checks.core.errors import PlacementError
 from placement_checks.core.results import Report
 from placement_checks.report.common.baseline import first_line, render_text
 from placement_checks.report.common.findings import Sections
@@ -32,30 +33,42 @@ _NAME = "placement_checks"
 def write(outcome: Outcome, stream: TextIO) -> None:
     """Writes errors, findings, rules that must be checked and were not, and the counts."""
     files = Repository()
-    errors = [_command("error", [one_line(str(error))], _NAME) for error in outcome.errors]
-    errors += [_annotation(each, files) for each in rank_root_causes(outcome.reports)]
-    errors += _baseline_annotations(outcome.reports, files)
+    errors = error_annotations(outcome.errors)
+    errors += [group_annotation(each, files) for each in rank_root_causes(outcome.reports)]
+    errors += difference_annotations(outcome.reports, files, "baseline")
     lines = [*errors, *_unchecked(outcome), *_consequences(outcome.reports, files)]
     if outcome.reports:
-        notice = [summary(outcome.reports)]
-        if len(errors) > _SHOWN:
-            more = f"GitHub shows {_SHOWN} errors of a step; its log has all {len(errors)}."
-            notice.append(more)
-        lines.append(_command("notice", notice, _NAME))
+        lines.append(count_notice(summary(outcome.reports), len(errors)))
     stream.write("".join(f"{line}\n" for line in lines))
 
 
-def _annotation(ranked: RankedGroup, files: Repository) -> str:
+def error_annotations(errors: Sequence[PlacementError]) -> list[str]:
+    """Returns an annotation for each error that ended a program."""
+    return [annotation("error", [one_line(str(error))], _NAME) for error in errors]
+
+
+def count_notice(counts: str, errors: int) -> str:
+    """Returns the last annotation, with the counts of the report."""
+    lines = [counts]
+    if errors > _SHOWN:
+        lines.append(f"GitHub shows {_SHOWN} errors of a step; its log has all {errors}.")
+    return annotation("notice", lines, _NAME)
+
+
+def group_annotation(ranked: RankedGroup, files: Repository) -> str:
+    """Returns the annotation of a group of findings, at its line."""
     group, (report, *_) = ranked.group, ranked.reports
     programs = listed([one_line(program_title(each)) for each in ranked.reports], _NAMED)
     at = files.location_of(group.where, report)
     in_no_line = at is None or at.line is None
     lines = [*finding_sentences(group, with_line=in_no_line), f"in {programs}"]
-    return _command("error", lines, ranked.title, at)
+    return annotation("error", lines, ranked.title, at)
 
 
-def _baseline_annotations(reports: Sequence[Report], files: Repository) -> Iterator[str]:
-    """Yields the changes from the baseline of each program, at the first known line."""
+def difference_annotations(
+    reports: Sequence[Report], files: Repository, title: str
+) -> Iterator[str]:
+    """Yields everything that moved in each program, at the first known line."""
     for report in reports:
         if report.baseline:
             lines = [
@@ -63,7 +76,7 @@ def _baseline_annotations(reports: Sequence[Report], files: Repository) -> Itera
                 f"in {one_line(program_title(report))}",
             ]
             at = files.location_of(first_line(report.baseline), report)
-            yield _command("error", lines, "baseline", at)
+            yield annotation("error", lines, title, at)
 
 
 def _unchecked(outcome: Outcome) -> Iterator[str]:
@@ -73,7 +86,7 @@ def _unchecked(outcome: Outcome) -> Iterator[str]:
         for verdict in filter(outcome.must_be_checked, report.verdicts):
             rules[verdict.reason or ""][verdict.rule] = None
     for reason, names in rules.items():
-        yield _command("warning", [f"{join_and(names)}: {one_line(reason)}"], "not checked")
+        yield annotation("warning", [f"{join_and(names)}: {one_line(reason)}"], "not checked")
 
 
 def _consequences(reports: Sequence[Report], files: Repository) -> Iterator[str]:
@@ -83,10 +96,10 @@ def _consequences(reports: Sequence[Report], files: Repository) -> Iterator[str]
             if section.groups:
                 at = files.location_of(section.groups[0].where, report)
                 lines = [section.title, f"in {one_line(program_title(report))}"]
-                yield _command("warning", lines, section.rule, at)
+                yield annotation("warning", lines, section.rule, at)
 
 
-def _command(kind: str, lines: Sequence[str], title: str, at: Location | None = None) -> str:
+def annotation(kind: str, lines: Sequence[str], title: str, at: Location | None = None) -> str:
     """Returns a workflow command, with GitHub's special characters escaped."""
     properties = {"title": title}
     if at is not None:

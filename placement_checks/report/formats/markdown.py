@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import TextIO
 
+from placement_checks.core.baseline import Difference
 from placement_checks.core.results import Report, by_impact
 from placement_checks.report.common.baseline import render_text
 from placement_checks.report.common.findings import Sections
@@ -45,7 +46,7 @@ def _lines(outcome: Outcome) -> Iterator[str]:
     yield from _folds(outcome)
     if outcome.next_step is not None:
         yield ""
-        yield _inline(_text(outcome.next_step))
+        yield inline(html_text(outcome.next_step))
 
 
 def _table(reports: Sequence[Report]) -> Iterator[str]:
@@ -61,8 +62,8 @@ def _table(reports: Sequence[Report]) -> Iterator[str]:
         verdicts = by_impact(report.verdicts)
         broken = [verdict.rule for verdict in verdicts if verdict.state == "broken"]
         counts = f"{report.count('kept')} | {report.count('not-checked')}"
-        names = _inline(_text(", ".join(broken)) or "none")
-        yield f"| {_inline(_code(program_title(report)))} | {names} | {counts} |"
+        names = inline(html_text(", ".join(broken)) or "none")
+        yield f"| {inline(code(program_title(report)))} | {names} | {counts} |"
     if left := len(reports) - len(rows):
         yield f"| and {plural(left, 'program')} more | | | |"
 
@@ -70,72 +71,81 @@ def _table(reports: Sequence[Report]) -> Iterator[str]:
 def _folds(outcome: Outcome) -> Iterator[str]:
     """Yields one line for each fold; without empty lines between them, they are one HTML block."""
     groups = rank_root_causes(outcome.reports)
-    errors = [f"<p><b>error</b>: {_text(str(error))}</p>" for error in outcome.errors]
-    lines = [
-        *_first_lines(errors, "error"),
-        *(_fold(each, is_open=not number) for number, each in enumerate(groups[:_GROUPS])),
-    ]
-    if left := sum(len(each.group.findings) for each in groups[_GROUPS:]):
-        lines.append(f"<p>and {plural(left, 'finding')} more</p>")
-    lines += _first_lines(
-        [_baseline_fold(report) for report in outcome.reports if report.baseline], "baseline"
+    errors = [f"<p><b>error</b>: {html_text(str(error))}</p>" for error in outcome.errors]
+    lines = [*first_lines(errors, "error"), *group_folds(groups)]
+    lines += first_lines(
+        [
+            difference_fold(report.baseline, program_title(report), "baseline")
+            for report in outcome.reports
+            if report.baseline
+        ],
+        "baseline",
     )
     following = [
-        f"<p>{_text(section.title)}</p>"
+        f"<p>{html_text(section.title)}</p>"
         for report in outcome.reports
         for section in Sections(report.verdicts).consequences
     ]
-    lines += _first_lines(following, "rule")
+    lines += first_lines(following, "rule")
     verdicts = [verdict for report in outcome.reports for verdict in report.verdicts]
     unchecked = dict.fromkeys(each.rule for each in verdicts if outcome.must_be_checked(each))
     if unchecked:
-        lines.append(f"<p>not checked, although required: {_text(join_and(unchecked))}</p>")
+        lines.append(f"<p>not checked, although required: {html_text(join_and(unchecked))}</p>")
     if lines:
         yield ""
         yield from lines
 
 
-def _first_lines(lines: Sequence[str], noun: str) -> list[str]:
+def first_lines(lines: Sequence[str], noun: str) -> list[str]:
+    """Returns the first lines, and the number of the others."""
     left = len(lines) - _OTHERS
     return [*lines[:_OTHERS], *([f"<p>and {plural(left, noun)} more</p>"] if left > 0 else [])]
+
+
+def group_folds(groups: Sequence[RankedGroup]) -> list[str]:
+    """Returns a fold for each of the first groups of findings, and the number of the others."""
+    lines = [_fold(each, is_open=not number) for number, each in enumerate(groups[:_GROUPS])]
+    if left := sum(len(each.group.findings) for each in groups[_GROUPS:]):
+        lines.append(f"<p>and {plural(left, 'finding')} more</p>")
+    return lines
 
 
 def _fold(each: RankedGroup, *, is_open: bool) -> str:
     """A group of findings: its rule, line and message, with the details folded."""
     message, *others = finding_sentences(each.group)
     where = each.group.where
-    at = f" {_code(where)}" if where else ""
+    at = f" {code(where)}" if where else ""
     source = source_text(where) if where else None
-    details = [_code(source)] if source else []
-    details += map(_text, others)
+    details = [code(source)] if source else []
+    details += map(html_text, others)
     if len(each.reports) > 1:
         details.append(f"in {plural(len(each.reports), 'program')}")
     mark = "<details open>" if is_open else "<details>"
     return (
-        f"{mark}<summary><b>{_text(each.title)}</b>{at}: {_text(message)}</summary>"
+        f"{mark}<summary><b>{html_text(each.title)}</b>{at}: {html_text(message)}</summary>"
         f"{'<br>'.join(details)}</details>"
     )
 
 
-def _baseline_fold(report: Report) -> str:
-    assert report.baseline is not None
-    first, *others = render_text(report.baseline, _OTHERS).split("\n")
-    lines = (one_line(line, _LONGEST_CHANGE) for line in (*others, f"in {program_title(report)}"))
-    details = "<br>".join(map(_text, lines))
-    return f"<details><summary><b>baseline</b>: {_text(first)}</summary>{details}</details>"
+def difference_fold(difference: Difference, program: str, title: str) -> str:
+    """Returns everything that moved in a program, below the number of changes."""
+    first, *others = render_text(difference, _OTHERS).split("\n")
+    lines = (one_line(line, _LONGEST_CHANGE) for line in (*others, f"in {program}"))
+    details = "<br>".join(map(html_text, lines))
+    return f"<details><summary><b>{title}</b>: {html_text(first)}</summary>{details}</details>"
 
 
-def _code(text: str) -> str:
-    """A text as code, without links."""
+def code(text: str) -> str:
+    """Returns a text as code, without links."""
     return f"<code>{escape(one_line(text, _LONGEST), quote=False)}</code>"
 
 
-def _text(text: str) -> str:
-    """A text as HTML, without mentions and links."""
+def html_text(text: str) -> str:
+    """Returns a text as HTML, without mentions and links."""
     shown = _SPECIAL.sub(rf"\g<0>{_INVISIBLE}", one_line(text, _LONGEST))
     return escape(shown, quote=False)
 
 
-def _inline(html: str) -> str:
-    """HTML for a line of Markdown or a table cell, with special characters escaped."""
+def inline(html: str) -> str:
+    """Returns HTML for a line of Markdown or a table cell, with special characters escaped."""
     return "".join(f"&#{ord(each)};" if each in _MARKS else each for each in html)

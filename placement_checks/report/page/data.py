@@ -19,9 +19,11 @@ from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import COLLECTIVES, CONST
 from placement_checks.core.placement import TRAINABLE, Placement, Tensor, producer_of
 from placement_checks.core.results import Difference, Report
+from placement_checks.core.revisions import ProgramChange
 from placement_checks.core.trace import Trace
 from placement_checks.report.commands.diff import group_by_route, label_ops
 from placement_checks.report.commands.time import merge_short_spans, step_caption
+from placement_checks.report.common.baseline import change_text
 from placement_checks.report.page.devices import DeviceTable
 from placement_checks.report.page.findings import findings_data, headline, rules_data
 from placement_checks.report.page.layout import KINDS, PageLayout, copy_kind, page_layout
@@ -262,19 +264,70 @@ def changes_data(difference: Difference, old: Placement, new: Placement) -> dict
     }
 
 
+def revision_data(program: ProgramChange, headline: str) -> dict[str, Any] | None:
+    """Returns the data of a program compared with a git revision; None if the program is gone.
+
+    Newly broken rules, changes and rules that are no longer checked take the place of findings.
+
+    Args:
+        program: the comparison.
+        headline: the number of changes, in words.
+    """
+    if program.new is None:
+        return None
+    broken = [change.new for change in program.with_effect("broken")]
+    data = program_data(Report(program.new.evidence, broken))
+    number = {name: at for at, name in enumerate(program.new.evidence.placement.ops)}
+    found = program.difference
+    changes = [
+        _finding_data(title, change_text(change), "", [], change.ops, number)
+        for title, members in (
+            [("moved", found.moved), ("new", found.new_there), ("gone", found.gone)]
+            if found
+            else []
+        )
+        for change in members
+    ]
+    changes += [
+        _finding_data(
+            "no longer checked", change.new.rule, change.new.reason or "", [], [], number
+        )
+        for change in program.with_effect("unchecked")
+    ]
+    return data | {
+        "state": "differs" if program.differs else "placed",
+        "headline": f"{headline}.",
+        "facts": list(found.notes) if found else [],
+        "findings": [*data["findings"], *changes],
+        "rules": rules_data(program.new),
+    }
+
+
 def _change_data(
     rule: str, route: str, ops: Mapping[str, str], number: Mapping[str, int]
 ) -> dict[str, Any]:
     """Ops with one route, by name with their types, in the form of a finding."""
     first, *others = label_ops(ops)
+    message = ": ".join(filter(None, [route, first]))
+    return _finding_data(rule, message, "", others, list(ops), number)
+
+
+def _finding_data(
+    rule: str,
+    message: str,
+    consequence: str,
+    others: Sequence[str],
+    ops: Sequence[str],
+    number: Mapping[str, int],
+) -> dict[str, Any]:
     return {
         "rule": rule,
-        "message": ": ".join(filter(None, [route, first])),
+        "message": message,
         "where": "",
         "source": "",
         "others": others,
         "path": [],
-        "consequence": "",
+        "consequence": consequence,
         "fix": "",
         "follows": "",
         "figure": [],

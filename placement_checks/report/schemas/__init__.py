@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 # The commands that print JSON; `error` is the output of a command that ends with an error.
-NAMES: Final = ("verify", "place", "log", "diff", "time", "error")
+NAMES: Final = ("verify", "place", "log", "diff", "time", "doctor", "error")
 
 
 def schema(name: str) -> str:

@@ -60,7 +60,7 @@ def measure(pair: ProgramPair, batch: BatchFunction | None, conditions: Conditio
         InputError: a program or the batch function is at fault.
         CannotRun: the programs are sound, but comparing their numbers proves nothing.
     """
-    check_comparable(pair.towers, pair.reference)
+    check_comparable(pair.towers, pair.reference, same_towers=pair.same_towers)
     feeding = pair.feeding(batch, rows=conditions.rows, shares=conditions.shares)
     with (
         feeding.error_context(),

@@ -34,10 +34,13 @@ class ProgramPair:
     Attributes:
         towers: the program.
         reference: the program for one GPU.
+        same_towers: whether the reference is an earlier revision of the program with the same
+            towers instead.
     """
 
     towers: RunnableProgram
     reference: RunnableProgram
+    same_towers: bool = False
 
     @staticmethod
     def from_programs(
@@ -46,10 +49,12 @@ class ProgramPair:
         devices: Devices,
         *,
         ends_at: float = math.inf,
+        same_towers: bool = False,
     ) -> ProgramPair:
         """Make both programs runnable.
 
         Their runs must have ended at ``ends_at``, in seconds of `time.monotonic`.
+        ``same_towers`` is the attribute.
 
         Raises:
             InputError: the step that a builder returned is malformed.
@@ -58,7 +63,9 @@ class ProgramPair:
         program = make_runnable(towers.on_one_host or towers, devices)
         # Kernels of CPUs and GPUs round differently, so both programs run on the same kind.
         single = make_runnable(reference, "simulated" if program.simulated else devices)
-        return ProgramPair(replace(program, ends_at=ends_at), replace(single, ends_at=ends_at))
+        return ProgramPair(
+            replace(program, ends_at=ends_at), replace(single, ends_at=ends_at), same_towers
+        )
 
     def feeding(
         self,
@@ -79,6 +86,11 @@ class ProgramPair:
             CannotRun: the programs are sound, but cannot be fed the same rows.
         """
         if self.towers.built.fed and not self.towers.inputs and isinstance(batch, Case | None):
+            if self.same_towers:
+                raise CannotRun(
+                    f"{self.towers.name} feeds its own rows, and two revisions may feed others",
+                    "name a function that builds the step and returns its inputs",
+                )
             inputs = self._inferred_inputs
             if rows not in (0, inputs.rows):
                 raise InputError(
@@ -88,7 +100,13 @@ class ProgramPair:
                 )
             return ReplayedFeeding(self.reference.name, inputs, self.towers.gpus, batch)
         return DeclaredFeeding(
-            self.towers, self.reference, batch, rows=rows, shares=shares, min_rows=min_rows
+            self.towers,
+            self.reference,
+            batch,
+            rows=rows,
+            shares=shares,
+            min_rows=min_rows,
+            same_towers=self.same_towers,
         )
 
     @cached_property

@@ -129,8 +129,13 @@ class PairedSessions:
         return self.feeding.to_reference(batch, rows)
 
     def orders(self, rows: int) -> list[list[int]]:
-        """Return other orders of the rows; if `on_parts`, rows stay in their tower."""
-        parts = self.split(rows) if self.on_parts else [range(rows)]
+        """Return other orders of the rows.
+
+        Rows stay in their tower if `on_parts`, or if the reference has towers: a sound program
+        may compute other gradients if rows change towers, as with batch normalization.
+        """
+        stay = self.on_parts or self.feeding.same_towers
+        parts = self.split(rows) if stay else [range(rows)]
         return [
             [row for part in parts for row in self._shuffle(part)] for _ in range(self._orders)
         ]

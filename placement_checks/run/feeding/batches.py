@@ -92,6 +92,16 @@ def parse_batch(batch: Batch) -> Target | BatchFunction | None:
     return batch
 
 
+def case_directory() -> Path:
+    """The directory of saved cases in the user's cache directory.
+
+    Raises:
+        RuntimeError: the user has no home directory.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (cache if cache.is_absolute() else Path.home() / ".cache") / "placement_checks"
+
+
 class Case:
     """The batches of a run, in order, and the initial values of its variables.
 
@@ -158,9 +168,7 @@ class Case:
             OSError: the disk is full, or the directory is not writable.
             RuntimeError: the user has no home directory.
         """
-        cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
-        cache = cache if cache.is_absolute() else Path.home() / ".cache"
-        path = cache / "placement_checks" / _file_name(program)
+        path = case_directory() / _file_name(program)
         path.parent.mkdir(parents=True, exist_ok=True)
         arrays = {
             f"start/{key}": _serializable(_compact(value)) for key, value in self.start.items()

@@ -50,6 +50,7 @@ class DeclaredFeeding(Feeding):
         rows: int = 0,
         shares: Sequence[int] = (),
         min_rows: int = MIN_ROWS,
+        same_towers: bool = False,
     ) -> None:
         """Choose the batch size and each tower's part.
 
@@ -61,10 +62,12 @@ class DeclaredFeeding(Feeding):
                 size of the saved case, or at least ``min_rows``.
             shares: the relative parts of the towers; equal by default.
             min_rows: the smallest batch if no size is fixed.
+            same_towers: whether the reference has the same towers, which are fed the same rows.
 
         Raises:
             InputError: the programs, the batch size and the shares contradict each other.
-            CannotRun: a program declares no inputs.
+            CannotRun: a program declares no inputs, or the reference does not have the same
+                towers.
         """
         self._name = getattr(batch_function, "__qualname__", "") or "the batch function"
         self._batch_function = batch_function
@@ -79,7 +82,8 @@ class DeclaredFeeding(Feeding):
             for program in (towers, reference)
             if program
         ]
-        _check_inputs(*self._programs)
+        self.same_towers = same_towers
+        _check_inputs(*self._programs, same_towers=same_towers)
         towers = self._towers = self._programs[0]
         self._reference = self._programs[-1]
         self.generated = batch_function is None
@@ -122,7 +126,8 @@ class DeclaredFeeding(Feeding):
             InputError: the two programs require different sizes.
         """
         has_reference = len(self._programs) > 1
-        single = _fixed_rows(self._reference, self._reference.inputs[0]) if has_reference else 0
+        expected = [_fixed_rows(self._reference, each) for each in self._reference.inputs]
+        single = sum(expected) if has_reference and all(expected) else 0
         sizes = [_fixed_rows(self._towers, mapping) for mapping in self._towers.inputs]
         if not all(sizes):
             return single
@@ -198,7 +203,19 @@ class DeclaredFeeding(Feeding):
         raise CannotRun(f"{program.name} takes {dtype.name} for '{name}'", "give --batch")
 
     def to_reference(self, batch: Arrays, rows: Sequence[int] | None = None) -> Arrays:
-        return _feeds(self._reference, self._reference.inputs[0], _select_rows(batch, rows))
+        reference = self._reference
+        if not self.same_towers:
+            return _feeds(reference, reference.inputs[0], _select_rows(batch, rows))
+        order = range(max(map(len, filter(np.ndim, batch.values())))) if rows is None else rows
+        if len(order) not in (self.rows, self.uneven_rows):
+            raise InputError(reference.name, "takes only the rows of all towers")
+        if reference.shared:
+            return _feeds(reference, reference.inputs[0], _select_rows(batch, order))
+        feeds: dict[str, npt.NDArray[Any]] = {}
+        for mapping, part in zip(reference.inputs, self.split, strict=True):
+            own = [order[row] for row in part]
+            feeds |= _feeds(reference, mapping, _select_rows(batch, own))
+        return feeds
 
     def to_towers(self, batch: Arrays) -> Arrays:
         """Return the feeds of the program: the parts of the towers, or one batch for all."""
@@ -255,8 +272,11 @@ def _own_names(tensors: Sequence[str]) -> Sequence[str]:
     return [tensor.removeprefix(prefix) for tensor in tensors] if is_of_process else tensors
 
 
-def _check_inputs(*programs: RunnableProgram) -> None:
-    """Check that all programs have inputs, and that the reference's are for one tower."""
+def _check_inputs(*programs: RunnableProgram, same_towers: bool) -> None:
+    """Check that all programs have inputs, and that the reference's are for one tower.
+
+    With ``same_towers``, they must be for as many towers as the program's.
+    """
     for program in programs:
         if program.inputs:
             continue
@@ -270,7 +290,16 @@ def _check_inputs(*programs: RunnableProgram) -> None:
             "return them from the function that builds the "
             "graph: {'inputs': [{'x': x, 'y': y}, …]}",
         )
+    towers = programs[0]
     for reference in programs[1:]:
+        if same_towers:
+            own, other = ((each.shared, len(each.inputs)) for each in (towers, reference))
+            if own != other:
+                raise CannotRun(
+                    f"{towers.name} has {plural(own[1], 'mapping')} of inputs, and "
+                    f"{reference.name} has {other[1]}"
+                )
+            continue
         if reference.shared:
             continue
         raise InputError(

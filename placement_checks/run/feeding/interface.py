@@ -25,12 +25,14 @@ class Feeding(ABC):
         uneven_rows: the number of rows in a second batch, which the towers cannot share evenly; 0
             if there is no second batch.
         split: the rows of each tower in a batch of `rows`; empty if the program splits the batch.
+        same_towers: whether the reference has the towers of the program, and not one GPU.
     """
 
     rows: int
     generated: bool
     uneven_rows: int = 0
     split: Split = ()
+    same_towers: bool = False
 
     @abstractmethod
     def batch(self, rng: np.random.Generator, rows: int) -> Arrays:

@@ -38,10 +38,15 @@ class Stub(ForkServer):
     def __init__(self) -> None:
         self.ended = 0
         self.is_ours = True
+        self.is_busy = False
 
     @property
     def is_own(self) -> bool:
         return self.is_ours
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.is_busy
 
     def end(self) -> None:
         self.ended += 1
@@ -77,6 +82,18 @@ def test_other_variables_need_another_server(started: list[Stub]) -> None:
 
     assert second is started[1]
     assert [server.ended for server in started] == [1, 0]
+
+
+def test_a_server_with_children_ends_later(started: list[Stub]) -> None:
+    fork_server.fork_server({"PATH": "/a"})
+    started[0].is_busy = True
+    fork_server.fork_server({"PATH": "/b"})
+    assert [server.ended for server in started] == [0, 0]
+
+    started[0].is_busy = False
+    fork_server.fork_server({"PATH": "/c"})
+
+    assert [server.ended for server in started] == [1, 1, 0]
 
 
 def test_a_forked_process_has_its_own_server(started: list[Stub]) -> None:

@@ -197,7 +197,11 @@ def test_a_killed_program_with_child_processes(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
-def test_files_are_restored_if_the_command_is_killed(folder: Path, ending: signal.Signals) -> None:
+def test_files_are_restored_if_the_command_is_killed(
+    folder: Path, ending: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder / "temporary"))
     (folder / "train.log").write_text("a week of training")
     (folder / "train.py").write_text(
         "import time\nopen('train.log', 'w').close()\nopen('there', 'w').close()\n"
@@ -211,6 +215,7 @@ def test_files_are_restored_if_the_command_is_killed(folder: Path, ending: signa
     assert command.wait() == (143 if ending == signal.SIGTERM else -ending)
     wait_for(lambda: (folder / "train.log").read_text() != "")
     assert (folder / "train.log").read_text() == "a week of training"
+    wait_for(lambda: not any((folder / "temporary").iterdir()))
 
 
 def wait_for(is_so: Callable[[], bool]) -> None:

@@ -220,6 +220,30 @@ def test_a_loop_of_steps_is_one_iteration(program: Callable[[], None]) -> None:
     assert built.fed == {}
 
 
+def test_iterators_of_a_strategy_are_on_the_gpus_of_their_replicas() -> None:
+    def program() -> None:
+        strategy = mirrored()
+        step = step_of(strategy)
+
+        @tf.function
+        def next_step(batches: Any) -> None:
+            step(next(batches))
+
+        full_batches = dataset().unbatch().batch(BATCH, drop_remainder=True)
+        batches = iter(strategy.experimental_distribute_dataset(full_batches))
+        for _ in range(2):
+            next_step(batches)
+
+    _, report = judged(program)
+
+    ops = report.evidence.ops.values()
+    nexts = [op for op in ops if op.type.startswith("IteratorGetNext")]
+    assert [op.assigned and op.assigned.short for op in nexts] == [
+        "/device:GPU:0",
+        "/device:GPU:1",
+    ]
+
+
 def test_steps_inside_a_dataset_are_refused() -> None:
     def program() -> None:
         w = weights()

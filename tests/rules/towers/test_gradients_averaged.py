@@ -144,6 +144,49 @@ def test_sums_divided_by_the_rows_of_all_towers_are_added_up(share: float, state
     assert judge(towers(2, share, *dividing(2)), towers(1, 1.0, *dividing(1))).state == state
 
 
+def divided_by_present(count: int, weight: float | None, rows: int | None) -> Placement:
+    """Towers that divide their loss by the number of rows with a weight, as tf.losses does.
+
+    The weight of all rows is a constant, or None if it is fed.
+    """
+    ops: list[Op] = [host("zero", "Const")]
+    outputs: dict[str, tuple[int | None, ...]] = {}
+    for i in range(count):
+        ops += [
+            host(f"weight_{i}", "Placeholder" if weight is None else "Const"),
+            on(i, f"absent_{i}", "Equal", f"weight_{i}", "zero"),
+            on(i, f"zeros_{i}", "ZerosLike", f"weight_{i}"),
+            on(i, f"ones_{i}", "OnesLike", f"weight_{i}"),
+            on(i, f"present_{i}", "Select", f"absent_{i}", f"zeros_{i}", f"ones_{i}"),
+            on(i, f"shape_{i}", "Shape", f"tower_{i}/w/MatMul"),
+            on(i, f"filled_{i}", "Fill", f"shape_{i}", "one"),
+            on(i, f"product_{i}", "Mul", f"present_{i}", f"filled_{i}"),
+            on(i, f"count_{i}", "Sum", f"product_{i}"),
+            on(i, f"tower_{i}/sum", "Sum", f"tower_{i}/w/MatMul"),
+            on(i, f"tower_{i}/loss", "DivNoNan", f"tower_{i}/sum", f"count_{i}"),
+        ]
+        outputs |= {f"tower_{i}/w/MatMul": (rows,), f"product_{i}": (rows,), f"count_{i}": ()}
+        outputs |= {f"tower_{i}/sum": (), f"tower_{i}/loss": ()}
+    ops.append(host("one", "Const"))
+    known = {} if weight is None else {f"weight_{i}": weight for i in range(count)}
+    values = {"zero": 0.0, "one": 1.0, **known}
+    return towers(count, 1 / count, *ops, values=values, outputs=outputs)
+
+
+@pytest.mark.parametrize("rows", [8, None])
+def test_a_loss_that_is_divided_by_the_number_of_its_rows_is_a_mean(rows: int | None) -> None:
+    one = divided_by_present(1, 1.0, rows and 2 * rows)
+
+    assert judge(divided_by_present(2, 1.0, rows), one).state == "kept"
+
+
+def test_a_loss_that_is_divided_by_the_number_of_rows_with_a_fed_weight_is_not_checked() -> None:
+    verdict = judge(divided_by_present(2, None, 8), divided_by_present(1, None, 16))
+
+    assert verdict.state == "not-checked"
+    assert "count_0 is not constant" in (verdict.reason or "")
+
+
 def test_terms_with_different_factors_are_broken(snapshot: SnapshotAssertion) -> None:
     def auxiliary(i: int, name: str) -> Iterator[Op]:
         yield on(i, f"tower_{i}/mean", "Mean", f"tower_{i}/w/MatMul")

@@ -260,9 +260,12 @@ def test_a_small_difference_is_measured_in_more_orders_of_the_rows(
     assert (not sound(measured)) is (factor != 1)
 
 
+ONE_GPU = Mock(same_towers=False)
+
+
 @pytest.mark.parametrize("rows", [2, 3, 8])
 def test_other_orders_keep_inputs_with_their_labels(rows: int) -> None:
-    sessions = PairedSessions(Mock(), Mock(), Mock(), Conditions(), orders=50)
+    sessions = PairedSessions(Mock(), Mock(), ONE_GPU, Conditions(), orders=50)
 
     orders = sessions.orders(rows)
 
@@ -272,9 +275,20 @@ def test_other_orders_keep_inputs_with_their_labels(rows: int) -> None:
 
 
 def test_one_row_has_no_other_order() -> None:
-    sessions = PairedSessions(Mock(), Mock(), Mock(), Conditions(), orders=2)
+    sessions = PairedSessions(Mock(), Mock(), ONE_GPU, Conditions(), orders=2)
 
     assert sessions.orders(1) == [[0], [0]]
+
+
+def test_rows_stay_in_the_towers_of_an_earlier_revision() -> None:
+    split = ((0, 1, 2), (3, 4, 5))
+    feeding = Mock(same_towers=True, split=split, rows=6)
+    sessions = PairedSessions(Mock(), Mock(), feeding, Conditions(), orders=20)
+
+    orders = sessions.orders(6)
+
+    assert {(*sorted(order[:3]), *sorted(order[3:])) for order in orders} == {tuple(range(6))}
+    assert list(range(6)) not in orders
 
 
 def test_two_runs_give_the_same_numbers() -> None:

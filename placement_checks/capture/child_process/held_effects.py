@@ -1,0 +1,209 @@
+"""Holds back the side effects of an early capture until its result is needed.
+
+An early capture runs at the same time as other captures (`early`). Both may be the same program,
+which deletes a directory, numbers its runs or opens a port. So an early capture changes nothing
+that another process can see: before its first change it waits for its turn. Only its own temporary
+directory, and the caches of compiled modules, are excepted.
+
+An early capture that reads a file which is younger than itself gives up: another capture may not
+have finished writing it.
+
+Changes are seen by an audit hook of Python and by the patches of `file_guard`. Changes by C
+libraries are not seen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from placement_checks.tf.patches import Patch
+from placement_checks.tf.patching import all_patched
+
+_INTERVAL = 0.02  # seconds between checks for the turn
+_SYSTEM_DIRECTORIES = ("/dev/", "/proc/", "/sys/")  # they contain no ordinary files
+_COMPILED = f"{os.sep}__pycache__{os.sep}"
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+# The arguments that are paths, by audit event.
+_CHANGES = {
+    "os.rename": 2,
+    "os.link": 2,
+    "os.symlink": 2,
+    "os.remove": 1,
+    "os.rmdir": 1,
+    "os.truncate": 1,
+    "os.chmod": 1,
+    "os.chown": 1,
+    "sqlite3.connect": 1,
+}
+# The same for functions of Python and TensorFlow that `file_guard` replaces, or that change files
+# in C++. They wait before `file_guard` looks at the files.
+_FUNCTIONS = {
+    **dict.fromkeys((Patch.RENAME, Patch.REPLACE, Patch.C_RENAME, Patch.C_COPY), 2),
+    **dict.fromkeys((Patch.REMOVE, Patch.UNLINK, Patch.RMDIR, Patch.RMTREE), 1),
+    **dict.fromkeys((Patch.C_DELETE, Patch.C_DELETE_TREE, Patch.C_WRITE, Patch.NEW_EVENT_FILE), 1),
+}
+# Effects outside of the file system: ports, locks and other programs.
+_EFFECTS = frozenset(
+    {
+        *("socket.bind", "fcntl.flock", "fcntl.lockf"),
+        *("os.system", "os.posix_spawn", "os.spawn", "os.exec"),
+    }
+)
+# Programs that only print, as Python's own libraries start them.
+_HARMLESS = frozenset({"gcc", "ld", "ldconfig", "nvidia-smi", "objdump", "uname"})
+
+
+class HeldEffects:
+    """The side effects of this process, which wait for its turn.
+
+    Args:
+        marker: a file that exists until it is the turn of this process.
+        own: the temporary directory of this process.
+    """
+
+    def __init__(self, marker: Path, own: Path) -> None:
+        self._marker = marker
+        self._own = f"{os.path.realpath(own)}{os.sep}"
+        self._process = os.getpid()
+        self._began = time.time_ns()
+        self._held_since: float | None = None
+        self._seconds = 0.0
+        self._is_turn = False
+
+    @property
+    def seconds(self) -> float:
+        """The time that this process has waited so far."""
+        since = self._held_since
+        return self._seconds + (0.0 if since is None else time.monotonic() - since)
+
+    def wait(self) -> None:
+        """Wait until it is the turn of this process."""
+        while not self._is_turn:
+            if not self._marker.exists():
+                if self._held_since is not None:
+                    self._seconds, self._held_since = self.seconds, None
+                self._is_turn = True
+                return
+            if self._held_since is None:
+                self._held_since = time.monotonic()
+            time.sleep(_INTERVAL)
+
+    def before_change(self, *paths: Any) -> None:
+        """Wait before a change of files, unless only this process can see them."""
+        if not self._is_turn and not all(map(self._is_private, paths)):
+            self.wait()
+
+    def audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Wait before an effect of Python code; the hook for `sys.addaudithook`."""
+        if self._is_turn:
+            return
+        if event == "open":
+            path, _, flags = arguments
+            if isinstance(flags, int) and flags & _WRITING:
+                self.before_change(path)
+            else:
+                self._before_reading(path)
+        elif event == "os.mkdir":
+            if not _is_directory(arguments[0]):  # otherwise nothing changes
+                self.before_change(arguments[0])
+        elif event in _CHANGES:
+            self.before_change(*arguments[: _CHANGES[event]])
+        elif event in _EFFECTS or (event == "subprocess.Popen" and not _is_harmless(arguments)):
+            self.wait()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold back changes of files and other effects, from now on until it is the turn.
+
+        Functions are patched in this block. The hook cannot be removed; it does nothing later.
+        """
+        sys.addaudithook(self.audit)
+        waiting = {patch: self._waiting(most) for patch, most in _FUNCTIONS.items()}
+        waiting |= dict.fromkeys((Patch.OPEN, Patch.IO_OPEN), self._waiting_to_write)
+        waiting |= dict.fromkeys((Patch.C_CREATE, Patch.C_CREATE_TREE), self._waiting_to_create)
+        waiting |= dict.fromkeys(
+            (Patch.NEW_RECORD_FILE, Patch.CACHE_FILE), self._waiting_in_method
+        )
+        with all_patched(waiting):
+            yield
+
+    def _waiting(self, most: int) -> Callable[[Callable[..., Any]], Any]:
+        """A patch that waits before a change of the first ``most`` arguments, which are paths."""
+
+        def wait_and_call(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            self.before_change(*args[:most])
+            return original(*args, **kwargs)
+
+        return lambda original: functools.partial(wait_and_call, original)
+
+    def _waiting_to_write(self, original: Callable[..., Any]) -> Any:
+        def wait_and_open(file: Any, mode: Any = "r", *args: Any, **kwargs: Any) -> Any:
+            if isinstance(mode, str) and not {"w", "a", "x", "+"}.isdisjoint(mode):
+                self.before_change(file)
+            return original(file, mode, *args, **kwargs)
+
+        return functools.partial(wait_and_open)
+
+    def _waiting_in_method(self, original: Callable[..., Any]) -> Any:
+        """Wait in a method that gets a path; a dataset without a path is cached in memory."""
+
+        def wait_and_call(owner: Any, *args: Any, **kwargs: Any) -> Any:
+            for path in (*args[:1], *kwargs.values()):
+                if isinstance(path, str | bytes | os.PathLike) and path:
+                    self.before_change(path)
+            return original(owner, *args, **kwargs)
+
+        return wait_and_call
+
+    def _waiting_to_create(self, original: Callable[..., Any]) -> Any:
+        def wait_and_create(path: Any, *args: Any) -> Any:
+            if not _is_directory(path):
+                self.before_change(path)
+            return original(path, *args)
+
+        return functools.partial(wait_and_create)
+
+    def _before_reading(self, path: Any) -> None:
+        if self._is_private(path):
+            return
+        try:
+            status = Path(os.fsdecode(path)).stat()
+        except (OSError, TypeError, ValueError):
+            return
+        if stat.S_ISREG(status.st_mode) and status.st_mtime_ns > self._began:
+            os.kill(self._process, signal.SIGKILL)
+
+    def _is_private(self, path: Any) -> bool:
+        """Whether no other process reads or writes a path; a descriptor is open already."""
+        if isinstance(path, int):
+            return True
+        try:
+            text = f"{os.path.realpath(os.fsdecode(path))}{os.sep}"
+        except (TypeError, ValueError):
+            return False
+        return text.startswith((self._own, *_SYSTEM_DIRECTORIES)) or _COMPILED in text
+
+
+def _is_harmless(arguments: tuple[Any, ...]) -> bool:
+    """Whether ``subprocess.Popen`` starts a program that changes nothing."""
+    executable, *_ = arguments
+    try:
+        return Path(os.fsdecode(executable)).name in _HARMLESS
+    except (TypeError, ValueError):
+        return False
+
+
+def _is_directory(path: Any) -> bool:
+    try:
+        return Path(os.fsdecode(path)).is_dir()
+    except (TypeError, ValueError):
+        return False

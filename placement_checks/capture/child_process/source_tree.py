@@ -1,0 +1,144 @@
+"""Lets a program import the modules of a copied repository, and none of the working tree.
+
+The program finds the copy wherever it would find the repository: as its working directory, in
+``sys.path`` and PYTHONPATH, and through the finders of editable installs. Only code that loads a
+file by its absolute path still gets the working tree; `check_imports` reports it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+from placement_checks.core.errors import InputError
+from placement_checks.core.target import Script, SourceTree
+from placement_checks.targets.revisions import GIT_VARIABLES
+
+_PACKAGE = __name__.partition(".")[0]
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+_PYTHON_PATH = "PYTHONPATH"
+
+
+def enter_tree(script: Script, tree: SourceTree) -> Script:
+    """Prepare this process, which is in a copy of a repository, to run a program of the copy.
+
+    Returns:
+        The program, with the path of its file in the copy.
+    """
+    os.environ["PWD"] = str(Path.cwd())
+    for name in GIT_VARIABLES:
+        os.environ.pop(name, None)
+    sys.path[:] = [_redirected(path, tree) for path in sys.path]
+    if _PYTHON_PATH in os.environ:
+        paths = os.environ[_PYTHON_PATH].split(os.pathsep)
+        os.environ[_PYTHON_PATH] = os.pathsep.join(_redirected(path, tree) for path in paths)
+    for name, _ in _wrong_modules(tree):  # such as a package with rules of the user
+        del sys.modules[name]
+    sys.meta_path.insert(0, _Redirector(tree))
+    target = replace(script.target, path=_redirected(script.target.path, tree))
+    return replace(script, target=target)
+
+
+def check_imports(target: str, tree: SourceTree) -> None:
+    """Check that no module of the working tree was imported.
+
+    Raises:
+        InputError: the program loaded a module by its absolute path.
+    """
+    for name, file in _wrong_modules(tree):
+        raise InputError(
+            target,
+            f"it imports {name} from the working tree, {file.relative_to(tree.repository)}, and "
+            f"not from {tree.revision}",
+            "import it by name, or load it by a path relative to __file__, in both revisions",
+        )
+
+
+def _wrong_modules(tree: SourceTree) -> Sequence[tuple[str, Path]]:
+    """The imported modules with a file in the working tree."""
+    return [
+        (name, Path(file))
+        for name, module in list(sys.modules.items())
+        if name.partition(".")[0] != _PACKAGE and (file := _file(module))
+        if _is_in_repository(file, tree)
+    ]
+
+
+def _file(module: ModuleType) -> str | None:
+    try:
+        file = module.__file__
+    except Exception:  # a lazy module may run any code
+        return None
+    return file if isinstance(file, str) else None
+
+
+def _is_in_repository(path: str, tree: SourceTree) -> bool:
+    """Whether a path is in the working tree, but not in an environment with installed packages."""
+    if not Path(path).is_absolute():  # it is relative to the copy
+        return False
+    place = Path(path).resolve()
+    if not place.is_relative_to(tree.repository) or place.is_relative_to(tree.root):
+        return False
+    if not _INSTALLED.isdisjoint(place.parts):
+        return False
+    prefix = Path(sys.prefix).resolve()
+    return not (prefix.is_relative_to(tree.repository) and place.is_relative_to(prefix))
+
+
+def _redirected(path: str, tree: SourceTree) -> str:
+    """The path in the copy for a path in the working tree; any other path is unchanged."""
+    if not _is_in_repository(path, tree):
+        return path
+    return str(tree.counterpart(Path(path).resolve()))
+
+
+class _Redirector(MetaPathFinder):
+    """Finds a module in the copy, if the other finders find it in the working tree."""
+
+    def __init__(self, tree: SourceTree) -> None:
+        self._tree = tree
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name.partition(".")[0] == _PACKAGE:
+            return None
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+            find = getattr(finder, "find_spec", None)
+            spec = None if find is None else find(name, path, target)
+            if spec is not None:
+                return self._redirected(spec)
+        return None
+
+    def _redirected(self, spec: ModuleSpec) -> ModuleSpec:
+        """The same module in the copy.
+
+        Raises:
+            ModuleNotFoundError: the copy lacks the module.
+        """
+        places = spec.submodule_search_locations
+        folders = None if places is None else list(places)
+        if spec.origin is None and folders is not None:  # a namespace package
+            if not any(_is_in_repository(folder, self._tree) for folder in folders):
+                return spec
+            found = [_redirected(folder, self._tree) for folder in folders]
+            namespace = ModuleSpec(spec.name, None, is_package=True)
+            namespace.submodule_search_locations = list(filter(os.path.isdir, found))
+            return namespace
+        if spec.origin is None or not _is_in_repository(spec.origin, self._tree):
+            return spec
+        file = _redirected(spec.origin, self._tree)
+        if not Path(file).exists():
+            raise ModuleNotFoundError(f"No module named {spec.name!r}", name=spec.name)
+        if folders is not None:
+            folders = [_redirected(folder, self._tree) for folder in folders]
+        redirected = spec_from_file_location(spec.name, file, submodule_search_locations=folders)
+        assert redirected is not None
+        return redirected

@@ -1,0 +1,111 @@
+"""Programs compared with themselves at a git revision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from placement_checks.core.baseline import Difference
+from placement_checks.core.errors import PlacementError
+from placement_checks.core.results import Report, Verdict
+
+Effect = Literal["broken", "unchecked", "kept"]
+
+
+@dataclass(frozen=True)
+class RuleChange:
+    """A rule with another verdict than at the revision.
+
+    Attributes:
+        effect: ``broken`` if the rule is broken, and was not or had fewer findings; ``unchecked``
+            if it is not checked, and was; ``kept`` if it is kept, and was not.
+        old: the verdict at the revision.
+        new: the present verdict.
+    """
+
+    effect: Effect
+    old: Verdict
+    new: Verdict
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Whether a program trains the same as at the revision, on the same rows.
+
+    Attributes:
+        state: ``equal``, ``different`` or ``not-checked``.
+        text: the compared variables, the differences, or the reason.
+    """
+
+    state: Literal["equal", "different", "not-checked"]
+    text: str
+
+
+@dataclass(frozen=True)
+class ProgramChange:
+    """A program compared with itself at a revision.
+
+    Attributes:
+        name: the target.
+        old: the verdicts at the revision; None if the revision lacks the program, or if the
+            program is gone.
+        new: the present verdicts; None if pyproject.toml lists the program only at the revision.
+        difference: what moved; None if only one side has the program.
+        rules: the rules with another verdict. All broken rules of a program that is new are among
+            them.
+        numbers: the comparison of runs; None if none was requested.
+    """
+
+    name: str
+    old: Report | None
+    new: Report | None
+    difference: Difference | None = None
+    rules: Sequence[RuleChange] = ()
+    numbers: Numbers | None = None
+
+    @property
+    def state(self) -> Literal["same", "changed", "new", "gone"]:
+        """Whether the program is the same on both sides."""
+        if self.new is None:
+            return "gone"
+        if self.old is None:
+            return "new"
+        is_trained_otherwise = self.numbers is not None and self.numbers.state == "different"
+        rules = self.with_effect("broken", "unchecked")
+        return "changed" if self.difference or rules or is_trained_otherwise else "same"
+
+    @property
+    def differs(self) -> bool:
+        """Whether the program fails the comparison: it changed, is gone, or is new and broken."""
+        return self.state in ("changed", "gone") or bool(self.with_effect("broken"))
+
+    def with_effect(self, *effects: Effect) -> Sequence[RuleChange]:
+        """The changed rules with one of these effects."""
+        return [change for change in self.rules if change.effect in effects]
+
+
+@dataclass(frozen=True)
+class Since:
+    """All programs compared with themselves at a revision.
+
+    Attributes:
+        revision: the revision in the words of the user.
+        commit: the hash of its commit.
+        programs: the programs.
+        errors: the errors of programs that could not be compared.
+        notes: remarks on the copy of the revision.
+    """
+
+    revision: str
+    commit: str
+    programs: Sequence[ProgramChange] = ()
+    errors: Sequence[PlacementError] = ()
+    notes: Sequence[str] = ()
+
+    @property
+    def status(self) -> int:
+        """The exit status: 0 if no program differs, 1 if one does, 2 if an error occurred."""
+        if self.errors:
+            return 2
+        return int(any(program.differs for program in self.programs))

@@ -1,0 +1,1 @@
+"""Programs that ``placement-checks doctor`` runs to check this machine."""

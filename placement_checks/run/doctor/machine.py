@@ -1,0 +1,136 @@
+"""Runs programs on the GPUs of this machine, in child processes.
+
+A fault of a driver, such as a crash or a hang, ends only a child process. It is the result of the
+program that was running, and the next program gets a new process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from placement_checks.placer.worker import protocol
+from placement_checks.util.child import Child, Ended
+
+_WORKER = "placement_checks.run.doctor.worker"
+NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
+_LIMIT = 300.0  # seconds of a request; a first start of CUDA may compile kernels
+
+
+class Gpu(NamedTuple):
+    """A GPU that TensorFlow finds.
+
+    Attributes:
+        name: the model, such as ``NVIDIA A100``.
+        capability: the compute capability, such as ``8.0``.
+    """
+
+    name: str
+    capability: str
+
+    def __str__(self) -> str:
+        return f"{self.name} (compute capability {self.capability})"
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A program on this machine.
+
+    Attributes:
+        placed: by node, the type and the device that TensorFlow's placer logged. Nodes that were
+            placed on several devices are left out.
+        executed: by node, the device in the graphs that a session executed, after all rewrites;
+            empty for eager programs.
+        facts: further facts that the program returned.
+        error: the error that ended the program, or ``""``.
+    """
+
+    placed: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    executed: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    error: str = ""
+
+
+class Worker:
+    """A child process that runs programs; it is replaced if it ends.
+
+    Args:
+        simulated: whether CPU devices replace the GPUs: ``CPU:i+1`` for ``GPU:i``.
+        environment: additions to the environment of this process.
+    """
+
+    def __init__(
+        self, *, simulated: bool = False, environment: Mapping[str, str] = NO_VARIABLES
+    ) -> None:
+        self._simulated = simulated
+        # At a higher level, TensorFlow does not log the devices of eager ops.
+        self._environment = {**environment, "TF_CPP_MIN_LOG_LEVEL": "0"}
+        self._child: Child | None = None
+
+    def run(self, name: str) -> Observed:
+        """Run a program of `programs.PROGRAMS`."""
+        try:
+            answer = self._ask(action="run", name=name, simulated=self._simulated)
+        except Ended as ended:
+            return Observed(error=f"its process {ended.how}")
+        return Observed(**answer)
+
+    def devices(self) -> tuple[list[Gpu], list[str]]:
+        """The GPUs that TensorFlow finds, and the types of all devices.
+
+        Raises:
+            Ended: the process ended.
+        """
+        answer = self._ask(action="devices")
+        return [Gpu(*gpu) for gpu in answer["gpus"]], answer["types"]
+
+    def _ask(self, **request: Any) -> dict[str, Any]:
+        """Send a request and receive the answer.
+
+        Raises:
+            Ended: the process ended, or exceeded the time limit.
+        """
+        if self._child is None:
+            self._child = Child(_WORKER, environment=self._environment)
+        try:
+            with self._child.time_limit(_LIMIT):
+                protocol.write(self._child.requests, request)
+                _, (answer,) = protocol.read(self._child.replies)
+        except Ended:
+            self.end()
+            raise
+        found: dict[str, Any] = json.loads(answer)
+        return found
+
+    def end(self) -> None:
+        """End the process, if there is one."""
+        if self._child is not None:
+            self._child.end()
+            self._child = None
+
+
+@contextlib.contextmanager
+def worker(
+    *, simulated: bool = False, environment: Mapping[str, str] = NO_VARIABLES
+) -> Iterator[Worker]:
+    """A worker; its process ends with the block."""
+    started = Worker(simulated=simulated, environment=environment)
+    try:
+        yield started
+    finally:
+        started.end()
+
+
+def found_gpus() -> list[Gpu]:
+    """The GPUs that TensorFlow finds.
+
+    Raises:
+        Ended: the process that asked TensorFlow ended.
+    """
+    with worker() as asked:
+        gpus, _ = asked.devices()
+    return gpus

@@ -1,0 +1,133 @@
+"""The process that uses the GPUs: ``python -m placement_checks.run.doctor.worker PARENT``.
+
+It reads requests from standard input and writes answers to standard output, as messages of
+`placer.worker.protocol`. It ends when its input ends, or when the process PARENT ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from placement_checks.core.errors import message_of
+from placement_checks.logs import Log
+from placement_checks.logs.live import catch_log
+from placement_checks.placer.worker import protocol
+from placement_checks.run.doctor.programs import GPUS, PROGRAMS, Program
+from placement_checks.run.simulated_gpus import simulated_gpus
+from placement_checks.tf.patching import eager_context
+from placement_checks.tf.simulated_devices import configure_logical_cpus
+from placement_checks.util.child import end_with_parent, reserve_stdout
+
+tf1 = tf.compat.v1
+
+_LOGICAL_GPU = 1024  # MB of each part of a GPU
+
+
+def main() -> None:
+    end_with_parent()
+    requests = os.fdopen(os.dup(0), "rb")
+    answers = reserve_stdout()
+    while True:
+        try:
+            request, _ = protocol.read(requests)
+        except EOFError:
+            os._exit(0)
+        answer = _ACTIONS[request.pop("action")](**request)
+        protocol.write(answers, {}, json.dumps(answer).encode())
+
+
+def _devices() -> dict[str, Any]:
+    """The GPUs that TensorFlow finds: their models and compute capabilities; all device types."""
+    found = []
+    for gpu in tf.config.list_physical_devices("GPU"):
+        details = tf.config.experimental.get_device_details(gpu)
+        capability = ".".join(map(str, details.get("compute_capability", ["unknown"])))
+        found.append([details.get("device_name", "unknown"), capability])
+    types = {device.device_type for device in tf.config.list_physical_devices()}
+    return {"gpus": found, "types": sorted(types)}
+
+
+def _run(name: str, simulated: bool) -> dict[str, Any]:
+    """Run a program; returns the fields of `machine.Observed`."""
+    program = PROGRAMS[name]
+    _configure(simulated)
+    devices = simulated_gpus(GPUS, devices="simulated") if simulated else contextlib.nullcontext()
+    answer: dict[str, Any] = {"facts": {}, "executed": {}, "error": ""}
+    with catch_log() as caught, devices:
+        try:
+            run = _run_in_session if program.kind == "graph" else _run_eagerly
+            answer |= run(program)
+        except Exception as error:
+            answer["error"] = f"{type(error).__name__}: {message_of(error)}"
+    return {**answer, "placed": _placed(caught.log())}
+
+
+def _configure(simulated: bool) -> None:
+    """Create the two GPUs: two physical ones, or two parts of the only one."""
+    if simulated:
+        configure_logical_cpus(GPUS + 1)
+    else:
+        gpus = tf.config.list_physical_devices("GPU")[:GPUS]
+        with contextlib.suppress(RuntimeError):  # they were created for an earlier program
+            tf.config.set_visible_devices(gpus, "GPU")
+            if len(gpus) < GPUS:
+                part = tf.config.LogicalDeviceConfiguration(memory_limit=_LOGICAL_GPU)
+                tf.config.set_logical_device_configuration(gpus[0], [part] * GPUS)
+            else:
+                for gpu in gpus:
+                    tf.config.experimental.set_memory_growth(gpu, True)
+    with contextlib.suppress(RuntimeError):
+        tf.debugging.set_log_device_placement(True)
+
+
+def _run_in_session(program: Program) -> dict[str, Any]:
+    """Run a step with TensorFlow's default rewrites; returns the device of each executed node."""
+    config = tf1.ConfigProto()
+    config.CopyFrom(eager_context().config)  # has the logical devices
+    config.allow_soft_placement = program.soft
+    config.log_device_placement = True
+    options = tf1.RunOptions(output_partition_graphs=True)
+    metadata = tf1.RunMetadata()
+    with tf.Graph().as_default() as graph:
+        fetches = program.run()
+        initializers = [tf1.global_variables_initializer(), tf1.tables_initializer()]
+        with tf1.Session(graph=graph, config=config) as session:
+            session.run(initializers)
+            session.run(fetches, options=options, run_metadata=metadata)
+    nodes = [node for partition in metadata.partition_graphs for node in partition.node]
+    return {"executed": {node.name: node.device for node in nodes}}
+
+
+def _run_eagerly(program: Program) -> dict[str, Any]:
+    return {"facts": program.run() or {}}
+
+
+def _placed(log: Log) -> Mapping[str, tuple[str | None, str | None]]:
+    """The type and device of each node that the log has on a single device.
+
+    An eager op is logged twice: with its type alone, and as the node of a graph of its own, which
+    has the type as name. A traced function may have a node of the same name.
+    """
+    found = defaultdict(set)
+    for record in log.counts:
+        found[record.node].add((record.op, record.device))
+    eager = {kind for kind, _ in found.pop(None, ())}
+    return {
+        node: records.pop()
+        for node, records in found.items()
+        if node is not None and len(records) == 1 and node not in eager
+    }
+
+
+_ACTIONS: Mapping[str, Callable[..., dict[str, Any]]] = {"devices": _devices, "run": _run}
+
+
+if __name__ == "__main__":
+    main()

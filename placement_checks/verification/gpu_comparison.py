@@ -1,0 +1,537 @@
+"""Compares predicted placements with the GPUs of this machine, op by op.
+
+Each program of `run.doctor.programs` is placed on two GPUs that need not exist, and runs on two
+GPUs of this machine, or on two parts of one. `ASSUMPTIONS` lists the assumptions of predictions
+about GPUs; each of them gets an answer from these programs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from placement_checks.core.checkup import (
+    Answer,
+    ComparedProgram,
+    GpuComparison,
+    OpDifference,
+)
+from placement_checks.core.devices import VISIBLE_GPUS, Device, local_gpus
+from placement_checks.core.errors import InputError, as_error
+from placement_checks.core.machines import Machine
+from placement_checks.core.op_types import COLLECTIVES, FUNCTION_CALLS, NO_OP
+from placement_checks.tf.startup import hide_deprecations
+from placement_checks.util.child import Ended
+from placement_checks.util.privacy import without_private_names
+from placement_checks.util.progress import step, track
+from placement_checks.util.text import join_and, listed, plural
+from placement_checks.verification.placing import place, prepare, request
+
+if TYPE_CHECKING:
+    from placement_checks.run.doctor.machine import Gpu, Observed
+    from placement_checks.run.doctor.programs import Program
+
+_PROGRAMS = "placement_checks.run.doctor.programs"
+# Parts of the placer's errors (core/common_runtime/placer.cc and colocation_graph.cc).
+_REFUSALS = ("Cannot assign a device for operation", "Cannot place the graph", "Cannot colocate")
+_MOST_UNITS = 8.0  # units in the last place; sums in another order differ by a few
+
+
+@dataclass(frozen=True)
+class _Predicted:
+    """The prediction for a program.
+
+    Attributes:
+        devices: by op, its type and assigned device.
+        moved: the ops that get another device than requested.
+        refused: the ops that strict placement refuses.
+    """
+
+    devices: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    moved: frozenset[str] = frozenset()
+    refused: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A program with its prediction and its run on this machine.
+
+    Attributes:
+        program: the program.
+        predicted: the prediction; empty if there is none.
+        observed: the run.
+        compared: their comparison.
+    """
+
+    program: Program
+    predicted: _Predicted
+    observed: Observed
+    compared: ComparedProgram
+
+    @property
+    def in_session(self) -> bool:
+        """Whether the program ran in a session."""
+        return self.program.kind == "graph" and self.compared.state in ("same", "different")
+
+
+def compare_with_gpus(*, simulated: bool = False) -> GpuComparison:
+    """Compare predictions with the GPUs of this machine, which takes some minutes.
+
+    Args:
+        simulated: whether CPU devices replace the GPUs. This tests the comparison itself, and
+            answers nothing about GPUs.
+
+    Raises:
+        InputError: TensorFlow is not installed, or finds no GPU.
+    """
+    if not simulated and not local_gpus():
+        fix = "run this on a machine with an NVIDIA GPU; one GPU is enough"
+        what = "has no GPU that this process may use"
+        raise InputError("this machine", what, fix, is_predicate=True)
+    prepare()
+    hide_deprecations()
+    from placement_checks.run.doctor.machine import worker
+    from placement_checks.run.doctor.programs import GPUS, PROGRAMS
+
+    gpus, types = ([], ["CPU"]) if simulated else _found_gpus()
+    runs = []
+    for kind in ("graph", "eager"):  # in processes of their own: both create devices
+        programs = [program for program in PROGRAMS.values() if program.kind == kind]
+        with (
+            _hidden_gpus(len(gpus)) as visible,
+            worker(simulated=simulated, environment={VISIBLE_GPUS: visible}) as machine,
+        ):
+            for program in track(programs, f"{kind} program"):
+                if reason := _not_possible(program, len(gpus), simulated):
+                    runs.append(_skipped(program, reason))
+                    continue
+                with step(f"running {program.name}"):
+                    observed = machine.run(program.name)
+                runs.append(_compare(program, observed, simulated))
+    if simulated:
+        devices = f"{GPUS} CPU devices instead of GPUs"
+        reason = "CPU devices replaced the GPUs"
+        answers = [Answer(text, "not answered", reason) for text, _, _ in ASSUMPTIONS]
+    else:
+        devices = _description(gpus)
+        found = _Findings(runs, types)
+        answers = [answer(found, text) for text, _, answer in ASSUMPTIONS]
+    return GpuComparison(devices, [run.compared for run in runs], answers)
+
+
+@contextlib.contextmanager
+def _hidden_gpus(count: int) -> Iterator[str]:
+    """Hide the GPUs from this process, so that predictions take no memory of them.
+
+    A loop with gradients, for example, starts the eager runtime while the graph is built.
+
+    Args:
+        count: the number of GPUs that TensorFlow finds.
+
+    Yields:
+        The value of ``CUDA_VISIBLE_DEVICES`` for a process that may use the GPUs.
+    """
+    before = os.environ.get(VISIBLE_GPUS)
+    os.environ[VISIBLE_GPUS] = "-1"
+    try:
+        yield before or ",".join(map(str, range(count))) or "-1"
+    finally:
+        if before is None:
+            del os.environ[VISIBLE_GPUS]
+        else:
+            os.environ[VISIBLE_GPUS] = before
+
+
+def _found_gpus() -> tuple[Sequence[Gpu], Sequence[str]]:
+    """The GPUs that TensorFlow finds, and the types of all devices."""
+    from placement_checks.run.doctor.machine import worker
+
+    try:
+        with step("starting the GPUs"), worker() as machine:
+            gpus, types = machine.devices()
+    except Ended as ended:
+        fix = "test the driver with nvidia-smi"
+        raise InputError("the GPUs", f"their process {ended.how}", fix) from None
+    if not gpus:
+        fix = "install the libraries of CUDA: pip install 'tensorflow[and-cuda]'"
+        raise InputError("TensorFlow", "finds no GPU", fix, is_predicate=True)
+    return gpus, types
+
+
+def _description(gpus: Sequence[Gpu]) -> str:
+    from placement_checks.run.doctor.programs import GPUS
+
+    if len(gpus) < GPUS:
+        return f"{GPUS} parts of 1 {gpus[0]}"
+    counts = Counter(map(str, gpus[:GPUS]))
+    return join_and(f"{number} {name}" for name, number in counts.items())
+
+
+def _not_possible(program: Program, gpus: int, simulated: bool) -> str:
+    """Why a program cannot run here; ``""`` if it can."""
+    if simulated and not program.on_cpus:
+        return "needs a GPU"
+    return f"needs {program.physical} physical GPUs" if program.physical > max(gpus, 1) else ""
+
+
+def _skipped(program: Program, reason: str) -> _Run:
+    from placement_checks.run.doctor.machine import Observed
+
+    compared = ComparedProgram(program.name, _subject(program), "skipped", reason=reason)
+    return _Run(program, _Predicted(), Observed(error=reason), compared)
+
+
+def _subject(program: Program) -> str:
+    return " ".join((program.run.__doc__ or "").split())
+
+
+def _compare(program: Program, observed: Observed, simulated: bool) -> _Run:
+    """Predict the placement of a program, and compare it with its run."""
+    predicted = _Predicted()
+    if program.is_predicted:
+        try:
+            predicted = _predict(program, simulated)
+        except Exception as fault:
+            reason = f"cannot be predicted: {as_error('', fault).fault}"
+            return _Run(program, predicted, observed, _failed(program, reason))
+    is_refused = any(part in observed.error for part in _REFUSALS)
+    if observed.error and not is_refused:
+        return _Run(program, predicted, observed, _failed(program, observed.error))
+    matched = _match(predicted, observed)
+    differences = [
+        OpDifference(op, predicted.devices[op][0], predicted.devices[op][1], device, executed)
+        for found, executed in ((matched, False), (observed.executed, True))
+        for op, device in found.items()
+        if op in predicted.devices and device != predicted.devices[op][1]
+    ]
+    reason = ""
+    if predicted.refused and not observed.error:
+        reason = (
+            f"ran here, but is predicted to be refused for {listed(sorted(predicted.refused))}"
+        )
+    elif is_refused and not any(op in observed.error for op in predicted.refused):
+        reason = f"refused here: {_first_line(observed.error)}"
+    elif program.is_predicted and not matched and not predicted.refused:
+        reason = "no op of the prediction has the name of a logged op"
+    compared = ComparedProgram(
+        program.name,
+        _subject(program),
+        "different" if differences or reason else "same",
+        len(predicted.devices),
+        len(matched),
+        differences,
+        reason,
+    )
+    return _Run(program, predicted, observed, compared)
+
+
+def _failed(program: Program, reason: str) -> ComparedProgram:
+    return ComparedProgram(program.name, _subject(program), "failed", reason=_first_line(reason))
+
+
+def _first_line(error: str) -> str:
+    return without_private_names(error).partition("\n")[0]
+
+
+def _predict(program: Program, simulated: bool) -> _Predicted:
+    from placement_checks.run.doctor.programs import GPUS
+
+    target = f"{_PROGRAMS}:{program.name}"
+    soft = program.soft if program.kind == "graph" else None
+    with step(f"predicting {program.name}"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if simulated:
+            from placement_checks.run.doctor.on_cpus import on_cpus
+
+            asked = request(target, gpus=GPUS, soft=soft)
+            graph, cpus = on_cpus(asked.built.graph_def), Machine.local(0, cpus=GPUS + 1)
+            evidence = place(graph, machine=cpus, soft=asked.requested.soft)
+        else:
+            evidence = place(target, gpus=GPUS, soft=soft, devices="simulated")
+    placement = evidence.placement
+    if not placement.assigned and not placement.refusals:
+        raise InputError("", str(placement.assigned))
+    assigned = {op.name: op for op in placement.ops.values() if op.assigned}
+    return _Predicted(
+        {name: (op.type, str(op.assigned)) for name, op in assigned.items()},
+        frozenset(name for name, op in assigned.items() if op.fallback_reason),
+        frozenset(refusal.op for refusal in placement.refusals),
+    )
+
+
+def _match(predicted: _Predicted, observed: Observed) -> Mapping[str, str]:
+    """The logged device of each op of the prediction, if the log has its name and type.
+
+    The step of a strategy or of Keras may be the body of a function that is called by others. Then
+    the log has its ops with a prefix, which is found from the names that it makes equal.
+    """
+    from placement_checks.placer.request import name_in_body
+
+    logged: dict[str, set[tuple[str, str]]] = defaultdict(set)
+    for node, (kind, device) in observed.placed.items():
+        logged[name_in_body(node)].add((kind, device))
+    prefixes: Counter[str] = Counter()
+    devices: dict[tuple[str, str], str] = {}  # by the name and type of a node
+    for name, placed in logged.items():
+        if len(placed) > 1:
+            continue  # a function that is called on several devices
+        ((kind, device),) = placed
+        devices[name, kind] = device
+        for prefix, rest in _splits(name):
+            if predicted.devices.get(rest, ("",))[0] == kind:
+                prefixes[prefix] += 1
+    if not prefixes:
+        return {}
+    ((prefix, _),) = prefixes.most_common(1)
+    return {
+        op: devices[prefix + op, kind]
+        for op, (kind, _) in predicted.devices.items()
+        if kind != NO_OP and (prefix + op, kind) in devices
+    }
+
+
+def _splits(name: str) -> Iterable[tuple[str, str]]:
+    """All ways to split a name into a prefix and the rest: ``a/b`` is ``a/b``, ``b`` in ``a/``."""
+    yield "", name
+    for at, letter in enumerate(name):
+        if letter == "/":
+            yield name[: at + 1], name[at + 1 :]
+
+
+class _Findings:
+    """The answers of the programs to each assumption.
+
+    Args:
+        runs: the programs.
+        types: the types of the devices of this machine.
+    """
+
+    def __init__(self, runs: Sequence[_Run], types: Sequence[str]) -> None:
+        self._runs = {run.program.name: run for run in runs}
+        self._types = types
+
+    def placed_in_sessions(self, text: str) -> Answer:
+        runs = [run for run in self._runs.values() if run.in_session]
+        if apart := [run.compared for run in runs if run.compared.reason]:
+            reasons = "; ".join(f"{program.name}: {program.reason}" for program in apart)
+            return Answer(text, "different", reasons)
+        return _answer(text, runs, [_wrong(run, executed=False) for run in runs])
+
+    def kernels(self, text: str) -> Answer:
+        """Whether the same ops fall back to the CPU."""
+        runs = [run for run in self._runs.values() if run.in_session and run.predicted.moved]
+        wrong = [
+            [each for each in _wrong(run, executed=False) if _changes_type(each)] for run in runs
+        ]
+        return _answer(text, runs, wrong, count=lambda run: len(run.predicted.moved))
+
+    def device_types(self, text: str) -> Answer:
+        others = sorted(set(self._types) - {"CPU", "GPU"})
+        if others:
+            return Answer(text, "different", f"this machine also has {join_and(others)}")
+        return Answer(text, "seen", "TensorFlow lists only CPU and GPU devices")
+
+    def variables(self, text: str) -> Answer:
+        run = self._runs["variables_without_devices"]
+        found = run.observed.facts.get("variables")
+        if not found:
+            return _unanswered(text, run)
+        predicted = {
+            name: run.predicted.devices[name][1] for name in found if name in run.predicted.devices
+        }
+        wrong = [
+            f"{name} is on {_short(found[name])}, predicted on {_short(device)}"
+            for name, device in predicted.items()
+            if device != found[name]
+        ]
+        if wrong:
+            return Answer(text, "different", join_and(wrong))
+        return Answer(text, "seen", f"{join_and(predicted)} are where they are predicted")
+
+    def collectives(self, text: str) -> Answer:
+        runs = [
+            run
+            for run in self._runs.values()
+            if run.program.name.startswith("mirrored_strategy") and run.observed.facts
+        ]
+        if not runs:
+            return _unanswered(text, self._runs["mirrored_strategy"])
+        notes = []
+        for run in runs:
+            predicted = _collectives(run.predicted.devices.values())
+            found = _collectives(run.observed.placed.values())
+            if predicted != found:
+                reason = (
+                    f"{run.program.name} uses {_listed(found)}, predicted {_listed(predicted)}"
+                )
+                return Answer(text, "different", reason)
+            hints = join_and(run.observed.facts["hints"]) or "no"
+            notes.append(f"{run.program.name} uses {_listed(found)} with {hints} hint")
+        return Answer(text, "seen", "; ".join(notes))
+
+    def sums(self, text: str) -> Answer:
+        run = self._runs["sums_of_nccl"]
+        if "units" not in run.observed.facts:
+            return _unanswered(text, run)
+        units = run.observed.facts["units"]
+        reason = f"the largest error is {units:.1f} units in the last place"
+        return Answer(text, "seen" if units <= _MOST_UNITS else "different", reason)
+
+    def compiled(self, text: str) -> Answer:
+        run = self._runs["compiled_by_xla"]
+        if run.compared.state == "failed":
+            return _unanswered(text, run)
+        calls = {
+            node: device
+            for node, (kind, device) in run.observed.placed.items()
+            if kind in FUNCTION_CALLS
+        }
+        bodies = {
+            call: {
+                device
+                for op, (kind, device) in run.predicted.devices.items()
+                if op.startswith(f"{call}/") and kind != NO_OP
+            }
+            for call in calls
+        }
+        checked = {call: devices for call, devices in bodies.items() if devices}
+        if not checked:
+            reason = "the log has no call that XLA compiles"
+            return Answer(text, "not answered", reason)
+        apart = [call for call, devices in checked.items() if devices != {calls[call]}]
+        if apart:
+            reason = f"ops of {listed(apart)} are predicted on other devices than the call has"
+            return Answer(text, "different", reason)
+        reason = f"{plural(len(checked), 'call')}, each on the device of all its ops"
+        return Answer(text, "seen", reason)
+
+    def rewrites(self, text: str) -> Answer:
+        runs = [run for run in self._runs.values() if run.in_session and run.observed.executed]
+        wrong = [_wrong(run, executed=True) for run in runs]
+        return _answer(
+            text,
+            runs,
+            wrong,
+            count=lambda run: len(run.observed.executed.keys() & run.predicted.devices.keys()),
+        )
+
+    def kernels_run(self, text: str) -> Answer:
+        failed = [run for run in self._runs.values() if run.compared.state == "failed"]
+        if failed:
+            reasons = "; ".join(f"{run.program.name}: {run.compared.reason}" for run in failed)
+            return Answer(text, "different", reasons)
+        ran = [run for run in self._runs.values() if run.compared.state != "skipped"]
+        return Answer(text, "seen", f"{plural(len(ran), 'program')} ran; no large model was tried")
+
+    def times(self, text: str) -> Answer:
+        return Answer(text, "not answered", "measure it: placement-checks time")
+
+
+def _answer(
+    text: str,
+    runs: Sequence[_Run],
+    wrong: Sequence[Sequence[OpDifference]],
+    count: Callable[[_Run], int] = lambda run: run.compared.ops,
+) -> Answer:
+    total = sum(map(count, runs))
+    if not total:
+        return Answer(text, "not answered", "no program ran")
+    number = sum(map(len, wrong))
+    programs = plural(len(runs), "program")
+    if number:
+        reason = f"{number:,} of {plural(total, 'op')} of {programs} are on other devices"
+        return Answer(text, "different", reason)
+    return Answer(text, "seen", f"{plural(total, 'op')} of {programs}")
+
+
+def _unanswered(text: str, run: _Run) -> Answer:
+    reason = run.compared.reason or "its facts are missing"
+    return Answer(text, "not answered", f"{run.program.name}: {reason}")
+
+
+def _wrong(run: _Run, *, executed: bool) -> list[OpDifference]:
+    return [each for each in run.compared.differences if each.executed == executed]
+
+
+def _changes_type(difference: OpDifference) -> bool:
+    devices = (Device.parse(difference.predicted), Device.parse(difference.found))
+    return devices[0].type != devices[1].type
+
+
+def _collectives(placed: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+    return {(kind, device) for kind, device in placed if kind in COLLECTIVES}
+
+
+def _listed(collectives: set[tuple[str, str]]) -> str:
+    return (
+        join_and(f"{kind} on {_short(device)}" for kind, device in sorted(collectives)) or "none"
+    )
+
+
+def _short(device: str) -> str:
+    return Device.parse(device).short
+
+
+# The rows of the table in docs/gpu_machines.md: an assumption, what it affects, and its answer.
+ASSUMPTIONS: Final[Sequence[tuple[str, str, Callable[[_Findings, str], Answer]]]] = (
+    (
+        "a session on real GPUs places each node as the placer does for GPUs that need not exist",
+        "every rule on placements",
+        _Findings.placed_in_sessions,
+    ),
+    (
+        "GPUs have the kernels that the installed wheel registers; memory, compute capability, "
+        "NUMA node and links are not considered",
+        "`no-fallback`, `placeable`",
+        _Findings.kernels,
+    ),
+    (
+        "devices that only a machine can report, such as parts of a GPU (MIG), XLA devices or "
+        "plug-in devices, must be named",
+        "the machine",
+        _Findings.device_types,
+    ),
+    (
+        "eager code puts a variable that requests no device on the first GPU, if its dtype has a "
+        "kernel there",
+        "`variables-on-host`, `slots-with-variables`",
+        _Findings.variables,
+    ),
+    (
+        "`MirroredStrategy` on GPUs sums with `CollectiveReduceV2`, with NCCL as a hint, or with "
+        "`NcclAllReduce` if configured",
+        "`replicas-in-sync`, traffic",
+        _Findings.collectives,
+    ),
+    (
+        "NCCL and CPU devices compute the same sums, except for the last bits",
+        "`gradients-equal`, `weights-equal`",
+        _Findings.sums,
+    ),
+    (
+        "ops that XLA compiles are placed one by one, and are one unit on a GPU",
+        "all placements in a step with `jit_compile`",
+        _Findings.compiled,
+    ),
+    (
+        "TensorFlow's rewrites after placement, such as layouts and fused ops, do not move the "
+        "original ops",
+        "all placements",
+        _Findings.rewrites,
+    ),
+    (
+        "the kernels run: their limits, memory and drivers are not considered",
+        "a program that fails at its first step",
+        _Findings.kernels_run,
+    ),
+    (
+        "the time of an op on a CPU predicts only order and overlap on GPUs",
+        "`time`, [timing](timing.md)",
+        _Findings.times,
+    ),
+)

@@ -1,0 +1,373 @@
+"""Compares programs with themselves at a git revision.
+
+Both sides of a program run in child processes, also if the program is a function: the process of
+the command would import a module only once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from placement_checks.baseline.build import baseline_from_placement
+from placement_checks.baseline.compare import compare
+from placement_checks.core.errors import (
+    ConfigError,
+    InputError,
+    MissingTargetError,
+    PlacementError,
+    UsageError,
+    as_error,
+)
+from placement_checks.core.results import Report, Verdict
+from placement_checks.core.revisions import Effect, Numbers, ProgramChange, RuleChange, Since
+from placement_checks.core.target import DEFAULT_LIMIT, SourceTree
+from placement_checks.rules.requirements import Need
+from placement_checks.rules.runs.gradients_equal import GradientsEqual
+from placement_checks.rules.runs.weights_equal import WeightsEqual
+from placement_checks.targets.forms import parse_target
+from placement_checks.targets.revisions import checked_out, with_missing_data
+from placement_checks.util.progress import step, track
+from placement_checks.util.text import listed, plural
+from placement_checks.verification import configuration
+from placement_checks.verification.baseline_rules import with_rules
+from placement_checks.verification.configuration import Settings
+from placement_checks.verification.judging import verify
+from placement_checks.verification.policy import evidence_used
+from placement_checks.verification.running import with_revision
+from placement_checks.verification.targets import gather
+
+
+@dataclass(frozen=True)
+class Job:
+    """A program to compare.
+
+    Attributes:
+        target: its text.
+        settings: its settings in the working tree.
+        old_target: its text at the revision.
+        old_settings: its settings at the revision; None for the same settings.
+    """
+
+    target: str
+    settings: Settings
+    old_target: str
+    old_settings: Settings | None = None
+
+
+def compare_since(
+    revision: str,
+    targets: Sequence[str],
+    call: Settings,
+    *,
+    old_target: str | None = None,
+    links: Sequence[str] = (),
+    numbers: bool = False,
+) -> Since:
+    """Compare programs with themselves at a revision.
+
+    A program at the revision has the settings of its entry in the ``pyproject.toml`` of the
+    revision, if there is one. The machine is always the machine of the working tree.
+
+    Args:
+        revision: any name of a commit, such as ``main``.
+        targets: the programs; by default all programs of ``pyproject.toml``.
+        call: the settings of the call.
+        old_target: the target of the only program at the revision, if it has changed.
+        links: paths of data that git does not hold, which the copy links to.
+        numbers: whether to run both sides of each program, and to compare gradients and weights.
+
+    Raises:
+        UsageError: no program is named, two have the same name, or the revision does not exist.
+        InputError: the revision cannot be checked out, or lacks all of the programs.
+    """
+    jobs = _jobs(targets, call, configuration.load(Path.cwd()), old_target)
+    with checked_out(revision, links) as tree:
+        old = _old_configuration(tree, Path.cwd())
+        found = compare_jobs(
+            [
+                replace(job, old_settings=_old_settings(job, call, old, is_named=bool(targets)))
+                for job in jobs
+            ],
+            tree,
+            numbers=numbers,
+        )
+        if not targets:
+            gone = _no_longer_configured(jobs, old)
+            found = replace(found, programs=[*found.programs, *gone])
+    if not found.errors and all(program.difference is None for program in found.programs):
+        names = listed([job.target for job in jobs])
+        raise InputError(
+            names,
+            f"{'is' if len(jobs) == 1 else 'are'} not in {revision}, so there is nothing to "
+            "compare",
+            "check the program alone with placement-checks verify, or name its old target with "
+            "--old",
+            is_predicate=True,
+        )
+    return found
+
+
+def _old_configuration(tree: SourceTree, here: Path) -> configuration.Config:
+    try:
+        with _within(tree, here):
+            return configuration.load(Path.cwd())
+    except ConfigError as error:
+        raise _at_revision(error, tree, here) from None
+
+
+def compare_jobs(jobs: Sequence[Job], tree: SourceTree, *, numbers: bool = False) -> Since:
+    """Compare programs with a copy of their repository.
+
+    An error in a program does not end the comparison of the others.
+
+    Args:
+        jobs: the programs.
+        tree: the copy at the revision.
+        numbers: whether to run both sides of each program too.
+    """
+    here = Path.cwd()
+    programs: list[ProgramChange] = []
+    errors: list[PlacementError] = []
+    for job in track(jobs, "program"):
+        try:
+            programs.append(_compare(job, tree, here, numbers=numbers))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as fault:  # user code may raise more than Exception
+            errors.append(as_error(job.target, fault))
+    for program in programs:
+        for report in (program.old, program.new):
+            errors += report.errors if report else ()
+    notes = []
+    if tree.pointers:
+        lfs = plural(len(tree.pointers), "file")
+        notes.append(
+            f"{lfs} of {tree.revision} in Git LFS not downloaded: {listed(tree.pointers)}"
+        )
+    return Since(tree.revision, tree.commit, programs, errors, notes)
+
+
+def _jobs(
+    targets: Sequence[str],
+    call: Settings,
+    configured: configuration.Config,
+    old_target: str | None,
+) -> Sequence[Job]:
+    """The programs to compare with their settings in the working tree."""
+    if old_target is not None and len(targets) != 1:
+        raise UsageError(
+            f"--old {old_target}",
+            "is the old name of one program",
+            f"name its new target: placement-checks diff --since REV --old {old_target} TARGET",
+            is_predicate=True,
+        )
+    if call.args and not targets:
+        raise UsageError(
+            f"-- {call.args[0]}",
+            "is an argument for a program, but no program is named",
+            f"name it: placement-checks diff --since REV train.py -- {call.args[0]}",
+            is_predicate=True,
+        )
+    jobs = [
+        Job(text, call.defaulting_to(configured.settings), old_target or text) for text in targets
+    ] or [
+        Job(text, call.defaulting_to(own).defaulting_to(configured.settings), text)
+        for text, own in configured.programs
+    ]
+    if not jobs:
+        raise UsageError("", "no target is given", "name a target such as train.py:build_towers")
+    seen: set[tuple[str, tuple[str, ...], object, object]] = set()
+    for job in jobs:
+        own = job.settings
+        key = (job.target, own.args, own.gpus, own.machine)
+        if key in seen:
+            raise UsageError(
+                job.target,
+                "is listed twice with the same arguments and machine",
+                "remove one of the two entries, or name one program: diff --since REV TARGET",
+                is_predicate=True,
+            )
+        seen.add(key)
+    return jobs
+
+
+def _old_settings(
+    job: Job, call: Settings, old: configuration.Config, *, is_named: bool
+) -> Settings:
+    """The settings of a program at the revision, on the machine of the working tree."""
+    if is_named:
+        own = call.defaulting_to(old.settings)
+    else:
+        entries = [settings for text, settings in old.programs if text == job.target]
+        same = [each for each in entries if each.args == job.settings.args] or entries
+        if len(same) != 1:
+            return job.settings
+        own = call.defaulting_to(same[0]).defaulting_to(old.settings)
+    return replace(own, gpus=job.settings.gpus, machine=job.settings.machine)
+
+
+def _compare(job: Job, tree: SourceTree, here: Path, *, numbers: bool) -> ProgramChange:
+    with step("in the working tree"):
+        new = _report(job.target, job.settings)
+    try:
+        with step(f"at {tree.revision}"), _within(tree, here):
+            old = _report(job.old_target, job.old_settings or job.settings, tree)
+    except MissingTargetError as error:
+        if job.old_target != job.target:
+            raise _at_revision(error, tree, here) from None
+        return ProgramChange(job.target, None, new, rules=_broken_rules(new))
+    except PlacementError as error:
+        raise _at_revision(error, tree, here) from None
+    placement = new.evidence.placement
+    baseline = baseline_from_placement(old.evidence.placement, folded=False)
+    machine = str(placement.machine)
+    notes = []
+    if baseline.machine != machine:
+        notes.append(f"placed on {machine}, at {tree.revision} on {baseline.machine}")
+        baseline = replace(baseline, machine=machine)
+    difference = compare(baseline, placement, tree.revision)
+    difference = with_rules(difference, new.evidence, [job.settings.policy])
+    difference = replace(difference, notes=[*difference.notes, *notes])
+    trained = _numbers(job, old, new, tree.revision) if numbers else None
+    return ProgramChange(job.target, old, new, difference, _rule_changes(old, new), trained)
+
+
+_RUN_RULES = (GradientsEqual.name, WeightsEqual.name)
+
+
+def _numbers(job: Job, old: Report, new: Report, revision: str) -> Numbers:
+    """Run both sides, and compare their gradients and weights."""
+    if not old.evidence.program or not new.evidence.program:
+        return Numbers("not-checked", "a saved graph is not run")
+    name, policies = f"{job.old_target} at {revision}", [job.settings.policy]
+    with step(f"running {job.target}"):
+        evidence = with_revision(
+            new.evidence, old.evidence, name, job.settings.batch, policies=policies
+        )
+        verdicts = verify(evidence, policies, only=_RUN_RULES).verdicts
+    for verdict in verdicts:
+        if verdict.error is not None:
+            raise verdict.error
+    gradients, weights = verdicts
+    if "broken" in (gradients.state, weights.state):
+        parts = [_differing(gradients, "gradients"), _differing(weights, "weights")]
+        return Numbers("different", "; ".join(parts))
+    if gradients.state == "not-checked":
+        return Numbers("not-checked", gradients.reason or "")
+    after = weights.note or f"not checked: {weights.reason}"
+    return Numbers("equal", f"gradients: {gradients.note}; weights: {after}")
+
+
+def _differing(verdict: Verdict, kind: str) -> str:
+    """The variables that differ; for gradients also the ratio of the first one."""
+    if verdict.state == "not-checked":
+        return f"{kind} not checked: {verdict.reason}"
+    names = list(dict.fromkeys(finding.object for finding in verdict.findings))
+    if not names:
+        return f"{kind} equal"
+    ratios = {figure["variable"]: figure["ratio"] for figure in verdict.figures}
+    ratio = ratios.get(names[0]) if kind == "gradients" else None
+    times = "" if ratio is None else f" ({names[0]} by a factor of {ratio:.4g})"
+    return f"{kind} differ for {listed(names)}{times}"
+
+
+def _report(target: str, settings: Settings, tree: SourceTree | None = None) -> Report:
+    """Place a program in a child process, and judge it."""
+    parsed = parse_target(target)
+    if not parsed.is_code and parsed.kind != "graph":
+        raise InputError(
+            target,
+            "is a placement log, and git revisions are compared by running programs",
+            "name the program, or compare two logs: placement-checks diff OLD NEW",
+            is_predicate=True,
+        )
+    for_one_gpu = Need.SINGLE_GPU in evidence_used(settings.rules, settings.without)
+    if parsed.kind == "graph":
+        evidence = gather(parsed, settings, for_one_gpu=for_one_gpu)
+    else:  # a function with a time limit runs in a process
+        limit = DEFAULT_LIMIT if settings.limit is None else settings.limit
+        limited = replace(settings, limit=limit)
+        evidence = gather(parsed, limited, for_one_gpu=for_one_gpu, tree=tree)
+    return verify(evidence, [settings.policy], only=settings.rules, without=settings.without)
+
+
+@contextlib.contextmanager
+def _within(tree: SourceTree, here: Path) -> Iterator[None]:
+    """Run a block in the directory of the copy that stands for a directory of the repository.
+
+    Raises:
+        InputError: the revision lacks the directory.
+    """
+    folder = tree.counterpart(here.resolve())
+    if not folder.is_dir():
+        raise InputError(
+            str(folder.relative_to(tree.root)),
+            f"does not exist at {tree.revision}",
+            "run the command from the top directory of the repository",
+            is_predicate=True,
+        )
+    with contextlib.chdir(folder):
+        yield
+
+
+def _at_revision(error: PlacementError, tree: SourceTree, here: Path) -> PlacementError:
+    """The error of a program at the revision, which names the revision and no temporary path."""
+    if isinstance(error, InputError):
+        error = with_missing_data(error, tree, here)
+
+    def without_root(text: str) -> str:
+        return text.replace(f"{tree.root}/", "").replace(str(tree.root), str(tree.repository))
+
+    return type(error)(
+        f"{without_root(error.object)} at {tree.revision}",
+        without_root(error.message),
+        without_root(error.fix),
+        details=without_root(error.details),
+        is_predicate=error.is_predicate,
+    )
+
+
+def _rule_changes(old: Report, new: Report) -> Sequence[RuleChange]:
+    """The rules with another verdict, in the order of the rules."""
+    before = {verdict.rule: verdict for verdict in old.verdicts}
+    changes = []
+    for verdict in new.verdicts:
+        was = before.get(verdict.rule) or _unchecked(verdict.rule)
+        if effect := _effect(was, verdict):
+            changes.append(RuleChange(effect, was, verdict))
+    return changes
+
+
+def _effect(old: Verdict, new: Verdict) -> Effect | None:
+    if new.state == "broken":
+        is_worse = old.state != "broken" or len(new.findings) > len(old.findings)
+        return "broken" if is_worse else None
+    if new.state == old.state:
+        return None
+    return "kept" if new.state == "kept" else "unchecked"
+
+
+def _broken_rules(report: Report) -> Sequence[RuleChange]:
+    """The broken rules of a program that the revision lacks."""
+    return [
+        RuleChange("broken", _unchecked(verdict.rule), verdict)
+        for verdict in report.verdicts
+        if verdict.state == "broken"
+    ]
+
+
+def _unchecked(rule: str) -> Verdict:
+    return Verdict(rule, "not-checked", None, "the revision lacks the program")
+
+
+def _no_longer_configured(
+    jobs: Sequence[Job], old: configuration.Config
+) -> Iterator[ProgramChange]:
+    """Yields the programs that pyproject.toml lists at the revision only."""
+    present = {job.target for job in jobs}
+    for text in dict.fromkeys(text for text, _ in old.programs):
+        if text not in present:
+            yield ProgramChange(text, None, None)

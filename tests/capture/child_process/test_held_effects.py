@@ -1,0 +1,119 @@
+"""Side effects of an early capture, which wait for its turn."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from placement_checks.capture.child_process.held_effects import HeldEffects
+
+
+@pytest.fixture
+def marker(tmp_path: Path) -> Path:
+    marker = tmp_path / "early"
+    marker.touch()
+    return marker
+
+
+@pytest.fixture
+def effects(tmp_path: Path, marker: Path) -> HeldEffects:
+    own = tmp_path / "own"
+    own.mkdir()
+    return HeldEffects(marker, own)
+
+
+def waits(call: Callable[[], object], marker: Path) -> bool:
+    """Whether a call does not return before the marker is gone, and then returns."""
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(0.2)
+    waited = thread.is_alive()
+    marker.unlink()
+    thread.join(20)
+    assert not thread.is_alive()
+    return waited
+
+
+W = os.O_WRONLY | os.O_CREAT
+EVENTS: dict[str, tuple[str, tuple[Any, ...], bool]] = {
+    "writing": ("open", ("new", "w", W), True),
+    "appending by descriptor": ("open", ("new", None, os.O_WRONLY | os.O_APPEND), True),
+    "writing to an open file": ("open", (3, "w", W), False),
+    "writing to its own directory": ("open", ("own/new", "w", W), False),
+    "writing elsewhere through its own directory": ("open", ("own/../new", "w", W), True),
+    "writing bytes": ("open", (b"new", "wb", W), True),
+    "discarding": ("open", ("/dev/null", "w", W), False),
+    "compiling a module": ("open", ("package/__pycache__/m.pyc.123", None, W), False),
+    "reading an old file": ("open", ("old", "r", os.O_RDONLY), False),
+    "reading no file": ("open", ("none", "r", os.O_RDONLY), False),
+    "making a directory": ("os.mkdir", ("new", 511, -1), True),
+    "making a directory that exists": ("os.mkdir", ("own", 511, -1), False),
+    "moving its own file out": ("os.rename", ("own/a", "b", -1, -1), True),
+    "moving its own file": ("os.rename", ("own/a", "own/b", -1, -1), False),
+    "removing": ("os.remove", ("old", -1), True),
+    "binding a port": ("socket.bind", (None, ("", 80)), True),
+    "locking": ("fcntl.flock", (3, 2), True),
+    "starting a program": ("subprocess.Popen", ("sh", ["sh"], None, None), True),
+    "asking for GPUs": (
+        "subprocess.Popen",
+        ("/bin/nvidia-smi", ["nvidia-smi"], None, None),
+        False,
+    ),
+    "importing": ("import", ("numpy", None, None, None, None), False),
+}
+
+
+@pytest.mark.parametrize("name", EVENTS)
+def test_event(
+    effects: HeldEffects,
+    marker: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    event, arguments, expected = EVENTS[name]
+    (tmp_path / "old").write_text("rows")
+    os.utime("old", (1, 1))
+
+    assert waits(lambda: effects.audit(event, arguments), marker) == expected
+
+
+@pytest.mark.parametrize("age", [-10, 10])
+def test_a_file_that_may_be_incomplete_is_not_read(
+    effects: HeldEffects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, age: int
+) -> None:
+    killed: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "kill", lambda *args: killed.append(args))
+    file = tmp_path / "cache"
+    file.touch()
+    os.utime(file, (time.time() - age, time.time() - age))
+
+    effects.audit("open", (str(file), "r", os.O_RDONLY))
+
+    assert killed == ([(os.getpid(), signal.SIGKILL)] if age < 0 else [])
+
+
+def test_at_its_turn_nothing_waits(effects: HeldEffects, marker: Path, tmp_path: Path) -> None:
+    marker.unlink()
+
+    effects.audit("socket.bind", (None, ("", 80)))
+    effects.audit("os.remove", (str(tmp_path / "file"), -1))
+
+    assert effects.seconds == 0.0
+
+
+def test_the_time_of_waiting_is_known(effects: HeldEffects, marker: Path) -> None:
+    assert waits(effects.wait, marker)
+    before = effects.seconds
+
+    assert before >= 0.2
+    time.sleep(0.05)
+    assert effects.seconds == before

@@ -1,0 +1,192 @@
+"""Captures at the same time (``--jobs``) have the results of captures one after the other."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.commands import Ran, Run
+
+from placement_checks.capture.child_process import early
+
+pytestmark = pytest.mark.one_version
+
+PROGRAM = """
+import os
+import shutil
+import socket
+import subprocess
+import sys
+
+import tensorflow as tf
+
+tf1 = tf.compat.v1
+gpus = int(sys.argv[1])
+print("train on", gpus, flush=True)
+BEFORE
+with tf.Graph().as_default(), tf1.Session() as session:
+    x = tf1.placeholder(tf.float32, [None, 3], name="x")
+    with tf.device("/cpu:0"):
+        w = tf1.get_variable("w", [3, 1])
+    gradients = []
+    for gpu, part in enumerate(tf.split(x, gpus)):
+        with tf.device(f"/gpu:{gpu}"):
+            loss = tf.reduce_mean(tf.square(part @ w))
+            gradients += tf.gradients(loss, w)
+    with tf.device("/cpu:0"):
+        mean = tf.add_n(gradients) / gpus
+        step = tf1.train.GradientDescentOptimizer(0.1).apply_gradients([(mean, w)])
+    session.run(tf1.global_variables_initializer())
+    AFTER
+    session.run(step, {x: [[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]})
+"""
+
+BEFORE = {
+    "nothing": "",
+    "deletes a directory": "tf.io.gfile.rmtree('runs')\ntf.io.gfile.makedirs('runs/new')",
+    "overwrites a file": "open('notes.txt', 'w').write('gone')",
+    "numbers its runs": (
+        "run = len(os.listdir('runs'))\nos.makedirs(f'runs/{run}')\nprint('run', run, flush=True)"
+    ),
+    "runs a shell command": "subprocess.run(['sh', '-c', 'echo $0 >> new.txt', str(gpus)])",
+    "binds a port": (
+        "listener = socket.socket()\nlistener.bind(('127.0.0.1', PORT))\nlistener.listen()"
+    ),
+    "creates a cache": (
+        "if not os.path.exists('cache'):\n    open('cache', 'w').write('rows')\n"
+        "assert open('cache').read() == 'rows'"
+    ),
+    "writes records": (
+        "if not os.path.exists('rows.tfrecord'):\n"
+        "    with tf.io.TFRecordWriter('rows.tfrecord') as writer:\n"
+        "        writer.write(b'row')\n"
+        "print(list(tf.data.TFRecordDataset('rows.tfrecord').as_numpy_iterator()), flush=True)"
+    ),
+    "caches rows in a file": (
+        "rows = tf.data.Dataset.range(3).cache('rows')\n"
+        "print(list(rows.as_numpy_iterator()), flush=True)"
+    ),
+    "fails for one GPU": "assert gpus > 1, 'it needs two'",
+    "fails": "raise SystemExit('no data')",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    def enter(name: str) -> Path:
+        folder = tmp_path / name
+        (folder / "runs" / "old").mkdir(parents=True)
+        (folder / "runs" / "old" / "model").write_text("a week of training")
+        (folder / "notes.txt").write_text("a week of notes")
+        monkeypatch.chdir(folder)
+        return folder
+
+    return enter
+
+
+def contents(folder: Path) -> dict[str, bytes | None]:
+    """The names and contents of all files and directories."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+def verified(run: Run, program: str, jobs: int) -> Ran:
+    Path("train.py").write_text(program)
+    ran = run("verify", "train.py", "-j", jobs, "--rule", "variables-shared", "--", "{gpus}")
+    return ran._replace(err=re.sub(r"jobs_\d", "", ran.err))
+
+
+@pytest.mark.parametrize("before", BEFORE)
+def test_a_program_that(
+    run: Run, folder: Callable[[str], Path], before: str, unused_port: int
+) -> None:
+    text = BEFORE[before].replace("PORT", str(unused_port))
+    program = PROGRAM.replace("BEFORE", text).replace("AFTER", "")
+
+    states = []
+    for jobs in (1, 2):
+        directory = folder(f"jobs_{jobs}")
+        states.append((verified(run, program, jobs), contents(directory)))
+
+    assert states[0] == states[1]
+    assert (states[0][0].status == 2) == (before == "fails")
+
+
+@pytest.fixture
+def unused_port() -> int:
+    import socket
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def test_programs_overlap_until_their_first_change(
+    run: Run, folder: Callable[[str], Path]
+) -> None:
+    """The capture for two GPUs waits for the capture for one GPU, which must have started."""
+    directory = folder("here")
+    (directory / "signals").mkdir()
+    wait = """
+    import time
+    end = time.monotonic() + 60
+    if gpus == 1:
+        os.utime("signals")
+        os.mkdir("made by one GPU")
+    while gpus == 2 and os.stat("signals").st_mtime < began:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert gpus == 1 or not os.path.exists("made by one GPU")
+    """
+    program = PROGRAM.replace("BEFORE", "import time\nbegan = time.time() - 5").replace(
+        "    AFTER", textwrap.indent(textwrap.dedent(wait), "    ")
+    )
+
+    ran = verified(run, program, 2)
+
+    assert ran.status == 0, ran
+    assert (directory / "made by one GPU").exists()
+
+
+def test_too_little_memory(
+    run: Run, folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder("here")
+    monkeypatch.setattr(early, "available_memory", lambda: 3 << 30)
+
+    ran = verified(run, PROGRAM.replace("BEFORE", "").replace("AFTER", ""), 2)
+
+    assert ran.status == 0
+    assert ran.err.count("too little memory") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "as_written/make_parallel.py --v1 -- --num_gpus {gpus}",
+        "as_written/autoencoder_naive.py --v1 --let num_gpus={gpus} --let batch_size=2",
+        "programs/eager/functions.py:train_mirrored programs/eager/functions.py:train_central",
+        "defects/eager/functions_defects.py:own_gradients",
+        "programs/workers/workers_mirrored.py:train --machine worker*2:gpu*2",
+    ],
+)
+def test_a_fixture(
+    run: Run, fixtures: Path, monkeypatch: pytest.MonkeyPatch, arguments: str
+) -> None:
+    monkeypatch.chdir(fixtures)
+    options, separator, rest = arguments.partition(" -- ")
+    without = "--without gradients-equal --without weights-equal --without towers-overlap"
+
+    reports = [
+        run("verify", *f"{options} {without} --format json -j {jobs}{separator}{rest}".split())
+        for jobs in (1, 2)
+    ]
+
+    assert reports[0].status == reports[1].status
+    assert reports[0].out == reports[1].out
+    assert '"state": "kept"' in reports[0].out

@@ -1,0 +1,474 @@
+"""``diff --since``: programs compared with themselves at a git revision."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.commands import Run
+from support.documents import ROOT, blocks
+from support.repositories import commit, git, state, write
+from support.schemas import valid
+
+from placement_checks.core.revisions import ProgramChange, Since
+from placement_checks.report.commands.since import render_json
+from placement_checks.verification.configuration import Settings
+from placement_checks.verification.since import compare_since
+
+pytestmark = pytest.mark.one_version
+
+DOCS, FIXTURES = ROOT / "docs", ROOT / "fixtures"
+TOWERS = """
+import tensorflow as tf
+
+tf1 = tf.compat.v1
+
+
+def build(num_gpus=2):
+    losses = []
+    with tf.device("/cpu:0"):
+        weights = tf1.get_variable("{scope}/weights", [4, 1], use_resource=True)
+    for i in range(num_gpus):
+        with tf.device(f"/gpu:{on}"), tf.name_scope(f"tower_{{i}}"):
+            x = tf1.placeholder(tf.float32, [None, 4])
+            losses.append(tf.reduce_mean(tf.square(tf.nn.relu(tf.matmul(x, weights)))))
+    with tf.device("/cpu:0"):
+        optimizer = tf1.train.GradientDescentOptimizer(0.1)
+        loss = {loss}
+        train_op = optimizer.minimize(loss, colocate_gradients_with_ops=True)
+    return {{"train_op": train_op, "loss": losses}}
+"""
+MEAN = "tf.add_n(losses) / num_gpus"
+OLD = TOWERS.format(scope="fc", on="{i}", loss=MEAN)
+RENAMED = TOWERS.format(scope="net/dense", on="{i}", loss=MEAN)
+MOVED = TOWERS.format(scope="net/dense", on="0", loss=MEAN)
+SUM = TOWERS.format(scope="net/dense", on="{i}", loss="tf.add_n(losses)")
+# A whole program, whose towers and model are modules of the repository.
+WHOLE = """
+import sys
+
+import tensorflow as tf
+
+from {module} import build
+
+tf.compat.v1.disable_eager_execution()
+step = build(int(sys.argv[1]))
+with tf.compat.v1.Session() as session:
+    session.run(tf.compat.v1.global_variables_initializer())
+    xs = [op.outputs[0] for op in session.graph.get_operations() if op.type == "Placeholder"]
+    session.run(step["train_op"], {{x: [[1, 2, 3, 4]] for x in xs}})
+"""
+CIFAR10 = """
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1] / "programs" / "graph"))
+
+from cifar10 import build_towers
+"""
+SOUND = {
+    "class.py:build_towers": "",
+    "reversed.py:build_towers": "",
+    "refactors/cifar10_towers.py:build_towers": "",
+    "cluster.py:build_in_graph": "",
+    "whole.py": "",
+}
+# The object that is at fault, and a rule that is newly broken or no longer checked.
+MISTAKES = {
+    "one_gpu.py:build_towers": ("tower 1", "no-idle-device"),
+    "variable.py:build_towers": ("variable network/wide/kernel", "variables-on-host"),
+    "dealt.py:build_in_graph": ("4 of 5 variables are distributed to /job:ps", ""),
+    "sum.py:build": ("objective of net/dense/weights", "gradients-averaged"),
+    "last.py": ("tower 0", "every-tower-counts"),
+}
+WHOLES = ("whole.py", "last.py")
+
+
+def refactored(name: str, change: str) -> str:
+    """A program of fixtures/refactors with a change by default."""
+    text = (FIXTURES / "refactors" / name).read_text()
+    return text.replace('change=""', f"change={change!r}")
+
+
+def fixture(name: str) -> str:
+    return (FIXTURES / name).read_text()
+
+
+@pytest.fixture(scope="module")
+def since(tmp_path_factory: pytest.TempPathFactory) -> Since:
+    """Ten refactors of the working tree, compared with the commit before them."""
+    home = tmp_path_factory.mktemp("since") / "project"
+    mnist, cluster = fixture("programs/graph/mnist.py"), fixture("programs/workers/cluster.py")
+    entries = [
+        *(f"{{ target = {name!r}, args = ['{{gpus}}'] }}" for name in WHOLES),
+        *(repr(name) for name in (*SOUND, *MISTAKES) if name not in WHOLES),
+    ]
+    commit(
+        home,
+        {
+            "pyproject.toml": f"[tool.placement_checks]\nprograms = [{', '.join(entries)}]\n",
+            "programs/graph/mnist.py": mnist,
+            "programs/graph/cifar10.py": fixture("programs/graph/cifar10.py"),
+            "refactors/cifar10_towers.py": CIFAR10,
+            **dict.fromkeys(("class.py", "reversed.py", "one_gpu.py", "variable.py"), mnist),
+            **dict.fromkeys(("cluster.py", "dealt.py"), cluster),
+            "sum.py": OLD,
+            "towers.py": OLD,
+            "model/towers.py": OLD,
+            "whole.py": WHOLE.format(module="towers"),
+            "last.py": WHOLE.format(module="model.towers"),
+        },
+    )
+    write(
+        home,
+        {
+            "class.py": refactored("mnist_in_a_class.py", ""),
+            "reversed.py": refactored("mnist_in_a_class.py", "towers reversed"),
+            "refactors/cifar10_towers.py": refactored("cifar10_in_scopes.py", "add_n"),
+            "cluster.py": refactored("cluster_in_loops.py", "stacked"),
+            "one_gpu.py": refactored("mnist_in_a_class.py", "towers"),
+            "variable.py": refactored("mnist_in_a_class.py", "variable"),
+            "dealt.py": refactored("cluster_in_loops.py", "dealt on"),
+            "sum.py": SUM,
+            "package/towers.py": RENAMED,
+            "whole.py": WHOLE.format(module="package.towers"),
+            "model/towers.py": OLD.replace(MEAN, "losses[-1]"),
+        },
+    )
+    (home / "towers.py").unlink()
+    before = state(home)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(home)
+        found = compare_since("HEAD", [], Settings())
+    shutil.rmtree(home / "package" / "__pycache__", ignore_errors=True)
+    assert without_caches(state(home)) == without_caches(before)
+    return found
+
+
+def without_caches(files: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in files.items() if "__pycache__" not in name}
+
+
+def program(since: Since, name: str) -> ProgramChange:
+    (found,) = [each for each in since.programs if each.name == name]
+    return found
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_a_sound_refactor_changes_nothing(since: Since, name: str) -> None:
+    found = program(since, name)
+
+    assert (found.state, found.rules) == ("same", [])
+    assert found.difference is not None
+    assert any("renamed" in note for note in found.difference.notes)
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_in_a_refactor_is_found(since: Since, name: str) -> None:
+    found, (object, rule) = program(since, name), MISTAKES[name]
+
+    assert found.state == "changed"
+    assert found.difference is not None
+    (first, *_) = (*found.difference.gone, *found.difference.moved)
+    assert first.what.startswith(object)
+    rules = [change.new.rule for change in found.with_effect("broken", "unchecked")]
+    assert rule in rules if rule else rules == []
+
+
+def test_the_comparison_as_a_whole(since: Since) -> None:
+    assert (since.status, since.errors, since.notes) == (1, [], [])
+    document = valid("diff", render_json(since))
+    assert [each["state"] for each in document["programs"]].count("same") == len(SOUND)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    home = tmp_path / "project"
+    commit(home, {"train.py": OLD})
+    monkeypatch.chdir(home)
+    return home
+
+
+def since_head(run: Run, *arguments: str) -> Any:
+    """Run the command, and return its status and the JSON document."""
+    ran = run("diff", "--since", "HEAD", "--format", "json", *arguments)
+    return ran.status, json.loads(ran.out)
+
+
+def test_the_documented_report(run: Run, home: Path) -> None:
+    write(home, {"train.py": SUM})
+
+    ran = run("diff", "--since", "HEAD", "train.py:build")
+
+    page = DOCS / "refactors.md"
+    (report,) = [block.text for block in blocks(page) if block.language == "text"]
+    printed = ran.out.partition("\n\n")[0].replace("  (the file has changed since)", "")
+    assert printed == report.rstrip("\n")
+
+
+def test_an_unchanged_program_is_the_same(run: Run, home: Path) -> None:
+    ran = run("diff", "--since", "HEAD", "train.py:build")
+
+    assert (ran.status, ran.err) == (0, "")
+    head = git(home, "rev-parse", "HEAD")[:10]
+    assert ran.out == (
+        "train.py:build: nothing has moved: 88 ops as in HEAD\n"
+        "\n"
+        f"1 program compared with HEAD ({head}): 1 same.\n"
+    )
+
+
+def test_a_moved_tower_in_text(run: Run, home: Path) -> None:
+    write(home, {"train.py": MOVED})
+
+    ran = run("diff", "--since", "HEAD", "train.py:build")
+
+    assert ran.status == 1
+    assert ran.out.startswith(
+        "train.py:build: 1 moved, 0 new, 0 gone; 88 ops as in HEAD; 2 rules newly broken\n"
+        "moved:\n"
+        "  tower 1: /gpu:1 -> /gpu:0  ("
+    )
+    assert "\nnewly broken: no-idle-device, kept at HEAD\n  train.py:12: /device:GPU:1" in ran.out
+
+
+def test_a_fix_is_named_and_fails_nothing_else(run: Run, home: Path) -> None:
+    commit(home, {"train.py": OLD.replace(MEAN, "tf.add_n(losses)")})
+    write(home, {"train.py": OLD})
+
+    status, document = since_head(run, "train.py:build")
+
+    (found,) = document["programs"]
+    assert [(rule["rule"], rule["effect"]) for rule in found["rules"]] == [
+        ("gradients-averaged", "kept")
+    ]
+    assert [change["kind"] for change in found["difference"]["moved"]] == ["objective"]
+    assert status == 1
+
+
+def test_a_rule_that_is_no_longer_checked_fails(run: Run, home: Path) -> None:
+    no_step = OLD.replace('return {"train_op": train_op, "loss": losses}', "return train_op")
+    write(home, {"train.py": no_step.replace("optimizer.minimize", "(lambda *_, **__: None)")})
+
+    status, document = since_head(run, "train.py:build")
+
+    (found,) = document["programs"]
+    effects = {rule["rule"]: rule["effect"] for rule in found["rules"]}
+    assert status == 1
+    assert "unchecked" in effects.values()
+
+
+def test_a_program_that_the_revision_lacks_is_new(run: Run, home: Path) -> None:
+    write(home, {"other.py": OLD, "train.py": OLD + "\n\ndef build_more():\n    return build()\n"})
+
+    status, document = since_head(run, "other.py:build", "train.py:build_more", "train.py:build")
+
+    assert (status, document["errors"]) == (0, [])
+    states = {each["program"]: each["state"] for each in document["programs"]}
+    assert states == {
+        "other.py:build": "new",
+        "train.py:build_more": "new",
+        "train.py:build": "same",
+    }
+
+
+def test_a_new_program_alone_is_an_error(run: Run, home: Path) -> None:
+    write(home, {"other.py": OLD})
+
+    ran = run("diff", "--since", "HEAD", "other.py:build")
+
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err == (
+        "placement-checks: other.py:build is not in HEAD, so there is nothing to compare; check "
+        "the program alone with placement-checks verify, or name its old target with --old\n"
+    )
+
+
+def test_a_renamed_program_has_an_old_name(run: Run, home: Path) -> None:
+    git(home, "mv", "train.py", "towers.py")
+
+    status, document = since_head(run, "--old", "train.py:build", "towers.py:build")
+
+    assert status == 0
+    assert document["programs"][0]["difference"]["program"] == "towers.py:build"
+
+
+def test_programs_of_the_configuration(run: Run, home: Path) -> None:
+    entries = '[tool.placement_checks]\ngpus = {}\nprograms = ["train.py:build"{}]\n'
+    commit(home, {"pyproject.toml": entries.format(2, ', "old.py:build"'), "old.py": OLD})
+    write(home, {"pyproject.toml": entries.format(3, "")})
+
+    status, document = since_head(run)
+
+    assert status == 1  # a program is not checked any more
+    assert [(each["program"], each["state"]) for each in document["programs"]] == [
+        ("train.py:build", "same"),
+        ("old.py:build", "gone"),
+    ]
+
+
+def test_an_invalid_configuration_of_the_revision(run: Run, home: Path) -> None:
+    commit(home, {"pyproject.toml": "[tool.placement_checks]\nsfot = true\n"})
+    write(home, {"pyproject.toml": ""})
+
+    ran = run("diff", "--since", "HEAD", "train.py:build")
+
+    assert (ran.status, ran.err) == (
+        2,
+        "placement-checks: pyproject.toml: tool.placement_checks.sfot at HEAD is not a known "
+        "field; did you mean 'soft'?\n",
+    )
+
+
+def test_the_arguments_of_a_program_may_have_changed_too(run: Run, home: Path) -> None:
+    entry = "[[tool.placement_checks.programs]]\ntarget = 'whole.py'\nargs = ['{}']\n"
+    whole = WHOLE.format(module="train")
+    commit(home, {"pyproject.toml": entry.format("{gpus}"), "whole.py": whole})
+    write(
+        home,
+        {
+            "pyproject.toml": entry.format("--gpus={gpus}"),
+            "whole.py": whole.replace("sys.argv[1]", "sys.argv[1].removeprefix('--gpus=')"),
+        },
+    )
+
+    status, document = since_head(run)
+
+    assert (status, document["errors"]) == (0, [])
+
+
+NUMBERS = (
+    OLD.replace("losses = []", "losses, inputs = [], []")
+    .replace("            losses.", '            inputs.append({"x": x})\n            losses.')
+    .replace('"loss": losses}', '"loss": losses, "inputs": inputs}')
+    .replace("tf1.train.GradientDescentOptimizer(0.1)", "tf1.train.AdamOptimizer(0.1)")
+)
+# The gradient depends on how rows are divided among towers.
+NORMALIZED = NUMBERS.replace("tf.matmul(x", "tf.matmul((x - tf.reduce_mean(x)) * 1.0")
+
+
+def test_numbers_of_both_revisions(run: Run, home: Path) -> None:
+    unchanged = {"rate.py": NUMBERS, "normalized.py": NORMALIZED, "renamed.py": NUMBERS}
+    commit(home, {**unchanged, "whole.py": WHOLE.format(module="train")})
+    write(
+        home,
+        {
+            "rate.py": NUMBERS.replace("AdamOptimizer(0.1)", "AdamOptimizer(0.2)"),
+            "normalized.py": NORMALIZED.replace("1.0", "1.01"),
+            "renamed.py": NUMBERS.replace("fc/", "net/dense/"),
+            "pyproject.toml": "[tool.placement_checks]\nprograms = ['rate.py:build', "
+            "'normalized.py:build', 'renamed.py:build', "
+            "{ target = 'whole.py', args = ['{gpus}'] }]",
+        },
+    )
+
+    status, document = since_head(run, "--numbers")
+
+    assert (status, document["errors"]) == (1, [])
+    found = {each["program"].partition(".")[0]: each for each in document["programs"]}
+    states = {name: (each["state"], each["numbers"]["state"]) for name, each in found.items()}
+    assert states == {
+        "rate": ("changed", "different"),
+        "normalized": ("changed", "different"),
+        "renamed": ("same", "equal"),
+        "whole": ("same", "not-checked"),
+    }
+    texts = {name: each["numbers"]["text"] for name, each in found.items()}
+    assert texts["rate"].startswith("gradients equal; weights differ for fc/weights")
+    assert texts["normalized"].startswith("gradients differ for fc/weights (fc/weights by a ")
+    assert texts["renamed"].startswith("gradients: 1 variable, at most 0.0 eps apart; weights: 5 ")
+    assert texts["whole"].startswith("whole.py {gpus} feeds its own rows, and two revisions may ")
+
+
+def test_data_that_git_does_not_hold(run: Run, home: Path) -> None:
+    reading = f"rows = open('data/rows.txt').read()\n{OLD}"
+    commit(home, {"train.py": reading, ".gitignore": "data\n"})
+    write(home, {"data/rows.txt": "1"})
+
+    failed = run("diff", "--since", "HEAD", "train.py:build")
+    linked = run("diff", "--since", "HEAD", "--link", "data", "train.py:build")
+
+    assert failed.status == 2
+    assert failed.err.rstrip().endswith(
+        "placement-checks: train.py at HEAD: loading it raised FileNotFoundError: [Errno 2] "
+        "No such file or directory: 'data/rows.txt'; git does not hold data at HEAD; use it from "
+        "the working tree: --link data"
+    )
+    assert linked.status == 0
+
+
+def test_a_revision_that_does_not_import(run: Run, home: Path) -> None:
+    commit(home, {"train.py": "import nothing_of_this_name\n"})
+    write(home, {"train.py": OLD})
+
+    ran = run("diff", "--since", "HEAD", "train.py:build")
+
+    assert ran.status == 2
+    assert ran.err.rstrip().endswith(
+        "placement-checks: train.py at HEAD: loading it raised ModuleNotFoundError: No "
+        "module named 'nothing_of_this_name'; look at train.py:1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("--since", "HEAD", "train.py:build", "train.py:build"),
+            "train.py:build is listed twice with the same arguments and machine; remove one of "
+            "the two entries, or name one program: diff --since REV TARGET",
+        ),
+        (("--since", "HEAD"), "no target is given; name a target such as train.py:build_towers"),
+        (
+            ("--since", "HEAD", "--old", "a.py", "train.py:build", "b.py"),
+            "--old a.py is the old name of one program; name its new target: placement-checks "
+            "diff --since REV --old a.py TARGET",
+        ),
+        (
+            ("--since", "nothing", "train.py:build"),
+            "--since nothing is not a revision of this repository; name a branch, tag or commit, "
+            "such as HEAD~1 or origin/main",
+        ),
+        (
+            ("train.py:build",),
+            "diff compares two targets, and 1 is given; run placement-checks diff OLD NEW, or "
+            "compare with a git revision: --since HEAD",
+        ),
+        (
+            ("--format", "markdown", "a.log", "b.log"),
+            "--format markdown is for a comparison with a git revision; choose one of "
+            "text, json and html, or add --since REV",
+        ),
+        (
+            ("--link", "data", "a.log", "b.log"),
+            "--link is for a git revision, but none is named; add --since REV",
+        ),
+        (
+            ("--since", "HEAD", "--", "--rows=8"),
+            "-- --rows=8 is an argument for a program, but no program is named; name it: "
+            "placement-checks diff --since REV train.py -- --rows=8",
+        ),
+    ],
+)
+def test_wrong_usage(run: Run, home: Path, arguments: tuple[str, ...], message: str) -> None:
+    ran = run("diff", *arguments)
+
+    assert (ran.status, ran.out, ran.err) == (2, "", f"placement-checks: {message}\n")
+
+
+def test_a_directory_that_the_revision_lacks(
+    run: Run, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(home, {"part/train.py": OLD})
+    monkeypatch.chdir(home / "part")
+
+    ran = run("diff", "--since", "HEAD", "train.py:build")
+
+    assert (ran.status, ran.err) == (
+        2,
+        "placement-checks: part does not exist at HEAD; run the command from the top directory of "
+        "the repository\n",
+    )

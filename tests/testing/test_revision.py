@@ -1,0 +1,149 @@
+"""``--placement-since``: the programs of the tests, compared with a git revision."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf  # once, for all runs in this process
+from support.repositories import commit, write
+
+assert tf
+pytestmark = pytest.mark.one_version
+
+TRAIN = """
+import sys
+
+import tensorflow as tf
+
+tf1 = tf.compat.v1
+
+
+def build(num_gpus=2):
+    losses = []
+    with tf.device("/cpu:0"):
+        weights = tf1.get_variable("{scope}/weights", [4, 1], use_resource=True)
+    for i in range(num_gpus):
+        with tf.device(f"/gpu:{on}"), tf.name_scope(f"tower_{{i}}"):
+            x = tf1.placeholder(tf.float32, [None, 4])
+            losses.append(tf.reduce_mean(tf.square(tf.nn.relu(tf.matmul(x, weights)))))
+    with tf.device("/cpu:0"):
+        optimizer = tf1.train.GradientDescentOptimizer(0.1)
+        loss = tf.add_n(losses) / num_gpus
+        train_op = optimizer.minimize(loss, colocate_gradients_with_ops=True)
+    return {{"train_op": train_op, "loss": losses}}
+
+
+if __name__ == "__main__":
+    tf1.disable_eager_execution()
+    step = build(int(sys.argv[1]))
+    with tf1.Session() as session:
+        session.run(tf1.global_variables_initializer())
+        xs = [op.outputs[0] for op in session.graph.get_operations() if op.type == "Placeholder"]
+        session.run(step["train_op"], {{x: [[1, 2, 3, 4]] for x in xs}})
+"""
+TESTS = """
+import placement_checks
+from train import build
+
+
+def test_a_function(place):
+    place(build, gpus=2)
+
+
+def test_a_function_twice():
+    placement_checks.assert_placeable(placement_checks.place("src/train.py:build"))
+
+
+def test_a_whole_program(place):
+    place("src/train.py", args=["{gpus}"])
+
+
+def test_a_closure(place):
+    place(lambda num_gpus: build(num_gpus))
+"""
+OLD = TRAIN.format(scope="fc", on="{i}")
+RENAMED = TRAIN.format(scope="dense", on="{i}")
+MOVED = TRAIN.format(scope="dense", on="0")
+SECTION = "*= placement since HEAD =*"
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester) -> pytest.Pytester:
+    """A repository with a program in ``src`` and its tests."""
+    ini = "[pytest]\npythonpath = src\n"
+    commit(pytester.path, {"src/train.py": OLD, "test_train.py": TESTS, "pytest.ini": ini})
+    return pytester
+
+
+def test_a_refactor_that_moves_nothing(project: pytest.Pytester) -> None:
+    write(project.path, {"src/train.py": RENAMED})
+
+    result = project.runpytest_inprocess("--placement-since=HEAD")
+
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(
+        [
+            SECTION,
+            "not compared: *<lambda>, which no other process can import; name it by a target, "
+            "such as 'train.py:build'",
+            "train:build: nothing has moved: 88 ops as in HEAD",
+            "  1 variable renamed: fc/weights is dense/weights",
+            "src/train.py:build: nothing has moved: 88 ops as in HEAD",
+            "src/train.py: nothing has moved: * ops as in HEAD",
+            "3 programs compared with HEAD (*): 3 same.",
+        ]
+    )
+
+
+def test_a_refactor_that_moves_a_tower_fails_the_run(project: pytest.Pytester) -> None:
+    write(project.path, {"src/train.py": MOVED})
+
+    result = project.runpytest_inprocess("--placement-since=HEAD", "-k", "function")
+
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.assert_outcomes(passed=2, deselected=2)
+    result.stdout.fnmatch_lines(
+        [
+            SECTION,
+            "train:build: 1 moved, 0 new, 0 gone; 88 ops as in HEAD; 2 rules newly broken",
+            "newly broken: no-idle-device, kept at HEAD",
+            "2 programs compared with HEAD (*): 2 changed.",
+        ]
+    )
+
+
+def test_workers_of_xdist_send_their_programs(project: pytest.Pytester) -> None:
+    write(project.path, {"src/train.py": RENAMED})
+
+    result = project.runpytest_subprocess("--placement-since=HEAD", "-n", "1", "-k", "twice")
+
+    assert result.ret == 0
+    result.stdout.fnmatch_lines([SECTION, "1 program compared with HEAD (*): 1 same."])
+
+
+def test_an_unknown_revision_fails_the_run(project: pytest.Pytester) -> None:
+    result = project.runpytest_inprocess("--placement-since=nothing", "-k", "function_twice")
+
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["--since nothing is not a revision of this repository; *"])
+
+
+def test_without_programs_nothing_is_compared(project: pytest.Pytester) -> None:
+    project.makepyfile(test_nothing="def test_nothing(): pass")
+
+    result = project.runpytest_inprocess("--placement-since=HEAD", "test_nothing.py")
+
+    assert result.ret == 0
+    result.stdout.fnmatch_lines([SECTION, "no program to compare"])
+
+
+def test_programs_outside_of_the_repository(
+    project: pytest.Pytester, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "other.py"
+    elsewhere.write_text(OLD)
+    project.makepyfile(f"def test_it(place): place('{elsewhere}:build')")
+
+    result = project.runpytest_inprocess("--placement-since=HEAD", "-k", "test_it")
+
+    assert result.ret == 0
+    result.stdout.fnmatch_lines([f"not compared, outside of the repository: {elsewhere}:build"])
