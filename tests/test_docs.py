@@ -55,7 +55,7 @@ PATH = re.compile(
 ROOMS = "|".join(
     path.parent.name
     for path in (ROOT / "placement_checks").glob("*/__init__.py")
-    if path.parent.name != "tf"  # `tf.function` is TensorFlow's
+    if path.parent.name not in ("tf", "horovod")  # `tf.function` is TensorFlow's
 )
 MODULE = re.compile(rf"`((?:{ROOMS})(?:[./][a-z_0-9]+)+?)(?:\.py)?(?::[\w.]+)?`")
 NOT_OURS = ("core/profiler/internal/advisor", "graph.meta")  # of TensorFlow; a file

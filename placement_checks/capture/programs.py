@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from placement_checks.capture.child_process.parent import expect_capture
+from placement_checks.capture.child_process.ranks import capture_ranks
 from placement_checks.capture.child_process.workers import capture_workers, first_environment
 from placement_checks.capture.eager.errors import EagerOnlyError
 from placement_checks.capture.in_process.builder import build
@@ -184,7 +185,9 @@ class _Builds:
     def load(self, gpus: int) -> CapturedProgram:
         """Build the program for a number of GPUs, or return the earlier build."""
         if gpus not in self._by_gpus:
-            with step(f"building {self._program.name} for {plural(gpus, 'GPU')}"):
+            ranks = self._program.ranks if isinstance(self._program, Script) else 0
+            number = plural(ranks, "rank") if ranks else plural(gpus, "GPU")
+            with step(f"building {self._program.name} for {number}"):
                 program = self._with_loader(self._build(gpus))
                 self._asks |= program.asked_for_gpus
                 _ = program.requested  # raises the errors of the graph
@@ -224,6 +227,8 @@ class _Builds:
             expect_capture(script, 1, environment, if_queried_for=None if is_certain else gpus)
 
     def _capture(self, script: Script, gpus: int) -> CapturedProgram:
+        if script.ranks:
+            return self._capture_ranks(script)
         if self._expects_one_gpu:
             self.expect_one_gpu(script, gpus)
         captured = capture_workers(script, gpus, self._machine)
@@ -235,6 +240,15 @@ class _Builds:
             self._on_one_host = _Builds(self._program, Machine.local())
             self._on_one_host._eager = self._eager
             self._on_one_host._asks = self._asks or captured.asked_for_gpus
+        return captured
+
+    def _capture_ranks(self, script: Script) -> CapturedProgram:
+        captured = capture_ranks(script)
+        if script.ranks > 1:  # for one GPU, the program is built as its only rank
+            assert isinstance(self._program, Script)
+            self._on_one_host = _Builds(replace(self._program, ranks=1), Machine.local())
+            self._on_one_host._eager = self._eager and replace(self._eager, ranks=1)
+            self._on_one_host._asks = True
         return captured
 
     def _with_loader(self, captured: CapturedProgram) -> CapturedProgram:

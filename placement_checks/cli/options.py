@@ -19,6 +19,7 @@ from placement_checks.core.machines import Machine
 from placement_checks.rules.registry import RULES
 from placement_checks.verification import configuration
 from placement_checks.verification.configuration import Settings
+from placement_checks.verification.placing import check_ranks
 from placement_checks.verification.policy import parse_setting, policy_errors
 
 Command = Callable[..., Any]
@@ -86,6 +87,12 @@ _PROGRAM_OPTIONS = (
         multiple=True,
         metavar="NAME=VALUE",
         help="Replace the value that the program's source assigns to NAME.",
+    ),
+    click.option(
+        "--horovod",
+        type=int,
+        metavar="N",
+        help="Run the program as N ranks of Horovod, with one GPU each.",
     ),
     click.option(
         "--limit",
@@ -188,11 +195,14 @@ def _settings(
     *,
     gpus: int | None = None,
     machine: str | None = None,
+    horovod: int | None = None,
     let: Iterable[str] = (),
     sets: Iterable[str] = (),
     **others: Any,
 ) -> Settings:
     """The settings that a call names."""
+    if horovod is not None:
+        check_ranks(horovod, gpus=gpus, machine=machine)
     if gpus is not None and machine is not None and machine.strip() != TF_CONFIG:
         raise UsageError(
             "--gpus and --machine", "are mutually exclusive", "give one of them", is_predicate=True
@@ -215,4 +225,6 @@ def _settings(
                 f"--let {pair}", "is not of the form NAME=VALUE", fix, is_predicate=True
             )
         overrides[name] = value
-    return Settings(gpus=gpus, machine=machine, policy=policy, let=overrides, **others)
+    return Settings(
+        gpus=gpus, machine=machine, horovod=horovod, policy=policy, let=overrides, **others
+    )

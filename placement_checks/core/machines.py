@@ -28,6 +28,7 @@ from placement_checks.core import cluster_spec
 from placement_checks.core.cluster_spec import TF_CONFIG
 from placement_checks.core.devices import MAX_GPUS, Device, checked_gpus, local_gpus
 from placement_checks.core.errors import InputError, UsageError
+from placement_checks.core.ranks import JOB
 from placement_checks.util.text import close_matches, join_and, nearest
 
 MAX_TASKS = 10_000
@@ -217,6 +218,12 @@ class Machine:
     def local(gpus: int = 2, *, cpus: int = 1) -> Machine:
         """One host with ``cpus`` CPU devices and ``gpus`` GPUs."""
         return Machine((Task("localhost", 0, devices_of(cpus, gpus)),))
+
+    @staticmethod
+    def of_ranks(ranks: int) -> Machine:
+        """The processes of a Horovod program, with one GPU each."""
+        tasks = (Task(JOB, index, devices_of(1, 1)) for index in range(ranks))
+        return Machine(tuple(tasks)) if ranks > 1 else Machine.local(1)
 
     @staticmethod
     def parse(text: str, gpus: int = 2) -> Machine:

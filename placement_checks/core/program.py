@@ -17,6 +17,7 @@ from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Placement
+from placement_checks.core.ranks import RankRecord
 from placement_checks.core.target import NONE, Arguments, Script, Target
 from placement_checks.util.text import did_you_mean, join_and, printable
 
@@ -354,6 +355,7 @@ class CapturedProgram:
         asked_for_gpus: whether the program asked for the number of GPUs.
         server: the server that the program created as a task of a cluster; None without one.
         is_worker: whether its strategy covers several such tasks.
+        rank: what the program did as one rank of a Horovod program; None for any other program.
         on_one_host: a program of several workers, rebuilt for one host with all their GPUs, so
             that it can run; None for any other program.
         loader: builds the same program for one GPU.
@@ -374,6 +376,7 @@ class CapturedProgram:
     asked_for_gpus: bool = False
     server: RecordedServer | None = None
     is_worker: bool = False
+    rank: RankRecord | None = None
     on_one_host: CapturedProgram | None = None
     loader: Loader | Missing = _NO_LOADER
 
@@ -400,6 +403,8 @@ class CapturedProgram:
     @property
     def machine(self) -> Machine | None:
         """The cluster of the server that the program created; None without a cluster."""
+        if self.rank is not None:
+            return Machine.of_ranks(self.rank.rank.size)
         if self.server is None or self.server.is_alone:
             return None
         machine = Machine.of_cluster(self.server.cluster, self.gpus)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from placement_checks.core.devices import Device
+from placement_checks.core.ranks import RankRecord
 
 
 class Copy(NamedTuple):
@@ -33,6 +34,7 @@ class Strategy:
         copies: the copies of variables by name, including the first replica's.
         outside: the names of variables that were created outside of the strategy's scope.
         in_sync: the number of replicas in all processes; 0 for ``len(replicas)``.
+        ranks: the records of the ranks of a Horovod program, which have one replica each.
         made_in_step: the names of variables that the first call of the step creates, with initial
             values that TensorFlow cannot compute before the step.
     """
@@ -43,6 +45,7 @@ class Strategy:
     outside: Sequence[str] = field(default=(), repr=False)
     in_sync: int = 0
     made_in_step: Sequence[str] = field(default=(), repr=False)
+    ranks: Sequence[RankRecord] = field(default=(), repr=False)
 
     def device_of(self, variable: str) -> Device | None:
         """The device for a replica's copy of a variable; None for a shared variable."""
@@ -63,6 +66,15 @@ class Strategy:
     def is_of_workers(self) -> bool:
         """Whether the replicas are in several processes."""
         return len({device.task_device for device in self.replicas}) > 1
+
+    def default_gpu(self, requested: Device) -> Device | None:
+        """The GPU of an op that requests no device in its process; None if it is unknown.
+
+        A rank of a Horovod program has one GPU, so its ops need not request it.
+        """
+        if not self.ranks or requested.type is not None or requested.task is None:
+            return None
+        return next((each for each in self.replicas if each.matches(requested)), None)
 
     @property
     def gpus(self) -> int:

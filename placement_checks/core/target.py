@@ -150,6 +150,7 @@ class Script:
         limit: the time limit for the first training step, in seconds.
         eager: whether the target is a function that runs eagerly and builds no graph.
         tree: the copy of the repository whose code is run; None for the working tree.
+        ranks: the number of processes of a Horovod program; 0 for any other program.
     """
 
     target: Target
@@ -159,6 +160,7 @@ class Script:
     limit: float = DEFAULT_LIMIT
     eager: bool = False
     tree: SourceTree | None = None
+    ranks: int = 0
 
     @property
     def name(self) -> str:

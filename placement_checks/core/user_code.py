@@ -147,9 +147,18 @@ def _failed(
     return InputError(
         object,
         message,
-        f"look at {relative_path(places[-1][0])}:{places[-1][1]}" if places else fix,
+        _hint(error)
+        or (f"look at {relative_path(places[-1][0])}:{places[-1][1]}" if places else fix),
         details="".join(lines).rstrip(),
     )
+
+
+def _hint(error: BaseException) -> str:
+    """The fix for an error that an option avoids; ``""`` for other errors."""
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    if missing == "horovod":
+        return "pass --horovod 2, to run it as 2 ranks: Horovod need not be installed"
+    return ""
 
 
 def _what_happened(error: Exception | SystemExit) -> str:

@@ -23,6 +23,7 @@ from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing, NotApplicable
 from placement_checks.core.placement import Frame, Op, Placement
 from placement_checks.core.results import Finding, Kind, PathStep, State, Verdict
+from placement_checks.core.strategies import Strategy
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import unique_lines
 from placement_checks.util.text import listed
@@ -33,9 +34,14 @@ AVERAGE = (
 )
 REUSE = "with tf.compat.v1.variable_scope(tf.compat.v1.get_variable_scope(), reuse=i > 0):"
 # For programs with a strategy, in the function that runs in each replica.
-ADD_UP = (
+_ADD_UP = (
     "add up the gradients of all replicas first, as optimizer.apply_gradients does, or "
     "tf.distribute.get_replica_context().all_reduce('SUM', gradients)"
+)
+_AVERAGE_RANKS = (
+    "average the gradients of all ranks first: compute them with hvd.DistributedOptimizer "
+    "(minimize or compute_gradients) or with hvd.DistributedGradientTape, or call "
+    "hvd.allreduce(gradient) before they are applied"
 )
 NUMBERED_NAME = re.compile(r"(.*?)[_:-]?(\d+)")  # tower_0, gpu:1, conv2
 _T = TypeVar("_T")
@@ -197,6 +203,11 @@ def devices_text(names: Iterable[str]) -> str:
 def is_on(device: Device, names: Iterable[str]) -> bool:
     """Return whether a device matches a name, such as /cpu:0, or one of several."""
     return any(device.matches(Device.parse(name)) for name in names)
+
+
+def add_up(strategy: Strategy) -> str:
+    """The fix for an update that does not take the gradients of all replicas."""
+    return _AVERAGE_RANKS if strategy.ranks else _ADD_UP
 
 
 def requested_device(op: Op) -> str:

@@ -98,6 +98,7 @@ def resolve(
     let: Mapping[str, str] = MappingProxyType({}),
     limit: float | None = None,
     tree: SourceTree | None = None,
+    ranks: int = 0,
 ) -> Loadable:
     """Parse a target of any type, for `capture.programs.load`.
 
@@ -112,6 +113,7 @@ def resolve(
         limit: the number of seconds after which the program is ended if it has not reached its
             first training step.
         tree: the copy of the repository whose code is run; None for the working tree.
+        ranks: the number of processes of a Horovod program; 0 for any other program.
 
     Raises:
         UsageError: one of the other arguments is given, but the target is no code in a file or
@@ -120,7 +122,7 @@ def resolve(
     """
     if isinstance(target, str | Path):
         target = parse_target(target)
-    wants_process = bool(args or v1 or let or limit is not None or tree)
+    wants_process = bool(args or v1 or let or limit is not None or tree or ranks)
     if isinstance(target, Target) and target.is_code:
         if let and target.kind == "function":
             raise UsageError(
@@ -132,7 +134,7 @@ def resolve(
         if target.kind == "program" or wants_process:
             pairs = tuple(sorted(let.items()))
             seconds = DEFAULT_LIMIT if limit is None else limit
-            return Script(target, tuple(args), v1, pairs, seconds, tree=tree)
+            return Script(target, tuple(args), v1, pairs, seconds, tree=tree, ranks=ranks)
         return target
     if wants_process:
         name = target.name if isinstance(target, Target) else str(target)

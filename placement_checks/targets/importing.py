@@ -21,8 +21,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from placement_checks.core.errors import InputError, MissingTargetError
-from placement_checks.core.program import Program
+from placement_checks.core.errors import InputError, MissingTargetError, UsageError
+from placement_checks.core.program import Program, TargetLike
 from placement_checks.core.target import Script, Target
 from placement_checks.core.user_code import is_user_file, users_code
 from placement_checks.targets.forms import no_module_error
@@ -89,6 +89,36 @@ def script_from_function(program: Program, error: InputError) -> Script:
             "target: 'train.py:main(depth=50)'",
         )
     return Script(target, eager=True)
+
+
+def target_of_function(function: TargetLike) -> Target:
+    """Return the target that names a function, for a program that runs as several processes.
+
+    Raises:
+        InputError: another process cannot import the function.
+        UsageError: it is no function.
+    """
+    program = function if isinstance(function, Program) else None
+    if program is None and not callable(function):
+        raise UsageError(
+            f"horovod for {function!r:.60}",
+            "is for a program in a file or module",
+            "name the program by a string such as 'train.py', or pass its function",
+            is_predicate=True,
+        )
+    if program is not None and program.target is not None:
+        return program.target
+    build = program.build if program else function
+    target = importable_target(inspect.unwrap(build))  # type: ignore[arg-type]
+    if target is None:
+        raise InputError(
+            getattr(build, "__qualname__", str(build)),
+            "runs as several ranks, each in a process of its own, which can only load a function "
+            "at the top level of a file",
+            "name the function by a target: 'train.py:main(depth=50)'",
+            is_predicate=True,
+        )
+    return target
 
 
 def importable_target(function: Any) -> Target | None:

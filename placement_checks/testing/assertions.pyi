@@ -101,7 +101,7 @@ def assert_replicas_in_sync(
     evidence: Evidence | Placement,
     allow: str | Sequence[str] | None = None,
 ) -> None:
-    """All copies of a variable that a strategy keeps take the same update."""
+    """All copies of a variable that replicas keep start equal and take the same update."""
 
 def assert_aggregated_before_clipped(
     evidence: Evidence | Placement,

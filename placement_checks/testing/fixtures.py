@@ -25,7 +25,8 @@ def place(request: pytest.FixtureRequest) -> Place:
     The argument is a builder, a function that trains, a ``tf.Graph``, the value that
     ``with watch()`` yields, a target such as ``train.py:build_towers``, the path of a saved graph,
     or a whole program, ``train.py``, with its ``args``. Keywords are ``gpus`` (default 2),
-    ``machine`` (a `Machine` or its text form) and ``soft``. With ``reference``, the program for
+    ``machine`` (a `Machine` or its text form) and ``soft``, or ``horovod``, the number of ranks of
+    a Horovod program. With ``reference``, the program for
     one GPU, and ``batch``, both programs run, for the rules on numbers. The call returns
     `Evidence` for the ``assert_*`` functions.
 
@@ -55,6 +56,8 @@ def place(request: pytest.FixtureRequest) -> Place:
     def call(target: Any, **keywords: Any) -> Evidence:
         __tracebackhide__ = True
         options = {**defaults, **markers.resolve_machine(keywords)}
+        if keywords.get("horovod"):  # the ranks are the machine
+            options["machine"] = keywords.get("machine")
         reference, batch = options.pop("reference", None), options.pop("batch", None)
         if reference is None and batch is not None:
             raise UsageError(
@@ -143,5 +146,6 @@ class Place(Protocol):
         v1: bool = ...,
         let: Mapping[str, str] = ...,
         limit: float | None = ...,
+        horovod: int = ...,
     ) -> Evidence:
         """Place a program or graph; see the fixture."""

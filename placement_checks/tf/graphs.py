@@ -57,3 +57,10 @@ def options_buffer(options: Any) -> Iterator[Any]:
         yield buffer
     finally:
         existing(module, "TF_DeleteBuffer")(buffer)
+
+
+def set_text_attribute(op: Any, name: str, text: str) -> None:
+    """Set an attribute of an op that its definition lacks; the name begins with ``_``."""
+    from tensorflow.core.framework.attr_value_pb2 import AttrValue
+
+    existing(op, "_set_attr")(name, AttrValue(s=text.encode()))

@@ -67,6 +67,7 @@ class Settings:
         v1: whether the program runs with the API of TensorFlow 1.
         let: replaced values in the source of the program, by name.
         limit: the longest time until the first training step, in seconds.
+        horovod: the number of ranks of a Horovod program.
     """
 
     gpus: int | None = None
@@ -81,13 +82,15 @@ class Settings:
     v1: Annotated[bool | None, "true or false"] = None
     let: Annotated[Mapping[str, Any], "a table of names and values"] = field(default_factory=dict)
     limit: Annotated[float | None, "a number of seconds"] = None
+    horovod: Annotated[int | None, "a number of ranks"] = None
 
     def defaulting_to(self, outer: Settings) -> Settings:
         """These settings, completed by ``outer``; ``let`` and ``policy`` are merged by key."""
         values = dict(vars(outer))
         values |= {name: own for name, own in vars(self).items() if own not in (None, "", (), {})}
-        if self.gpus is not None or self.machine is not None:
-            values |= {"gpus": self.gpus, "machine": self.machine}  # either replaces both
+        if any(value is not None for value in (self.gpus, self.machine, self.horovod)):
+            # Any of them replaces all.
+            values |= {"gpus": self.gpus, "machine": self.machine, "horovod": self.horovod}
         values["let"] = {**outer.let, **self.let}
         values["policy"] = {
             rule: {**outer.policy.get(rule, {}), **self.policy.get(rule, {})}
@@ -111,8 +114,15 @@ class Settings:
             InputError: the target is a placement log.
         """
         let = {name: str(value) for name, value in self.let.items()}
-        v1, limit = bool(self.v1), self.limit
-        return resolve(target, self.args, v1=v1, let=let, limit=limit, tree=tree)
+        return resolve(
+            target,
+            self.args,
+            v1=bool(self.v1),
+            let=let,
+            limit=self.limit,
+            tree=tree,
+            ranks=self.horovod or 0,
+        )
 
     def resolve_reference(self) -> Loadable | None:
         """The program for one GPU; a whole program has its own arguments.

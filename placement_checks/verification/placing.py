@@ -18,11 +18,9 @@ from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import INITIALIZATION_TESTS, NO_OP, VARIABLE_READS
 from placement_checks.core.placement import Placement
-from placement_checks.core.program import (
-    CapturedProgram,
-    Loadable,
-    TargetLike,
-)
+from placement_checks.core.program import CapturedProgram, Loadable, TargetLike
+from placement_checks.core.ranks import MAX_RANKS
+from placement_checks.core.target import Script, Target
 from placement_checks.util.progress import step
 from placement_checks.util.resources import gc_paused
 
@@ -40,6 +38,7 @@ def place(
     v1: bool = False,
     let: Mapping[str, str] = MappingProxyType({}),
     limit: float | None = None,
+    horovod: int = 0,
 ) -> Evidence:
     """Build a program or read a graph, and let the placer assign a device to each op.
 
@@ -63,6 +62,8 @@ def place(
         v1: whether the program runs with the API of TensorFlow 1.
         let: values that replace assignments in the source, such as ``{"NUM_GPUS": "{gpus}"}``.
         limit: the longest time until the first training step, in seconds; 300 by default.
+        horovod: the number of ranks of a Horovod program, which have one GPU each. ``gpus`` and
+            ``machine`` are then not used.
 
     Raises:
         UsageError: the target or machine is invalid, or ``gpus`` is below 1 or above 256.
@@ -70,10 +71,38 @@ def place(
         PlacerError: the placer process died or hung.
     """
     from placement_checks.targets.forms import resolve
+    from placement_checks.targets.importing import target_of_function
 
-    program = resolve(target, args, v1=v1, let=let, limit=limit)
+    if horovod:
+        check_ranks(horovod, gpus=None, machine=machine)
+    if horovod and not isinstance(target, str | Path | Target):
+        target = target_of_function(target)
+    program = resolve(target, args, v1=v1, let=let, limit=limit, ranks=horovod)
     requested = request(program, gpus=gpus, machine=machine, soft=soft, for_one_gpu=True)
     return requested.placed(devices)
+
+
+def check_ranks(ranks: int, *, gpus: int | None, machine: object) -> None:
+    """Check a number of ranks, and that nothing else describes the machine.
+
+    Raises:
+        UsageError: the number is not from 2 to 256, or ``gpus`` or ``machine`` is given.
+    """
+    if isinstance(ranks, bool) or not isinstance(ranks, int) or not 2 <= ranks <= MAX_RANKS:
+        raise UsageError(
+            f"horovod={ranks!r:.60}",
+            f"is not a number of ranks from 2 to {MAX_RANKS}",
+            "give one, such as horovod=2: a single rank has nothing to agree on with others",
+            is_predicate=True,
+        )
+    for name, value in (("gpus", gpus), ("machine", machine)):
+        if value is not None:
+            raise UsageError(
+                f"{name} and horovod",
+                "are mutually exclusive",
+                f"remove {name}: each of the {ranks} ranks has one GPU",
+                is_predicate=True,
+            )
 
 
 @dataclass(frozen=True)
@@ -134,6 +163,8 @@ def request(
             is_predicate=True,
         )
     _start_placer()
+    if isinstance(program, Script) and program.ranks:
+        machine = Machine.of_ranks(program.ranks)
     if machine is not None:
         gpus = machine.towers
     from placement_checks.capture.programs import load  # imports TensorFlow

@@ -21,6 +21,14 @@ TABLES = {"core/op_types.py", "graph/graph_def.py", "run/graph_rewrites.py"}
 WORDS = {
     ("__init__.py", "Log"),  # classes of the package
     ("__init__.py", "Variable"),
+    ("capture/child_process/ranks.py", "Min"),  # reductions of Horovod
+    ("core/ranks.py", "Sum"),
+    ("horovod/collectives.py", "Max"),
+    ("horovod/collectives.py", "Min"),
+    ("horovod/keras.py", "Sum"),
+    ("horovod/tensorflow.py", "Max"),
+    ("horovod/tensorflow.py", "Min"),
+    ("horovod/tensorflow.py", "Sum"),
     ("logs/__init__.py", "Log"),
     ("run/feeding/batches.py", "BatchFunction"),  # a type of ours
     ("testing/assertion_factory.py", "Batch"),  # annotations

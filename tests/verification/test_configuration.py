@@ -17,7 +17,9 @@ from placement_checks.targets.forms import parse_target
 from placement_checks.verification.configuration import Config, Settings, load
 
 AT = "tool.placement_checks"
-FIELDS = "gpus, machine, soft, rules, without, policy, reference, batch, args, v1, let, limit"
+FIELDS = (
+    "gpus, machine, soft, rules, without, policy, reference, batch, args, v1, let, limit, horovod"
+)
 
 
 @pytest.fixture

@@ -267,6 +267,9 @@ def serving_sites(graph: GraphAnalysis, by_loss: TowersByLoss | None) -> Sequenc
     flow, ops, backward = graph.flow, graph.placement.by_number, graph.backward.ops
     requests = {op.requested for op in ops}
     requested = {request: Site(requested_gpu(request)) for request in requests if request.is_gpu}
+    if (strategy := graph.placement.strategy) is not None:
+        defaults = {request: strategy.default_gpu(request) for request in requests}
+        requested |= {request: Site(gpu) for request, gpu in defaults.items() if gpu is not None}
     sites = [requested.get(op.requested) for op in ops]
     unsure = {
         number

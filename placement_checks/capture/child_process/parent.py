@@ -109,7 +109,7 @@ class _Task(NamedTuple):
     @classmethod
     def now(cls, script: Script, gpus: int, variables: Mapping[str, str]) -> Self:
         """The capture in the present state of this process."""
-        path = tuple(sys.path) if script.eager else ()
+        path = tuple(sys.path) if script.eager or script.ranks else ()
         inherited = frozenset(os.environ.items())
         return cls(script, gpus, tuple(variables.items()), inherited, str(Path.cwd()), path)
 

@@ -23,11 +23,13 @@ from typing import Any, BinaryIO, NoReturn
 from placement_checks.capture.child_process.file_guard import guard_files
 from placement_checks.capture.child_process.held_effects import HeldEffects
 from placement_checks.capture.child_process.notes import session_notes, version_1_notes
+from placement_checks.capture.child_process.ranks import as_rank
 from placement_checks.capture.child_process.request import CaptureRequest, send_and_exit
 from placement_checks.capture.child_process.servers import record_servers
 from placement_checks.capture.child_process.source_edits import SourceValues
 from placement_checks.capture.child_process.source_errors import explain_outdated
 from placement_checks.capture.child_process.source_tree import check_imports
+from placement_checks.capture.eager.calls import CallWatch
 from placement_checks.capture.eager.errors import explain_refusals, no_traced_step_error
 from placement_checks.capture.in_process.builder import (
     BuildRecorder,
@@ -46,6 +48,7 @@ from placement_checks.core.user_code import users_code, users_line
 from placement_checks.graph.details import RecordedDetails
 from placement_checks.graph.reading import GraphSource
 from placement_checks.graph.train_step import trainable_variables
+from placement_checks.horovod.activate import RankWatch, stand_in_for_horovod
 from placement_checks.targets.importing import import_program
 from placement_checks.tf1.activate import as_tensorflow_1
 from placement_checks.tf1.lazy_modules import UsedNames
@@ -147,6 +150,7 @@ class CapturedRun:
         self._building: BuildRecorder | None = None
         self._servers: Sequence[RecordedServer] = ()
         self._version_1: UsedNames | None = None
+        self._rank: RankWatch | None = None
         self._values = SourceValues(dict(self._script.let))
 
     def run(self) -> CapturedProgram:
@@ -165,6 +169,8 @@ class CapturedRun:
             self._files.enter_context(self._effects.held())
         with self._surroundings as surroundings:
             self._servers = surroundings.enter_context(record_servers())
+            if self._script.ranks:
+                self._rank = surroundings.enter_context(stand_in_for_horovod())
             if self._script.v1:
                 self._version_1 = surroundings.enter_context(as_tensorflow_1())
             is_function = self._script.target.kind == "function"
@@ -238,13 +244,18 @@ class CapturedRun:
             self._surroundings.close()
             os.chdir(self._directory)
             self._values.check()
-            answer: object = self._record(building.trained(), session_notes(building.watch))
+            answer: object = self._record(
+                building.trained(), session_notes(building.watch), building.calls
+            )
         except BaseException as fault:
             answer = as_error(self._script.target.name, fault)
         send_and_exit(answer, self._answers)
 
     def _record(
-        self, built: CapturedProgram, session_notes: Iterable[str] = ()
+        self,
+        built: CapturedProgram,
+        session_notes: Iterable[str] = (),
+        calls: CallWatch | None = None,
     ) -> CapturedProgram:
         if self._script.tree is not None:
             check_imports(self._script.target.name, self._script.tree)
@@ -252,7 +263,10 @@ class CapturedRun:
         if self._version_1 is not None:
             notes += version_1_notes(self._version_1, built.graph_def.node)
         server = built.server or (self._servers[-1] if self._servers else None)
-        return without_live_objects(replace(built, notes=notes, server=server))
+        built = replace(built, notes=notes, server=server)
+        if self._rank is not None:
+            built = as_rank(built, self._rank, calls)
+        return without_live_objects(built)
 
     def _start_clock(self, seconds: float) -> None:
         began = time.monotonic()

@@ -30,9 +30,14 @@ from placement_checks.core.cluster_spec import (
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import InputError
 from placement_checks.core.machines import Machine
-from placement_checks.core.op_types import PLACEHOLDER, VARIABLE_HANDLE
+from placement_checks.core.op_types import NO_OP, PLACEHOLDER, VARIABLE_HANDLE
 from placement_checks.core.placement import StepOps, producer_of
-from placement_checks.core.program import CapturedProgram, InitialState
+from placement_checks.core.program import (
+    AppliedGradient,
+    CapturedProgram,
+    Gradient,
+    InitialState,
+)
 from placement_checks.core.strategies import Copy, Strategy
 from placement_checks.core.target import Script
 from placement_checks.graph.details import OpDetails, RecordedDetails
@@ -173,20 +178,32 @@ def _join(workers: Sequence[CapturedProgram], *, on_one_host: bool = False) -> C
         graph_def.node.extend(part.graph_def.node)
         graph_def.library.function.extend(part.graph_def.library.function)
     recorded = {op: known for part in parts for op, known in part.recorded()}
-    strategy = _strategy(parts)
+    strategy, step_ops = _strategy(parts), _step_ops(parts)
+    if first.turns == 1:
+        step_ops = _as_one_step(step_ops, graph_def)
+    noun = "rank" if first.rank else "worker"
     return replace(
         first,
         gpus=len(strategy.replicas) if on_one_host and strategy else first.gpus,
         source=replace(
             _source(first),
             details=RecordedDetails(graph_def, recorded),
-            step_ops=_step_ops(parts),
+            step_ops=step_ops,
             strategy=strategy,
         ),
         initial=_initial(parts),
+        applied=[applied for part in parts for applied in part.applied()],
         fed={part.name(name): fed for part in parts for name, fed in part.worker.fed.items()},
-        notes=[f"{plural(len(workers), 'worker')}, each {first.notes[0]}", *first.notes[1:]],
+        notes=[", each ".join([plural(len(workers), noun), *first.notes[:1]]), *first.notes[1:]],
     )
+
+
+def _as_one_step(step_ops: StepOps, graph_def: Any) -> StepOps:
+    """Add an op that runs the steps of all workers, because none can run alone."""
+    name = free_name("step_of_all_workers", {node.name for node in graph_def.node})
+    ops = dict.fromkeys(map(producer_of, step_ops.train_op))
+    graph_def.node.add(name=name, op=NO_OP, input=[f"^{op}" for op in ops])
+    return step_ops._replace(train_op=(name,))
 
 
 @dataclass(frozen=True)
@@ -228,6 +245,14 @@ class _Part:
         """The number of GPUs of its replicas."""
         return self.source.strategy.gpus if self.source.strategy else 0
 
+    def applied(self) -> Iterator[AppliedGradient]:
+        """The gradients that its optimizers received, with the names of the joint graph."""
+        for each in self.worker.applied:
+            gradient = each.gradient and Gradient(
+                *(tensor and self.name(tensor) for tensor in each.gradient)
+            )
+            yield each._replace(gradient=gradient, variable=self.name(each.variable))
+
     def recorded(self) -> Iterator[tuple[str, OpDetails]]:
         """The details of its ops, with the names of the joint graph."""
         details = self.source.details
@@ -248,6 +273,14 @@ class _Part:
             return replace(own, index=(own.index or 0) + self.before) if own.is_gpu else own
         assert self.worker.server is not None
         return own.over(Device(self.worker.server.job, task=self.worker.server.task))
+
+    def _default(self, node: Any) -> Device:
+        """The device of an op. On one host, an op of a rank without a device needs the GPU."""
+        own = Device.parse(node.device)
+        is_free = self.before is not None and self.worker.rank is not None
+        if is_free and own.type is None and "_class" not in node.attr:
+            return Device(type="GPU", index=0)
+        return own
 
     @cached_property
     def scopes(self) -> frozenset[str]:
@@ -271,7 +304,7 @@ class _Part:
         for node in graph_def.node:
             node.name = ops[node.name]
             node.input[:] = self.names(node.input)
-            node.device = str(self.device(Device.parse(node.device)))
+            node.device = str(self.device(self._default(node)))
             rename_colocation(node, ops)
             if node.op == VARIABLE_HANDLE:
                 node.attr["shared_name"].s = node.name.encode()
@@ -301,7 +334,7 @@ def _step_ops(parts: Sequence[_Part]) -> StepOps:
             taken[part.variable(variable)] += part.names(ops)
     joined: dict[str, Any] = {
         field: [n for part in parts for n in part.names(getattr(part.source.step_ops, field))]
-        for field in ("train_op", "losses", "objectives")
+        for field in ("train_op", "losses", "objectives", "train_ops", "update_ops", "counters")
     }
     return parts[0].source.step_ops._replace(
         **joined,
@@ -334,7 +367,12 @@ def _strategy(parts: Sequence[_Part]) -> Strategy | None:
             copies[part.name(name)] = Copy(part.variable(copy.of), replica, copy.in_sync)
         replicas += map(part.device, strategy.replicas)
     first = parts[0].source.strategy
-    return first and replace(first, replicas=replicas, copies=copies)
+    ranks = [
+        rank
+        for part in parts
+        for rank in (part.source.strategy.ranks if part.source.strategy else ())
+    ]
+    return first and replace(first, replicas=replicas, copies=copies, ranks=ranks)
 
 
 def _initial(parts: Sequence[_Part]) -> InitialState:
@@ -342,6 +380,9 @@ def _initial(parts: Sequence[_Part]) -> InitialState:
     values: dict[str, Any] = {}
     mirrors: dict[str, str] = {}
     unsynchronized: set[str] = set()
+    initializers: dict[str, str] = {}
+    local: dict[str, str] = {}
+    tables: list[str] = []
     for part in parts:
         initial = part.worker.initial
         unsynchronized.update(part.names(initial.unsynchronized))
@@ -352,4 +393,17 @@ def _initial(parts: Sequence[_Part]) -> InitialState:
             if part.prefix and name in part.copies:
                 mirrors.setdefault(part.name(name), name)
             values[part.name(name)] = values.get(mirrors.get(part.name(name), ""), value)
-    return InitialState(values=values, mirrors=mirrors, unsynchronized=frozenset(unsynchronized))
+        for kind, operations in (
+            (initializers, initial.initializers),
+            (local, initial.local_initializers),
+        ):
+            kind.update({part.name(name): part.name(op) for name, op in operations.items()})
+        tables += part.names(initial.tables)
+    return InitialState(
+        initializers,
+        local,
+        values,
+        tables,
+        mirrors,
+        frozenset(unsynchronized),
+    )

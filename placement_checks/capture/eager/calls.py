@@ -85,6 +85,8 @@ class CallWatch:
         eager_gradients: the number of times that gradients were taken outside of functions.
         in_graph: whether the program called a traced function, or took gradients with a tape,
             while a graph was built.
+        repeated: whether the program called a step again, after everything that follows its first
+            call.
     """
 
     def __init__(
@@ -97,6 +99,7 @@ class CallWatch:
         self.others: dict[str, None] = {}
         self.eager_gradients = 0
         self.in_graph = False
+        self.repeated = False
         self._notes = notes
         self._strategies = strategies
         self._on_last_step = on_last_step
@@ -201,6 +204,7 @@ class CallWatch:
                 SeenCall(function, list(inputs), list(captured), users_line(stack), method)
             )
         self._skipped_steps += 1
+        self.repeated |= not is_new
         # Zeros can replace arrays, but not iterators and optionals.
         has_array_results = not any(
             isinstance(each, tf.Tensor) and each.dtype in (tf.resource, tf.variant)

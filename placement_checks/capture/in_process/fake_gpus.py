@@ -21,7 +21,7 @@ import os
 import shlex
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -41,6 +41,20 @@ _LIBRARIES = ("tensorflow", "keras", "tf_keras", "placement_checks")
 _DETAILS = {"device_name": "NVIDIA GPU", "compute_capability": (9, 0)}
 
 
+_visible: list[Sequence[int]] = []  # the arguments of ``set_visible_devices``
+
+
+def visible_gpus() -> Sequence[int] | None:
+    """The indices of the fake GPUs that the program made visible; None if it named none.
+
+    ``set_visible_devices`` counts, and else ``CUDA_VISIBLE_DEVICES``.
+    """
+    if _visible:
+        return _visible[-1]
+    named = [each.strip() for each in os.environ.get(_VISIBLE, "").split(",") if each.strip()]
+    return [int(each) for each in named] if named and all(map(str.isdigit, named)) else None
+
+
 @contextlib.contextmanager
 def fake_gpu_count(gpus: int) -> Iterator[set[str]]:
     """Make the program in this block find a number of GPUs, instead of the GPUs of this machine.
@@ -56,6 +70,7 @@ def fake_gpu_count(gpus: int) -> Iterator[set[str]]:
     """
     queries: set[str] = set()
     visible = os.environ.get(_VISIBLE)
+    _visible.clear()
     try:
         with (
             all_patched(_context_methods(gpus, queries)),
@@ -165,6 +180,9 @@ def _answer_for_gpus(answer: Callable[..., Any]) -> patching.Around:
 def _set_visible(original: Callable[..., Any]) -> Callable[..., None]:
     def set_visible_devices(self: Any, devices: Any, device_type: str | None = None) -> None:
         given = devices if isinstance(devices, list) else [devices]
+        if device_type in (None, _GPU):
+            gpus = (each.name for each in given if each.device_type == _GPU)
+            _visible.append([int(name.rpartition(":")[2]) for name in gpus])
         others = [each for each in given if each.device_type != _GPU]
         if device_type not in (None, _GPU):
             original(self, given, device_type)

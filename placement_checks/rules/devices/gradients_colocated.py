@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.discovery import requested_gpu
+from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import CAST, NO_COMPUTATION, SHAPES, VARIABLES
 from placement_checks.core.placement import Op, Placement
@@ -56,6 +57,8 @@ class GradientsColocated(Rule):
             ):
                 continue
             judged += 1
+            if _is_left_to_placer(placement, op.requested):
+                continue
             if (
                 op.assigned != forward_op.assigned
                 and forward_op.assigned.is_gpu
@@ -73,6 +76,15 @@ class GradientsColocated(Rule):
         if findings and (mixed := Need.LOSSES_APART.missing(evidence)) is not None:
             return self.without(mixed)
         return self.verdict(findings, plural(judged, "backward op"))
+
+
+def _is_left_to_placer(placement: Placement, requested: Device) -> bool:
+    """Whether an op of a rank requests no device.
+
+    The placer then keeps small ops next to their inputs, as in a program for one GPU.
+    """
+    strategy = placement.strategy
+    return strategy is not None and strategy.default_gpu(requested) is not None
 
 
 def _is_on_own_tower(placement: Placement, number: int, forward: int) -> bool:

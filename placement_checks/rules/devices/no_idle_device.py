@@ -14,6 +14,7 @@ from placement_checks.core.op_types import NO_COMPUTATION
 from placement_checks.core.placement import TRAINABLE, Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, about
+from placement_checks.rules.ranks import shared_gpus
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import join_and, plural
 
@@ -37,6 +38,9 @@ class NoIdleDevice(Rule):
     job, such as ps, and the ops on GPUs name one task of their job, the GPUs of its other tasks
     belong to other graphs and are not judged. If the ops do not name a task, they all go to the
     first one, which is a finding.
+
+    The ranks of a Horovod program each see all GPUs of their host. If several ranks select the
+    same GPU, or none selects one, they compute on one GPU in turn, and others are idle.
 
     `allow` lists the GPUs that may do nothing, or only hold variables; a partial name such as
     /job:evaluator matches any device of the job.
@@ -72,6 +76,8 @@ class NoIdleDevice(Rule):
         gpus = [gpu for gpu in required if gpu.task_device in own.get(gpu.job, [gpu.task_device])]
         idle = [gpu for gpu in gpus if not work[gpu]]
         findings = list(_findings(placement, idle, gpus, work))
+        if placement.strategy is not None and placement.strategy.ranks:
+            findings += shared_gpus(placement.strategy)
         if not findings and placement.requested:
             serving = gpus_without_loss(placement, evidence.single_gpu or None, gpus)
             findings = list(_findings(placement, serving, gpus, work, are_serving=True))

@@ -62,6 +62,8 @@ class TowersOverlap(Rule):
             return self.verdict([finding])
         if (missing := Need.TWO_TOWERS.missing(evidence)) is not None:
             return self.without(missing)
+        if placement.strategy is not None and placement.strategy.is_of_workers:
+            return self.not_checked("the run has the towers of all processes on one host")
         towers = analyze(placement).towers
         groups = [tower.devices for tower in towers]
         if len(set(groups)) < len(groups):

@@ -15,6 +15,7 @@ from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.strategies import Strategy
 from placement_checks.rules.base import Rule, about, matches_any, unless_allowed
 from placement_checks.rules.gradient_mistakes import MistakeLocation
+from placement_checks.rules.ranks import scaled_constant
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import frames_up_to
 from placement_checks.util.text import plural
@@ -52,6 +53,9 @@ class WeightsEqual(Rule):
     the note says so; under `tf.control_dependencies([train_op])` it is compared.
 
     With statistics of each tower's rows (gradients-equal.statistics) no steps are compared.
+
+    The ranks of a Horovod program may use another learning rate than one rank, which is usual.
+    Then no steps are compared.
 
     `steps` is the number of steps, at least 3; `allow` lists variables that may differ, or
     patterns such as bn/*. The fields of gradients-equal that declare differences apply here too.
@@ -98,6 +102,15 @@ class WeightsEqual(Rule):
         assert measured
         trajectory = measured.trajectory
         assert trajectory
+        if placement.strategy is not None and placement.strategy.ranks and evidence.reference:
+            scaled = scaled_constant(placement, evidence.reference)
+            if scaled is not None:
+                variable, many, one = scaled
+                return self.not_checked(
+                    f"the update of {variable} depends on the number of ranks, as learning rates "
+                    f"of Horovod usually do: {many:.6g} with {len(placement.strategy.ranks)} "
+                    f"ranks and {one:.6g} with one"
+                )
         equal, divergences = compare_variables(
             measured,
             trajectory,

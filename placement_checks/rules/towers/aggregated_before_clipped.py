@@ -22,6 +22,7 @@ from placement_checks.rules.base import (
     path_lines,
     shorten,
 )
+from placement_checks.rules.ranks import CLIP_AVERAGE
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import listed, plural
 
@@ -101,6 +102,8 @@ def _keras_finding(placement: Placement, clipped: Sequence[ClippedGradient]) -> 
 
 def _finding(placement: Placement, clipped: ClippedGradient) -> Finding:
     how = "scaled by its own norm" if clipped.by_norm else "clipped by value"
+    of_ranks = placement.strategy is not None and bool(placement.strategy.ranks)
+    replica = "rank" if of_ranks else "replica"
     return Finding(
         **about(placement.ops[clipped.variable]),
         expected=_EXPECTED,
@@ -108,17 +111,20 @@ def _finding(placement: Placement, clipped: ClippedGradient) -> Finding:
         ops=(analyze(placement).flow.names[clipped.op],),
         path=path_lines(placement, [clipped.op]),
         alike=clipped.by_norm,
-        message=f"each replica's gradient of {clipped.variable} is {how} before the gradients of "
-        "all replicas are added up",
+        message=f"each {replica}'s gradient of {clipped.variable} is {how} before the gradients "
+        f"of all {replica}s are added up",
         consequence=_CONSEQUENCE,
-        fix="clip the sum: gradients = tf.distribute.get_replica_context().all_reduce('SUM', "
-        f"gradients), then clip, and apply them without another sum{_IF_INTENDED}",
+        fix=f"{CLIP_AVERAGE if of_ranks else _CLIP_SUM}{_IF_INTENDED}",
     )
 
 
 _EXPECTED = "the sum of all replicas' gradients, then clipping"
 _FOUND = "clipping in each replica, then the sum"
 _CONSEQUENCE = "the update differs from the update on one GPU, and changes with the number of GPUs"
+_CLIP_SUM = (
+    "clip the sum: gradients = tf.distribute.get_replica_context().all_reduce('SUM', gradients), "
+    "then clip, and apply them without another sum"
+)
 _IF_INTENDED = (
     ". If each replica is meant to clip its gradients: --set aggregated-before-clipped.allow=*"
 )

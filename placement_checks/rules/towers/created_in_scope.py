@@ -44,6 +44,8 @@ class CreatedInScope(Rule):
         strategy = placement.strategy
         if strategy is None:
             return self.not_checked("the program creates no strategy, so there is no scope")
+        if strategy.ranks:
+            return self.not_checked("the ranks of Horovod share no variable, so there is no scope")
         if len(strategy.replicas) == 1:
             return self.without(
                 NotApplicable(f"there is one replica, on {strategy.replicas[0].short}")

@@ -14,7 +14,7 @@ from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.op_types import SCALES
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, PathStep, Verdict
-from placement_checks.rules.base import ADD_UP, AVERAGE, Rule, about, matches_any, path_lines
+from placement_checks.rules.base import AVERAGE, Rule, about, add_up, matches_any, path_lines
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
 
@@ -105,7 +105,7 @@ def _finding(
         message=f"the update of {variable} takes no gradients of {analysis.names_of(lost)}, which "
         f"{verb} {what}{others}",
         consequence=_consequence(analysis, lost, used, never_used),
-        fix=fix if placement.strategy is None else ADD_UP,
+        fix=fix if placement.strategy is None else add_up(placement.strategy),
     )
 
 

@@ -46,6 +46,10 @@ _ADD_GRADIENTS = (
     "divide the loss by the rows of all replicas alone, as tf.nn.compute_average_loss does, and "
     "add up the gradients: tf.distribute.ReduceOp.SUM"
 )
+_AVERAGE_OF_RANKS = "average the gradients once, op=hvd.Average, or divide each loss by hvd.size()"
+_SUM_OF_RANKS = (
+    "divide once: average the gradients, op=hvd.Average, and leave the losses as they are"
+)
 _SCALE_PENALTY = "give each replica its part: tf.nn.scale_regularization_loss(penalty)"
 
 
@@ -199,7 +203,10 @@ class _Comparison:
         self._many, self._one, self._rule = many, one, rule
         self._placement = many.analysis.placement
         self._strategy = self._placement.strategy
+        self._has_ranks = self._strategy is not None and bool(self._strategy.ranks)
         self.parts_name = "replicas" if self._strategy else "towers"
+        if self._has_ranks:
+            self.parts_name = "ranks"
         self.compared: list[str] = []
         self.unread: dict[str, str] = {}
         self.compensated: dict[str, float] = {}
@@ -417,10 +424,12 @@ class _Comparison:
             mistake: Mistake = "sum"
             what = f"the gradients of {towers} {self.parts_name} are added up instead of averaged"
             fix = _SCALE_LOSS if self._strategy else f"average over towers: {AVERAGE}"
+            fix = _AVERAGE_OF_RANKS if self._has_ranks else fix
         elif _close(factor * towers, 1.0):
             mistake = "divided"
             what = f"they are divided by the number of {self.parts_name}, {towers}, once too often"
             fix = _ADD_GRADIENTS if self._strategy else _DIVIDE_ONCE
+            fix = _SUM_OF_RANKS if self._has_ranks else fix
         else:
             mistake = "scaled"
             what = f"all terms are multiplied by {factor:.4g}"
@@ -526,7 +535,7 @@ class _Comparison:
             found=f"the weight {weight:.4g}",
             message=f"the penalty ({kind}) on {variable} weighs {weight:.4g} in all "
             f"{self.parts_name} together, and {expected:.4g} on one GPU",
-            fix=_SCALE_PENALTY if self._strategy else _COUNT_ONCE,
+            fix=_SCALE_PENALTY if self._strategy and not self._has_ranks else _COUNT_ONCE,
             consequence="the weights decay more than on one GPU"
             if weight > expected
             else "the weights decay less than on one GPU",

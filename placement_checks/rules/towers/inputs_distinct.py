@@ -26,6 +26,7 @@ from placement_checks.core.op_types import (
 )
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
+from placement_checks.core.strategies import Strategy
 from placement_checks.rules.base import (
     KERAS,
     Rule,
@@ -39,6 +40,7 @@ from placement_checks.rules.base import (
     shorten,
     unless_allowed,
 )
+from placement_checks.rules.ranks import SHARD_BY_RANK
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import LoopLines
 from placement_checks.util.text import plural
@@ -73,11 +75,12 @@ class InputsDistinct(Rule):
         placement = evidence.placement
         analysis = analyze(placement)
         uses = list(input_uses(analysis))
+        of_ranks = placement.strategy is not None and bool(placement.strategy.ranks)
         findings = (
             *self._shared_slices(analysis, uses),
             *_input_ops_on_gpus(placement),
-            *_repeated_pipelines(analysis, uses),
-            *_equal_rows(evidence, uses),
+            *(pipelines := list(_repeated_pipelines(analysis, uses))),
+            *(_equal_rows(evidence, uses) if not (of_ranks and pipelines) else ()),
         )
         found = first_of_each(unless_allowed(findings, self.allow))
         if not uses and not found:
@@ -193,7 +196,12 @@ def _repeated_pipelines(analysis: TowerAnalysis, uses: list[Use]) -> Iterator[Fi
         (equal.key(analysis.flow.names[holder]), tower, holder)
         for holder, tower in single_tower_pipelines(analysis, uses)
     )
-    return (_repeated_pipeline(analysis, *each) for each in repetitions(pipelines))
+    strategy = analysis.placement.strategy
+    of_ranks = strategy is not None and bool(strategy.ranks)
+    for each in repetitions(pipelines):
+        # Each rank has a pipeline of its own. It may read all rows in an order of its own.
+        if not of_ranks or _shard_op(analysis, each[3]) is not None:
+            yield _repeated_pipeline(analysis, *each)
 
 
 def _repeated_pipeline(
@@ -207,6 +215,8 @@ def _repeated_pipeline(
         fault = "take the same shard of the data"
         consequence = "the other shards are never read, and the towers compute the same gradients"
         fix = "give each tower the loop's index: dataset.shard(num_gpus, i)"
+        if placement.strategy is not None and placement.strategy.ranks:
+            fix = "give each rank its own shard: dataset.shard(hvd.size(), hvd.rank())"
     else:
         fault = "each read all of the data"
         consequence = (
@@ -264,10 +274,16 @@ def _equal_rows(evidence: Evidence, uses: Sequence[Use]) -> Iterator[Finding]:
             found=f"the same rows for {both}",
             message=f"{both} received the same rows, from {original} and {name}",
             consequence=_SAME_GRADIENTS,
-            fix=_SPLIT_ROWS if strategy is None else _SHARD_BY_WORKER,
+            fix=_fix_equal_rows(strategy),
             alike="rows",
             devices=analyze(placement).devices_of(mask),
         )
+
+
+def _fix_equal_rows(strategy: Strategy | None) -> str:
+    if strategy is None:
+        return _SPLIT_ROWS
+    return SHARD_BY_RANK if strategy.ranks else _SHARD_BY_WORKER
 
 
 _KEEPS_ROWS = PASSES_VALUE | RESHAPES | {CAST}  # ops that keep all rows in their order

@@ -107,7 +107,9 @@ def _equal_seeds(
     placement, flow = analysis.placement, analysis.flow
     name, first = flow.names[draw], flow.names[original]
     is_seeded = flow.types[draw] in RANDOM_SEEDED
-    if is_seeded:
+    if placement.strategy is not None and placement.strategy.ranks:
+        fix = "let the seed depend on the rank: tf.compat.v1.set_random_seed(seed + hvd.rank())"
+    elif is_seeded:
         fix = (
             f"add the tower's number: seed={placement.details.attributes(name).get('seed2', 0)} "
             "+ i; or omit it, and call tf.compat.v1.set_random_seed before the loop"

@@ -17,10 +17,10 @@ from placement_checks.core.placement import Placement, Tensor, producer_of
 from placement_checks.core.results import Finding, PathStep, Verdict
 from placement_checks.core.strategies import Strategy
 from placement_checks.rules.base import (
-    ADD_UP,
     KERAS,
     Rule,
     about,
+    add_up,
     keras_limit_finding,
     matches_any,
     path_lines,
@@ -28,18 +28,20 @@ from placement_checks.rules.base import (
     shorten,
     unless_allowed,
 )
+from placement_checks.rules.ranks import different_starts, unmet_before_step, unmet_collectives
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import join_and, plural
 
 
 @dataclass(frozen=True)
 class ReplicasInSync(Rule):
-    """All copies of a variable that a strategy keeps take the same update.
+    """All copies of a variable that replicas keep start equal and take the same update.
 
-    MirroredStrategy gives each replica a copy of every variable. The copies stay equal as long as
-    each takes results that all replicas have computed together. If a replica assigns its own
-    result to its own copy, the copies drift apart without an error. An example is assign_sub of a
-    replica's own gradient, in a variable that is created without `aggregation`.
+    MirroredStrategy gives each replica a copy of every variable, and each rank of Horovod has its
+    own. The copies stay equal as long as each takes results that all replicas have computed
+    together. If a replica assigns its own result to its own copy, the copies drift apart without
+    an error. An example is assign_sub of a replica's own gradient, in a variable that is created
+    without `aggregation`.
 
     Judged by data flow: the updates of all copies must depend on the same examples, and on the
     same random numbers. If replicas exchange values within the model, such as shared moments, they
@@ -48,6 +50,10 @@ class ReplicasInSync(Rule):
     variables that collect the gradients of each replica until they are added up. If copies take
     different steps from the same examples, their values differ, and weights-equal reports them.
     variables-shared judges towers that are placed by hand.
+
+    The ranks of a Horovod program initialize their variables on their own. Their first values are
+    compared: a trained variable with different values needs a broadcast. Only trained variables
+    are judged, because other variables of a rank, such as moving averages, are its own.
 
     Copies also drift apart if a sum waits for replicas that never join it. An example is a worker
     that builds another model, or that computes alone a sum that all workers must compute.
@@ -79,14 +85,16 @@ class ReplicasInSync(Rule):
         copies = replicas(placement).copies
         if not copies:
             return self.not_checked(f"{strategy.name} keeps no copies of the variables")
-        if unmet := unless_allowed(_unmet_sums(placement, strategy), self.allow):
+        if unmet := unless_allowed(_unmet(placement, strategy), self.allow):
             return self.verdict(unmet)  # drifting copies would follow from these
         averages = []  # of a BatchNormalization of Keras
-        drifting = []
+        drifting = list(unless_allowed(different_starts(placement, strategy), self.allow))
         for variable, groups in replicas(placement).drifting.items():
             if matches_any(variable, self.allow):
                 continue
             is_trained = variable in gradient_flow(placement).trained
+            if strategy.ranks and not is_trained:
+                continue
             if not is_trained and NORMALIZATION in placement.details.parts_of_keras(variable):
                 averages.append(variable)
             else:
@@ -126,6 +134,7 @@ def _drifting_copies(
         return join_and(device.short for device in devices_of(copies))
 
     analysis = analyze(placement)
+    noun = "rank" if strategy.ranks else "replica"
     updates = analysis.updates.by_variable
     copies = [copy for group in groups for copy in group]
     updated = [copy for copy in copies if copy in updates]
@@ -139,7 +148,7 @@ def _drifting_copies(
         )
     elif all(len(group) == 1 for group in groups):
         found = _OWN_RESULTS
-        message = f"each replica updates its copy of {variable} from its own results"
+        message = f"each {noun} updates its copy of {variable} from its own results"
     else:
         odd = min(groups, key=len)
         found = f"a different update of the copy on {text(odd)}"
@@ -160,11 +169,11 @@ def _drifting_copies(
         ),
         message=message,
         devices=devices_of(odd),
-        consequence="the copies drift apart: each replica trains its own model, and the first "
-        "replica's is saved"
+        consequence=f"the copies drift apart: each {noun} trains its own model, and the first "
+        f"{noun}'s is saved"
         if is_trained
         else "the copies drift apart, and the first replica's copy is saved",
-        fix=ADD_UP if is_trained else _AGGREGATE,
+        fix=add_up(strategy) if is_trained else _AGGREGATE,
     )
 
 
@@ -262,6 +271,26 @@ def collective_groups(placement: Placement) -> Iterator[tuple[int, Sequence[str]
         yield size, members
 
 
+def _unmet(placement: Placement, strategy: Strategy) -> Iterator[Finding]:
+    """Yield findings on collectives that wait forever."""
+    if not strategy.ranks:
+        yield from _unmet_sums(placement, strategy)
+        return
+    groups = list(collective_groups(placement))
+    incomplete = [members for size, members in groups if len(members) < size]
+    yield from unmet_collectives(placement, strategy, incomplete)
+    if not incomplete:
+        yield from unmet_before_step(strategy)
+    for size, members in groups:
+        values = [_input_tensor(placement, name) for name in members]
+        if placement.ops[members[0]].type == COLLECTIVE_GATHER:  # rows may differ in number
+            values = [
+                value and value._replace(shape=value.shape and value.shape[1:]) for value in values
+            ]
+        if len(members) == size and len(set(values)) > 1:
+            yield _unequal(placement, members, values)
+
+
 def _unmet_sums(placement: Placement, strategy: Strategy) -> Iterator[Finding]:
     """Yield findings on collectives that replicas do not join, or join with different shapes.
 
@@ -323,7 +352,7 @@ def _unequal(
         ops=tuple(members),
         message=f"{_noun(placement, name)} {name} gets {inputs}",
         consequence="the step fails, or never ends",
-        fix="build the same model in every worker",
+        fix="build the same model in every process",
         alike="other shapes",
         devices=tuple(placement.ops[member].requested for member in members),
     )

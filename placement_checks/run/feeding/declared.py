@@ -248,7 +248,10 @@ def _with_inputs(
     if not names:
         return program
     replicas = [
-        {argument_name(tensor): tensor if ":" in tensor else f"{tensor}:0" for tensor in tensors}
+        {
+            argument_name(own): tensor if ":" in tensor else f"{tensor}:0"
+            for own, tensor in zip(_own_names(tensors), tensors, strict=True)
+        }
         for tensors in program.placement.step.inputs
     ]
     if len(replicas) > 1 and all(set(names) <= tensors.keys() for tensors in replicas):
@@ -260,6 +263,13 @@ def _with_inputs(
         inputs = [{name: f"{op}:0" for name, op in producers.items()}]
         return replace(program, inputs=inputs, shared=True)
     return program
+
+
+def _own_names(tensors: Sequence[str]) -> Sequence[str]:
+    """The names of a replica's inputs within its process, which may prefix all of them."""
+    prefix = tensors[0].partition("/")[0] + "/" if tensors else ""
+    is_of_process = all(tensor.startswith(prefix) for tensor in tensors)
+    return [tensor.removeprefix(prefix) for tensor in tensors] if is_of_process else tensors
 
 
 def _check_inputs(*programs: RunnableProgram, same_towers: bool) -> None:

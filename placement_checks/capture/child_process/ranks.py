@@ -1,0 +1,262 @@
+"""Captures a Horovod program as each of its ranks, and joins their graphs.
+
+The ranks are captured one after the other, each with the stand-in for Horovod. A rank's graph has
+one replica of the model. In the joint graph, each rank is a task with one GPU, and the collectives
+of the same name become collectives of TensorFlow with the same keys. So ranks look like the
+workers of `MultiWorkerMirroredStrategy` (`workers`), and the placer and most rules need no special
+case for them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tensorflow.core.framework import types_pb2
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+from placement_checks.capture.child_process.parent import capture_program
+from placement_checks.capture.child_process.workers import join_workers
+from placement_checks.capture.eager.calls import CallWatch
+from placement_checks.capture.in_process.fake_gpus import visible_gpus
+from placement_checks.core.cluster_spec import NO_CLUSTER, RecordedServer
+from placement_checks.core.devices import Device
+from placement_checks.core.errors import InputError
+from placement_checks.core.op_types import COLLECTIVE_GATHER, COLLECTIVE_REDUCE, CONST, VARIABLES
+from placement_checks.core.placement import TRAINABLE
+from placement_checks.core.program import CapturedProgram
+from placement_checks.core.ranks import (
+    ALLGATHER,
+    ALLREDUCE,
+    AVERAGE,
+    COLLECTIVE,
+    HOROVOD,
+    JOB,
+    SUM,
+    Rank,
+)
+from placement_checks.core.strategies import Copy, Strategy
+from placement_checks.core.target import Script
+from placement_checks.graph.details import RecordedDetails
+from placement_checks.graph.reading import GraphSource
+from placement_checks.horovod.activate import RankWatch
+from placement_checks.util.progress import step
+from placement_checks.util.text import join_and
+
+_GROUP_KEY = 1
+# The attribute merge_op of the sum over ranks; an operation that is not listed adds nothing up.
+_MERGES = {SUM: b"Add", AVERAGE: b"Add", "Product": b"Mul", "Min": b"Min"}
+_GPU = Device(type="GPU", index=0)
+
+
+def capture_ranks(script: Script) -> CapturedProgram:
+    """Run a program until its first training step, as each of its ranks, and join the graphs.
+
+    Raises:
+        InputError: the program failed as one of the ranks, ended without a training step, or
+            exceeded its time limit; or a rank computes on several GPUs.
+        EagerOnlyError: the program must run eagerly.
+    """
+    first = _capture_rank(script, Rank(0, script.ranks))
+    if script.ranks == 1:
+        return first
+    ranks = [first]
+    for number in range(1, script.ranks):
+        rank = Rank(number, script.ranks)
+        with step(f"as {rank.name}"):
+            ranks.append(_capture_rank(script, rank))
+    return join_ranks(ranks)
+
+
+def as_rank(built: CapturedProgram, watch: RankWatch, calls: CallWatch | None) -> CapturedProgram:
+    """Add what the program of this process did as a rank, until its first training step.
+
+    Args:
+        built: the program.
+        watch: the record of the rank.
+        calls: the calls of traced functions; None if the program trains in no function.
+    """
+    assert isinstance(built.source, GraphSource)
+    session = built.source.step_ops.session or {}
+    listed = str(session.get("gpu_options", {}).get("visible_device_list", ""))
+    within = [int(each) for each in listed.split(",") if each.strip().isdigit()]
+    visible = visible_gpus()
+    if within and visible is not None:  # a session numbers the GPUs that its process sees
+        visible = [visible[index] for index in within if index < len(visible)]
+    elif within:
+        visible = within
+    trainable = built.source.collections.get(TRAINABLE, ())
+    values = {name: value for name, value in built.initial.values.items() if name in trainable}
+    if calls is None or not calls.repeated:  # many programs broadcast after the first step
+        values = {}
+    return replace(built, rank=watch.record(built.source.live, values, visible))
+
+
+def join_ranks(ranks: Sequence[CapturedProgram]) -> CapturedProgram:
+    """Join the programs of all ranks, in their order.
+
+    Raises:
+        InputError: a rank computes on several GPUs.
+    """
+    keys = _instance_keys(ranks)
+    return join_workers([_as_worker(each, keys) for each in ranks])
+
+
+def _capture_rank(script: Script, rank: Rank) -> CapturedProgram:
+    """Capture one rank; errors of all but the first name it."""
+    environment = {**NO_CLUSTER, **rank.environment}
+    if not rank.number:
+        return capture_program(script, rank.size, environment)
+    try:
+        return capture_program(script, rank.size, environment)
+    except InputError as error:
+        raise InputError(
+            error.object,
+            f"as {rank.name}, {'it ' if error.is_predicate else ''}{error.message}; the other "
+            "ranks wait for it",
+            error.fix,
+            details=error.details,
+        ) from None
+
+
+def _as_worker(captured: CapturedProgram, keys: Mapping[str, int]) -> CapturedProgram:
+    """Convert a rank to a worker of a cluster with one replica, on one GPU.
+
+    Raises:
+        InputError: it computes on several GPUs.
+    """
+    source, record = captured.source, captured.rank
+    assert isinstance(source, GraphSource)
+    assert isinstance(source.details, RecordedDetails)
+    assert record is not None
+    rank = record.rank
+    graph_def = source.details.graph_def
+    used = _used_gpu(graph_def, captured.name, rank)
+    visible = range(rank.size) if record.gpus is None else record.gpus
+    for nodes in _node_lists(graph_def):
+        constants: list[Any] = []
+        for node in nodes:
+            device = Device.parse(node.device)
+            if device.is_gpu and device.index == used and used < len(visible):
+                node.device = str(replace(device, index=0))
+            if COLLECTIVE in node.attr:
+                constants += _convert_collective(node, rank.size, keys)
+        nodes.extend(constants)
+    variables = [node.name for node in graph_def.node if node.op in VARIABLES]
+    return replace(
+        captured,
+        gpus=1,
+        source=replace(
+            source,
+            strategy=Strategy(
+                HOROVOD,
+                [_GPU],
+                {name: Copy(name, 0) for name in variables},
+                ranks=[replace(record, gpus=[visible[used]] if used < len(visible) else [])],
+            ),
+        ),
+        server=RecordedServer(
+            {JOB: {number: f"{JOB}-{number}.invalid:2222" for number in range(rank.size)}},
+            JOB,
+            rank.number,
+        ),
+        is_worker=True,
+    )
+
+
+def _used_gpu(graph_def: Any, program: str, rank: Rank) -> int:
+    """The index of the GPU that a rank computes on, as its process numbers the GPUs.
+
+    Raises:
+        InputError: it requests several GPUs.
+    """
+    requested = {Device.parse(node.device) for nodes in _node_lists(graph_def) for node in nodes}
+    used = sorted({device.index or 0 for device in requested if device.is_gpu})
+    if len(used) > 1:
+        gpus = join_and(f"/gpu:{index}" for index in used)
+        raise InputError(
+            program,
+            f"as {rank.name}, it requests {gpus}, but a rank has one GPU: towers within the ranks "
+            "of Horovod are not supported",
+            "give each rank one GPU: set the number of towers to 1, and --horovod to the number "
+            "of GPUs",
+        )
+    return used[0] if used else 0
+
+
+def _node_lists(graph_def: Any) -> Iterator[Any]:
+    """Yield the nodes of the graph, and those of each of its functions."""
+    yield graph_def.node
+    yield from (function.node_def for function in graph_def.library.function)
+
+
+def _names_by_node(graph_def: Any) -> Iterator[tuple[Any, str]]:
+    """Yield each collective with the name by which ranks find it.
+
+    Functions may have different names in two ranks, so an op in a function has its own name only.
+    If several functions have it, the occurrences are numbered.
+    """
+    counts = Counter[str]()
+    for nodes in _node_lists(graph_def):
+        for node in nodes:
+            if COLLECTIVE in node.attr:
+                number = counts[node.name]
+                counts[node.name] += 1
+                yield node, f"{node.name} {number}" if number else node.name
+
+
+def _instance_keys(ranks: Sequence[CapturedProgram]) -> Mapping[str, int]:
+    """Number the names of all collectives, and mark each collective with its name."""
+    keys: dict[str, int] = {}
+    for captured in ranks:
+        for node, name in _names_by_node(captured.graph_def):
+            keys.setdefault(name, len(keys) + 1)
+            kind = node.attr[COLLECTIVE].s.decode()
+            node.attr[COLLECTIVE].s = f"{kind}\n{name}".encode()
+    return keys
+
+
+def _convert_collective(node: Any, size: int, keys: Mapping[str, int]) -> Sequence[Any]:
+    """Convert the op of a collective to TensorFlow's collective; return its new inputs.
+
+    The value of a broadcast is only assigned before the first step. It stays as it is.
+    """
+    kind, _, name = node.attr[COLLECTIVE].s.decode().partition("\n")
+    operation, _, detail = kind.partition(" ")
+    del node.attr[COLLECTIVE]
+    if operation not in (ALLREDUCE, ALLGATHER):
+        return ()
+    dtype = node.attr["T"].type
+    scope = node.name
+    constants = [
+        _integer(f"{scope}/{part}", value, node.device)
+        for part, value in (
+            ("group_size", size),
+            ("group_key", _GROUP_KEY),
+            ("instance_key", keys[name]),
+        )
+    ]
+    value, *_ = node.input
+    control = [source for source in node.input if source.startswith("^")]
+    node.input[:] = [value, *(each.name for each in constants), *control]
+    node.attr.clear()
+    node.attr["T"].type = dtype
+    if operation == ALLGATHER:
+        node.op = COLLECTIVE_GATHER
+        return constants
+    node.op = COLLECTIVE_REDUCE
+    node.attr["merge_op"].s = _MERGES.get(detail, b"Max")
+    node.attr["final_op"].s = b"Div" if detail == AVERAGE else b"Id"
+    return constants
+
+
+def _integer(name: str, value: int, device: str) -> Any:
+    node = NodeDef(name=name, op=CONST, device=device)
+    node.attr["dtype"].type = types_pb2.DT_INT32
+    tensor = node.attr["value"].tensor
+    tensor.dtype = types_pb2.DT_INT32
+    tensor.tensor_shape.SetInParent()
+    tensor.int_val.append(value)
+    return node

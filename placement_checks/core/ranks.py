@@ -1,0 +1,74 @@
+"""The ranks of a Horovod program: processes that run the same program, each with one GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+JOB = "rank"  # in the names of devices: /job:rank/task:1/device:GPU:0
+HOROVOD = "Horovod"  # takes the place of a strategy's name
+MAX_RANKS = 256
+# The attribute of an op that a collective of Horovod is built as. Its value is the operation, such
+# as ``allreduce Average`` or ``broadcast 0``.
+COLLECTIVE = "_horovod_collective"
+ALLREDUCE, ALLGATHER, BROADCAST = "allreduce", "allgather", "broadcast"
+AVERAGE, SUM = "Average", "Sum"
+_VARIABLE = "HOROVOD_{}"
+
+
+@dataclass(frozen=True)
+class Rank:
+    """The place of a process among all processes of a program, which run on one host.
+
+    Attributes:
+        number: the rank, from 0 on.
+        size: the number of processes.
+    """
+
+    number: int
+    size: int
+
+    @property
+    def name(self) -> str:
+        """The name in messages."""
+        return f"rank {self.number}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment variables that ``horovodrun`` sets for the process."""
+        values = {
+            "RANK": self.number,
+            "SIZE": self.size,
+            "LOCAL_RANK": self.number,
+            "LOCAL_SIZE": self.size,
+            "CROSS_RANK": 0,
+            "CROSS_SIZE": 1,
+        }
+        return {_VARIABLE.format(name): str(value) for name, value in values.items()}
+
+    @staticmethod
+    def of_environment(environment: Mapping[str, str]) -> Rank:
+        """The rank that `environment` describes; raises ``KeyError`` without these variables."""
+        number, size = (int(environment[_VARIABLE.format(name)]) for name in ("RANK", "SIZE"))
+        return Rank(number, size)
+
+
+@dataclass(frozen=True)
+class RankRecord:
+    """What one rank did until its first training step.
+
+    Attributes:
+        rank: the rank.
+        collectives: the names of the collectives that it ran, in this order.
+        broadcast: the names of the variables that a broadcast has made equal.
+        starts: digests of the values of its trainable variables before the first step, by name.
+        gpus: the indices of the GPUs that it made visible; None if it sees all GPUs of the host.
+        asked_for_rank: whether it asked for its rank or the number of ranks.
+    """
+
+    rank: Rank
+    collectives: Sequence[str] = ()
+    broadcast: frozenset[str] = frozenset()
+    starts: Mapping[str, str] = field(default_factory=dict, repr=False)
+    gpus: Sequence[int] | None = None
+    asked_for_rank: bool = False

@@ -1,0 +1,207 @@
+"""Runs a program as one rank: lets it import the stand-in, and records what it does."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.abc
+import importlib.machinery
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import tensorflow as tf
+
+from placement_checks.core.op_types import OVERWRITES
+from placement_checks.core.placement import producer_of
+from placement_checks.core.ranks import BROADCAST, Rank, RankRecord
+from placement_checks.horovod.collectives import Process, digest, kind_of, ops_behind, running
+from placement_checks.tf.patches import Patch
+from placement_checks.tf.patching import patched
+
+_tf1 = tf.compat.v1
+_PACKAGE = "horovod"
+_MPI = "mpi4py"  # without mpirun, each process would be the only one
+_ROOM = "placement_checks.horovod"
+_MODULES = {
+    "horovod.tensorflow": "tensorflow",
+    "horovod.tensorflow.keras": "keras",
+    "horovod.tensorflow.keras.callbacks": "callbacks",
+    "horovod.tensorflow.keras.elastic": "elastic",
+    "horovod.tensorflow.elastic": "elastic",
+    "horovod.tensorflow.compression": "gradients",
+    "horovod.keras": "keras",
+    "horovod.keras.callbacks": "callbacks",
+    "horovod.keras.elastic": "elastic",
+}
+_OTHERS = {
+    "horovod.torch": "it is Horovod for PyTorch, and this command checks TensorFlow",
+    "horovod.mxnet": "it is Horovod for MXNet, and this command checks TensorFlow",
+    "horovod.spark": "check the function that it runs on each rank",
+    "horovod.ray": "check the function that it runs on each rank",
+}
+VERSION = "0.28.1"
+
+
+class RankWatch:
+    """Records what a program does as one rank.
+
+    Args:
+        process: the process that the stand-in works for.
+    """
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._collectives: list[str] = []
+        self._broadcast: set[str] = set()
+        self._sessions: dict[tf.Graph, Any] = {}
+        self._execute: Callable[..., list[Any]] | None = None
+
+    def wrap_run(self, original: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+        """Wrap the method that all runs of sessions end in, to note the collectives of a run."""
+        self._execute = original
+
+        def run(session: Any, handle: Any, targets: Any, fetches: Any, *rest: Any) -> list[Any]:
+            result = original(session, handle, targets, fetches, *rest)
+            self._sessions[session.graph] = session
+            self._note_run([*targets, *fetches])
+            return result
+
+        return run
+
+    def _note_run(self, fetched: Sequence[Any]) -> None:
+        ran = set()
+        for op in ops_behind(fetched):
+            if kind := kind_of(op):
+                ran.add(op.name)
+                if kind.startswith(BROADCAST) and not any(map(_assigns, op.outputs)):
+                    self._process.receives = True
+            elif op.type in OVERWRITES:  # also the initializers, which undo an earlier broadcast
+                variable = producer_of(op.inputs[0].name)
+                if kind_of(op.inputs[1].op).startswith(BROADCAST):
+                    self._broadcast.add(variable)
+                else:
+                    self._broadcast.discard(variable)
+        self._collectives += sorted(ran)
+
+    def record(
+        self,
+        graph: tf.Graph | None,
+        values: Mapping[str, Any],
+        gpus: Sequence[int] | None,
+    ) -> RankRecord:
+        """Return the record; it reads the trainable variables of a graph of TensorFlow 1.
+
+        Args:
+            graph: the graph of the step; None for eager code.
+            values: the values of the trainable variables of eager code before the step, by name;
+                empty if the program may still broadcast them after the step.
+            gpus: the GPUs that the program made visible; None if it sees all.
+        """
+        starts: Mapping[str, str] = {name: digest(value) for name, value in values.items()}
+        if graph is not None:
+            starts = self._starts(graph)
+        if self._process.broadcasts_later or self._process.receives:
+            starts = {}
+        # The step's graph names variables in its own way, so they are recognized by their values.
+        sent = {known or digest(each.numpy()) for each, known in self._process.broadcast}
+        broadcast = {name for name, value in starts.items() if value in sent}
+        return RankRecord(
+            self._process.rank,
+            [*self._process.collectives, *self._collectives],
+            frozenset(self._broadcast | broadcast),
+            starts,
+            gpus,
+            self._process.asked_for_rank,
+        )
+
+    def _starts(self, graph: tf.Graph) -> Mapping[str, str]:
+        """Digests of the trainable variables that no broadcast will still make equal."""
+        session, execute = self._sessions.get(graph), self._execute
+        if session is None or execute is None:
+            return {}
+        ran = set(self._collectives)
+        later = {
+            producer_of(op.inputs[0].name)
+            for op in graph.get_operations()
+            if op.type in OVERWRITES
+            and kind_of(op.inputs[1].op).startswith(BROADCAST)
+            and op.inputs[1].op.name not in ran
+        }
+        digests: dict[str, str] = {}
+        for variable in graph.get_collection(_tf1.GraphKeys.TRAINABLE_VARIABLES):
+            name = producer_of(variable.name)
+            if name in later:
+                continue
+            read = graph.as_graph_element(variable)
+            with contextlib.suppress(tf.errors.OpError):  # it is not initialized
+                (value,) = execute(session, None, [], [read], {}, None, None)
+                digests[name] = digest(value)
+        return digests
+
+
+def _assigns(tensor: Any) -> bool:
+    """Whether a tensor is assigned to a variable."""
+    return any(each.type in OVERWRITES for each in tensor.consumers())
+
+
+@contextlib.contextmanager
+def stand_in_for_horovod() -> Iterator[RankWatch]:
+    """Let ``import horovod`` in this block import the stand-in, as the rank of the environment."""
+    process = Process(Rank.of_environment(os.environ))
+    watch = RankWatch(process)
+    hidden = [name for name in sys.modules if name.partition(".")[0] in (_PACKAGE, _MPI)]
+    assert not hidden  # this process has imported nothing of the program
+    finder = _Finder()
+    sys.meta_path.insert(0, finder)
+    try:
+        with running(process), patched(Patch.RUN, watch.wrap_run):
+            yield watch
+    finally:
+        sys.meta_path.remove(finder)
+        for name in [each for each in sys.modules if each.partition(".")[0] == _PACKAGE]:
+            del sys.modules[name]
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds the modules of the stand-in, under the names of Horovod."""
+
+    def find_spec(
+        self, name: str, path: Any = None, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Find a module of the package ``horovod``.
+
+        Raises:
+            ImportError: the stand-in lacks the module.
+        """
+        del path, target
+        package = name.partition(".")[0]
+        if package == _MPI:
+            raise ModuleNotFoundError(
+                f"no {name} with --horovod: take the rank from hvd.rank(), and send by hvd",
+                name=name,
+            )
+        if package != _PACKAGE:
+            return None
+        if name != _PACKAGE and name not in _MODULES:
+            reason = _OTHERS.get(".".join(name.split(".")[:2]))
+            reason = reason or "it is not a part of the stand-in; docs/horovod.md lists its names"
+            raise ModuleNotFoundError(f"no {name} with --horovod: {reason}", name=name)
+        return importlib.machinery.ModuleSpec(name, self, is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        """Create a module with the names of the module of this room."""
+        module = ModuleType(spec.name)
+        module.__path__ = []
+        if spec.name == _PACKAGE:
+            module.__dict__["__version__"] = VERSION
+            return module
+        source = importlib.import_module(f"{_ROOM}.{_MODULES[spec.name]}")
+        for name, value in vars(source).items():
+            if not (name.startswith("__") and name.endswith("__")) or name == "__getattr__":
+                module.__dict__[name] = value
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Do nothing: `create_module` has filled the module."""

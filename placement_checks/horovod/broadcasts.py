@@ -1,0 +1,135 @@
+"""Broadcasts of tensors and variables, and functions that other collectives share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
+
+import tensorflow as tf
+
+from placement_checks.horovod import collectives
+from placement_checks.horovod.collectives import process
+from placement_checks.horovod.unsupported import unsupported
+
+_tf1 = tf.compat.v1
+_Hook: Any = tf.compat.v1.train.SessionRunHook
+
+
+def rank() -> int:
+    """The number of this process among all."""
+    return process().place().number
+
+
+def size() -> int:
+    """The number of processes."""
+    return process().place().size
+
+
+global_process_set = SimpleNamespace(
+    process_set_id=0,
+    size=lambda: size(),
+    rank=lambda: rank(),
+    included=lambda: True,
+)
+
+
+def check_process_set(process_set: Any) -> None:
+    """Raise an `InputError` for any process set but the global one."""
+    if process_set is not global_process_set:
+        raise unsupported("a process set")
+
+
+def name_of(kind: str, tensor: Any) -> str | None:
+    """The default name of a collective: a variable counts by its own name."""
+    if tf.executing_eagerly() or not hasattr(tensor, "name"):
+        return None
+    return f"{kind}_{collectives.normalized(tensor.name)}"
+
+
+# The parameters below have Horovod's names, because programs may pass them by name.
+
+
+def broadcast(
+    tensor: Any,
+    root_rank: int,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: Any = global_process_set,
+) -> Any:
+    """Return the value that a tensor or variable has on the rank ``root_rank``."""
+    check_process_set(process_set)
+    if ignore_name_scope:
+        raise unsupported("the argument ignore_name_scope")
+    return collectives.broadcast_tensor(
+        tensor, root_rank, name or name_of("HorovodBroadcast", tensor)
+    )
+
+
+def broadcast_variables(
+    variables: Iterable[Any],
+    root_rank: int,
+    process_set: Any = global_process_set,
+    inplace: bool = False,
+) -> Any:
+    """Assign the values on the rank ``root_rank`` to variables.
+
+    Returns:
+        In a graph of TensorFlow 1, the op that does it.
+    """
+    del inplace  # no difference for the values
+    check_process_set(process_set)
+    variables = list(variables)
+    graph = _tf1.get_default_graph()
+    if not tf.executing_eagerly() and not hasattr(graph, "outer_graph"):
+        return tf.group(*[each.assign(broadcast(each, root_rank)) for each in variables])
+    # In a traced function, a broadcast is not a part of the step: programs do it once.
+    if not 0 <= root_rank < process().initialized_rank().size:
+        raise ValueError(f"root_rank {root_rank} is not a rank: there are {size()}")
+    collectives.note_broadcast(variables)
+    return None
+
+
+def broadcast_(
+    variables: Iterable[Any],
+    root_rank: int,
+    name: str | None = None,
+    process_set: Any = global_process_set,
+) -> Any:
+    """Assign the values on the rank ``root_rank`` to variables, in place."""
+    del name
+    return broadcast_variables(variables, root_rank, process_set, inplace=True)
+
+
+def broadcast_global_variables(root_rank: int) -> Any:
+    """Return the op that assigns the values on the rank ``root_rank`` to all global variables.
+
+    Raises:
+        RuntimeError: the program executes eagerly.
+    """
+    if tf.executing_eagerly():
+        raise RuntimeError(
+            "hvd.broadcast_global_variables() does not support eager execution; use "
+            "hvd.broadcast_variables(<model/optimizer variables>) instead."
+        )
+    return broadcast_variables(_tf1.global_variables(), root_rank)
+
+
+class BroadcastGlobalVariablesHook(_Hook):  # type: ignore[misc]
+    """A hook that assigns the values on one rank to all global variables of a new session."""
+
+    def __init__(self, root_rank: int, device: str = "") -> None:
+        super().__init__()
+        self.root_rank = root_rank
+        self.bcast_op: Any = None
+        self.device = device
+
+    def begin(self) -> None:
+        """Build the op."""
+        if self.bcast_op is None or self.bcast_op.graph is not _tf1.get_default_graph():
+            with tf.device(self.device or None):
+                self.bcast_op = broadcast_global_variables(self.root_rank)
+
+    def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
+        """Run the op."""
+        session.run(self.bcast_op)

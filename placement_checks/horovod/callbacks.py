@@ -1,0 +1,119 @@
+"""The modules ``horovod.tensorflow.keras.callbacks`` and ``horovod.keras.callbacks``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import tensorflow as tf
+
+from placement_checks.horovod import elastic
+from placement_checks.horovod.broadcasts import broadcast_global_variables, broadcast_variables
+from placement_checks.horovod.collectives import process
+from placement_checks.horovod.unsupported import missing_attribute
+
+__all__ = [
+    "BestModelCheckpoint",
+    "BroadcastGlobalVariablesCallback",
+    "CommitStateCallback",
+    "LearningRateScheduleCallback",
+    "LearningRateWarmupCallback",
+    "MetricAverageCallback",
+    "UpdateBatchStateCallback",
+    "UpdateEpochStateCallback",
+]
+_Callback: Any = tf.keras.callbacks.Callback
+CommitStateCallback = elastic.CommitStateCallback
+UpdateBatchStateCallback = elastic.UpdateBatchStateCallback
+UpdateEpochStateCallback = elastic.UpdateEpochStateCallback
+
+
+def __getattr__(name: str) -> Any:
+    raise missing_attribute("horovod.keras.callbacks", name)
+
+
+class BroadcastGlobalVariablesCallback(_Callback):  # type: ignore[misc]
+    """Assigns the values on one rank to all variables, after the first batch."""
+
+    def __init__(self, root_rank: int, device: str = "", local_variables: Any = None) -> None:
+        super().__init__()
+        self.root_rank = root_rank
+        self.device = device
+        self.broadcast_done = False
+        process().broadcasts_later = True
+        if isinstance(local_variables, tf.Variable):
+            local_variables = [local_variables]
+        self._local: Collection[Any] = list(local_variables or ())
+
+    def register_local_var(self, var: Any) -> None:
+        """Leave a variable as it is on each rank."""
+        self._local = [*self._local, var]
+
+    def on_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
+        """Broadcast, the first time."""
+        if self.broadcast_done:
+            return
+        self.broadcast_done = True
+        with tf.device(self.device or None):
+            if tf.executing_eagerly():
+                local = {id(each) for each in self._local}
+                own = [each for each in self.model.variables if id(each) not in local]
+                broadcast_variables(own, self.root_rank)
+                slots = self.model.optimizer.variables
+                broadcast_variables(slots() if callable(slots) else slots, self.root_rank)
+            else:
+                session = tf.compat.v1.keras.backend.get_session()
+                session.run(broadcast_global_variables(self.root_rank))
+
+
+class MetricAverageCallback(_Callback):  # type: ignore[misc]
+    """Averages metrics over all ranks at the end of an epoch."""
+
+    def __init__(self, device: str = "") -> None:
+        super().__init__()
+        self.device = device
+
+
+class LearningRateScheduleCallback(_Callback):  # type: ignore[misc]
+    """Multiplies the learning rate by a factor that depends on the epoch."""
+
+    def __init__(
+        self,
+        initial_lr: float,
+        multiplier: float | Callable[[float], float],
+        start_epoch: int = 0,
+        end_epoch: int | None = None,
+        staircase: bool = True,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.initial_lr = initial_lr
+        self.start_epoch, self.end_epoch = start_epoch, end_epoch
+        self.staircase, self.steps_per_epoch = staircase, steps_per_epoch
+        self.momentum_correction = momentum_correction
+        self.multiplier = multiplier
+
+
+class LearningRateWarmupCallback(_Callback):  # type: ignore[misc]
+    """Raises the learning rate to the initial one in the first epochs."""
+
+    def __init__(
+        self,
+        initial_lr: float,
+        warmup_epochs: int = 5,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        super().__init__()
+        self.initial_lr, self.warmup_epochs = initial_lr, warmup_epochs
+        self.momentum_correction, self.steps_per_epoch = momentum_correction, steps_per_epoch
+        self.verbose = verbose
+
+
+class BestModelCheckpoint(tf.keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
+    """Saves the best model; Horovod's Spark estimator sets the path."""
+
+    def __init__(self, monitor: str = "val_loss", **options: Any) -> None:
+        super().__init__(filepath=None, monitor=monitor, save_best_only=True, **options)

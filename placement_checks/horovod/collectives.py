@@ -1,0 +1,269 @@
+"""The collectives of a rank: values of its own process in place of the results of all ranks.
+
+Eager code gets the value that the operation would have if all ranks had the same input. In a
+graph, an op computes this value, and its attribute `core.ranks.COLLECTIVE` names the operation.
+Its name is the name by which Horovod finds the same collective of the other ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from placement_checks.core.ranks import (
+    ALLGATHER,
+    ALLREDUCE,
+    AVERAGE,
+    BROADCAST,
+    COLLECTIVE,
+    SUM,
+    Rank,
+)
+from placement_checks.horovod.unsupported import unsupported
+from placement_checks.tf.graphs import set_text_attribute
+
+_tf1 = tf.compat.v1
+# The dtypes of TensorFlow's collectives, which Horovod's become when ranks are joined.
+_DTYPES = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
+_NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
+
+
+@dataclass
+class Process:
+    """The process of one rank.
+
+    Attributes:
+        rank: the rank.
+        initialized: whether the program has called ``init``.
+        asked_for_rank: whether it asked for its rank or the number of ranks.
+        broadcast: the variables that a broadcast makes equal outside of sessions, each with the
+            digest of the value that is sent; ``""`` for the value before the step.
+        broadcasts_later: whether the program broadcasts after its first step, by a callback.
+        receives: whether it takes a value, such as a seed, from another rank, which is not known
+            here: its variables may then be equal although they differ here.
+        collectives: the names of the collectives that eager code has run.
+    """
+
+    rank: Rank
+    initialized: bool = False
+    asked_for_rank: bool = False
+    broadcast: list[tuple[Any, str]] = field(default_factory=list)
+    broadcasts_later: bool = False
+    receives: bool = False
+    collectives: list[str] = field(default_factory=list)
+
+    def place(self) -> Rank:
+        """The rank, for the program.
+
+        Raises:
+            ValueError: the program has not called ``init``.
+        """
+        self.asked_for_rank = True
+        return self.initialized_rank()
+
+    def initialized_rank(self) -> Rank:
+        """The rank, for a collective; raises ``ValueError`` before ``init``."""
+        if not self.initialized:
+            raise ValueError(_NOT_INITIALIZED)
+        return self.rank
+
+
+_processes: list[Process] = []  # at most one; a list, so that modules share its changes
+
+
+@contextlib.contextmanager
+def running(process: Process) -> Iterator[None]:
+    """Let this block run as the process of one rank."""
+    _processes.append(process)
+    try:
+        yield
+    finally:
+        _processes.remove(process)
+
+
+def process() -> Process:
+    """The process that runs."""
+    return _processes[-1]
+
+
+class ReduceOp(str):
+    """An operation that combines the values of all ranks, such as `AVERAGE`."""
+
+
+Average, Sum, Adasum = ReduceOp(AVERAGE), ReduceOp(SUM), ReduceOp("Adasum")
+Min, Max, Product = ReduceOp("Min"), ReduceOp("Max"), ReduceOp("Product")
+
+
+def normalized(name: str) -> str:
+    """The name of a tensor as a part of the name of an op."""
+    return re.sub(r"\W", "_", name, flags=re.ASCII)
+
+
+def reduce_op(op: ReduceOp | None, average: bool | None) -> ReduceOp:
+    """The operation that a program asks for by ``op``, or by the older ``average``.
+
+    Raises:
+        ValueError: it gives both.
+    """
+    if op is not None and average is not None:
+        raise ValueError("op and average cannot be given at the same time; average is deprecated")
+    if op is not None:
+        return op
+    return Sum if average is False else Average
+
+
+def allreduce_tensor(
+    tensor: Any, op: ReduceOp, name: str | None, *, prescale: float = 1.0, postscale: float = 1.0
+) -> Any:
+    """Combine a dense tensor over all ranks; the result can be differentiated."""
+    tensor = tf.convert_to_tensor(tensor)
+    name = name or _default_name("HorovodAllreduce", [tensor])
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def reduced(value: Any) -> tuple[Any, Callable[..., Any]]:
+        def gradient(upstream: Any) -> Any:
+            return _reduced(upstream, op, None, prescale, postscale)
+
+        return _reduced(value, op, name, prescale, postscale), gradient
+
+    return reduced(tensor)
+
+
+def reduced_gradient(
+    tensor: Any, op: ReduceOp, name: str | None, prescale: float, postscale: float
+) -> Any:
+    """Combine a dense gradient over all ranks. The result is not differentiated."""
+    return _reduced(tf.convert_to_tensor(tensor), op, name, prescale, postscale)
+
+
+def _reduced(
+    tensor: Any, op: ReduceOp, name: str | None, prescale: float, postscale: float
+) -> Any:
+    size = process().initialized_rank().size
+    if op == Adasum and size & (size - 1):
+        raise NotImplementedError("Adasum requires a number of ranks that is a power of 2")
+    name = name or _default_name("HorovodAllreduce", [tensor])
+    if prescale != 1.0:
+        tensor = tensor * tf.cast(prescale, tensor.dtype)
+
+    def value(name: str | None) -> Any:
+        if op == Sum and size > 1:
+            return tf.multiply(tensor, tf.cast(size, tensor.dtype), name=name)
+        if op == Product and size > 1:
+            return tf.pow(tensor, tf.cast(size, tensor.dtype), name=name)
+        return tf.identity(tensor, name=name)
+
+    result = _collective(f"{ALLREDUCE} {op}", name, value)
+    return result if postscale == 1.0 else result * tf.cast(postscale, tensor.dtype)
+
+
+def allgather_tensor(tensor: Any, name: str | None) -> Any:
+    """Join a tensor of all ranks along its first dimension; the result can be differentiated."""
+    tensor = tf.convert_to_tensor(tensor)
+    name = name or _default_name("HorovodAllgather", [tensor])
+    rank = process().initialized_rank()
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def gathered(value: Any) -> tuple[Any, Callable[..., Any]]:
+        def gradient(upstream: Any) -> Any:
+            mean = _reduced(upstream, Average, None, 1.0, 1.0)
+            rows = tf.shape(value)[0]
+            return mean[rank.number * rows : (rank.number + 1) * rows]
+
+        return _gathered(value, name), gradient
+
+    return gathered(tensor) if tensor.dtype.is_floating else _gathered(tensor, name)
+
+
+def _gathered(tensor: Any, name: str | None) -> Any:
+    size = process().initialized_rank().size
+
+    def value(name: str | None) -> Any:
+        # tf.concat would give the axis the name that the axis of the sum over ranks gets later.
+        axis = tf.constant(0, name=name and f"{name}_dimension")
+        return tf.raw_ops.ConcatV2(values=[tensor] * size, axis=axis, name=name)
+
+    return _collective(ALLGATHER, name, value if size > 1 else _same(tensor))
+
+
+def _same(tensor: Any) -> Callable[[str | None], Any]:
+    return lambda name: tf.identity(tensor, name=name)
+
+
+def broadcast_tensor(tensor: Any, root: int, name: str | None) -> Any:
+    """Return the value that a tensor has on one rank.
+
+    Raises:
+        ValueError: there is no such rank.
+    """
+    size = process().initialized_rank().size
+    if not 0 <= root < size:
+        raise ValueError(f"root_rank {root} is not a rank: there are {size}")
+    tensor = tf.convert_to_tensor(tensor)
+    name = name or _default_name("HorovodBroadcast", [tensor])
+    return _collective(f"{BROADCAST} {root}", name, lambda name: tf.identity(tensor, name=name))
+
+
+def _default_name(kind: str, tensors: Sequence[Any]) -> str | None:
+    if tf.executing_eagerly():
+        return None
+    return normalized("_".join([kind, *dict.fromkeys((tensors[0].name, tensors[-1].name))]))
+
+
+def _collective(kind: str, name: str | None, value: Callable[[str | None], Any]) -> Any:
+    """Compute the value of a collective. In a graph it becomes one op with an attribute."""
+    current = process()
+    result = value(name)
+    if tf.executing_eagerly():
+        current.collectives.append(name or kind)
+        current.receives |= not kind.startswith(ALLREDUCE)
+    elif current.rank.size > 1:
+        if result.dtype not in _DTYPES and not kind.startswith(BROADCAST):
+            raise unsupported(f"{kind} of {result.dtype.name} in a graph")
+        set_text_attribute(result.op, COLLECTIVE, kind)
+    return result
+
+
+def note_broadcast(variables: Iterable[Any]) -> None:
+    """Note variables that become equal on all ranks, although no op of a session does it."""
+    is_eager = tf.executing_eagerly()
+    process().broadcast += [(each, digest(each.numpy()) if is_eager else "") for each in variables]
+
+
+def digest(value: Any) -> str:
+    """A short text that differs for different arrays."""
+    array = np.ascontiguousarray(value)
+    header = f"{array.dtype} {array.shape}".encode()
+    return hashlib.sha256(header + array.tobytes()).hexdigest()[:16]
+
+
+def ops_behind(fetched: Iterable[Any]) -> Iterator[Any]:
+    """Yield the ops that a run of a session executes.
+
+    Args:
+        fetched: the fetched ops and tensors.
+    """
+    todo = [getattr(item, "op", item) for item in fetched]
+    seen = set(todo)
+    while todo:
+        op = todo.pop()
+        yield op
+        for source in [*(tensor.op for tensor in op.inputs), *op.control_inputs]:
+            if source not in seen:
+                seen.add(source)
+                todo.append(source)
+
+
+def kind_of(op: Any) -> str:
+    """The operation of a collective; ``""`` for any other op."""
+    try:
+        return str(op.get_attr(COLLECTIVE).decode())
+    except ValueError:
+        return ""

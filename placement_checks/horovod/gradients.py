@@ -1,0 +1,351 @@
+"""Sums of gradients over ranks: the optimizers and tapes of `horovod.tensorflow`.
+
+An optimizer of TensorFlow 1 reduces gradients in ``compute_gradients``, an optimizer of Keras
+before it applies them, and a tape in ``gradient``. The names of the reductions are the names that
+Horovod 0.28 gives them, because they are the names by which ranks find each other's gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from placement_checks.horovod.collectives import (
+    Average,
+    ReduceOp,
+    Sum,
+    allgather_tensor,
+    allreduce_tensor,
+    normalized,
+    process,
+    reduced_gradient,
+)
+from placement_checks.horovod.unsupported import unsupported
+
+_Optimizer: Any = tf.compat.v1.train.Optimizer
+
+
+class Compressor:
+    """Converts a tensor before it is sent, and back; the base class changes nothing."""
+
+    @staticmethod
+    def compress(tensor: Any) -> tuple[Any, Any]:
+        """Return the tensor to send, and the context that `decompress` needs."""
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: Any, _ctx: Any) -> Any:
+        """Convert a received tensor back."""
+        return tensor
+
+
+class _Half(Compressor):
+    @staticmethod
+    def compress(tensor: Any) -> tuple[Any, Any]:
+        if not tensor.dtype.is_floating:
+            return tensor, tensor.dtype
+        return tf.cast(tensor, tf.float16), tensor.dtype
+
+    @staticmethod
+    def decompress(tensor: Any, ctx: Any) -> Any:
+        return tf.cast(tensor, ctx) if ctx.is_floating else tensor
+
+
+class Compression:
+    """The ways to compress gradients."""
+
+    none = Compressor
+    fp16 = _Half
+
+
+class Settings(NamedTuple):
+    """How gradients are reduced; the fields are arguments of Horovod."""
+
+    compression: Any = Compression.none
+    sparse_as_dense: bool = False
+    op: ReduceOp = Average
+    gradient_predivide_factor: float = 1.0
+    groups: Any = None
+    device_dense: str = ""
+    device_sparse: str = ""
+    scale_local_gradients: bool = True
+
+    def check(self) -> None:
+        """Raise ``ValueError`` for values that Horovod refuses."""
+        if self.gradient_predivide_factor != 1.0 and self.op != Average:
+            raise ValueError("gradient_predivide_factor not supported with op != Average")
+        if self.groups is not None and not isinstance(self.groups, list) and self.groups <= 0:
+            raise ValueError("groups should be a non-negative integer or a list of lists")
+
+
+def reduce_tensor(
+    tensor: Any,
+    settings: Settings,
+    name: str | None = None,
+    *,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    is_gradient: bool = False,
+) -> Any:
+    """Combine a tensor, or `tf.IndexedSlices`, over all ranks.
+
+    The rows of slices are gathered, not added up.
+
+    Raises:
+        NotImplementedError: slices are neither added nor averaged, or are scaled.
+    """
+    op = settings.op
+    if isinstance(tensor, tf.IndexedSlices):
+        if op not in (Sum, Average):
+            raise NotImplementedError(f"{op} of tf.IndexedSlices: pass sparse_as_dense=True")
+        if prescale != 1.0 or postscale != 1.0:
+            raise NotImplementedError("a scale factor is not supported with tf.IndexedSlices")
+        size = process().initialized_rank().size
+        with tf.device(settings.device_sparse or None):
+            values = allgather_tensor(tensor.values, None)
+            indices = allgather_tensor(tensor.indices, None)
+            if op == Average:
+                values = values / tf.cast(size, values.dtype)
+        return tf.IndexedSlices(values, indices, tensor.dense_shape)
+    reduce: Callable[..., Any] = reduced_gradient if is_gradient else allreduce_tensor
+    with tf.device(settings.device_dense or None):
+        sent, context = settings.compression.compress(tensor)
+        if is_gradient:
+            received = reduce(sent, op, name, prescale, postscale)
+        else:
+            received = reduce(sent, op, name, prescale=prescale, postscale=postscale)
+        return settings.compression.decompress(received, context)
+
+
+def reduce_gradients(
+    gradients: Sequence[Any], variables: Sequence[Any], settings: Settings, scope: str
+) -> list[Any]:
+    """Combine gradients over all ranks; None stays None.
+
+    Args:
+        gradients: a gradient for each variable.
+        variables: the variables.
+        settings: how to reduce.
+        scope: the scope of the reductions, without ``_Allreduce``.
+    """
+    predivide = settings.gradient_predivide_factor
+    prescale, postscale = (1.0 / predivide, predivide) if settings.op == Average else (1.0, 1.0)
+    if settings.sparse_as_dense:
+        gradients = [
+            tf.convert_to_tensor(each) if isinstance(each, tf.IndexedSlices) else each
+            for each in gradients
+        ]
+    if process().initialized_rank().size == 1:
+        return list(gradients)
+    prefixes = _group_names(gradients, variables, settings.groups)
+    with tf.name_scope(f"{scope}_Allreduce"):
+        return [
+            each if each is None else _in_branch(each, settings, name, prescale, postscale)
+            for each, name in zip(gradients, prefixes, strict=True)
+        ]
+
+
+def _in_branch(
+    gradient: Any, settings: Settings, name: str | None, prescale: float, postscale: float
+) -> Any:
+    # Horovod tests in a branch whether there are several ranks. Its scope is a part of the name.
+    with tf.name_scope("cond"):
+        return reduce_tensor(
+            gradient, settings, name, prescale=prescale, postscale=postscale, is_gradient=True
+        )
+
+
+def _group_names(
+    gradients: Sequence[Any], variables: Sequence[Any], groups: Any
+) -> Sequence[str | None]:
+    """The name of the reduction of each gradient; None for the default.
+
+    Gradients of one group are reduced together, under a name made of the first and the last one.
+    """
+    names: list[str | None] = [None] * len(gradients)
+    if groups is None or tf.executing_eagerly():
+        return names
+    dense = [
+        position
+        for position, each in enumerate(gradients)
+        if each is not None and not isinstance(each, tf.IndexedSlices)
+    ]
+    parts: list[list[int]]
+    if isinstance(groups, list):
+        of = {id(variable): position for position, variable in enumerate(variables)}
+        parts = [[of[id(each)] for each in group if id(each) in of] for group in groups]
+        parts = [[position for position in part if position in dense] for part in parts]
+    else:
+        size, more = divmod(len(dense), min(groups, len(dense) or 1))
+        ends = [size * i + min(i, more) for i in range(min(groups, len(dense) or 1) + 1)]
+        parts = [dense[begin:end] for begin, end in pairwise(ends)]
+    for part in filter(None, parts):
+        ends_of_group = f"{gradients[part[0]].name}_{gradients[part[-1]].name}"
+        for number, position in enumerate(part):
+            names[position] = f"{normalized(f'HorovodGroupedAllreduce_{ends_of_group}')}_{number}"
+    return names
+
+
+def scale_local(gradient: Any, settings: Settings) -> Any:
+    """Divide the gradient of a variable that is not reduced by the number of ranks."""
+    if gradient is None or not settings.scale_local_gradients:
+        return gradient
+    size = float(process().initialized_rank().size)
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(gradient.values / size, gradient.indices, gradient.dense_shape)
+    return gradient / size
+
+
+class LocalVariables:
+    """The variables with gradients that stay on their rank."""
+
+    def __init__(self) -> None:
+        self._ids: set[int] = set()
+        self._kept: list[Any] = []  # so that no id is used again
+
+    def add(self, variable: Any) -> None:
+        """Add a variable."""
+        self._ids.add(id(variable))
+        self._kept.append(variable)
+
+    def reduce(
+        self, gradients: Sequence[Any], variables: Sequence[Any], settings: Settings, scope: str
+    ) -> list[Any]:
+        """Reduce the gradients of all other variables."""
+        shared = [id(each) not in self._ids for each in variables]
+        pairs = [
+            (gradient, variable)
+            for gradient, variable, is_shared in zip(gradients, variables, shared, strict=True)
+            if is_shared
+        ]
+        reduced = iter(
+            reduce_gradients(
+                [gradient for gradient, _ in pairs],
+                [variable for _, variable in pairs],
+                settings,
+                scope,
+            )
+        )
+        return [
+            next(reduced) if is_shared else scale_local(gradient, settings)
+            for gradient, is_shared in zip(gradients, shared, strict=True)
+        ]
+
+
+class DistributedOptimizer1(_Optimizer):  # type: ignore[misc]
+    """An optimizer of TensorFlow 1 that reduces gradients in ``compute_gradients``."""
+
+    def __init__(self, optimizer: Any, name: str | None, use_locking: bool, settings: Settings):
+        name = name or f"Distributed{type(optimizer).__name__}"
+        super().__init__(name=name, use_locking=use_locking)
+        self._optimizer = optimizer
+        self._settings = settings
+        self._scope = name
+        self._local = LocalVariables()
+
+    def register_local_var(self, var: Any) -> None:
+        """Leave the gradient of a variable on its rank."""
+        self._local.add(var)
+
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+        """Compute gradients with the optimizer, and reduce them."""
+        pairs = self._optimizer.compute_gradients(*args, **kwargs)
+        variables = [variable for _, variable in pairs]
+        gradients = [gradient for gradient, _ in pairs]
+        reduced = self._local.reduce(gradients, variables, self._settings, self._scope)
+        return list(zip(reduced, variables, strict=True))
+
+    def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the method of the optimizer."""
+        return self._optimizer.apply_gradients(*args, **kwargs)
+
+    def get_slot(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the method of the optimizer."""
+        return self._optimizer.get_slot(*args, **kwargs)
+
+    def get_slot_names(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the method of the optimizer."""
+        return self._optimizer.get_slot_names(*args, **kwargs)
+
+    def variables(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the method of the optimizer."""
+        return self._optimizer.variables(*args, **kwargs)
+
+
+def distributed_keras_optimizer(optimizer: Any, name: str | None, settings: Settings) -> Any:
+    """Return a Keras 2 optimizer that reduces the gradients that it computes itself.
+
+    ``minimize``, which ``fit`` calls, computes gradients. ``apply_gradients`` in a program's own
+    loop gets gradients from elsewhere and does not reduce them, as in Horovod.
+
+    Raises:
+        InputError: it is an optimizer of Keras 3.
+    """
+    base = type(optimizer)
+    scope = name or f"Distributed{base.__name__}"
+    method = next(
+        (each for each in ("_compute_gradients", "compute_gradients") if hasattr(base, each)), None
+    )
+    if method is None:
+        raise unsupported(
+            "DistributedOptimizer with an optimizer of Keras 3, whose gradients Horovod 0.28 does "
+            "not reduce (it reduces those of hvd.DistributedGradientTape),"
+        )
+    local = LocalVariables()
+
+    def compute(self: Any, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+        pairs = getattr(super(distributed, self), method)(*args, **kwargs)
+        variables = [variable for _, variable in pairs]
+        gradients = [gradient for gradient, _ in pairs]
+        reduced = local.reduce(gradients, variables, settings, scope)
+        return list(zip(reduced, variables, strict=True))
+
+    def get_gradients(self: Any, loss: Any, params: Any) -> list[Any]:
+        gradients = super(distributed, self).get_gradients(loss, params)
+        return local.reduce(gradients, params, settings, scope)
+
+    def register_local_var(_self: Any, var: Any) -> None:
+        local.add(var)
+
+    methods = {method: compute, "register_local_var": register_local_var}
+    if hasattr(base, "get_gradients"):
+        methods["get_gradients"] = get_gradients
+    if method == "_compute_gradients":
+        # Programs of TensorFlow 1 call it by the name without an underscore.
+        methods["compute_gradients"] = compute
+    distributed: Any = type(base.__name__, (base,), methods)
+    return distributed.from_config(optimizer.get_config())
+
+
+def distributed_tape(tape: Any, settings: Settings) -> Any:
+    """Return a tape like ``tape`` that reduces gradients in its method ``gradient``."""
+    base = type(tape)
+    local = LocalVariables()
+
+    class DistributedTape(base):  # type: ignore[misc, valid-type]
+        def register_local_source(self, source: Any) -> None:
+            local.add(source)
+
+        def gradient(
+            self,
+            target: Any,
+            sources: Any,
+            output_gradients: Any = None,
+            use_generic_names: bool = False,
+        ) -> Any:
+            if use_generic_names:
+                raise unsupported("the argument use_generic_names of a tape")
+            gradients = super().gradient(target, sources, output_gradients)
+            flat = tf.nest.flatten(sources)
+            reduced = local.reduce(
+                tf.nest.flatten(gradients), flat, settings, "DistributedGradientTape"
+            )
+            return tf.nest.pack_sequence_as(sources, reduced)
+
+    DistributedTape.__name__ = base.__name__
+    distributed = DistributedTape.__new__(DistributedTape)
+    distributed.__dict__.update(tape.__dict__)
+    return distributed

@@ -1,0 +1,201 @@
+"""Findings on the ranks of a Horovod program, which several rules share.
+
+Ranks are processes that run the same program. Horovod finds the tensors of one collective by the
+name of their op, so that a collective waits forever if a rank has no op of the same name.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from placement_checks.analysis.towers.analysis import analyze
+from placement_checks.core.ids import OpId
+from placement_checks.core.op_types import VARIABLES
+from placement_checks.core.placement import Placement
+from placement_checks.core.ranks import JOB
+from placement_checks.core.results import Finding
+from placement_checks.core.strategies import Strategy
+from placement_checks.rules.base import about
+from placement_checks.util.text import join_and, plural
+
+CLIP_AVERAGE = (
+    "clip the average: the gradients that compute_gradients of hvd.DistributedOptimizer returns, "
+    "or hvd.allreduce(gradient)"
+)
+SHARD_BY_RANK = (
+    "give each rank its own rows: dataset.shard(hvd.size(), hvd.rank()), or a seed that depends "
+    "on hvd.rank()"
+)
+_SAME_GRAPH = (
+    "build the same graph in every rank, with names that do not depend on the rank; let the first "
+    "rank alone process results, without collectives"
+)
+_NEVER_ENDS = "Horovod finds a collective by its name: the ranks wait for each other without end"
+
+
+def ranks_text(numbers: Sequence[int]) -> str:
+    """Name ranks: ``rank 1``, ``ranks 0 and 2``."""
+    return f"{'rank' if len(numbers) == 1 else 'ranks'} {join_and(map(str, numbers))}"
+
+
+def rank_of(strategy: Strategy, placement: Placement, op: str) -> int:
+    """The rank of an op of the joint graph."""
+    task = placement.ops[op].requested.task_device
+    return next(n for n, each in enumerate(strategy.replicas) if each.task_device == task)
+
+
+def unmet_collectives(
+    placement: Placement, strategy: Strategy, incomplete: Sequence[Sequence[str]]
+) -> Iterator[Finding]:
+    """Yield a finding on the collectives that some ranks have, and the others lack.
+
+    Args:
+        placement: the joint graph.
+        strategy: its ranks.
+        incomplete: the members of each collective that some rank does not join.
+    """
+    by_ranks: dict[tuple[int, ...], list[str]] = defaultdict(list)
+    for members in incomplete:
+        joining = tuple(sorted({rank_of(strategy, placement, name) for name in members}))
+        by_ranks[joining].append(members[0])
+    if not by_ranks:
+        return
+    waits = []
+    for joining, names in by_ranks.items():
+        absent = [n for n in range(len(strategy.replicas)) if n not in joining]
+        more = f" and {plural(len(names) - 1, 'other')}" if names[1:] else ""
+        verb = "waits" if len(joining) == 1 else "wait"
+        waits.append(f"{ranks_text(joining)} {verb} in {names[0]}{more} for {ranks_text(absent)}")
+    first = next(iter(by_ranks.values()))[0]
+    yield Finding(
+        **about(placement.ops[first]),
+        expected="collectives of the same names in all ranks",
+        found=plural(len(incomplete), "collective") + " that some rank lacks",
+        ops=tuple(name for names in by_ranks.values() for name in names),
+        message=f"the ranks have collectives of different names: {', and '.join(waits)}",
+        devices=tuple(strategy.replicas),
+        consequence=_NEVER_ENDS,
+        fix=_SAME_GRAPH,
+    )
+
+
+def unmet_before_step(strategy: Strategy) -> Iterator[Finding]:
+    """Yield a finding on the first collective before the training step that a rank omits."""
+    ran = [Counter(record.collectives) for record in strategy.ranks]
+    for name in dict.fromkeys(each for record in strategy.ranks for each in record.collectives):
+        most = max(count[name] for count in ran)
+        joining = [n for n, count in enumerate(ran) if count[name] == most]
+        absent = [n for n, count in enumerate(ran) if count[name] < most]
+        if absent:
+            yield Finding(
+                **about(name),
+                expected="the same collectives in all ranks",
+                found=f"a collective of {ranks_text(joining)} alone",
+                message=f"before the first step, {ranks_text(joining)} "
+                f"{'runs' if len(joining) == 1 else 'run'} {name}, and "
+                f"{ranks_text(absent)} {'does' if len(absent) == 1 else 'do'} not",
+                devices=tuple(strategy.replicas[n] for n in (*joining, *absent)),
+                consequence=_NEVER_ENDS,
+                fix="run it in all ranks, outside of conditions on hvd.rank()",
+            )
+            return
+
+
+def different_starts(placement: Placement, strategy: Strategy) -> Iterator[Finding]:
+    """Yield findings on trained variables that start with different values on the ranks."""
+    if not strategy.ranks:
+        return
+    first = strategy.ranks[0]
+    for name, value in first.starts.items():
+        if name not in placement.ops or name in first.broadcast:
+            continue
+        other = [
+            n
+            for n, record in enumerate(strategy.ranks)
+            if record.starts.get(name, value) != value and name not in record.broadcast
+        ]
+        if other:
+            yield Finding(
+                **about(placement.ops[name]),
+                expected="the same initial value on all ranks",
+                found=f"another value on {ranks_text(other)}",
+                message=f"{name} starts with another value on {ranks_text(other)} than on rank 0, "
+                "and no broadcast makes them equal",
+                devices=tuple(strategy.replicas[n] for n in other),
+                consequence="the ranks train different models, although they apply the same "
+                "gradients, and the first rank's is saved",
+                fix="broadcast after initialization: hvd.BroadcastGlobalVariablesHook(0), "
+                "session.run(hvd.broadcast_global_variables(0)), or "
+                "hvd.broadcast_variables(variables, root_rank=0)",
+                alike=("start", tuple(other)),
+            )
+
+
+def scaled_constant(placement: Placement, reference: Placement) -> tuple[str, float, float] | None:
+    """Find a number in an update that depends on the number of ranks, such as a learning rate.
+
+    Returns:
+        A trained variable, the number in its update, and the number in its update by one rank;
+        None if the numbers are equal.
+    """
+    of_ranks, of_one = _update_constants(placement), _update_constants(reference)
+    for variable, numbers in of_ranks.items():
+        for one, other in zip(numbers, of_one.get(variable, numbers), strict=False):
+            if one != other:
+                return variable, one, other
+    return None
+
+
+def _update_constants(placement: Placement) -> Mapping[str, Sequence[float]]:
+    """Return the numbers that the update of each variable depends on, besides the gradient."""
+    analysis = analyze(placement)
+    flow, found = analysis.flow, {}
+
+    def is_end(op: OpId) -> bool:
+        return analysis.has_gradient(op) or flow.types[op] in VARIABLES
+
+    for variable, updates in analysis.updates.by_variable.items():
+        numbers: list[float] = []
+        for update in updates:
+            inputs = [op for op in flow.inputs[update.op] if not is_end(op)]
+            for op in sorted(flow.reachable(inputs, until=is_end)):
+                if (value := placement.details.value(flow.names[op])) is not None:
+                    numbers += [each for each in _flat(value[2]) if isinstance(each, float)]
+        found[variable] = sorted(numbers)
+    return found
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    if isinstance(value, tuple | list):
+        for each in value:
+            yield from _flat(each)
+    else:
+        yield value
+
+
+def shared_gpus(strategy: Strategy) -> Iterator[Finding]:
+    """Yield a finding for each GPU that several ranks of one host compute on."""
+    users: dict[int, list[int]] = defaultdict(list)
+    for number, record in enumerate(strategy.ranks):
+        for gpu in record.gpus or ():
+            users[gpu].append(number)
+    idle = [gpu for gpu in range(len(strategy.ranks)) if gpu not in users]
+    for gpu, ranks in users.items():
+        if len(ranks) < 2:
+            continue
+        unused = "GPU" if len(idle) == 1 else "GPUs"
+        verb = "is" if len(idle) == 1 else "are"
+        yield Finding(
+            **about(f"GPU {gpu} of the host", "assigned"),
+            expected="a GPU for each rank",
+            found=f"one GPU for {ranks_text(ranks)}",
+            message=f"{ranks_text(ranks)} compute on GPU {gpu} of their host"
+            + (f"; {unused} {join_and(map(str, idle))} {verb} idle" if idle else ""),
+            devices=tuple(strategy.replicas[n] for n in ranks),
+            consequence="they share its memory, and compute in turn",
+            fix="select the GPU of the rank: config.gpu_options.visible_device_list = "
+            "str(hvd.local_rank()), or tf.config.set_visible_devices(gpus[hvd.local_rank()], "
+            f"'GPU'); if they share it on purpose: --set no-idle-device.allow=/job:{JOB}",
+        )

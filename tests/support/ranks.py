@@ -1,0 +1,111 @@
+"""Ranks of a Horovod program, watched in turn in the process of the tests."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from placement_checks import Report, place, verify
+from placement_checks.capture.child_process.ranks import as_rank, join_ranks
+from placement_checks.capture.child_process.runner import without_live_objects
+from placement_checks.capture.in_process.builder import (
+    BuildRecorder,
+    build,
+    record_eager_code,
+)
+from placement_checks.capture.in_process.sessions import StopProgram
+from placement_checks.core.missing import Missing
+from placement_checks.core.program import CapturedProgram, Program, WatchedCode
+from placement_checks.core.ranks import Rank
+from placement_checks.horovod.activate import RankWatch, stand_in_for_horovod
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+
+
+def judged_ranks(
+    module: str, function: str, *, ranks: int = 2, eager: bool = False, only: Sequence[str] = ()
+) -> Report:
+    """The verdicts on a function of a fixture, called by each rank."""
+    evidence = place(watched_ranks(module, function, ranks=ranks, eager=eager))
+    return verify(evidence, only=only) if only else verify(evidence)
+
+
+def watched_ranks(
+    module: str,
+    function: str,
+    *,
+    ranks: int = 2,
+    eager: bool = False,
+    with_single: bool = True,
+) -> WatchedCode:
+    """The first steps of a function of a fixture that all ranks call."""
+    program = Program(function, lambda: None)
+
+    def captured(number: int, size: int) -> CapturedProgram:
+        built = captured_rank(module, function, Rank(number, size), eager=eager)
+        return replace(built, program=program)
+
+    joined = join_ranks([captured(number, ranks) for number in range(ranks)])
+    whole = joined.on_one_host and replace(joined.on_one_host, program=program)
+    single = _Single(captured(0, 1)) if with_single else Missing("it is not built for one GPU")
+    built = replace(joined, program=program, on_one_host=whole, loader=single)
+    return WatchedCode(function, built)
+
+
+@dataclass(frozen=True)
+class _Single:
+    """Loads the program as its only rank."""
+
+    built: CapturedProgram
+
+    def load_for_one_gpu(self) -> CapturedProgram:
+        return self.built
+
+
+def captured_rank(
+    module: str, function: str, rank: Rank, *, eager: bool = False
+) -> CapturedProgram:
+    """The first step of one rank; the modules of fixtures are imported for it alone."""
+    before = set(sys.modules)
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in ("programs", "defects", "sound"):
+            patch.syspath_prepend(str(FIXTURES / kind / "workers"))
+        for name, value in rank.environment.items():
+            patch.setenv(name, value)
+        tf.keras.backend.clear_session()  # each rank names its layers alike
+        with stand_in_for_horovod() as watch:
+            try:
+                train = getattr(importlib.import_module(module), function)
+                program = Program(function, train)
+                return (_eager_step if eager else _graph_step)(program, rank, watch)
+            finally:
+                for name in set(sys.modules) - before:
+                    if str(getattr(sys.modules[name], "__file__", "")).startswith(str(FIXTURES)):
+                        del sys.modules[name]
+
+
+def _graph_step(program: Program, rank: Rank, watch: RankWatch) -> CapturedProgram:
+    steps: list[CapturedProgram] = []
+
+    def record(building: BuildRecorder) -> None:  # while the session is open
+        steps.append(without_live_objects(as_rank(building.trained(), watch, building.calls)))
+        raise StopProgram
+
+    build(program, rank.size, record)
+    return steps[0]
+
+
+def _eager_step(program: Program, rank: Rank, watch: RankWatch) -> CapturedProgram:
+    with record_eager_code(program, rank.size) as building:
+        with contextlib.suppress(StopProgram):
+            run: Callable[[], Any] = program.build
+            run()
+        return without_live_objects(as_rank(building.trained(), watch, building.calls))
