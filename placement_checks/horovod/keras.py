@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from placement_checks.horovod import callbacks, elastic
 from placement_checks.horovod import tensorflow as hvd
-from placement_checks.horovod.collectives import Adasum, Average, ReduceOp, Sum, process
+from placement_checks.horovod.collectives import Adasum, Average, ReduceOp, Sum
 from placement_checks.horovod.gradients import Compression
 from placement_checks.horovod.tensorflow import (
     broadcast_object,
@@ -60,7 +60,6 @@ __all__ = [
     "gloo_enabled",
     "init",
     "is_initialized",
-    "load_model",
     "local_rank",
     "local_size",
     "mpi_built",
@@ -165,25 +164,3 @@ def _evaluated(result: Any) -> Any:
     if tf.executing_eagerly() or result is None:
         return result
     return tf.compat.v1.keras.backend.get_session().run(result)
-
-
-def load_model(
-    filepath: Any,
-    custom_optimizers: Any = None,
-    custom_objects: Any = None,
-    compression: Any = Compression.none,
-    legacy_opts: bool = False,
-) -> Any:
-    """Load a saved Keras model; its optimizer reduces gradients over all ranks."""
-    process().initialized_rank()
-    optimizers = tf.keras.optimizers
-    base = optimizers.legacy.Optimizer if legacy_opts else optimizers.Optimizer
-    kinds = [*base.__subclasses__(), *(custom_optimizers or ())]
-
-    def wrapper(kind: Any) -> Any:
-        return lambda **config: DistributedOptimizer(kind(**config), compression=compression)
-
-    named = {kind.__name__.lower(): wrapper(kind) for kind in kinds}
-    named.update({kind.__name__: wrapper(kind) for kind in custom_optimizers or ()})
-    named.update(custom_objects or {})
-    return tf.keras.models.load_model(filepath, custom_objects=named)
