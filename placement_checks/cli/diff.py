@@ -64,7 +64,7 @@ class _Options:
     help="Compare each program with itself at this git revision.",
 )
 @click.option(
-    "--old", metavar="TARGET", type=FILE, help="The name of the program at REV, if it has changed."
+    "--old", metavar="TARGET", type=FILE, help="The name of the program at REV, if it was renamed."
 )
 @click.option(
     "--link",
@@ -72,34 +72,35 @@ class _Options:
     multiple=True,
     metavar="PATH",
     type=FILE,
-    help="Data that git does not hold, which the program at REV reads too.",
+    help="Uncommitted data that the program at REV also reads; may be repeated.",
 )
 @click.option(
     "--numbers",
     is_flag=True,
-    help="Run both revisions on the same rows too, and compare gradients and weights.",
+    help="Also run both revisions on the same rows, and compare gradients and weights.",
 )
 @format_option(*FORMATS)
 @options_as(_Options)
 def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> int:
     """Compare two placements: of programs, graphs or logs.
 
-    Ops are compared by their names. If OLD is a baseline, NEW is compared with it, and names may
-    have changed.
+    Ops are matched by name. If OLD is a baseline, ops are matched by their addresses instead, and
+    their names may differ.
+
     --format html writes a page with a picture of NEW that highlights the moved ops.
     The formats markdown and github are for --since.
 
-    With --since, each TARGET is placed twice, from the working tree and from a temporary copy of
-    the git revision REV, by default each program of [tool.placement_checks] in pyproject.toml.
-    Reported are variables, towers and ops that moved, although names may have changed; changed
+    With --since, each TARGET is placed twice: from the working tree and from a temporary copy of
+    the git revision REV. The default is all programs of [tool.placement_checks] in pyproject.toml.
+    The report lists variables, towers and ops that moved, even if they were renamed; changed
     objectives; and rules that are newly broken, newly kept or no longer checked. The repository is
-    not changed. With --numbers, both sides are run as well, with the same number of GPUs and on
-    the same rows: random rows, or the rows of the batch function in pyproject.toml.
+    not changed. --numbers also runs both sides, with the same number of GPUs and the same rows:
+    random rows, or the rows of the batch function in pyproject.toml.
 
     The exit status is 0 if every op is on the same device in both, 1 if placements differ, and 2
     if an error occurred, or if placements agree but one of them is a log that was only read in
-    part. With --since it is also 1 if a rule is newly broken or no longer checked, if
-    numbers differ, or if pyproject.toml does not list a program any more.
+    part. With --since it is also 1 if a rule is newly broken or no longer checked, if numbers
+    differ, or if pyproject.toml no longer lists a program.
     """
     if options.since is not None:
         return _compare_since(options.since, targets, settings, options)
@@ -108,7 +109,7 @@ def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> 
         if given:
             raise UsageError(
                 name,
-                "is for a git revision, but none is named",
+                "requires a git revision",
                 "add --since REV",
                 is_predicate=True,
             )

@@ -30,22 +30,21 @@ from placement_checks.verification.gpu_comparison import compare_with_gpus
 def command(with_gpus: bool, simulated: bool, output_format: str, output: str | None) -> int:
     """Check that programs can be checked on this machine.
 
-    Each part is tried once: TensorFlow, the placer, the capture of a program, and its run. A line
-    has the state of a part, the facts found, and the fix. A limited part works with a restriction.
-    If a part is missing, programs cannot be checked, or only in part.
+    Each part is tried once: TensorFlow, the placer, the capture of a program, and its run. Each
+    line shows the state of a part, details, and the fix. A limited part works with restrictions.
+    If a part is missing, some programs or none can be checked.
 
     --gpus takes some minutes. It places small programs on GPUs that need not exist, runs them on
-    two GPUs of this machine or on two parts of one, and compares the device of each op. Each
-    assumption that predictions make about GPUs gets an answer.
+    two GPUs of this machine or on two parts of one, and compares the device of each op. The report
+    then states which assumptions about GPUs hold on this machine.
 
-    --format json is for bug reports. It has no paths, and neither the name of the user nor the
-    name of the machine.
+    --format json is for bug reports. It contains no paths, no user name and no host name.
 
     The exit status is 0 if programs can be checked, 1 if a part is missing or a prediction was
     wrong, and 2 if an error occurred, for example if there is no GPU for --gpus.
     """
     if simulated and not with_gpus:
-        raise UsageError("--simulated", "is for --gpus", "add --gpus", is_predicate=True)
+        raise UsageError("--simulated", "requires --gpus", "add --gpus", is_predicate=True)
     with open_output(output) as stream:
         with stdout_for_report(), live():
             gpus = compare_with_gpus(simulated=simulated) if with_gpus else None

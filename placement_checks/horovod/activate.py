@@ -48,7 +48,7 @@ class RankWatch:
     """Records what a program does as one rank.
 
     Args:
-        process: the process that the stand-in works for.
+        process: the process of the rank.
     """
 
     def __init__(self, process: Process) -> None:
@@ -59,7 +59,7 @@ class RankWatch:
         self._execute: Callable[..., list[Any]] | None = None
 
     def wrap_run(self, original: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-        """Wrap the method that all runs of sessions end in, to note the collectives of a run."""
+        """Wrap the method that every session run calls, to note the collectives of a run."""
         self._execute = original
 
         def run(session: Any, handle: Any, targets: Any, fetches: Any, *rest: Any) -> list[Any]:
@@ -117,7 +117,7 @@ class RankWatch:
         )
 
     def _starts(self, graph: tf.Graph) -> Mapping[str, str]:
-        """Digests of the trainable variables that no broadcast will still make equal."""
+        """Digests of the trainable variables, except those that a later broadcast assigns."""
         session, execute = self._sessions.get(graph), self._execute
         if session is None or execute is None:
             return {}
@@ -179,7 +179,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         package = name.partition(".")[0]
         if package == _MPI:
             raise ModuleNotFoundError(
-                f"no {name} with --horovod: take the rank from hvd.rank(), and send by hvd",
+                f"--horovod does not support {name}: use hvd.rank() and the collectives of hvd",
                 name=name,
             )
         if package != _PACKAGE:
@@ -187,11 +187,11 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if name != _PACKAGE and name not in _MODULES:
             reason = _OTHERS.get(".".join(name.split(".")[:2]))
             reason = reason or "it is not a part of the stand-in; docs/horovod.md lists its names"
-            raise ModuleNotFoundError(f"no {name} with --horovod: {reason}", name=name)
+            raise ModuleNotFoundError(f"--horovod does not support {name}: {reason}", name=name)
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        """Create a module with the names of the module of this room."""
+        """Create a module with the names of its stand-in."""
         module = ModuleType(spec.name)
         module.__path__ = []
         if spec.name == _PACKAGE:

@@ -19,7 +19,9 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignor
         if fused in (True, None):
             raise ValueError("SyncBatchNormalization does not support fused=True.")
         if _IS_KERAS_3:
-            raise unsupported("SyncBatchNormalization with Keras 3, as Horovod 0.28 has none,")
+            raise unsupported(
+                "SyncBatchNormalization with Keras 3, which Horovod 0.28 does not support,"
+            )
         kwargs.setdefault("name", "sync_batch_normalization")
         super().__init__(fused=fused, **kwargs)
 

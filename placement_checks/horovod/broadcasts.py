@@ -41,7 +41,7 @@ def check_process_set(process_set: Any) -> None:
 
 
 def name_of(kind: str, tensor: Any) -> str | None:
-    """The default name of a collective: a variable counts by its own name."""
+    """The default name of a collective: a variable has a name of its own."""
     if tf.executing_eagerly() or not hasattr(tensor, "name"):
         return None
     return f"{kind}_{collectives.normalized(tensor.name)}"
@@ -75,7 +75,7 @@ def broadcast_variables(
     """Assign the values on the rank ``root_rank`` to variables.
 
     Returns:
-        In a graph of TensorFlow 1, the op that does it.
+        In a graph of TensorFlow 1, the op that assigns the values.
     """
     del inplace  # no difference for the values
     check_process_set(process_set)
@@ -83,9 +83,9 @@ def broadcast_variables(
     graph = _tf1.get_default_graph()
     if not tf.executing_eagerly() and not hasattr(graph, "outer_graph"):
         return tf.group(*[each.assign(broadcast(each, root_rank)) for each in variables])
-    # In a traced function, a broadcast is not a part of the step: programs do it once.
+    # In a traced function, a broadcast is not part of the step: programs broadcast once.
     if not 0 <= root_rank < process().initialized_rank().size:
-        raise ValueError(f"root_rank {root_rank} is not a rank: there are {size()}")
+        raise ValueError(f"root_rank {root_rank} does not exist: the number of ranks is {size()}")
     collectives.note_broadcast(variables)
     return None
 

@@ -1,8 +1,8 @@
-"""The collectives of a rank: values of its own process in place of the results of all ranks.
+"""The collectives of a rank: each result is computed from the rank's own value.
 
 Eager code gets the value that the operation would have if all ranks had the same input. In a
 graph, an op computes this value, and its attribute `core.ranks.COLLECTIVE` names the operation.
-Its name is the name by which Horovod finds the same collective of the other ranks.
+Horovod finds the same collective of the other ranks by the name of this op.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from placement_checks.horovod.unsupported import unsupported
 from placement_checks.tf.graphs import set_text_attribute
 
 _tf1 = tf.compat.v1
-# The dtypes of TensorFlow's collectives, which Horovod's become when ranks are joined.
+# The dtypes of TensorFlow's collectives, which replace Horovod's when ranks are joined.
 _DTYPES = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
 _NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
@@ -205,7 +205,7 @@ def broadcast_tensor(tensor: Any, root: int, name: str | None) -> Any:
     """
     size = process().initialized_rank().size
     if not 0 <= root < size:
-        raise ValueError(f"root_rank {root} is not a rank: there are {size}")
+        raise ValueError(f"root_rank {root} does not exist: the number of ranks is {size}")
     tensor = tf.convert_to_tensor(tensor)
     name = name or _default_name("HorovodBroadcast", [tensor])
     return _collective(f"{BROADCAST} {root}", name, lambda name: tf.identity(tensor, name=name))
@@ -232,7 +232,7 @@ def _collective(kind: str, name: str | None, value: Callable[[str | None], Any])
 
 
 def note_broadcast(variables: Iterable[Any]) -> None:
-    """Note variables that become equal on all ranks, although no op of a session does it."""
+    """Note variables that a broadcast outside of sessions makes equal on all ranks."""
     is_eager = tf.executing_eagerly()
     process().broadcast += [(each, digest(each.numpy()) if is_eager else "") for each in variables]
 

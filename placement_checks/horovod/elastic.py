@@ -1,6 +1,6 @@
-"""The modules ``elastic`` of Horovod: training that goes on if ranks come and go.
+"""The modules ``elastic`` of Horovod: training that continues when ranks join or leave.
 
-Here no rank comes or goes: a state is synchronized once, and the function runs once.
+Here ranks never join or leave: a state is synchronized once, and the function runs once.
 """
 
 from __future__ import annotations

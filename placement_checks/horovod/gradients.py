@@ -1,8 +1,8 @@
 """Sums of gradients over ranks: the optimizers and tapes of `horovod.tensorflow`.
 
 An optimizer of TensorFlow 1 reduces gradients in ``compute_gradients``, an optimizer of Keras
-before it applies them, and a tape in ``gradient``. The names of the reductions are the names that
-Horovod 0.28 gives them, because they are the names by which ranks find each other's gradients.
+before it applies them, and a tape in ``gradient``. Reductions have the
+same names as in Horovod 0.28, because ranks find each other's gradients by these names.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def _group_names(
 ) -> Sequence[str | None]:
     """The name of the reduction of each gradient; None for the default.
 
-    Gradients of one group are reduced together, under a name made of the first and the last one.
+    Gradients of one group are reduced together, under a name made of the first and last name.
     """
     names: list[str | None] = [None] * len(gradients)
     if groups is None or tf.executing_eagerly():

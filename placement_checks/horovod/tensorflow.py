@@ -92,7 +92,7 @@ def __getattr__(name: str) -> Any:
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
-    """Begin as one rank; the ranks are those that the command line names."""
+    """Initialize the rank; the command line sets the number of ranks."""
     if process_sets:
         raise unsupported("a process set")
     if comm is not None and not (isinstance(comm, Sequence) and not comm):
@@ -277,7 +277,7 @@ def broadcast_object(
     del session, name
     check_process_set(process_set)
     if not 0 <= root_rank < size():
-        raise ValueError(f"root_rank {root_rank} is not a rank: there are {size()}")
+        raise ValueError(f"root_rank {root_rank} does not exist: the number of ranks is {size()}")
     process().receives = True
     return pickle.loads(pickle.dumps(obj))
 
@@ -375,7 +375,7 @@ def DistributedGradientTape(  # noqa: N802
 def PartialDistributedGradientTape(  # noqa: N802
     gradtape: Any, *args: Any, local_layers: Any = None, **options: Any
 ) -> Any:
-    """Return a tape that reduces the gradients of all variables but those of some layers."""
+    """Return a tape that reduces all gradients, except the gradients of local layers."""
     tape = DistributedGradientTape(gradtape, *args, **options)
     layers = local_layers or []
     for layer in layers if isinstance(layers, list | tuple) else [layers]:

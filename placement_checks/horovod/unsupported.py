@@ -10,7 +10,7 @@ def unsupported(what: str) -> InputError:
     return InputError(
         "horovod",
         f"{what} is not supported by --horovod",
-        "remove it for the check; docs/horovod.md lists what is supported",
+        "remove it for the check; docs/horovod.md lists the supported names",
     )
 
 

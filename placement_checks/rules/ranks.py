@@ -1,7 +1,7 @@
 """Findings on the ranks of a Horovod program, which several rules share.
 
-Ranks are processes that run the same program. Horovod finds the tensors of one collective by the
-name of their op, so that a collective waits forever if a rank has no op of the same name.
+Ranks are processes that run the same program. Horovod matches the tensors of a collective by the
+name of their op, so a collective waits forever if a rank has no op of this name.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ SHARD_BY_RANK = (
     "on hvd.rank()"
 )
 _SAME_GRAPH = (
-    "build the same graph in every rank, with names that do not depend on the rank; let the first "
-    "rank alone process results, without collectives"
+    "build the same graph in every rank, with names that do not depend on the rank; process "
+    "results on the first rank alone, without collectives"
 )
-_NEVER_ENDS = "Horovod finds a collective by its name: the ranks wait for each other without end"
+_NEVER_ENDS = "Horovod finds a collective by its name: the ranks wait for each other forever"
 
 
 def ranks_text(numbers: Sequence[int]) -> str:
@@ -53,7 +53,7 @@ def unmet_collectives(
 
     Args:
         placement: the joint graph.
-        strategy: its ranks.
+        strategy: the ranks of the graph.
         incomplete: the members of each collective that some rank does not join.
     """
     by_ranks: dict[tuple[int, ...], list[str]] = defaultdict(list)

@@ -2,8 +2,8 @@
 
 Nothing in the repository changes: no worktree is registered, and the index, the references, the
 stash and the hooks are not used. Git writes the files with an index of the copy. The copy has a
-``.git`` of its own, which borrows the objects of the repository, because programs ask git for the
-revision that they run from.
+``.git`` of its own, because programs ask git for their revision. It shares the objects of the
+repository.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PREFIX = "placement_checks_revision_"
 _POINTER = b"version https://git-lfs.github.com/spec/v1\n"  # the first line of a file of Git LFS
 _MAX_POINTER = 1024  # bytes
 _SUBMODULE = "160000"  # the mode of a submodule in a tree
-# Git sets these for its hooks, where they name the repository of the hook.
+# Git sets these variables for hooks. They name the repository of the hook.
 GIT_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
 # No hook, monitor or shared index of the repository is used or written.
 _ISOLATED = (
@@ -42,9 +42,9 @@ def checked_out(revision: str, links: Sequence[str] = ()) -> Iterator[SourceTree
 
     Args:
         revision: any name of a commit, such as ``main`` or ``HEAD~1``.
-        links: paths of files and directories in the working tree that git does not hold. The copy
-            has a symbolic link to each. In a directory that the revision has too, the files that
-            it lacks are linked.
+        links: paths of uncommitted files and directories in the working tree. The copy has a
+            symbolic link to each. If a directory also exists at the revision, its missing files
+            are linked.
 
     Raises:
         InputError: git is not installed, the current directory is in no repository, the
@@ -82,8 +82,8 @@ def _repository() -> Path:
     if "not a git repository" in reason or not reason:
         raise InputError(
             str(Path.cwd()),
-            "is in no git repository",
-            "run it in the repository of the program, or compare with a baseline",
+            "is not in a git repository",
+            "run the command in the repository of the program, or compare with a baseline",
             is_predicate=True,
         )
     raise InputError(str(Path.cwd()), f"git cannot read its repository: {reason}")
@@ -167,14 +167,14 @@ def _link(path: str, tree: SourceTree) -> None:
         raise UsageError(
             f"--link {path}",
             f"is not in the repository, {tree.repository}",
-            "name a path in it; files elsewhere need no link",
+            "name a path in the repository; files elsewhere need no link",
             is_predicate=True,
         )
     if not _add_links(source, tree):
         raise UsageError(
             f"--link {path}",
-            f"is a file of {tree.revision} too, which is used",
-            "omit it",
+            f"also exists at {tree.revision}, and this version is used",
+            "omit the option",
             is_predicate=True,
         )
 
@@ -302,7 +302,7 @@ def _git(
         raise InputError(
             "git",
             "is not installed",
-            "install it: --since reads a revision with it",
+            "install git: --since reads revisions with it",
             is_predicate=True,
         ) from None
 

@@ -57,7 +57,7 @@ def assert_towers_alike(
     evidence: Evidence | Placement,
     allow: str | Sequence[str] | None = None,
 ) -> None:
-    """The towers are the same computation, devices apart."""
+    """The towers are the same computation on different devices."""
 
 def assert_inputs_distinct(
     evidence: Evidence | Placement,
@@ -95,13 +95,13 @@ def assert_gradients_averaged(
     shares: Sequence[int] | None = None,
     allow: str | Sequence[str] | None = None,
 ) -> None:
-    """The loss terms and penalties in each update weigh what they weigh on one GPU."""
+    """The loss terms and penalties in each update have the same weights as on one GPU."""
 
 def assert_replicas_in_sync(
     evidence: Evidence | Placement,
     allow: str | Sequence[str] | None = None,
 ) -> None:
-    """All copies of a variable that replicas keep start equal and take the same update."""
+    """The copies of a variable on all replicas start equal and take the same update."""
 
 def assert_aggregated_before_clipped(
     evidence: Evidence | Placement,
@@ -146,7 +146,7 @@ def assert_update_ops_run(
     tower: str | None = None,
     allow: str | Sequence[str] | None = None,
 ) -> None:
-    """The statistics updates are part of the step, of every tower or of one."""
+    """The step runs the updates of statistics, in every tower or in one."""
 
 def assert_transfer_budget(
     evidence: Evidence | Placement,

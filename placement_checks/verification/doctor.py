@@ -1,7 +1,7 @@
 """Checks that programs can be checked on this machine, by trying each part once.
 
-A check never raises: a failure is its result. Texts of errors are freed of private names, because
-users send the results to others.
+A check never raises an exception: a failure is its result. Private names are removed from error
+messages, because users send the results to others.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from placement_checks.verification.judging import verify
 from placement_checks.verification.placing import place, prepare
 from placement_checks.verification.running import with_numbers
 
-_GPUS = 8  # of the machine on which the placer is tried
+_GPUS = 8  # simulated GPUs in the check of the placer
 _SAMPLE = "placement_checks.run.doctor.sample"
 GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"  # environment variable of TensorFlow
 _DRIVER_VERSION = Path("/proc/driver/nvidia/version")
@@ -123,26 +123,27 @@ def _memory() -> Check:
         return Check("memory", "ok", f"{cores}; the free memory is unknown")
     found = f"{file_size(free)} free, {cores}"
     if free < _LEAST_MEMORY:
-        fix = f"a small program needs about {file_size(_LEAST_MEMORY)}"
+        fix = f"free memory: a small program needs about {file_size(_LEAST_MEMORY)}"
         return Check("memory", "limited", found, fix)
     return Check("memory", "ok", found)
 
 
 def _files() -> Check:
-    """Temporary files are required; the cache only holds batches on which programs differ."""
+    """Whether files can be written. Temporary files are required, the cache is not."""
     from placement_checks.run.feeding.batches import case_directory
 
     try:
         tempfile.TemporaryFile().close()
     except OSError:
-        return Check("files", "missing", "no directory for temporary files", "set TMPDIR to one")
+        found = "no writable directory for temporary files"
+        return Check("files", "missing", found, "set TMPDIR to a writable directory")
     try:
         directory = case_directory()
         while not directory.exists():
             directory = directory.parent
         tempfile.TemporaryFile(dir=directory).close()
     except (OSError, RuntimeError):
-        found = "the cache directory is read-only: batches on which programs differ are not saved"
+        found = "the cache directory is read-only: failed comparisons are not saved"
         return Check("files", "limited", found, "set XDG_CACHE_HOME to a writable directory")
     return Check("files", "ok", "temporary files and the cache can be written")
 
@@ -163,7 +164,7 @@ def _placer() -> Check:
 
 
 def _isolation() -> Check:
-    """Whether other users of this machine can reach the placer, which the check before started."""
+    """Whether other users of this machine can reach the placer that `_placer` has started."""
     from placement_checks.placer.worker.client import phantom
     from placement_checks.placer.worker.gpu_less_server import OPEN_PORT
     from placement_checks.placer.worker.main import SHARED_NETWORK
@@ -213,7 +214,7 @@ def _numbers() -> Check:
             found = f"{verdict.rule} is {verdict.state.replace('-', ' ')} for a sound program"
             reason = verdict.reason or verdict.findings[0].message
             return Check("numbers", "missing", without_private_names(f"{found}: {reason}"))
-    found = f"2 towers on CPU devices trained as 1 GPU does, in {seconds:.1f} s"
+    found = f"2 towers on CPU devices trained like 1 GPU, in {seconds:.1f} s"
     return Check("numbers", "ok", found)
 
 
@@ -225,7 +226,7 @@ def _gpus() -> Check:
         found = f"{VISIBLE_GPUS} hides {plural(len(present), 'GPU')}; none are needed"
         return Check("GPUs", "ok", found)
     driver = f"driver {_driver_version()}"
-    hide = f"hide them from programs on CPU devices: {VISIBLE_GPUS}=-1"
+    hide = f"use CPU devices instead: {VISIBLE_GPUS}=-1"
     from placement_checks.run.doctor.machine import found_gpus
 
     try:
@@ -235,7 +236,7 @@ def _gpus() -> Check:
         return Check("GPUs", "limited", reason, f"test the driver with nvidia-smi, or {hide}")
     if len(gpus) < len(visible):
         reason = f"TensorFlow finds {len(gpus)} of {plural(len(visible), 'GPU')} ({driver})"
-        fix = f"pip install 'tensorflow[and-cuda]', which has the libraries of CUDA, or {hide}"
+        fix = f"install the libraries of CUDA: pip install 'tensorflow[and-cuda]'; or {hide}"
         return Check("GPUs", "limited", reason, fix)
     names = join_and(f"{number} {name}" for name, number in Counter(map(str, gpus)).items())
     return Check("GPUs", "ok", f"{names}, {driver}")

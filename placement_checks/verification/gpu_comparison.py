@@ -156,7 +156,7 @@ def _found_gpus() -> tuple[Sequence[Gpu], Sequence[str]]:
             gpus, types = machine.devices()
     except Ended as ended:
         fix = "test the driver with nvidia-smi"
-        raise InputError("the GPUs", f"their process {ended.how}", fix) from None
+        raise InputError("the GPUs", f"the process that started them {ended.how}", fix) from None
     if not gpus:
         fix = "install the libraries of CUDA: pip install 'tensorflow[and-cuda]'"
         raise InputError("TensorFlow", "finds no GPU", fix, is_predicate=True)
@@ -211,13 +211,11 @@ def _compare(program: Program, observed: Observed, simulated: bool) -> _Run:
     ]
     reason = ""
     if predicted.refused and not observed.error:
-        reason = (
-            f"ran here, but is predicted to be refused for {listed(sorted(predicted.refused))}"
-        )
+        reason = f"ran here, but the prediction refuses {listed(sorted(predicted.refused))}"
     elif is_refused and not any(op in observed.error for op in predicted.refused):
         reason = f"refused here: {_first_line(observed.error)}"
     elif program.is_predicted and not matched and not predicted.refused:
-        reason = "no op of the prediction has the name of a logged op"
+        reason = "no predicted op has the same name in the log"
     compared = ComparedProgram(
         program.name,
         _subject(program),
@@ -267,8 +265,8 @@ def _predict(program: Program, simulated: bool) -> _Predicted:
 def _match(predicted: _Predicted, observed: Observed) -> Mapping[str, str]:
     """The logged device of each op of the prediction, if the log has its name and type.
 
-    The step of a strategy or of Keras may be the body of a function that is called by others. Then
-    the log has its ops with a prefix, which is found from the names that it makes equal.
+    The step of a strategy or of Keras may be a function that other functions call. Then the log
+    has its ops with a prefix. The prefix with the most matches is removed.
     """
     from placement_checks.placer.request import name_in_body
 
@@ -351,7 +349,7 @@ class _Findings:
         ]
         if wrong:
             return Answer(text, "different", join_and(wrong))
-        return Answer(text, "seen", f"{join_and(predicted)} are where they are predicted")
+        return Answer(text, "seen", f"{join_and(predicted)} are on their predicted devices")
 
     def collectives(self, text: str) -> Answer:
         runs = [
@@ -405,9 +403,9 @@ class _Findings:
             return Answer(text, "not answered", reason)
         apart = [call for call, devices in checked.items() if devices != {calls[call]}]
         if apart:
-            reason = f"ops of {listed(apart)} are predicted on other devices than the call has"
+            reason = f"ops of {listed(apart)} are predicted on other devices than their call"
             return Answer(text, "different", reason)
-        reason = f"{plural(len(checked), 'call')}, each on the device of all its ops"
+        reason = f"{plural(len(checked), 'call')}, each on the same device as all its ops"
         return Answer(text, "seen", reason)
 
     def rewrites(self, text: str) -> Answer:
@@ -444,13 +442,15 @@ def _answer(
     number = sum(map(len, wrong))
     programs = plural(len(runs), "program")
     if number:
-        reason = f"{number:,} of {plural(total, 'op')} of {programs} are on other devices"
+        reason = (
+            f"{number:,} of {plural(total, 'op')} of {programs} are not on their predicted devices"
+        )
         return Answer(text, "different", reason)
     return Answer(text, "seen", f"{plural(total, 'op')} of {programs}")
 
 
 def _unanswered(text: str, run: _Run) -> Answer:
-    reason = run.compared.reason or "its facts are missing"
+    reason = run.compared.reason or "it returned no result"
     return Answer(text, "not answered", f"{run.program.name}: {reason}")
 
 
@@ -491,8 +491,8 @@ ASSUMPTIONS: Final[Sequence[tuple[str, str, Callable[[_Findings, str], Answer]]]
         _Findings.kernels,
     ),
     (
-        "devices that only a machine can report, such as parts of a GPU (MIG), XLA devices or "
-        "plug-in devices, must be named",
+        "parts of a GPU (MIG), XLA devices and plug-in devices are not predicted, unless the "
+        "description of the machine names them",
         "the machine",
         _Findings.device_types,
     ),
@@ -514,7 +514,7 @@ ASSUMPTIONS: Final[Sequence[tuple[str, str, Callable[[_Findings, str], Answer]]]
         _Findings.sums,
     ),
     (
-        "ops that XLA compiles are placed one by one, and are one unit on a GPU",
+        "all ops that XLA compiles into one unit are predicted on the device of this unit",
         "all placements in a step with `jit_compile`",
         _Findings.compiled,
     ),
@@ -525,7 +525,7 @@ ASSUMPTIONS: Final[Sequence[tuple[str, str, Callable[[_Findings, str], Answer]]]
         _Findings.rewrites,
     ),
     (
-        "the kernels run: their limits, memory and drivers are not considered",
+        "all kernels run; limits of kernels, memory and drivers are not considered",
         "a program that fails at its first step",
         _Findings.kernels_run,
     ),

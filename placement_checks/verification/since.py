@@ -1,7 +1,7 @@
 """Compares programs with themselves at a git revision.
 
-Both sides of a program run in child processes, also if the program is a function: the process of
-the command would import a module only once.
+Both sides run in child processes, even if the program is a function, because one process cannot
+import two revisions of a module.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class Job:
     """A program to compare.
 
     Attributes:
-        target: its text.
+        target: the target in the working tree, as the user writes it.
         settings: its settings in the working tree.
-        old_target: its text at the revision.
+        old_target: the target at the revision.
         old_settings: its settings at the revision; None for the same settings.
     """
 
@@ -241,7 +241,7 @@ _RUN_RULES = (GradientsEqual.name, WeightsEqual.name)
 def _numbers(job: Job, old: Report, new: Report, revision: str) -> Numbers:
     """Run both sides, and compare their gradients and weights."""
     if not old.evidence.program or not new.evidence.program:
-        return Numbers("not-checked", "a saved graph is not run")
+        return Numbers("not-checked", "a saved graph cannot be run")
     name, policies = f"{job.old_target} at {revision}", [job.settings.policy]
     with step(f"running {job.target}"):
         evidence = with_revision(
@@ -287,7 +287,7 @@ def _report(target: str, settings: Settings, tree: SourceTree | None = None) -> 
     for_one_gpu = Need.SINGLE_GPU in evidence_used(settings.rules, settings.without)
     if parsed.kind == "graph":
         evidence = gather(parsed, settings, for_one_gpu=for_one_gpu)
-    else:  # a function with a time limit runs in a process
+    else:  # a function with a time limit runs in a child process
         limit = DEFAULT_LIMIT if settings.limit is None else settings.limit
         limited = replace(settings, limit=limit)
         evidence = gather(parsed, limited, for_one_gpu=for_one_gpu, tree=tree)
@@ -296,7 +296,7 @@ def _report(target: str, settings: Settings, tree: SourceTree | None = None) -> 
 
 @contextlib.contextmanager
 def _within(tree: SourceTree, here: Path) -> Iterator[None]:
-    """Run a block in the directory of the copy that stands for a directory of the repository.
+    """Run a block in the same directory of the copy as ``here`` in the repository.
 
     Raises:
         InputError: the revision lacks the directory.
@@ -314,7 +314,7 @@ def _within(tree: SourceTree, here: Path) -> Iterator[None]:
 
 
 def _at_revision(error: PlacementError, tree: SourceTree, here: Path) -> PlacementError:
-    """The error of a program at the revision, which names the revision and no temporary path."""
+    """The error of a program at the revision, with the revision instead of temporary paths."""
     if isinstance(error, InputError):
         error = with_missing_data(error, tree, here)
 

@@ -186,5 +186,5 @@ def test_simulated_needs_gpus(run: Run) -> None:
 
     assert (ran.status, ran.err) == (
         2,
-        "placement-checks: --simulated is for --gpus; add --gpus\n",
+        "placement-checks: --simulated requires --gpus; add --gpus\n",
     )

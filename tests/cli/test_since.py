@@ -444,7 +444,7 @@ def test_a_revision_that_does_not_import(run: Run, home: Path) -> None:
         ),
         (
             ("--link", "data", "a.log", "b.log"),
-            "--link is for a git revision, but none is named; add --since REV",
+            "--link requires a git revision; add --since REV",
         ),
         (
             ("--since", "HEAD", "--", "--rows=8"),

@@ -154,7 +154,7 @@ def test_no_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
 
-    with pytest.raises(InputError, match="is in no git repository"), checked_out("HEAD"):
+    with pytest.raises(InputError, match="is not in a git repository"), checked_out("HEAD"):
         pass
 
 
@@ -181,7 +181,10 @@ def test_links_to_data(repository: Path) -> None:
     ("path", "message"),
     [
         ("dta", "--link dta: there is no such file or directory; check the path"),
-        ("train.py", "--link train.py is a file of HEAD too, which is used; omit it"),
+        (
+            "train.py",
+            "--link train.py also exists at HEAD, and this version is used; omit the option",
+        ),
         ("../project", "--link ../project is not in the repository, "),
         ("..", "--link .. is not in the repository, "),
     ],

@@ -116,7 +116,7 @@ def test_a_read_only_cache_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor._files() == Check(
         "files",
         "limited",
-        "the cache directory is read-only: batches on which programs differ are not saved",
+        "the cache directory is read-only: failed comparisons are not saved",
         "set XDG_CACHE_HOME to a writable directory",
     )
 
@@ -128,7 +128,10 @@ def test_no_directory_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
 
     assert doctor._files() == Check(
-        "files", "missing", "no directory for temporary files", "set TMPDIR to one"
+        "files",
+        "missing",
+        "no writable directory for temporary files",
+        "set TMPDIR to a writable directory",
     )
 
 

@@ -150,7 +150,7 @@ def test_a_gpu_that_agrees_with_all_predictions(compare: Callable[..., GpuCompar
     assert comparison.is_as_predicted
     assert [(answer.state, answer.reason) for answer in comparison.answers[2:7]] == [
         ("seen", "TensorFlow lists only CPU and GPU devices"),
-        ("seen", "float32, float16, int64, bool and int32 are where they are predicted"),
+        ("seen", "float32, float16, int64, bool and int32 are on their predicted devices"),
         (
             "seen",
             "mirrored_strategy uses CollectiveReduceV2 on /device:GPU:0 and CollectiveReduceV2 on "
@@ -241,7 +241,7 @@ def with_facts(program: str, **facts: Any) -> Change:
         (
             moved("compiled_by_xla", "PartitionedCall_1", ON_GPU_0),
             "ops that XLA compiles",
-            "ops of PartitionedCall_1 are predicted on other devices than the call has",
+            "ops of PartitionedCall_1 are predicted on other devices than their call",
         ),
         (
             moved("mirrored_strategy", "CollectiveReduceV2/part_1", ON_CPU),
@@ -288,7 +288,7 @@ def test_a_program_that_runs_although_a_refusal_was_predicted(
 
     assert (found.state, found.reason) == (
         "different",
-        "ran here, but is predicted to be refused for Const, no_kernel and no_kernel/inputs_1",
+        "ran here, but the prediction refuses Const, no_kernel and no_kernel/inputs_1",
     )
 
 

@@ -21,8 +21,8 @@ from typing import NamedTuple, Protocol
 
 from placement_checks.util.resources import available_cores, available_memory
 
-# Bytes of memory that a capture is expected to need, until one has needed more: TensorFlow takes
-# 0.5 GB, and a graph of 78,000 ops 1 GB more.
+# Bytes of memory that a capture is expected to need, unless an earlier capture needed more.
+# TensorFlow takes 0.5 GB, and a graph of 78,000 ops 1 GB more.
 _EXPECTED_MEMORY = 2 << 30
 _MIN_MEMORY = 1 << 30  # available bytes, below which an early capture is discarded
 _WATCH_INTERVAL = 0.5  # seconds
@@ -247,7 +247,7 @@ class _EarlyCaptures:
         """Print once that memory is too small."""
         if not self._has_warned:
             self._has_warned = True
-            message = "too little memory for captures at the same time; they run in sequence"
+            message = "too little memory for parallel captures; they run in sequence"
             print(f"placement-checks: {message}", file=sys.stderr, flush=True)
 
 

@@ -46,7 +46,7 @@ from placement_checks.util.progress import step
 from placement_checks.util.text import join_and
 
 _GROUP_KEY = 1
-# The attribute merge_op of the sum over ranks; an operation that is not listed adds nothing up.
+# The attribute merge_op of the sum over ranks; operations that are not listed become Max.
 _MERGES = {SUM: b"Add", AVERAGE: b"Add", "Product": b"Mul", "Min": b"Min"}
 _GPU = Device(type="GPU", index=0)
 
@@ -105,7 +105,7 @@ def join_ranks(ranks: Sequence[CapturedProgram]) -> CapturedProgram:
 
 
 def _capture_rank(script: Script, rank: Rank) -> CapturedProgram:
-    """Capture one rank; errors of all but the first name it."""
+    """Capture one rank; errors name the rank, unless it is the first."""
     environment = {**NO_CLUSTER, **rank.environment}
     if not rank.number:
         return capture_program(script, rank.size, environment)
@@ -187,7 +187,7 @@ def _used_gpu(graph_def: Any, program: str, rank: Rank) -> int:
 
 
 def _node_lists(graph_def: Any) -> Iterator[Any]:
-    """Yield the nodes of the graph, and those of each of its functions."""
+    """Yield the nodes of the graph, and the nodes of each of its functions."""
     yield graph_def.node
     yield from (function.node_def for function in graph_def.library.function)
 
@@ -196,7 +196,7 @@ def _names_by_node(graph_def: Any) -> Iterator[tuple[Any, str]]:
     """Yield each collective with the name by which ranks find it.
 
     Functions may have different names in two ranks, so an op in a function has its own name only.
-    If several functions have it, the occurrences are numbered.
+    If several functions have an op of this name, the occurrences are numbered.
     """
     counts = Counter[str]()
     for nodes in _node_lists(graph_def):
@@ -221,7 +221,7 @@ def _instance_keys(ranks: Sequence[CapturedProgram]) -> Mapping[str, int]:
 def _convert_collective(node: Any, size: int, keys: Mapping[str, int]) -> Sequence[Any]:
     """Convert the op of a collective to TensorFlow's collective; return its new inputs.
 
-    The value of a broadcast is only assigned before the first step. It stays as it is.
+    The op of a broadcast stays, because its value is only assigned before the first step.
     """
     kind, _, name = node.attr[COLLECTIVE].s.decode().partition("\n")
     operation, _, detail = kind.partition(" ")

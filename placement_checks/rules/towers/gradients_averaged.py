@@ -55,28 +55,28 @@ _SCALE_PENALTY = "give each replica its part: tf.nn.scale_regularization_loss(pe
 
 @dataclass(frozen=True)
 class GradientsAveraged(Rule):
-    """The loss terms and penalties in each update weigh what they weigh on one GPU.
+    """The loss terms and penalties in each update have the same weights as on one GPU.
 
-    A sum of gradients in place of the mean, a division too many, a weight decay that counts once
-    for each tower, a loss term that one tower lacks: nothing fails, and the program trains another
-    objective than on one GPU.
+    Examples are a sum of gradients instead of the mean, one division too many, a weight decay that
+    counts once for each tower, and a loss term that one tower lacks. None of them raises an error,
+    and the program trains another objective than on one GPU.
 
-    The weights are constants of the graph, and nothing is run: the coefficient with which an
-    update takes each tower's gradient, times the coefficients of the terms of the tower's loss. A
-    mean over rows must weigh in all towers together what it weighs on one GPU; a sum over rows, in
-    each tower; a penalty, such as weight decay, in all towers together. A factor that all terms of
-    an update share, such as a clip by the norm of the averaged gradient, is left out, and so is
-    weight decay that is added to the averaged gradient. The program is compared with its reference
-    or, without one, with the program built for one GPU. gradients-equal also judges what a tower
-    computes inside of a term.
+    The rule reads the weights from constants of the graph, and runs nothing. The weight of a term
+    is its coefficient in the tower's loss, times the coefficient of the tower's gradient in the
+    update. For a mean over rows, and for a penalty such as weight decay, the weights of all towers
+    together must equal the weight on one GPU. A sum over rows must have this weight in each tower.
+    The rule ignores factors that all terms of an update share, such as a clip by the norm of the
+    averaged gradient, and weight decay that is added to the averaged gradient. The program is
+    compared with its reference or, without a reference, with the program built for one GPU.
+    gradients-equal also judges what a tower computes inside of a term.
 
     If towers have unequal numbers of rows, each mean needs the share of its tower's rows as a
     weight. If the graph does not state the numbers, the rule assumes that they are equal, and the
     verdict mentions this.
 
     `scale` is an intended factor of all gradients, and `shares` are the intended relative sizes of
-    the towers' parts, such as [3, 1]. `allow` lists variables, or patterns. What is declared for
-    gradients-equal applies here too.
+    the towers' parts, such as [3, 1]. `allow` lists variables, or patterns. Values that are
+    declared for gradients-equal apply here too.
     """
 
     name = "gradients-averaged"
@@ -120,7 +120,7 @@ class GradientsAveraged(Rule):
             times = listed([f"{factor:.4g}" for factor in factors])
             notes.append(
                 f"all gradients are {times} times those of one GPU, and the learning rate is "
-                "divided by it"
+                "divided by the same factor"
             )
         unread: dict[str, list[str]] = defaultdict(list)
         for variable, reason in comparison.unread.items():
@@ -159,8 +159,8 @@ class _TermWeight(NamedTuple):
         adds_up: whether the terms of the towers add up to the term on one GPU: sums over rows,
             sums that are divided by the rows of all towers, and means that are multiplied by the
             tower's share of the rows. Other means are averaged.
-        variables: the variables that it depends on, sorted by name; terms of different towers
-            correspond if they have equal ones.
+        variables: the variables that it depends on, sorted by name. Terms of different towers
+            correspond if they depend on the same variables.
     """
 
     kind: str
@@ -197,7 +197,7 @@ def _total(penalties: Sequence[_Summand], towers: Collection[int]) -> float | No
 
 
 class _Comparison:
-    """The objective of a program, compared with that of the program for one GPU."""
+    """The objectives of a program, compared with the objectives of the program for one GPU."""
 
     def __init__(self, many: Objective, one: Objective, rule: GradientsAveraged) -> None:
         self._many, self._one, self._rule = many, one, rule
@@ -482,8 +482,8 @@ class _Comparison:
             None,
             expected="the weights of the loss terms on one GPU",
             found=weights,
-            message=f"the loss terms in the update of {variable} have other weights relative to "
-            f"each other than on one GPU: {weights}, in units of the weight on one GPU",
+            message=f"the relative weights of the loss terms in the update of {variable} differ "
+            f"from one GPU: {weights}, in units of the weight on one GPU",
             fix="average all terms of the losses in the same way",
             consequence="the model is trained by another objective than on one GPU",
             ops=[producer_of(each.term.tensor) for each in parts.towers[tower]],
@@ -505,7 +505,7 @@ class _Comparison:
             fix="give each tower the weight of its part of the rows: "
             "placement_checks.average_gradients(tower_grads, weights=rows); if the weights are "
             "intended: gradients-averaged.shares",
-            consequence="the rows of one tower count more than those of another",
+            consequence="the rows of one tower count more than the rows of another",
         )
 
     def _lacks_term(self, variable: str, parts: _Parts, tower: int) -> Finding:
@@ -582,7 +582,7 @@ def _kinds(terms: Sequence[_TermWeight]) -> list[str]:
 
 
 def _ratio(weight: float, expected: float) -> float:
-    """Return the ratio of two weights; 1 if both are 0, as of a term that is switched off."""
+    """Return the ratio of two weights; 1 if both are 0, as for a disabled term."""
     if expected:
         return weight / expected
     return inf if weight else 1.0

@@ -35,7 +35,7 @@ from placement_checks.util.text import join_and, plural
 
 @dataclass(frozen=True)
 class ReplicasInSync(Rule):
-    """All copies of a variable that replicas keep start equal and take the same update.
+    """The copies of a variable on all replicas start equal and take the same update.
 
     MirroredStrategy gives each replica a copy of every variable, and each rank of Horovod has its
     own. The copies stay equal as long as each takes results that all replicas have computed
@@ -43,20 +43,20 @@ class ReplicasInSync(Rule):
     an error. An example is assign_sub of a replica's own gradient, in a variable that is created
     without `aggregation`.
 
-    Judged by data flow: the updates of all copies must depend on the same examples, and on the
-    same random numbers. If replicas exchange values within the model, such as shared moments, they
-    must depend on the same examples outside of the sums over all replicas. Copies that are
-    combined when they are read (VariableSynchronization.ON_READ) differ by design, and so do
-    variables that collect the gradients of each replica until they are added up. If copies take
+    The rule follows the data flow: the updates of all copies must depend on the same examples, and
+    on the same random numbers. If replicas exchange values within the model, such as shared
+    moments, they must depend on the same examples outside of the sums over all replicas. Copies
+    that are combined when they are read (VariableSynchronization.ON_READ) differ by design, and so
+    do variables that collect the gradients of each replica until they are added up. If copies take
     different steps from the same examples, their values differ, and weights-equal reports them.
     variables-shared judges towers that are placed by hand.
 
-    The ranks of a Horovod program initialize their variables on their own. Their first values are
-    compared: a trained variable with different values needs a broadcast. Only trained variables
-    are judged, because other variables of a rank, such as moving averages, are its own.
+    Each rank of a Horovod program initializes its variables on its own. The rule compares the
+    initial values: a trained variable with different values needs a broadcast. Other variables,
+    such as moving averages, may differ between ranks and are not judged.
 
-    Copies also drift apart if a sum waits for replicas that never join it. An example is a worker
-    that builds another model, or that computes alone a sum that all workers must compute.
+    Copies also drift apart if a sum waits for replicas that never join it. Examples are a worker
+    that builds another model, and a sum over all workers that only one worker computes.
 
     A program does not run at all if its first step creates variables together with such sums. An
     optimizer of Keras 3 creates its slots this way in a custom loop (keras-team/keras#23085).

@@ -15,7 +15,7 @@ from placement_checks.rules.requirements import Need
 
 @dataclass(frozen=True)
 class TowersAlike(Rule):
-    """The towers are the same computation, devices apart.
+    """The towers are the same computation on different devices.
 
     Towers that differ train different models with one set of weights, and the mean of their
     gradients is the gradient of no model. Nothing fails, as their shapes agree.

@@ -200,7 +200,7 @@ def test_too_little_memory(
 
     assert "start second" not in events
     assert capsys.readouterr().err == (
-        "placement-checks: too little memory for captures at the same time; they run in sequence\n"
+        "placement-checks: too little memory for parallel captures; they run in sequence\n"
     )
 
 
