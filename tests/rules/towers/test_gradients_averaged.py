@@ -243,6 +243,14 @@ def test_a_penalty_in_one_tower_counts_half(snapshot: SnapshotAssertion) -> None
     assert messages(judge(many, one)) == snapshot
 
 
+def test_a_penalty_that_all_towers_lack_is_missing() -> None:
+    one = towers(1, 1.0, *penalized([0]), values={"decay": 0.01})
+
+    (finding,) = judge(towers(2, 0.5), one).findings
+
+    assert "weighs 0 in all towers together, and 0.01 on one GPU" in finding.message
+
+
 def test_summed_losses_with_a_penalty_each_double_it(snapshot: SnapshotAssertion) -> None:
     half = [on(i, f"tower_{i}/half", "Mul", f"tower_{i}/mean", "share") for i in (0, 1)]
     added = [
