@@ -40,9 +40,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--placement-devices",
         choices=("auto", "real", "simulated"),
         default="auto",
-        help="The devices on which programs are placed and run: the GPUs of this machine if there "
-        "are enough, else phantom and simulated GPUs (auto); only GPUs (real); no GPUs "
-        "(simulated). Default: %(default)s.",
+        help="auto: use the GPUs of this machine if there are enough, otherwise none. real: use "
+        "GPUs, and skip tests that need more. simulated: use no GPUs. Default: %(default)s.",
     )
     group.addoption(
         "--placement-gpus",

@@ -28,15 +28,15 @@ def add_options(group: pytest.OptionGroup) -> None:
     group.addoption(
         "--placement-since",
         metavar="REV",
-        help="Compare the programs that the tests place with themselves at this git revision, at "
-        "the end of the run.",
+        help="At the end of the run, compare all programs that the tests placed with this git "
+        "revision.",
     )
     group.addoption(
         "--placement-link",
         action="append",
         default=[],
         metavar="PATH",
-        help="Data that git does not hold, which the programs at REV read too.",
+        help="Uncommitted data that the programs at REV also read; may be repeated.",
     )
 
 
@@ -55,7 +55,7 @@ class PlacedPrograms:
     path: list[str] = field(default_factory=list)
 
     def add(self, evidence: Evidence) -> None:
-        """Add the program of some evidence once, unless it is a log or an unknown graph."""
+        """Add the program of the evidence once, unless it is a log or an unknown graph."""
         program = evidence.program
         if not program:
             return

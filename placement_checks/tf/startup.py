@@ -63,7 +63,7 @@ def build_info() -> Mapping[str, Any]:
 
 
 def limit_of_installation() -> Missing | None:
-    """Why the installed TensorFlow places nothing; None if it can. Does not load TensorFlow."""
+    """Why the installed TensorFlow cannot place ops; None if it can. Does not load TensorFlow."""
     if importlib.util.find_spec("tensorflow") is None:
         return Missing(
             "tensorflow is not installed: only logs and baselines can be checked", INSTALL

@@ -83,7 +83,7 @@ def temporary_directory(prefix: str) -> Iterator[GuardedDirectory]:
 
 
 def _remove_abandoned(parent: Path, prefix: str) -> None:
-    """Remove directories of this user without an owner: nobody holds their lock."""
+    """Remove this user's directories that no process has locked."""
     for path in parent.glob(f"{prefix}*"):
         with contextlib.suppress(OSError):  # another process removes it, or it is not ours
             if path.is_symlink() or path.lstat().st_uid != os.getuid():

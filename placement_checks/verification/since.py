@@ -76,7 +76,7 @@ def compare_since(
         targets: the programs; by default all programs of ``pyproject.toml``.
         call: the settings of the call.
         old_target: the target of the only program at the revision, if it has changed.
-        links: paths of data that git does not hold, which the copy links to.
+        links: paths of uncommitted data, which the copy links to.
         numbers: whether to run both sides of each program, and to compare gradients and weights.
 
     Raises:

@@ -67,7 +67,7 @@ def test_nothing_is_left_after_the_program(monkeypatch: pytest.MonkeyPatch) -> N
         ("horovod.torch", "it is Horovod for PyTorch"),
         ("horovod.spark.keras", "check the function that it runs on each rank"),
         ("horovod.runner", "docs/horovod.md lists its names"),
-        ("mpi4py", r"take the rank from hvd.rank\(\)"),
+        ("mpi4py", r"use hvd.rank\(\)"),
     ],
 )
 @pytest.mark.usefixtures("watch")

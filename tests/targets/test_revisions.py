@@ -161,7 +161,7 @@ def test_no_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_git(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(repository))
 
-    with pytest.raises(InputError, match="git is not installed; install it"), checked_out("HEAD"):
+    with pytest.raises(InputError, match="git is not installed; install git"), checked_out("HEAD"):
         pass
 
 

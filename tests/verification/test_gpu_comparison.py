@@ -157,7 +157,7 @@ def test_a_gpu_that_agrees_with_all_predictions(compare: Callable[..., GpuCompar
             "/device:GPU:1 with ring hint",
         ),
         ("not answered", "sums_of_nccl: needs 2 physical GPUs"),
-        ("seen", "2 calls, each on the device of all its ops"),
+        ("seen", "2 calls, each on the same device as all its ops"),
     ]
     assert [answer.state for answer in comparison.answers] == [
         *["seen"] * 5,
@@ -256,7 +256,7 @@ def with_facts(program: str, **facts: Any) -> Change:
                 if name == "towers"
                 else observed
             ),
-            "the kernels run",
+            "all kernels run",
             "towers: InternalError: no memory in …/y",
         ),
     ],
@@ -273,7 +273,7 @@ def test_an_assumption_that_does_not_hold(
 
 
 def test_other_devices_of_the_machine(compare: Callable[..., GpuComparison]) -> None:
-    found = answer_to(compare(types="CPU GPU XLA_GPU"), "devices that only a machine")
+    found = answer_to(compare(types="CPU GPU XLA_GPU"), "parts of a GPU")
 
     assert (found.state, found.reason) == ("different", "this machine also has XLA_GPU")
 

@@ -73,7 +73,7 @@ def towers() -> Any:
 
 @_program("graph", soft=False)
 def towers_of_ref_variables() -> Any:
-    """The same with ref variables, which constrain the placement more."""
+    """Two towers with ref variables, which constrain the placement more."""
     return _towers(tf1.train.MomentumOptimizer(0.1, 0.9), use_resource=False)
 
 
@@ -337,7 +337,7 @@ def mirrored_strategy() -> Mapping[str, Any]:
 
 @_program("eager", physical=GPUS)
 def mirrored_strategy_with_nccl() -> Mapping[str, Any]:
-    """The same with NcclAllReduce."""
+    """A training loop under MirroredStrategy, with NcclAllReduce."""
     sums = tf.distribute.NcclAllReduce()
     return _under(tf.distribute.MirroredStrategy(_gpu_names(), cross_device_ops=sums))
 
