@@ -80,23 +80,33 @@ def request_cpus_on_import(gpus: int) -> None:
 
 
 class _Finder:
-    """Finds TensorFlow by the other finders, and requests CPUs after its import."""
+    """Finds TensorFlow by the other finders, and requests CPUs after its import.
+
+    It stays until TensorFlow is imported: others ask for the module without importing it, to see
+    whether it is installed.
+    """
 
     def __init__(self, gpus: int) -> None:
         self._gpus = gpus
+        self._asks_others = False
 
     def find_spec(
         self, name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name != "tensorflow":
+        if name != "tensorflow" or self._asks_others:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        self._asks_others = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._asks_others = False
         if spec is None or spec.loader is None:
             return None
         load = spec.loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
             load(module)
             _request_cpus(self._gpus)
 

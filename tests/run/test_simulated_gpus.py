@@ -173,7 +173,12 @@ def test_a_late_call_is_an_error_with_its_fix() -> None:
 
 
 def test_the_option_of_the_plugin_comes_before_a_conftest(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text("import tensorflow as tf\ntf.constant(1) + 1\n")
+    (tmp_path / "conftest.py").write_text(
+        "import importlib.util\n"
+        "importlib.util.find_spec('tensorflow')  # others only ask whether it is installed\n"
+        "import tensorflow as tf\n"
+        "tf.constant(1) + 1\n"
+    )
     (tmp_path / "test_it.py").write_text(
         "import tensorflow as tf\n"
         "from placement_checks import simulated_gpus\n"
