@@ -28,8 +28,6 @@ def load(file: Path, name: str) -> GraphSource:
 
     The graph of a SavedModel is the MetaGraph tagged ``train``, else the first one with ops.
 
-    The graph of a SavedModel is the MetaGraph tagged ``train``, else the first one with ops.
-
     Raises:
         InputError: the file cannot be read, or contains no graph.
     """

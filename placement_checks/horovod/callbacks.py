@@ -67,7 +67,7 @@ class BroadcastGlobalVariablesCallback(_Callback):  # type: ignore[misc]
 
 
 class MetricAverageCallback(_Callback):  # type: ignore[misc]
-    """Averages metrics over all ranks at the end of an epoch."""
+    """In Horovod, averages metrics at the end of an epoch, which a capture does not reach."""
 
     def __init__(self, device: str = "") -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class MetricAverageCallback(_Callback):  # type: ignore[misc]
 
 
 class LearningRateScheduleCallback(_Callback):  # type: ignore[misc]
-    """Multiplies the learning rate by a factor that depends on the epoch."""
+    """In Horovod, changes the learning rate from epoch to epoch; a capture has one step."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class LearningRateScheduleCallback(_Callback):  # type: ignore[misc]
 
 
 class LearningRateWarmupCallback(_Callback):  # type: ignore[misc]
-    """Raises the learning rate to the initial one in the first epochs."""
+    """In Horovod, raises the learning rate in the first epochs; a capture has one step."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class LearningRateWarmupCallback(_Callback):  # type: ignore[misc]
 
 
 class BestModelCheckpoint(tf.keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
-    """Saves the best model; Horovod's Spark estimator sets the path."""
+    """In Horovod, saves the best model of a Spark estimator; here it has no path."""
 
     def __init__(self, monitor: str = "val_loss", **options: Any) -> None:
         super().__init__(filepath=None, monitor=monitor, save_best_only=True, **options)

@@ -14,6 +14,7 @@ from placement_checks import Report, Verdict
 from placement_checks.core.impact import Impact
 from placement_checks.core.results import by_impact
 from placement_checks.report.formats.locations import rank_root_causes
+from placement_checks.report.formats.writers import FORMATS
 
 KEPT = Verdict("kept-rule", "kept", "assigned")
 
@@ -37,7 +38,8 @@ def in_order(text: str) -> list[str]:
     return sorted(IN_ORDER, key=lambda rule: (text.find(rule), rule))
 
 
-@pytest.mark.parametrize("format", ["text", "github", "markdown", "sarif", "junit"])
+# JSON has the order of the rules, and a page is sorted in the browser.
+@pytest.mark.parametrize("format", sorted(FORMATS.keys() - {"json", "html"}))
 def test_failures_come_before_wrong_training_and_layout(
     format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
