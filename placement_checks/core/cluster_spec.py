@@ -18,7 +18,7 @@ from placement_checks.core.errors import InputError
 from placement_checks.util.text import join_and, nearest
 
 TF_CONFIG = "TF_CONFIG"
-NO_CLUSTER = {TF_CONFIG: "{}"}  # the environment of a process outside of clusters
+NO_CLUSTER = {TF_CONFIG: "{}"}  # the environment variables of a process without a cluster
 _FIX = 'write it like {"ps": ["host0:2222"], "worker": ["host1:2222", "host2:2222"]}'
 _JOB = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _NUMBER = re.compile(r"[0-9]{1,9}")
@@ -84,7 +84,7 @@ def from_environment() -> tuple[Addresses, tuple[str, int] | None]:
 
 
 def check_environment() -> None:
-    """Check ``TF_CONFIG``, which may be missing or without a cluster.
+    """Check ``TF_CONFIG``; it is valid if it is missing or names no cluster.
 
     Raises:
         InputError: it is malformed, or has a cluster and does not state the task of this process.

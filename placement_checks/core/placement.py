@@ -26,7 +26,7 @@ GLOBAL = "variables"  # tf.compat.v1.GraphKeys.GLOBAL_VARIABLES
 
 NOT_ASKED: Final = Missing("no placer was used")
 Placer = Literal["phantom", "session", "log"]  # the source of assigned devices
-MAX_REFUSALS = 50  # per graph; the placer stops at each refusal, and is run again
+MAX_REFUSALS = 50  # for each graph; the placer stops at a refusal, and runs again for the next
 
 
 class Op(NamedTuple):
@@ -40,7 +40,7 @@ class Op(NamedTuple):
         assigned: the assigned device; None if the op was not placed.
         colocated: the names of other ops in its colocation groups (``_class``).
         fallback_reason: the reason why it did not get the requested device; ``""`` if it did.
-        fell_with_another: whether the reason is another op of its colocation group.
+        fell_with_another: whether another op of its colocation group prevents this device.
         caller: the op that calls the function body with this op; ``""`` outside of functions.
     """
 
@@ -211,7 +211,7 @@ class Placement:
         soft: whether soft placement was allowed.
         assigned: True if devices were assigned; else the reason.
         requested: True if requested devices and inputs are known; else the reason.
-        all_devices: True if ``machine`` has all devices of the real machine; else the reason.
+        all_devices: True if all devices of the machine are known; else the reason, as for a log.
         complete: True if all ops were read; else the reason. Then no rule is kept.
         refusals: the ops that strict placement refused. The other ops are then placed softly.
         step: the training step.
@@ -274,7 +274,7 @@ class Placement:
 
     @cached_property
     def kinds(self) -> Mapping[Kind, int]:
-        """The number of ops of each kind. Kinds are few: loop over them if they suffice."""
+        """The number of ops of each kind. There are few kinds, so loops over them are fast."""
         kinds = Counter(map(attrgetter("type", "requested", "assigned"), self.ops.values()))
         return {Kind(*kind): ops for kind, ops in kinds.items()}
 
@@ -283,7 +283,7 @@ class Placement:
         return self.knowing(ops=ops, assigned=True)
 
     def knowing(self, **known: Any) -> Placement:
-        """The same requests with other fields replaced, sharing the results of `cached`."""
+        """Return a copy with other fields replaced, which shares the results of `cached`."""
         other = replace(self, **known)
         vars(other)["_cache"] = self._cache
         return other

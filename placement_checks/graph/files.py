@@ -61,7 +61,8 @@ def _parse(file: Path, name: str) -> Any:
     for kind in _KINDS[file.suffix]:
         try:
             if file.suffix == ".pbtxt":
-                # Other processes receive the binary format, which allows less nesting than text.
+                # The graph is sent to other processes in the binary format, which allows less
+                # nesting than text: parse it again to see whether it can be sent.
                 written = text_format.Parse(data.decode(), kind()).SerializeToString()
                 message: Any = kind.FromString(written)
             else:

@@ -2,7 +2,7 @@
 
 A file that the program deletes, overwrites or moves is renamed first, and renamed back at the end.
 Files that the program has created itself, such as temporary files, are deleted normally. The guard
-patches functions of Python, the functions behind `tf.io.gfile` and its predecessors, and the
+patches functions of Python, the functions behind `tf.io.gfile` and `tf.compat.v1.gfile`, and the
 command ``rm``. It does not see deletions by other shell commands and by C libraries.
 """
 
@@ -40,7 +40,7 @@ def guard_files(journal: Path) -> Iterator[list[Path]]:
     """Protect the user's files in this block. `tf.compat.v1.train.Saver` saves no checkpoints.
 
     If the process is killed in the block, the journal remains, and `put_back` can restore the
-    files. In a fork of the process the files are protected too; the process itself restores them.
+    files. Files are protected in forks of the process too, but only the process restores them.
 
     Args:
         journal: the path of a new file, outside of directories that the program may delete.
@@ -68,8 +68,8 @@ def guard_files(journal: Path) -> Iterator[list[Path]]:
 def _bind_original(replacement: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
     """Return a patch that replaces a function by ``replacement(original, …)``.
 
-    The result is a `partial`, not a function: a function would become a method in classes that
-    have the builtin as an attribute.
+    The result is a `partial`: a plain function would become a method in classes that store the
+    builtin as an attribute.
     """
     return lambda original: functools.update_wrapper(
         functools.partial(replacement, original), original
@@ -230,7 +230,7 @@ class _FileGuard:
             raise
 
     def _is_replaced(self, source: Path, target: Path) -> bool:
-        """Whether a move would overwrite its target, and not fail."""
+        """Whether a move would overwrite its target instead of failing."""
         if not os.path.lexists(target) or is_directory(source) != is_directory(target):
             return False
         return not is_directory(target) or self._journal.is_empty(target)

@@ -1,1 +1,1 @@
-"""Captures a TensorFlow 1 program in this process: its graph, sessions and GPU queries."""
+"""Captures a program in this process: its graph, sessions, eager code and GPU queries."""

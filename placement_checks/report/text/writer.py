@@ -1,8 +1,8 @@
 """Writes the text report of `verify`.
 
 It has, for each program, a heading, a table of the rules and the findings, and at the end the
-counts and the next step. For several programs, a grid, as `git show-branch` draws it,
-shows first which program breaks which rule.
+counts and the next step. If there are several programs, the report begins with a grid of
+programs and rules.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ STATES = {
 }
 _STATE_ORDER = ("broken", "kept", "not-checked")
 _STATE_WIDTH = 15  # with the spaces around it
-_HANGING = 2  # additional spaces before the further lines of a shared row
+_HANGING = 2  # additional spaces at the start of each further line of a shared row
 
 
 def rule_table(
@@ -77,7 +77,7 @@ def rule_table(
 ) -> Iterator[Text]:
     """Yields the table of rules; rules that were not checked for the same reason share a row.
 
-    ``causes`` has a text on the causes of a rule's findings, by the name of the rule.
+    ``causes`` maps the name of a rule to a text on the causes of its findings.
     """
     width = 2 + max((len(verdict.rule) for verdict in verdicts), default=0)
     rows: dict[Hashable, list[Verdict]] = defaultdict(list)

@@ -39,15 +39,15 @@ class TransferBudget(Rule):
     that an op of the step reads from another device. A tensor counts once for each device that it
     is copied to, and a loop counts as one iteration.
 
-    In a cluster the links between tasks matter most: a variable on a parameter server is copied to
-    each GPU of a worker separately, and a large constant travels in every step, although the
-    reading task could create it.
+    In a cluster the links between tasks matter most. A variable on a parameter server is copied to
+    each GPU of a worker separately. A large constant is sent in every step, although the task that
+    reads it could create it.
 
     `bytes` and `copies` are the budget of one step; `link_bytes` and `link_copies` are the budget
     from one task to another; `constant_bytes` is the size of the largest constant that one task
     may send to another. `rows` is the number of rows of the global batch, for tensors with an
-    unknown first dimension. Without a budget the rule judges only constants, but still shows the
-    transfers.
+    unknown first dimension. Without a budget, only a constant that is too large is a finding;
+    otherwise the rule is not checked, and shows the transfers.
     """
 
     name = "transfer-budget"

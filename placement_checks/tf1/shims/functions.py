@@ -24,7 +24,7 @@ def batch_and_drop_remainder(batch_size: Any) -> Callable[[Any], Any]:
 
 
 def BytesInUse() -> Any:  # noqa: N802
-    """`tf.contrib.memory_stats.BytesInUse` and similar; TensorFlow 2 lacks their ops.
+    """Replace the functions of `tf.contrib.memory_stats`, whose ops TensorFlow 2 lacks.
 
     Raises:
         tf.errors.NotFoundError: always; programs expect this error on machines without GPUs.
@@ -104,8 +104,8 @@ def sequence_loss(
 class GreedyLoadBalancingStrategy:
     """`tf.contrib.training`: assigns the next variable to the task with the least load.
 
-    A strategy for `tf.train.replica_device_setter`, which spreads variables over parameter
-    servers.
+    It is the ``ps_strategy`` of `tf.train.replica_device_setter`, which spreads variables over
+    parameter servers.
     """
 
     def __init__(self, num_tasks: int, load_fn: Callable[[Any], float]) -> None:
