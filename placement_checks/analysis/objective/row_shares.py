@@ -64,7 +64,11 @@ class RowShares:
             divisors = divided if divisors is None else divisors & divided
         if not divisors or not all(dividends.values()):
             return {}
-        behind = {tower: self._analysis.flow.reachable(each) for tower, each in ops.items()}
+        examples = self._analysis.examples  # the first dimension of other tensors is no row
+        behind = {
+            tower: {op for op in self._analysis.flow.reachable(each) if examples[op]}
+            for tower, each in ops.items()
+        }
         found: dict[int, str] = {}
         for tower, symbols in dividends.items():
             others = set().union(*(each for other, each in behind.items() if other != tower))

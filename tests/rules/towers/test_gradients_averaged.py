@@ -333,6 +333,12 @@ _BATCH = [
     host("batch/rows", "StridedSlice", "batch/shape", "zero", "one", "one"),
     host("total", "Cast", "batch/rows"),
 ]
+_ROWS_OF_WEIGHTS = [
+    *(on(i, f"tower_{i}/w/read", "Identity", "weights") for i in (0, 1)),
+    host("weights", "ReadVariableOp", "w"),
+    host("weights/shape", "Shape", "weights"),
+    host("total", "StridedSlice", "weights/shape", "zero", "one", "one"),
+]
 _MIDDLE = [host("middle", "Minimum", "batch/rows", "most"), host("most", "Const")]
 _STRIDED_SLICES = [
     *(*_BATCH, *_MIDDLE),
@@ -381,8 +387,9 @@ def test_weights_by_the_rows_of_each_tower_are_kept(rows: list[str], changes: li
         (_SIZES, [host("total", "AddN", "rows_0", "rows_0")]),
         (_SIZES, [host("total", "Maximum", *_SIZES)]),
         (["from", "until"], _STRIDED_SLICES),
+        (_SIZES, _ROWS_OF_WEIGHTS),
     ],
-    ids=["swapped", "of one tower", "sum of one tower", "maximum", "swapped slices"],
+    ids=["swapped", "of one tower", "sum of one tower", "maximum", "swapped slices", "weights"],
 )
 def test_weights_that_are_no_shares_of_rows_are_not_kept(
     rows: list[str], changes: list[Op]
