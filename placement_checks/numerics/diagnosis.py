@@ -392,7 +392,7 @@ def diagnose_ratio(ratio: float, measured: Measurement) -> Diagnosis:
         fix,
         ratio=ratio,
         mistake=mistake,
-        consequence=f"a step is as large as with a learning rate {ratio:.4g} times as high; "
+        consequence=f"each step is {ratio:.4g} times as large; "
         "optimizers that divide by the size of gradients, such as Adam, hide it",
     )
 

@@ -72,7 +72,7 @@ def test_a_common_ratio_is_reported_once_with_a_saved_case(run: Run) -> None:
         "reference's: the gradients of 2 towers are added up instead of averaged "
         "| (tf.add_n([grad for grad, _ in pairs]), pairs[0][1]) # <- not divided "
         "called from line 16 likewise 3 more: fc1/biases, fc2/weights, fc2/biases "
-        "a step is as large as with a learning rate 2 times as high; optimizers that divide by "
+        "each step is 2 times as large; optimizers that divide by "
         "the size "
         "of gradients, such as Adam, hide it "
         "fix: divide the sum by the number of towers: `tf.add_n(gradients) / 2`; if the sum is "

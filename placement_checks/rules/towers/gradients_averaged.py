@@ -440,10 +440,10 @@ class _Comparison:
             factor,
             expected="the weight on one GPU",
             found=f"{factor:.4g} times the weight on one GPU",
-            message=f"the loss terms in the update of {variable} weigh {factor:.4g} times what "
-            f"they weigh on one GPU: {what}",
+            message=f"the loss terms in the update of {variable} have {factor:.4g} times their "
+            f"weight on one GPU: {what}",
             fix=f"{fix}; if it is intended: --set gradients-averaged.scale={factor:.6g}",
-            consequence=f"a step is as large as with a learning rate {factor:.4g} times as high; "
+            consequence=f"each step is {factor:.4g} times as large; "
             "optimizers that divide by the size of gradients, such as Adam, hide it",
         )
 
@@ -482,8 +482,8 @@ class _Comparison:
             None,
             expected="the weights of the loss terms on one GPU",
             found=weights,
-            message=f"the relative weights of the loss terms in the update of {variable} differ "
-            f"from one GPU: {weights}, in units of the weight on one GPU",
+            message=f"the loss terms in the update of {variable} have different weights relative "
+            f"to one GPU: {weights}",
             fix="average all terms of the losses in the same way",
             consequence="the model is trained by another objective than on one GPU",
             ops=[producer_of(each.term.tensor) for each in parts.towers[tower]],
@@ -500,8 +500,8 @@ class _Comparison:
             None,
             expected="the same weight for each row",
             found=weights,
-            message=f"the towers' losses have different weights in the update of {variable}: "
-            f"{weights}, in units of the weight on one GPU",
+            message=f"the towers' losses have different weights in the update of {variable}, "
+            f"relative to one GPU: {weights}",
             fix="give each tower the weight of its part of the rows: "
             "placement_checks.average_gradients(tower_grads, weights=rows); if the weights are "
             "intended: gradients-averaged.shares",

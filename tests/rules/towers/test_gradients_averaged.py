@@ -110,7 +110,7 @@ def test_the_mean_of_sums_depends_on_the_number_of_rows(
 
     assert verdict.state == state
     if state == "broken":
-        assert "weigh 0.5 times" in verdict.findings[0].message
+        assert "have 0.5 times" in verdict.findings[0].message
 
 
 def test_a_sum_times_a_constant_is_not_checked() -> None:
@@ -403,7 +403,7 @@ def test_shares_of_rows_that_are_halved_are_broken() -> None:
     verdict = judge(weighted_by(_SIZES, *twice, host("two", "Const"), two=2.0))
 
     assert verdict.state == "broken"
-    assert "weigh 0.5 times what they weigh on one GPU" in verdict.findings[0].message
+    assert "have 0.5 times their weight on one GPU" in verdict.findings[0].message
 
 
 def test_penalties_with_the_share_of_each_tower_are_kept() -> None:
