@@ -118,7 +118,7 @@ MUTANTS = (
         "grads = opt.compute_gradients(loss)",
         "grads = opt.compute_gradients(loss / FLAGS.num_gpus)",
         "gradients-averaged",
-        "weigh 0.5 times",
+        "have 0.5 times",
     ),
     Mutant(
         "cifar10_multi_gpu_train",
@@ -145,7 +145,7 @@ MUTANTS = (
         "grad = tf.reduce_mean(grad, 0)",
         "grad = tf.reduce_sum(grad, 0)",
         "gradients-averaged",
-        "weigh 2 times",
+        "have 2 times",
     ),
     Mutant(
         "multigpu_cnn",
@@ -154,7 +154,7 @@ MUTANTS = (
         "compute_gradients(loss_op)",
         "compute_gradients(loss_op / num_gpus)",
         "gradients-averaged",
-        "weigh 0.5 times",
+        "have 0.5 times",
     ),
     Mutant(
         "multigpu_cnn",
@@ -183,7 +183,7 @@ MUTANTS = (
         "1.0 * num_clones,",
         "1.0 * num_clones ** 2,",
         "gradients-averaged",
-        "weigh 0.5 times",
+        "have 0.5 times",
     ),
     Mutant(
         "train_ssd_network",
@@ -201,7 +201,7 @@ MUTANTS = (
         "opt.compute_gradients(total_loss)",
         "opt.compute_gradients(total_loss / len(gpus))",
         "gradients-averaged",
-        "weigh 0.5 times",
+        "have 0.5 times",
     ),
     Mutant(
         "EAST",
@@ -237,7 +237,7 @@ MUTANTS = (
         "grads = tf.gradients(loss, all_vars)",
         "grads = tf.gradients(loss / FLAGS.num_core_per_host, all_vars)",
         "gradients-averaged",
-        "weigh 0.5 times",
+        "have 0.5 times",
     ),
     Mutant(
         "multigpu_cnn",
@@ -349,7 +349,7 @@ MUTANTS = (
         "grad = tf.scalar_mul(1.0 / len(grads), grad)",
         "grad = tf.scalar_mul(1.0, grad)",
         "gradients-averaged",
-        "weigh 2 times",
+        "have 2 times",
     ),
     Mutant(
         "tf_cnn_benchmarks",
