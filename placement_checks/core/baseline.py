@@ -154,7 +154,7 @@ def device_text(device: Device | None) -> str:
     return short.replace("/device:CPU:", "/cpu:").replace("/device:GPU:", "/gpu:")
 
 
-Kind = Literal["variable", "slots", "tower", "objective", "ops", "types"]
+ChangedObject = Literal["variable", "slots", "tower", "objective", "ops", "types"]
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class Change:
         rules: the rules that the change breaks.
     """
 
-    kind: Kind
+    kind: ChangedObject
     what: str
     old: str
     new: str

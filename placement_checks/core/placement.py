@@ -60,7 +60,7 @@ class Op(NamedTuple):
         return printable(f"Op({self.name} ({self.type}): {asks}, {where})")
 
 
-class Kind(NamedTuple):
+class OpKind(NamedTuple):
     """The type, requested device and assigned device that many ops share."""
 
     type: str
@@ -273,18 +273,18 @@ class Placement:
         return {name: tuple(sorted(devices)) for name, devices in devices_of.items()}
 
     @cached_property
-    def kinds(self) -> Mapping[Kind, int]:
+    def kinds(self) -> Mapping[OpKind, int]:
         """The number of ops of each kind. There are few kinds, so loops over them are fast."""
         kinds = Counter(map(attrgetter("type", "requested", "assigned"), self.ops.values()))
-        return {Kind(*kind): ops for kind, ops in kinds.items()}
+        return {OpKind(*kind): ops for kind, ops in kinds.items()}
 
     def with_assigned(self, ops: Mapping[str, Op]) -> Placement:
         """The same requests with assigned devices, sharing the results of `cached`."""
-        return self.knowing(ops=ops, assigned=True)
+        return self.with_fields(ops=ops, assigned=True)
 
-    def knowing(self, **known: Any) -> Placement:
+    def with_fields(self, **fields: Any) -> Placement:
         """Return a copy with other fields replaced, which shares the results of `cached`."""
-        other = replace(self, **known)
+        other = replace(self, **fields)
         vars(other)["_cache"] = self._cache
         return other
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # the pytest plugin imports this module in every run
     from placement_checks.core.baseline import Difference as BaselineDifference
 
 State = Literal["kept", "broken", "not-checked"]
-Kind = Literal["requested", "assigned", "executed", "configuration"]  # of evidence
+EvidenceKind = Literal["requested", "assigned", "executed", "configuration"]
 Places = tuple[Device, ...]
 
 
@@ -72,7 +72,7 @@ class Finding:
 
     object: str
     op: str
-    evidence: Kind
+    evidence: EvidenceKind
     expected: str
     found: str
     message: str
@@ -129,7 +129,7 @@ class Verdict:
 
     rule: str
     state: State
-    evidence: Kind | None
+    evidence: EvidenceKind | None
     reason: str | None = None
     findings: Sequence[Finding] = ()
     note: str | None = None

@@ -48,7 +48,7 @@ def place_async(
             answer contradicts the request.
         PlacerError: the placer process died or hung.
     """
-    placement = placement.knowing(machine=machine)
+    placement = placement.with_fields(machine=machine)
     here = machine.is_local and 0 < len(machine.gpus) <= len(local_gpus())
     if devices == "real" and not here:
         missing = Missing(f"this machine lacks the requested devices ({machine})")
@@ -93,7 +93,7 @@ def _receive(query: PlacerQuery, answer: Callable[[], list[str]], kind: Placer) 
         )
     except PlacerUnavailable as reason:
         return replace(placement, assigned=reason.missing)
-    return _with_assigned(placement, devices).knowing(refusals=tuple(refusals), placer=kind)
+    return _with_assigned(placement, devices).with_fields(refusals=tuple(refusals), placer=kind)
 
 
 def _refused_by_machine(placement: Placement) -> list[Refusal]:

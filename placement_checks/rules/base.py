@@ -22,7 +22,7 @@ from placement_checks.core.ids import TowerIndex
 from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing, NotApplicable
 from placement_checks.core.placement import Frame, Op, Placement
-from placement_checks.core.results import Finding, Kind, PathStep, State, Verdict
+from placement_checks.core.results import EvidenceKind, Finding, PathStep, State, Verdict
 from placement_checks.core.strategies import Strategy
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import unique_lines
@@ -72,7 +72,7 @@ class Rule(ABC):
     """
 
     name: ClassVar[str]
-    kind: ClassVar[Kind]
+    kind: ClassVar[EvidenceKind]
     requires: ClassVar[frozenset[Need]] = frozenset()
     uses: ClassVar[frozenset[Need]] = frozenset()
     explained_by: ClassVar[tuple[str, ...]] = ()
@@ -141,10 +141,10 @@ def is_allowed(op: Op, allow: Collection[str]) -> bool:
 class _About(TypedDict):
     object: str
     op: str
-    evidence: Kind
+    evidence: EvidenceKind
 
 
-def about(subject: Op | str, evidence: Kind = "requested") -> _About:
+def about(subject: Op | str, evidence: EvidenceKind = "requested") -> _About:
     """Return the first fields of a `Finding` on an op, or on the name of another object."""
     name, kind = (subject, "") if isinstance(subject, str) else (subject.name, subject.type)
     return {"object": name, "op": kind, "evidence": evidence}

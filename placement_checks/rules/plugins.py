@@ -15,7 +15,7 @@ from typing import ClassVar, get_args, get_origin, get_type_hints
 
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.results import Kind, Verdict
+from placement_checks.core.results import EvidenceKind, Verdict
 from placement_checks.rules.base import Rule
 from placement_checks.rules.entry_points import distribution
 
@@ -87,8 +87,8 @@ def _find_mistake(rule: object, name: str) -> tuple[str, str] | None:
             f"has the name {own_name!r}, but its entry point is named '{name}'",
             "use one name for both, of lowercase letters, digits and hyphens",
         )
-    if kind not in get_args(Kind):
-        kinds = " or ".join(map(repr, get_args(Kind)))
+    if kind not in get_args(EvidenceKind):
+        kinds = " or ".join(map(repr, get_args(EvidenceKind)))
         return f"has the invalid kind {kind!r}", f"set kind to {kinds}"
     return _find_field_mistake(rule)
 

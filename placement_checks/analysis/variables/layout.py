@@ -33,9 +33,9 @@ from placement_checks.core.variables import Variable
 from placement_checks.util.text import plural
 
 _T = TypeVar("_T")
-Kind = Literal["central", "mirrored", "sharded", "split", "own"]
+LayoutKind = Literal["central", "mirrored", "sharded", "split", "own"]
 
-_SUFFIXES: Mapping[Kind, str] = {
+_SUFFIXES: Mapping[LayoutKind, str] = {
     "central": "",
     "mirrored": ", a copy on each of {} GPUs, and all copies apply the same sum",
     "sharded": "",
@@ -197,7 +197,7 @@ class Layout:
         towers = self._analysis.towers_in(self.readers.get(variable, 0))
         return dict.fromkeys(towers, variable)
 
-    def kind(self, variable: str) -> Kind:
+    def kind(self, variable: str) -> LayoutKind:
         """Return the layout of a variable."""
         if variable in self.copies or variable in self._copies_of_strategy:
             return "mirrored"
@@ -214,7 +214,7 @@ class Layout:
         copies = {} if strategy is None else strategy.copies
         return {name: copy.of for name, copy in copies.items() if copy.in_sync}
 
-    def _kind_by_readers(self, variable: str) -> Kind:
+    def _kind_by_readers(self, variable: str) -> LayoutKind:
         """Return the layout of a variable without copies, by the towers that read it."""
         tower = self.only_reader(variable)
         if tower is None:

@@ -25,7 +25,7 @@ from placement_checks.report.common.source import source_text, value_lines
 from placement_checks.report.text.layout import shorten, wrap
 from placement_checks.util.text import plural, printable
 
-Kind = Literal["headline", "detail", "consequence", "fix"]
+LineKind = Literal["headline", "detail", "consequence", "fix"]
 
 _EXAMPLES = 3
 _CALLERS = 4
@@ -38,7 +38,7 @@ class Line(NamedTuple):
     """A line of a report, with the kind of its sentence."""
 
     text: str
-    kind: Kind
+    kind: LineKind
 
 
 def finding_lines(
@@ -76,7 +76,7 @@ def line_counts(groups: Sequence[Group], placement: Placement | None = None) -> 
     return (sum(1 for _ in finding_lines([group], placement)) for group in groups)
 
 
-def _sentence(kind: Kind, text: str, everything: bool) -> Iterator[Line]:
+def _sentence(kind: LineKind, text: str, everything: bool) -> Iterator[Line]:
     indent = _INDENT[kind]
     most = None if everything else _LINES[kind]
     for line in wrap(text, indent=indent, hanging=indent + 4, most=most):
@@ -85,7 +85,7 @@ def _sentence(kind: Kind, text: str, everything: bool) -> Iterator[Line]:
 
 def _group(
     group: Group, placement: Placement | None, everything: bool
-) -> Iterator[tuple[Kind, str]]:
+) -> Iterator[tuple[LineKind, str]]:
     first, where = group.first, group.where
     yield "headline", f"{where}: {first.message}" if where else first.message
     if where and (text := source_text(where)):

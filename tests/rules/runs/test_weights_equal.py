@@ -141,7 +141,9 @@ def test_without_a_known_update() -> None:
 def test_a_later_copy_of_a_strategy_does_not_change() -> None:
     gpus = [Device.parse(f"/gpu:{number}") for number in (0, 1)]
     copies = {"w": Copy("w", 0), "v": Copy("w", 1)}
-    graph = program(variables=NAMES).knowing(strategy=Strategy("MirroredStrategy", gpus, copies))
+    graph = program(variables=NAMES).with_fields(
+        strategy=Strategy("MirroredStrategy", gpus, copies)
+    )
 
     verdict = WeightsEqual().judge(
         Evidence(graph, measurement=ran(steps({"v": [[0.0, 0.0]] * 3})))

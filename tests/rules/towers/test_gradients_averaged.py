@@ -302,7 +302,7 @@ def test_weights_by_declared_shares_are_kept() -> None:
 def test_weights_by_static_numbers_of_rows_are_kept() -> None:
     rows = {"tower_0/w/MatMul": (12, 4), "tower_1/w/MatMul": (4, 4)}
     many = weighted(0.75, 0.25)
-    many = many.knowing(details=_with_outputs(many, rows))
+    many = many.with_fields(details=_with_outputs(many, rows))
 
     verdict = judge(many)
 
@@ -476,7 +476,7 @@ def test_the_gradient_of_the_value_of_a_variable_is_its_own() -> None:
     many = towers(2, 0.5)
     taken = {f"tower_{i}/w/read": [gradient(i)] for i in (0, 1)}
 
-    assert judge(many.knowing(step=many.step._replace(taken=taken))).state == "kept"
+    assert judge(many.with_fields(step=many.step._replace(taken=taken))).state == "kept"
 
 
 def test_a_tower_left_out_is_reported_by_every_tower_counts() -> None:
@@ -509,7 +509,7 @@ def test_losses_that_are_chosen_before_they_are_reduced_are_not_checked(reductio
             count, 1.0, *chosen(count), outputs={f"tower_{i}/loss": () for i in range(count)}
         )
         gradients = {"joint:0": [gradient(i) for i in range(count)]}
-        return graph.knowing(
+        return graph.with_fields(
             step=graph.step._replace(gradients=gradients, objectives=("joint:0",))
         )
 
