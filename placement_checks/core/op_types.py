@@ -241,6 +241,7 @@ INTEGER_DIVISIONS = frozenset({"FloorDiv", "TruncateDiv"})
 SCALES = PRODUCTS | DIVISIONS
 SUBTRACTION = "Sub"
 RECIPROCALS = frozenset({"Reciprocal", "Inv"})
+RECIPROCAL_SQUARE_ROOT = "Rsqrt"
 # Pass a value on, and test or print it.
 CHECKS_VALUE = frozenset({"CheckNumerics", "Print"})
 STOPS_GRADIENT = frozenset({"StopGradient", "PreventGradient"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -40,6 +41,8 @@ from placement_checks.core.op_types import (
     OVERWRITES,
     PASSES_VALUE,
     PRODUCTS,
+    RECIPROCAL_SQUARE_ROOT,
+    RECIPROCALS,
     REDUCTIONS,
     RESHAPES,
     SLICE,
@@ -58,6 +61,7 @@ from placement_checks.core.placement import producer_of
 _PASSES = (PASSES_VALUE - SWITCHES) | IDENTITIES | RESHAPES | CHECKS_VALUE | {CAST, SUM_OF_ROWS}
 # Yield the value of their first input, a variable; an assignment to a ref variable yields it too.
 _READS_STATE = VARIABLE_READS | ASSIGNS
+_RECIPROCALS = RECIPROCALS | {RECIPROCAL_SQUARE_ROOT}
 _NO_GRADIENTS = ("int", "uint", "bool", "string", "resource", "variant")  # dtypes
 _ACCUMULATED = "accumulated"  # a symbolic factor: the gradients are added up over several runs
 
@@ -76,6 +80,9 @@ class Rest(NamedTuple):
     """A summand of an update that no tower computes, such as decoupled weight decay."""
 
     tensor: str
+
+
+_STATE_BEFORE = Rest("")  # the value of a variable before the step
 
 
 @dataclass(frozen=True)
@@ -114,7 +121,66 @@ class GradientWeights:
         gradients = list(filter(self._is_gradient, self._scalars.inputs(update.op)[1:]))
         if is_gradient_update(self._analysis.flow.types[update.op]):
             gradients = [source for source in gradients if not self._is_slot(source)]
+        else:
+            gradients = [self._before_normalization(source) or source for source in gradients]
         return self.of_tensors(gradients)
+
+    def _before_normalization(self, source: str) -> str | None:
+        """Return the gradient that an adaptive optimizer takes, if its update is written out.
+
+        Such an update, as in Adam or RMSProp, divides a function of the gradient by another one,
+        element by element. Like the ops for Adam, it is not part of the objective.
+
+        Returns:
+            The last tensor that both functions are computed from. None if there is no quotient, or
+            if its inputs are computed from several gradients.
+        """
+        flow = self._analysis.flow
+        while True:
+            op = flow.number[producer_of(source)]
+            inputs = [] if self._is_leaf(op) else self._inputs_of_this_run(op)
+            of_variable = [each for each in inputs if self._scalars.shape(each) != ()]
+            if len(of_variable) == 2 and self._is_quotient(op):
+                return self._joint_source(of_variable)
+            if len(of_variable) != 1:
+                return None
+            (source,) = of_variable
+
+    def _is_quotient(self, op: OpId) -> bool:
+        flow = self._analysis.flow
+        if flow.types[op] in PRODUCTS:
+            producers = (flow.number[producer_of(each)] for each in self._scalars.inputs(op))
+            return any(flow.types[each] in _RECIPROCALS for each in producers)
+        return flow.types[op] in DIVISIONS
+
+    def _inputs_of_this_run(self, op: OpId) -> Sequence[str]:
+        """Return the inputs of an op that depend on gradients of this run, and not on state."""
+        flow, behind = self._analysis.flow, self._analysis.towers_behind
+        return [
+            each
+            for each in self._scalars.inputs(op)
+            if self._is_gradient(each)
+            if behind[flow.number[producer_of(each)]] & self._analysis.gradient_bit
+        ]
+
+    def _joint_source(self, tensors: Iterable[str]) -> str | None:
+        """Return the last tensor through which all given tensors depend on gradients, if any."""
+        number = self._analysis.flow.number
+        todo = [(-number[producer_of(each)], each) for each in {*tensors}]
+        heapq.heapify(todo)
+        seen = {each for _, each in todo}
+        while todo:
+            _, tensor = heapq.heappop(todo)
+            if not todo:
+                return tensor
+            op = number[producer_of(tensor)]
+            if self._is_leaf(op):
+                return None
+            for each in self._inputs_of_this_run(op):
+                if each not in seen:
+                    seen.add(each)
+                    heapq.heappush(todo, (-number[producer_of(each)], each))
+        return None
 
     def of_tensors(self, tensors: Iterable[str]) -> Form | Unread:
         """Return the sum of several tensors as a form."""
@@ -140,8 +206,7 @@ class GradientWeights:
                 opened.add(tensor)
                 todo += waiting
             else:
-                # Sources that still have no value depend on this tensor through a variable. They
-                # stand for the value of the variable before the step.
+                # Sources that still have no value depend on this tensor through a variable.
                 self._values[tensor] = self._combine(tensor)
         return self._values[source]
 
@@ -226,7 +291,7 @@ class GradientWeights:
         if self._is_leaf(op):
             return leaf(Gradient(tensor))
         values = {
-            source: self._values.get(source, leaf(Rest(source)))
+            source: self._values.get(source, leaf(_STATE_BEFORE))
             for source in self._sources(tensor)
         }
         if not values:

@@ -123,9 +123,11 @@ class GradientsAveraged(Rule):
                 "divided by the same factor"
             )
         unread: dict[str, list[str]] = defaultdict(list)
-        for variable, reason in comparison.unread.items():
+        for variable, (_, reason) in comparison.unread.items():
             unread[reason].append(variable)
-        notes += [f"not read: {listed(names)} ({why})" for why, names in unread.items()]
+        for variables in unread.values():
+            op, reason = comparison.unread[variables[0]]
+            notes.append(f"not read: {listed(variables)} ({f'{op} {reason}'.strip()})")
         if comparison.compared or findings:
             verdict = self.verdict(findings, "; ".join(notes))
         else:
@@ -208,7 +210,7 @@ class _Comparison:
         if self._has_ranks:
             self.parts_name = "ranks"
         self.compared: list[str] = []
-        self.unread: dict[str, str] = {}
+        self.unread: dict[str, Unread] = {}
         self.compensated: dict[str, float] = {}
         self.assumes_equal_rows = False
 
@@ -219,23 +221,24 @@ class _Comparison:
                 continue
             other = self._one.formulas.get(variable)
             parts = self._parts(self._many, formula)
-            if isinstance(parts, str):
+            if isinstance(parts, Unread):
                 self.unread[variable] = parts
                 continue
             if other is None:
-                self.unread[variable] = "not trained in the program for one GPU"
+                self.unread[variable] = Unread("", "not trained in the program for one GPU")
                 continue
             if finding := self._mispaired(variable, formula):
                 self.compared.append(variable)
                 yield finding
                 continue
             expected = self._parts(self._one, other)
-            if isinstance(expected, str):
-                self.unread[variable] = f"in the program for one GPU: {expected}"
+            if isinstance(expected, Unread):
+                op = f"in the program for one GPU: {expected.op}".strip()
+                self.unread[variable] = expected._replace(op=op)
                 continue
             reason = self._incomparable(parts, expected)
             if reason:
-                self.unread[variable] = reason
+                self.unread[variable] = Unread("", reason)
                 continue
             self.compared.append(variable)
             yield from self._compare(variable, parts, expected)
@@ -251,10 +254,10 @@ class _Comparison:
             for (many, one), variables in alike.items()
         ]
 
-    def _parts(self, side: Objective, formula: Formula | Unread) -> _Parts | str:
+    def _parts(self, side: Objective, formula: Formula | Unread) -> _Parts | Unread:
         """Return the parts of a formula, or the reason why they are unknown."""
         if isinstance(formula, Unread):
-            return f"{formula.op} {formula.reason}".strip()
+            return formula
         summands = self._summands(side, formula)
         common = frozenset.intersection(*(frozenset(each.weight.factors) for each in summands))
         rows: dict[str, set[int]] = defaultdict(set)
@@ -263,9 +266,9 @@ class _Comparison:
                 symbol for symbol, power in weight.factors if (symbol, power) not in common
             ]:
                 scale = side.scalars.describe(left[0])
-                return f"{scale} is not constant and multiplies only some of its terms"
+                return Unread(scale, "is not constant and multiplies only some of its terms")
             if term.kind == "other":
-                return f"its loss, {producer_of(term.tensor)}, is no sum or mean over rows"
+                return Unread(producer_of(term.tensor), "is a loss, but no sum or mean over rows")
             rows[term.rows].add(tower)
         towers: dict[int, list[_TermWeight]] = defaultdict(list)
         penalties: dict[tuple[str, tuple[str, ...]], list[_Summand]] = defaultdict(list)
@@ -282,8 +285,9 @@ class _Comparison:
         totals = {key: _total(each, towers) for key, each in penalties.items()}
         for (kind, _), total in totals.items():
             if total is None:
-                return (
-                    f"its penalty ({kind}) is multiplied by the share of rows in some towers only"
+                return Unread(
+                    "",
+                    f"its penalty ({kind}) is multiplied by the share of rows in some towers only",
                 )
         return _Parts(
             {tower: sorted(each, key=_order) for tower, each in towers.items()},
@@ -372,7 +376,7 @@ class _Comparison:
         if not _close(factor, scale) and (scale != 1 or not self._compensated(variable, factor)):
             if any(each.kind == "sum" for each in alone):
                 self.compared.remove(variable)
-                self.unread[variable] = _SUMS
+                self.unread[variable] = Unread("", _SUMS)
                 return
             yield self._scaled(variable, factor, number)
         for key in sorted(parts.penalties.keys() | expected.penalties.keys(), key=str):

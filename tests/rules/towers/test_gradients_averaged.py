@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from support.snapshots import messages
-from support.towers import gradient, host, on, program, without_two_towers
+from support.towers import gradient, host, on, program, variable, without_two_towers
 from syrupy.assertion import SnapshotAssertion
 
 from placement_checks import Op, Placement, Verdict
@@ -460,6 +460,57 @@ def test_weight_decay_that_is_added_to_the_mean_is_left_out() -> None:
     assert verdict.state == "kept"
 
 
+def written_out(count: int, share: float, *normalizing: Op) -> Placement:
+    """Towers with an optimizer that is written out; `normalizing` computes its direction."""
+    update = [
+        host("decayed", "Mul", "old", "beta"),
+        host("part", "Mul", "rest", "mean/w"),
+        host("moment", "AddV2", "decayed", "part"),
+        host("square", "Square", "mean/w"),
+        host("second", "AddV2", "old_second", "square"),
+        host("keep", "AssignVariableOp", "m", "moment"),
+        host("keep_second", "AssignVariableOp", "v", "second"),
+        host("scaled", "Mul", "direction", "rate"),
+        host("moved", "Sub", "w/value", "scaled"),
+        host("update/w", "AssignVariableOp", "w", "moved", "^keep", "^keep_second"),
+        host("w/value", "ReadVariableOp", "w"),
+        host("old", "ReadVariableOp", "m"),
+        host("old_second", "ReadVariableOp", "v"),
+        *(variable(name) for name in ("m", "v")),
+        *(host(name, "Const") for name in ("beta", "rest", "rate")),
+    ]
+    values = {"beta": 0.9, "rest": 0.1, "rate": 0.01}
+    return towers(count, share, *update, *normalizing, values=values)
+
+
+_BY_ROOT = (host("root", "Sqrt", "second"), host("direction", "RealDiv", "moment", "root"))
+_TIMES_RECIPROCAL = (host("root", "Rsqrt", "second"), host("direction", "Mul", "moment", "root"))
+
+
+@pytest.mark.parametrize("normalizing", [_BY_ROOT, _TIMES_RECIPROCAL], ids=["quotient", "product"])
+@pytest.mark.parametrize(("share", "state"), [(0.5, "kept"), (1.0, "broken")])
+def test_an_adaptive_optimizer_that_is_written_out_is_no_part_of_the_objective(
+    normalizing: Sequence[Op], share: float, state: str
+) -> None:
+    single = towers(1, 1.0)  # with an op for gradient descent
+
+    assert judge(written_out(2, share, *normalizing), single).state == state
+
+
+def test_momentum_that_is_written_out_is_compared_with_its_rate() -> None:
+    """Without a quotient, the learning rate and the decay are factors of the objective."""
+    momentum = host("direction", "Identity", "moment")
+
+    assert judge(written_out(2, 0.5, momentum), written_out(1, 1.0, momentum)).state == "kept"
+    assert judge(written_out(2, 1.0, momentum), written_out(1, 1.0, momentum)).state == "broken"
+
+
+def test_a_quotient_of_the_gradients_of_different_towers_is_not_read() -> None:
+    quotient = host("direction", "RealDiv", gradient(0), gradient(1))
+
+    assert judge(written_out(2, 0.5, quotient)).state == "not-checked"
+
+
 def test_the_gradient_of_another_variable_is_broken(snapshot: SnapshotAssertion) -> None:
     variables = ("w", "u")
     one = towers(1, 1.0, variables=variables)
@@ -492,7 +543,7 @@ def test_a_loss_that_is_no_sum_over_rows_is_not_checked() -> None:
     verdict = judge(towers(2, 0.5, *roots))
 
     assert verdict.state == "not-checked"
-    assert "is no sum or mean over rows" in (verdict.reason or "")
+    assert "is a loss, but no sum or mean over rows" in (verdict.reason or "")
 
 
 @pytest.mark.parametrize("reduction", ["Sum", "Mean"])
@@ -516,7 +567,7 @@ def test_losses_that_are_chosen_before_they_are_reduced_are_not_checked(reductio
     verdict = judge(program_of(2), program_of(1))
 
     assert verdict.state == "not-checked"
-    assert "joint, is no sum or mean over rows" in (verdict.reason or "")
+    assert "joint is a loss, but no sum or mean over rows" in (verdict.reason or "")
 
 
 def test_the_reference_comes_before_the_program_for_one_gpu() -> None:
