@@ -268,9 +268,9 @@ class Objective:
                 yield Unread(producer_of(key.tensor), "is the gradient of an unknown loss")
                 return
             sources = self._sources.get(producer_of(key.tensor), ())
-            source = sources[0] if sources and variable not in sources else variable
-            same = self._same_variable.get(source, frozenset({source}))
-            is_own = variable in same or not sources
+            copies = (self._same_variable.get(each, frozenset({each})) for each in sources)
+            is_own = not sources or any(variable in each for each in copies)
+            source = variable if is_own else sources[0]
             (first,) = self.first_copies([source])
             for loss in losses:
                 for term, weight in self._terms_of(loss).get(first, ()):

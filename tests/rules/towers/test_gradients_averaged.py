@@ -530,6 +530,30 @@ def test_the_gradient_of_the_value_of_a_variable_is_its_own() -> None:
     assert judge(many.with_fields(step=many.step._replace(taken=taken))).state == "kept"
 
 
+def test_one_op_may_yield_the_gradients_of_several_mirrored_variables() -> None:
+    """As in batch normalization: its gradient op yields the gradients of scale and offset."""
+
+    def normalized(count: int, share: float) -> Placement:
+        both = [gradient(i, "scale") for i in range(count)]
+        offsets = host("sum/offset", "AddN", *(f"{op}:1" for op in both))
+        taken = {f"v{i}/{name}": [both[i]] for i in range(count) for name in ("scale", "offset")}
+        return program(
+            offsets,
+            gpus=range(count),
+            variables=("scale", "offset"),
+            mirrored=True,
+            values={"share": share},
+            step={
+                "gradients": {f"tower_{i}/loss:0": [both[i]] for i in range(count)},
+                "taken": taken,
+            },
+        )
+
+    assert judge(normalized(2, 0.5), normalized(1, 1.0)).note == (
+        "2 variables; if all towers have equally many rows"
+    )
+
+
 def test_a_tower_left_out_is_reported_by_every_tower_counts() -> None:
     verdict = judge(towers(2, 1.0, host("sum/w", "AddN", gradient(0))))
 
