@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import textwrap
@@ -223,6 +224,41 @@ def test_too_little_memory(
 
     assert ran.status == 0
     assert ran.err.count("too little memory") == 1
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_file_of_the_first_capture_that_lets_the_second_fail(
+    run: Run, folder: Callable[[str], Path], jobs: int
+) -> None:
+    folder("here")
+    restores = (
+        "if os.path.isfile('log/gpus'):\n"
+        "    assert open('log/gpus').read() == str(gpus), 'it is for another number'\n"
+        "os.mkdir('log')\n"
+        "open('log/gpus', 'w').write(str(gpus))"
+    )
+    Path("train.py").write_text(program(restores))
+
+    ran = run(
+        "verify",
+        "train.py",
+        "-j",
+        jobs,
+        "--rule",
+        "gradients-averaged",
+        "--format",
+        "json",
+        *("--", "{gpus}", "--logdir=log"),
+    )
+
+    (verdict,) = json.loads(ran.out)["programs"][0]["rules"]
+    assert verdict["state"] == "not-checked"
+    assert verdict["reason"] == (
+        "there is no program for one GPU to compare with: built for one GPU, before its first "
+        "training step it raised AssertionError: it is for another number; its run for 2 GPUs "
+        "created log; if that is the cause, give each run its own path: --logdir=log{gpus}"
+    )
+    assert ran.err.count("train on 1") == 1
 
 
 @pytest.mark.parametrize(
