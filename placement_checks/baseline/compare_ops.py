@@ -27,6 +27,7 @@ from placement_checks.core.baseline import (
     NO_TOWER,
     PARTS,
     TOWER,
+    UNCOUNTED_PARTS,
     VARIABLE,
     Address,
     Baseline,
@@ -238,7 +239,7 @@ class ChangeMessages:
         group = each.group
         is_new = not each.allowed or not self.is_known(group)
         if group.type not in GLUE and group.type not in self._types.get(group.part, ()):
-            is_new = is_new or group.part in self._types
+            is_new = is_new or group.part not in UNCOUNTED_PARTS
         old = sorted({self._describe_allowed(place, each) for place in each.allowed})
         return ChangeKind(group.part, tuple(old), self._describe(each.site.place, each), is_new)
 

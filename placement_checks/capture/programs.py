@@ -7,9 +7,11 @@ file. Each program is built once for each number of GPUs.
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
+from placement_checks.capture.child_process.notes import created_path
 from placement_checks.capture.child_process.parent import expect_capture
 from placement_checks.capture.child_process.ranks import capture_ranks
 from placement_checks.capture.child_process.workers import capture_workers, first_environment
@@ -177,6 +179,9 @@ class _Builds:
         self._machine = machine
         self._expects_one_gpu = expects_one_gpu
         self._by_gpus: dict[int, CapturedProgram] = {}
+        # When each build began and ended, in seconds since the epoch.
+        self._times: dict[int, tuple[float, float]] = {}
+        self._failed_for_one_gpu: Missing | None = None
         self._asks = False  # whether a build has queried the number of GPUs
         self._eager: Script | None = None  # set if the program must run eagerly
         # The builds of a program of several tasks as a single task, on one host.
@@ -188,7 +193,9 @@ class _Builds:
             ranks = self._program.ranks if isinstance(self._program, Script) else 0
             number = plural(ranks, "rank") if ranks else plural(gpus, "GPU")
             with step(f"building {self._program.name} for {number}"):
+                began = time.time()
                 program = self._with_loader(self._build(gpus))
+                self._times[gpus] = (began, time.time())
                 self._asks |= program.asked_for_gpus
                 _ = program.requested  # raises the errors of the graph
                 self._by_gpus[gpus] = program
@@ -271,6 +278,8 @@ class _Builds:
             return self._on_one_host
         if self._on_one_host is not None:  # a cluster cannot be built for one GPU
             return self._on_one_host.load_for_one_gpu()
+        if self._failed_for_one_gpu is not None:
+            return self._failed_for_one_gpu
         reason = _why_not_rebuilt(self._program)
         if reason is not None and not self._asks:
             return reason
@@ -278,7 +287,8 @@ class _Builds:
         try:
             single = self.load(1)
         except InputError as error:
-            return Missing(f"built for one GPU, {error.message}")
+            self._failed_for_one_gpu = self._why_failed(error)
+            return self._failed_for_one_gpu
         same = any(single is not other and single.graph_def == other.graph_def for other in before)
         if not same or not isinstance(self._program, Script):
             return single
@@ -294,6 +304,19 @@ class _Builds:
         return Missing(
             f"it {same_graph}", option=f"pass it the number: {{gpus}} in its arguments, or {fix}"
         )
+
+    def _why_failed(self, error: InputError) -> Missing:
+        """The reason for a failed build for one GPU, which may be a file of an earlier build."""
+        reason = f"built for one GPU, {error.message}"
+        if isinstance(self._program, Script):
+            for gpus, (began, ended) in self._times.items():
+                if created := created_path(self._program, began, ended):
+                    path, argument = created
+                    return Missing(
+                        f"{reason}; its run for {plural(gpus, 'GPU')} created {path}",
+                        f"if that is the cause, give each run its own path: {argument}",
+                    )
+        return Missing(reason)
 
 
 def _why_not_rebuilt(program: Program | Script) -> Missing | None:

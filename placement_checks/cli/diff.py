@@ -141,6 +141,7 @@ def _compare_since(
             old_target=options.old,
             links=options.links,
             numbers=options.numbers,
+            captures=options.jobs,
         )
     FORMATS[options.output_format](since, sys.stdout)
     for error in since.errors:

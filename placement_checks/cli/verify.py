@@ -49,10 +49,14 @@ from placement_checks.verification.next_step import next_step
 from placement_checks.verification.placing import with_single_gpu
 from placement_checks.verification.policy import evidence_used, rule_named
 from placement_checks.verification.running import is_watched, with_numbers
-from placement_checks.verification.targets import announce, check_comparison, gather
+from placement_checks.verification.targets import (
+    MOST_ANNOUNCED,
+    announce,
+    check_comparison,
+    gather,
+)
 
 _Program: TypeAlias = tuple[str, Settings]  # a target, and its settings
-_MOST_ANNOUNCED = 16  # programs with captures that may start early
 
 
 class Shard(NamedTuple):
@@ -208,7 +212,7 @@ def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> 
     with open_output(options.output) as stream:
         with stdout_for_report(), live(), early_captures(options.jobs):
             for number, (target, own) in enumerate(track(programs, "program")):
-                for each in programs[number : number + _MOST_ANNOUNCED]:
+                for each in programs[number : number + MOST_ANNOUNCED]:
                     _announce(*each)
                 results.add(target, own, graph)
         if options.declare and results.reports:

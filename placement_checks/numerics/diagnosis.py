@@ -486,7 +486,7 @@ def diagnose_rows(times: Array, trial: Trial, towers: int) -> Diagnosis:
         return _diagnose_towers(times, split, shown)
     return Diagnosis(
         "rows have different weights",
-        "give every row to one tower, and weight the towers by their rows",
+        "assign every row to exactly one tower, and weight the towers by their rows",
         shown,
         mistake="weights",
         consequence="some examples train the model more than others",

@@ -57,6 +57,7 @@ class Child(contextlib.AbstractContextManager["Child"]):
         *arguments: str,
         environment: Mapping[str, str],
         is_shown: bool = False,
+        directory: str | None = None,
         forks: Callable[[Mapping[str, str]], ForkServer | None] = lambda _: None,
     ) -> None:
         """Start the process.
@@ -67,6 +68,7 @@ class Child(contextlib.AbstractContextManager["Child"]):
             environment: additions to the environment of this process.
             is_shown: whether the output of the process appears on standard error. Otherwise it is
                 stored.
+            directory: its working directory; None for the directory of this process.
             forks: returns the server that forks the process, given the whole environment; None to
                 start a new interpreter.
         """
@@ -74,7 +76,7 @@ class Child(contextlib.AbstractContextManager["Child"]):
         self._errors = unnamed_file()
         errors = None if is_shown else self._errors
         environment = child_environment(environment)
-        forked = _forked(forks(environment), module, arguments, environment, errors)
+        forked = _forked(forks(environment), module, arguments, environment, errors, directory)
         self._process = forked or subprocess.Popen(
             [*_command(module), *arguments, str(self._owner)],
             stdin=subprocess.PIPE,
@@ -82,6 +84,7 @@ class Child(contextlib.AbstractContextManager["Child"]):
             stderr=errors,
             process_group=0,
             env=environment,
+            cwd=directory,
         )
         self.pid = self._process.pid
         self.requests = cast(BinaryIO, self._process.stdin)
@@ -221,12 +224,13 @@ def _forked(
     arguments: Sequence[str],
     environment: Mapping[str, str],
     errors: BinaryIO | None,
+    directory: str | None,
 ) -> ForkedProcess | None:
     """The forked process; None if there is no server, or it cannot fork."""
     if server is None:
         return None
     try:
         descriptor = 2 if errors is None else errors.fileno()
-        return server.start(module, arguments, environment, descriptor)
+        return server.start(module, arguments, environment, descriptor, directory)
     except OSError:
         return None

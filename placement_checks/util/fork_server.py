@@ -147,7 +147,12 @@ class ForkServer:
         return not self._workers
 
     def start(
-        self, module: str, arguments: Sequence[str], environment: Mapping[str, str], errors: int
+        self,
+        module: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        errors: int,
+        directory: str | None = None,
     ) -> ForkedProcess:
         """Start a worker in a process group of its own.
 
@@ -156,11 +161,12 @@ class ForkServer:
             arguments: ``sys.argv[1:]``; the ID of its parent, the server, is appended.
             environment: all environment variables.
             errors: the descriptor for its standard error.
+            directory: its working directory; None for the directory of this process.
 
         Raises:
             OSError: the server has ended, or was killed because it was not ready in time.
         """
-        request = Request(module, arguments, dict(environment), str(Path.cwd()))
+        request = Request(module, arguments, dict(environment), directory or str(Path.cwd()))
         with contextlib.ExitStack() as remote, contextlib.ExitStack() as local:
             request_file = remote.enter_context(unnamed_file())
             pickle.dump(request, request_file)

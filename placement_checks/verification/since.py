@@ -13,6 +13,7 @@ from pathlib import Path
 
 from placement_checks.baseline.build import baseline_from_placement
 from placement_checks.baseline.compare import compare
+from placement_checks.capture.child_process.early import early_captures
 from placement_checks.core.errors import (
     ConfigError,
     InputError,
@@ -37,7 +38,7 @@ from placement_checks.verification.configuration import Settings
 from placement_checks.verification.judging import verify
 from placement_checks.verification.policy import evidence_used
 from placement_checks.verification.running import with_revision
-from placement_checks.verification.targets import gather
+from placement_checks.verification.targets import MOST_ANNOUNCED, announce, gather
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ def compare_since(
     old_target: str | None = None,
     links: Sequence[str] = (),
     numbers: bool = False,
+    captures: int | None = None,
 ) -> Since:
     """Compare programs with themselves at a revision.
 
@@ -78,6 +80,7 @@ def compare_since(
         old_target: the target of the only program at the revision, if it has changed.
         links: paths of uncommitted data, which the copy links to.
         numbers: whether to run both sides of each program, and to compare gradients and weights.
+        captures: the largest number of captures at the same time; None for the number of cores.
 
     Raises:
         UsageError: no program is named, two have the same name, or the revision does not exist.
@@ -93,6 +96,7 @@ def compare_since(
             ],
             tree,
             numbers=numbers,
+            captures=captures,
         )
         if not targets:
             gone = _no_longer_configured(jobs, old)
@@ -118,7 +122,9 @@ def _old_configuration(tree: SourceTree, here: Path) -> configuration.Config:
         raise _at_revision(error, tree, here) from None
 
 
-def compare_jobs(jobs: Sequence[Job], tree: SourceTree, *, numbers: bool = False) -> Since:
+def compare_jobs(
+    jobs: Sequence[Job], tree: SourceTree, *, numbers: bool = False, captures: int | None = None
+) -> Since:
     """Compare programs with a copy of their repository.
 
     An error in a program does not end the comparison of the others.
@@ -127,17 +133,21 @@ def compare_jobs(jobs: Sequence[Job], tree: SourceTree, *, numbers: bool = False
         jobs: the programs.
         tree: the copy at the revision.
         numbers: whether to run both sides of each program too.
+        captures: the largest number of captures at the same time; None for the number of cores.
     """
     here = Path.cwd()
     programs: list[ProgramChange] = []
     errors: list[PlacementError] = []
-    for job in track(jobs, "program"):
-        try:
-            programs.append(_compare(job, tree, here, numbers=numbers))
-        except KeyboardInterrupt:
-            raise
-        except BaseException as fault:  # user code may raise more than Exception
-            errors.append(as_error(job.target, fault))
+    with early_captures(captures):  # they end before the copy is removed
+        for number, job in enumerate(track(jobs, "program")):
+            for each in jobs[number : number + MOST_ANNOUNCED]:
+                _announce(each, tree, here)
+            try:
+                programs.append(_compare(job, tree, here, numbers=numbers))
+            except KeyboardInterrupt:
+                raise
+            except BaseException as fault:  # user code may raise more than Exception
+                errors.append(as_error(job.target, fault))
     for program in programs:
         for report in (program.old, program.new):
             errors += report.errors if report else ()
@@ -207,6 +217,19 @@ def _old_settings(
             return job.settings
         own = call.defaulting_to(same[0]).defaulting_to(old.settings)
     return replace(own, gpus=job.settings.gpus, machine=job.settings.machine)
+
+
+def _announce(job: Job, tree: SourceTree, here: Path) -> None:
+    """Let the captures of both sides start early. `_compare` reports their errors."""
+    with contextlib.suppress(PlacementError):
+        _announce_side(job.target, job.settings)
+    with contextlib.suppress(PlacementError), _within(tree, here):
+        _announce_side(job.old_target, job.old_settings or job.settings, tree)
+
+
+def _announce_side(target: str, settings: Settings, tree: SourceTree | None = None) -> None:
+    needs = {Need.SINGLE_GPU} if _is_built_for_one_gpu(settings) else set()
+    announce(parse_target(target), _with_limit(settings), needs, tree)
 
 
 def _compare(job: Job, tree: SourceTree, here: Path, *, numbers: bool) -> ProgramChange:
@@ -284,14 +307,22 @@ def _report(target: str, settings: Settings, tree: SourceTree | None = None) -> 
             "name the program, or compare two logs: placement-checks diff OLD NEW",
             is_predicate=True,
         )
-    for_one_gpu = Need.SINGLE_GPU in evidence_used(settings.rules, settings.without)
+    for_one_gpu = _is_built_for_one_gpu(settings)
     if parsed.kind == "graph":
         evidence = gather(parsed, settings, for_one_gpu=for_one_gpu)
-    else:  # a function with a time limit runs in a child process
-        limit = DEFAULT_LIMIT if settings.limit is None else settings.limit
-        limited = replace(settings, limit=limit)
-        evidence = gather(parsed, limited, for_one_gpu=for_one_gpu, tree=tree)
+    else:
+        evidence = gather(parsed, _with_limit(settings), for_one_gpu=for_one_gpu, tree=tree)
     return verify(evidence, [settings.policy], only=settings.rules, without=settings.without)
+
+
+def _is_built_for_one_gpu(settings: Settings) -> bool:
+    """Whether a selected rule uses the build of the program for one GPU."""
+    return Need.SINGLE_GPU in evidence_used(settings.rules, settings.without)
+
+
+def _with_limit(settings: Settings) -> Settings:
+    """The settings with a time limit, because a function with a limit runs in a child process."""
+    return replace(settings, limit=DEFAULT_LIMIT if settings.limit is None else settings.limit)
 
 
 @contextlib.contextmanager

@@ -17,6 +17,8 @@ from placement_checks.verification import placing
 from placement_checks.verification.configuration import Settings
 from placement_checks.verification.policy import NEEDS_REFERENCE
 
+MOST_ANNOUNCED = 16  # programs with captures that may start early
+
 
 def gather(
     target: Target,
@@ -68,7 +70,12 @@ def gather(
         return on_placer_error(fault, replace(request.evidence, placement=requested))
 
 
-def announce(target: Target, settings: Settings, uses: Collection[Need]) -> None:
+def announce(
+    target: Target,
+    settings: Settings,
+    uses: Collection[Need],
+    tree: SourceTree | None = None,
+) -> None:
     """Let the captures of a whole program, and of its reference, start early (`early_captures`).
 
     Errors are reported when the captures are needed.
@@ -77,9 +84,10 @@ def announce(target: Target, settings: Settings, uses: Collection[Need]) -> None
         target: the program.
         settings: its settings.
         uses: the evidence that will be used.
+        tree: the copy of the repository whose code is run; None for the working tree.
     """
     with contextlib.suppress(PlacementError):
-        program, reference = settings.resolve(target), settings.resolve_reference()
+        program, reference = settings.resolve(target, tree), settings.resolve_reference()
         if not isinstance(program, Script) and not isinstance(reference, Script):
             return
         machine = settings.parse_machine()

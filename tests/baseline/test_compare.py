@@ -177,6 +177,18 @@ def test_added_ops_on_another_device_are_new() -> None:
     assert change.note == "1 op: Tanh tower_0/more; the others are on /gpu:0"
 
 
+def test_ops_of_a_new_type_in_a_part_that_only_passes_values_on_are_new() -> None:
+    shown = on(0, "tower_0/shown", "Identity", "tower_0/v/MatMul")
+    correct = host("tower_0/correct", "InTopKV2", "tower_0/shown")
+    old = program(shown, variables=["w", "v"])
+
+    found = difference(old, program(shown, correct, variables=["w", "v"]))
+
+    (change,) = found.new_there
+    assert (change.what, change.new) == ("evaluate of tower 0, layer v", "/cpu:0")
+    assert not found.moved
+
+
 def test_a_fallback_has_its_reason() -> None:
     fallen = on(0, "tower_0/more", "Unique", "tower_0/v/MatMul")
     fallen = fallen._replace(assigned=host("a", "").assigned, fallback_reason="no GPU kernel")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import textwrap
 from collections.abc import Callable
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.commands import Ran, Run
+from support.repositories import commit, write
 
 from placement_checks.capture.child_process import early
 
@@ -72,6 +75,13 @@ BEFORE = {
     "fails for one GPU": "assert gpus > 1, 'it needs two'",
     "fails": "raise SystemExit('no data')",
 }
+TWO_PROGRAMS = """
+[tool.placement_checks]
+programs = [
+    { target = "train.py", args = ["{gpus}"] },
+    { target = "other.py", args = ["{gpus}"] },
+]
+"""
 
 
 @pytest.fixture
@@ -95,10 +105,22 @@ def contents(folder: Path) -> dict[str, bytes | None]:
     }
 
 
+def program(before: str = "", after: str = "") -> str:
+    """The program with statements before it builds its graph, and before its first step."""
+    after = textwrap.indent(textwrap.dedent(after), "    ")
+    return PROGRAM.replace("BEFORE", before).replace("    AFTER", after)
+
+
 def verified(run: Run, program: str, jobs: int) -> Ran:
     Path("train.py").write_text(program)
     ran = run("verify", "train.py", "-j", jobs, "--rule", "variables-shared", "--", "{gpus}")
-    return ran._replace(err=re.sub(r"jobs_\d", "", ran.err))
+    return without_names(ran)
+
+
+def without_names(ran: Ran) -> Ran:
+    """The result without the names of directories and commits."""
+    err = re.sub(r"jobs_\d", "", ran.err)
+    return ran._replace(out=re.sub(r"\([0-9a-f]{10}\)", "", ran.out), err=err)
 
 
 @pytest.mark.parametrize("before", BEFORE)
@@ -106,12 +128,11 @@ def test_a_program_that(
     run: Run, folder: Callable[[str], Path], before: str, unused_port: int
 ) -> None:
     text = BEFORE[before].replace("PORT", str(unused_port))
-    program = PROGRAM.replace("BEFORE", text).replace("AFTER", "")
 
     states = []
     for jobs in (1, 2):
         directory = folder(f"jobs_{jobs}")
-        states.append((verified(run, program, jobs), contents(directory)))
+        states.append((verified(run, program(text), jobs), contents(directory)))
 
     assert states[0] == states[1]
     assert (states[0][0].status == 2) == (before == "fails")
@@ -143,14 +164,54 @@ def test_programs_overlap_until_their_first_change(
         time.sleep(0.05)
     assert gpus == 1 or not os.path.exists("made by one GPU")
     """
-    program = PROGRAM.replace("BEFORE", "import time\nbegan = time.time() - 5").replace(
-        "    AFTER", textwrap.indent(textwrap.dedent(wait), "    ")
-    )
+    text = program(before="import time\nbegan = time.time() - 5", after=wait)
 
-    ran = verified(run, program, 2)
+    ran = verified(run, text, 2)
 
     assert ran.status == 0, ran
     assert (directory / "made by one GPU").exists()
+
+
+def test_both_sides_of_a_comparison_overlap(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The capture from the working tree waits for the capture at HEAD, which must have started."""
+    home, signals = tmp_path / "project", tmp_path / "signals"
+    signals.mkdir()
+    os.utime(signals, (0, 0))
+    commit(home, {"train.py": program(after=f"os.utime({str(signals)!r})")})
+    wait = f"""
+    import time
+    end = time.monotonic() + 60
+    while gpus == 2 and os.stat({str(signals)!r}).st_mtime == 0:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    """
+    write(home, {"train.py": program(after=wait)})
+    monkeypatch.chdir(home)
+
+    ran = run("diff", "--since", "HEAD", "-j", 2, "train.py", "--", "{gpus}")
+
+    assert ran.status == 0, ran
+    assert "nothing has moved" in ran.out
+
+
+@pytest.mark.parametrize("before", ["deletes a directory", "numbers its runs", "fails"])
+def test_both_sides_of_a_program_that(
+    run: Run, folder: Callable[[str], Path], before: str
+) -> None:
+    changed = program(BEFORE[before])
+
+    states = []
+    for jobs in (1, 2):
+        home = folder(f"jobs_{jobs}")
+        commit(home, {".gitignore": "runs\n", "train.py": program(), "other.py": changed})
+        write(home, {"pyproject.toml": TWO_PROGRAMS, "train.py": changed})
+        ran = run("diff", "--since", "HEAD", "--link", "runs", "-j", jobs)
+        states.append((without_names(ran), contents(home / "runs")))
+
+    assert states[0] == states[1]
+    assert (states[0][0].status == 2) == (before == "fails")
 
 
 def test_too_little_memory(
@@ -159,10 +220,45 @@ def test_too_little_memory(
     folder("here")
     monkeypatch.setattr(early, "available_memory", lambda: 3 << 30)
 
-    ran = verified(run, PROGRAM.replace("BEFORE", "").replace("AFTER", ""), 2)
+    ran = verified(run, program(), 2)
 
     assert ran.status == 0
     assert ran.err.count("too little memory") == 1
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_file_of_the_first_capture_that_lets_the_second_fail(
+    run: Run, folder: Callable[[str], Path], jobs: int
+) -> None:
+    folder("here")
+    restores = (
+        "if os.path.isfile('log/gpus'):\n"
+        "    assert open('log/gpus').read() == str(gpus), 'it is for another number'\n"
+        "os.mkdir('log')\n"
+        "open('log/gpus', 'w').write(str(gpus))"
+    )
+    Path("train.py").write_text(program(restores))
+
+    ran = run(
+        "verify",
+        "train.py",
+        "-j",
+        jobs,
+        "--rule",
+        "gradients-averaged",
+        "--format",
+        "json",
+        *("--", "{gpus}", "--logdir=log"),
+    )
+
+    (verdict,) = json.loads(ran.out)["programs"][0]["rules"]
+    assert verdict["state"] == "not-checked"
+    assert verdict["reason"] == (
+        "there is no program for one GPU to compare with: built for one GPU, before its first "
+        "training step it raised AssertionError: it is for another number; its run for 2 GPUs "
+        "created log; if that is the cause, give each run its own path: --logdir=log{gpus}"
+    )
+    assert ran.err.count("train on 1") == 1
 
 
 @pytest.mark.parametrize(

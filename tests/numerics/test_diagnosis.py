@@ -667,7 +667,7 @@ def test_rows_with_other_weights(is_sum: bool) -> None:
 
     assert cause == Diagnosis(
         "rows have different weights",
-        "give every row to one tower, and weight the towers by their rows",
+        "assign every row to exactly one tower, and weight the towers by their rows",
         (
             "rows 0 to 2 count 1 times",
             "rows 3 to 4 count 3 times",

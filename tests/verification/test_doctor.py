@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import getpass
+import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +15,7 @@ import pytest
 
 from placement_checks.core.checkup import Check
 from placement_checks.placer import placing
+from placement_checks.placer.worker import main
 from placement_checks.placer.worker.client import PlacerProcess, PlacerUnavailable, Request
 from placement_checks.run.doctor import machine
 from placement_checks.run.doctor.machine import Gpu
@@ -88,6 +92,55 @@ def test_the_isolation_is_read_from_the_process(
         monkeypatch.setenv(variable, "1")
 
     assert doctor._isolation() == Check("isolation", state, found, fix)  # type: ignore[arg-type]
+
+
+IN_A_HARDENED_SYSTEM = """
+import sys
+
+from support.system_calls import NAMESPACES, SOCKET_FILTERS, refuse
+
+try:
+    refuse(*(NAMESPACES, SOCKET_FILTERS)[: int(sys.argv[1])])
+except OSError as error:
+    print("skip:", error)
+    raise SystemExit(0)
+
+from placement_checks.verification import doctor
+
+placer = doctor._placer()
+assert placer.state == "ok", placer
+isolation = doctor._isolation()
+print(isolation.state, isolation.found, sep=": ")
+"""
+
+
+@pytest.mark.parametrize(
+    ("refused", "found"),
+    [
+        (1, "ok: no network namespace, but the port of the placer is closed to other users"),
+        (2, "limited: no network namespace: other users can reach the placer for some millisec"),
+    ],
+)
+def test_the_isolation_in_a_hardened_system(refused: int, found: str) -> None:
+    """The placer starts with fewer system calls: no namespaces, then no filters of sockets too."""
+    tests = Path(__file__).parents[1]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(str, (tests, tests.parent))),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }
+    environment.pop(main.SHARED_NETWORK, None)
+
+    ran = subprocess.run(
+        [sys.executable, "-c", IN_A_HARDENED_SYSTEM, str(refused)],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+
+    if ran.stdout.startswith("skip:"):
+        pytest.skip(ran.stdout)
+    assert ran.stdout.startswith(found), ran
 
 
 def test_a_build_without_gpu_kernels(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,10 +94,17 @@ class Objective:
 
         Args:
             variable: the name of the variable.
-            portable: whether to leave out the number of towers and the names of tensors, so that
-                the summary does not depend on them: ``average of means + 0.05 L2Loss(variable)``.
+            portable: whether to leave out the number of towers, the names of tensors, and
+                penalties with the weight 0, so that the summary does not depend on them:
+                ``average of means + 0.05 L2Loss(variable)``.
         """
         terms = self._merged(variable)
+        if portable:
+            terms = [
+                (term, weight)
+                for term, weight in terms
+                if term.kind != "penalty" or weight.coefficient
+            ]
         if not terms:
             return ""
         common = frozenset.intersection(*(frozenset(weight.factors) for _, weight in terms))

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from placement_checks.capture.in_process.sessions import SeenStep, SessionWatch
 from placement_checks.core.op_types import REF_VARIABLES
+from placement_checks.core.target import GPUS, Script, uses_gpus
 from placement_checks.core.user_code import relative_path
 from placement_checks.tf1.lazy_modules import UsedNames
 from placement_checks.util.text import join_and, listed, plural
+
+_MOST_FILES = 1000  # in a path of the arguments; a larger directory is not examined
+_CLOCK = 0.1  # seconds, by which the time of a new file may be too early
 
 
 def session_notes(watch: SessionWatch) -> Sequence[str]:
@@ -49,6 +54,65 @@ def file_guard_note(restored: Sequence[Path]) -> Iterator[str]:
     if restored:
         files = [relative_path(str(path)) for path in dict.fromkeys(restored)]
         yield f"it deletes or overwrites {listed(files)}; the originals are restored"
+
+
+def created_path(script: Script, began: float, ended: float) -> tuple[str, str] | None:
+    """Find a path in the arguments of a program that its earlier capture has created.
+
+    A later capture finds the same path there, and may fail because of it.
+
+    Args:
+        script: the program; ``{gpus}`` is not replaced in its arguments.
+        began: when the earlier capture began, in seconds since the epoch.
+        ended: when it ended.
+
+    Returns:
+        The path, and the argument with ``{gpus}`` in the path. None if there is no such path, or
+        if it has older files, which are the user's.
+    """
+    here = Path.cwd()
+    for text, option in _path_arguments(script):
+        path = (here / text).resolve()
+        if here.is_relative_to(path) or uses_gpus(text):
+            continue
+        created = _oldest_time(path)
+        if created is not None and began - _CLOCK <= created <= ended:
+            return text, option
+    return None
+
+
+def _path_arguments(script: Script) -> Iterator[tuple[str, str]]:
+    """Yield each text that may be a path, and its argument with ``{gpus}`` in the path."""
+    flag = ""
+    for argument in script.args:
+        name, _, value = argument.partition("=")
+        if not argument.startswith("-"):
+            yield argument, f"{flag}{_numbered(argument)}"
+        elif value:
+            yield value, f"{name}={_numbered(value)}"
+        flag = f"{argument} " if argument.startswith("-") and not value else ""
+    for name, value in script.let:
+        yield value, f"--let {name}={_numbered(value)}"
+
+
+def _numbered(path: str) -> str:
+    """The path with ``{gpus}`` at the end of its last name, before the suffix."""
+    own = path.rstrip(os.sep)
+    suffix = Path(own).suffix
+    return f"{own.removesuffix(suffix)}{GPUS}{suffix}{path.removeprefix(own)}"
+
+
+def _oldest_time(path: Path) -> float | None:
+    """When the oldest file of a path was changed; None if it does not exist or has many files."""
+    try:
+        times = [path.lstat().st_mtime]
+        for entry in path.rglob("*") if path.is_dir() else ():
+            times.append(entry.lstat().st_mtime)
+            if len(times) > _MOST_FILES:
+                return None
+    except (OSError, ValueError):
+        return None
+    return min(times)
 
 
 def version_1_notes(used: UsedNames, nodes: Iterable[Any]) -> Iterator[str]:

@@ -115,8 +115,9 @@ class _Task(NamedTuple):
 
 
 def _start_early(task: _Task) -> _Capture | None:
-    """Start a capture early, if the state of this process is still the same."""
-    if _Task.now(task.script, task.gpus, dict(task.variables)) != task:
+    """Start a capture early, if its environment is still the same."""
+    present = _Task.now(task.script, task.gpus, dict(task.variables))
+    if present._replace(directory=task.directory) != task:
         return None
     return _Capture(task, is_early=True)
 
@@ -166,7 +167,11 @@ class _Capture:
         with contextlib.ExitStack() as unless_started:
             unless_started.callback(self._directory.cleanup)
             self._child = Child(
-                _CHILD, environment=environment, is_shown=not is_early, forks=fork_server
+                _CHILD,
+                environment=environment,
+                is_shown=not is_early,
+                directory=task.directory,
+                forks=fork_server,
             )
             unless_started.callback(self._child.end)
             self._cleaner = threading.Thread(target=self._clean_up, daemon=True)

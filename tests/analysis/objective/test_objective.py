@@ -75,6 +75,13 @@ def test_a_summary_adds_up_penalties() -> None:
     assert objective(graph).summary("w") == "1/2 mean on each of 2 towers + 0.25 L2Loss(variable)"
 
 
+def test_a_portable_summary_has_no_penalties_without_weight() -> None:
+    graph = towers(*penalized(0), *penalized(1), host("decay", "Const"), decay=0.0)
+
+    assert objective(graph).summary("w") == "1/2 mean on each of 2 towers + 0 L2Loss(variable)"
+    assert objective(graph).summary("w", portable=True) == "average of means"
+
+
 @pytest.mark.parametrize(
     ("portable", "text"),
     [

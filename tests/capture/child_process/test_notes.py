@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -10,7 +11,9 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2
 
+from placement_checks.capture.child_process import notes
 from placement_checks.capture.child_process.notes import (
+    created_path,
     file_guard_note,
     session_notes,
     version_1_notes,
@@ -18,6 +21,7 @@ from placement_checks.capture.child_process.notes import (
 from placement_checks.capture.in_process.builder import BuildRecorder, build
 from placement_checks.capture.in_process.sessions import StopProgram
 from placement_checks.core.program import Program
+from placement_checks.core.target import Script, Target
 from placement_checks.tf1.lazy_modules import UsedNames
 
 tf1 = tf.compat.v1
@@ -209,3 +213,92 @@ def test_the_note_on_names_missing_in_version_1(missing: list[str], names: str |
 @pytest.mark.parametrize(("op", "number"), [("VariableV2", 1), ("VarHandleOp", 0)])
 def test_the_note_on_ref_variables(op: str, number: int) -> None:
     assert len(list(version_1_notes(UsedNames(), [node_def_pb2.NodeDef(op=op)]))) == number
+
+
+BEGAN, ENDED = 1000.0, 2000.0  # of the earlier capture
+
+
+@pytest.fixture
+def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with a file, both created during the earlier capture."""
+    monkeypatch.chdir(tmp_path)
+    logs = tmp_path / "runs" / "log"
+    logs.mkdir(parents=True)
+    (logs / "model.npz").write_text("")
+    set_time(logs, 1500)
+    return logs
+
+
+def set_time(folder: Path, seconds: float) -> None:
+    """Set the time of a directory and of its files."""
+    for path in (*folder.iterdir(), folder):
+        os.utime(path, (seconds, seconds))
+
+
+def script(*args: str, **let: str) -> Script:
+    return Script(Target("program", "train.py", "train.py"), args, let=tuple(let.items()))
+
+
+@pytest.mark.parametrize(
+    ("program", "path", "argument"),
+    [
+        (script("--logdir=runs/log"), "runs/log", "--logdir=runs/log{gpus}"),
+        (script("--gpus={gpus}", "--logdir=runs/log/"), "runs/log/", "--logdir=runs/log{gpus}/"),
+        (script("--logdir", "runs/log"), "runs/log", "--logdir runs/log{gpus}"),
+        (script("--verbose=1", "runs/log"), "runs/log", "runs/log{gpus}"),
+        (script("-m=runs/log/model.npz"), "runs/log/model.npz", "-m=runs/log/model{gpus}.npz"),
+        (script(LOGDIR="runs/log"), "runs/log", "--let LOGDIR=runs/log{gpus}"),
+    ],
+)
+def test_a_path_that_an_earlier_capture_created(
+    logs: Path, program: Script, path: str, argument: str
+) -> None:
+    assert created_path(program, BEGAN, ENDED) == (path, argument)
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "--gpus={gpus}",
+        "--rows=8",
+        "--name=",
+        "--dir=.",
+        "--dir=..",
+        "--dir=/",
+        "--log=runs/{gpus}",
+    ],
+)
+def test_arguments_without_such_a_path(logs: Path, argument: str) -> None:
+    set_time(logs.parents[1], 1500)
+    Path("runs/{gpus}").mkdir()
+    os.utime("runs/{gpus}", (1500, 1500))
+
+    assert created_path(script(argument), BEGAN, ENDED) is None
+
+
+@pytest.mark.parametrize("seconds", [500, 2500])
+def test_a_path_from_before_or_after_the_earlier_capture(logs: Path, seconds: float) -> None:
+    set_time(logs, seconds)
+
+    assert created_path(script("--logdir=runs/log"), BEGAN, ENDED) is None
+
+
+def test_a_directory_with_files_of_the_user(logs: Path) -> None:
+    (logs / "notes.txt").write_text("")
+    os.utime(logs / "notes.txt", (500, 500))
+
+    assert created_path(script("--logdir=runs/log"), BEGAN, ENDED) is None
+
+
+def test_a_file_that_both_captures_write(logs: Path) -> None:
+    (logs / "events").write_text("")
+    os.utime(logs / "events", (2500, 2500))
+    os.utime(logs, (2500, 2500))
+
+    assert created_path(script("--logdir=runs/log"), BEGAN, ENDED) is not None
+
+
+def test_a_large_directory_is_not_examined(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notes, "_MOST_FILES", 1)
+
+    assert created_path(script("--logdir=runs/log"), BEGAN, ENDED) is None
