@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 
 from placement_checks.capture.child_process.request import DRIVER
 from placement_checks.core.devices import VISIBLE_GPUS
+from placement_checks.core.ranks import Rank
 from placement_checks.tf.startup import import_tensorflow
 from placement_checks.util.child import child_environment
 from placement_checks.util.fork_server import ForkServer
@@ -19,7 +20,9 @@ from placement_checks.util.fork_worker import serve
 
 # Variables that TensorFlow and its dependencies do not read during their import. A server can fork
 # children with other values of these. PYTEST_CURRENT_TEST changes in each test.
-_IGNORED = (VISIBLE_GPUS, "TMPDIR", "TF_CONFIG", "PYTEST_CURRENT_TEST")
+_IGNORED = frozenset(
+    (VISIBLE_GPUS, "TMPDIR", "TF_CONFIG", "PYTEST_CURRENT_TEST", *Rank(0, 1).environment)
+)
 
 
 class ForkServerCache:
