@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import sys
 from collections.abc import Callable, Mapping
+from importlib import import_module
 
 from placement_checks.capture.child_process.request import DRIVER
 from placement_checks.core.devices import VISIBLE_GPUS
@@ -18,6 +19,8 @@ from placement_checks.util.child import child_environment
 from placement_checks.util.fork_server import ForkServer
 from placement_checks.util.fork_worker import serve
 
+# The module of this package that imports most of the others. Forks share this import too.
+_RUNNER = "placement_checks.capture.child_process.runner"
 # Variables that TensorFlow and its dependencies do not read during their import. A server can fork
 # children with other values of these. PYTEST_CURRENT_TEST changes in each test.
 _IGNORED = frozenset(
@@ -92,6 +95,7 @@ def _import_variables(environment: Mapping[str, str]) -> Mapping[str, str]:
 def main() -> None:
     """Import TensorFlow, and fork a child process for each request."""
     import_tensorflow()
+    import_module(_RUNNER)  # imports TensorFlow itself, so it cannot be imported above
     serve(int(sys.argv[1]), int(sys.argv[2]))
 
 
