@@ -7,19 +7,20 @@ from support.commands import Run
 
 from placement_checks.util import progress
 
-MNIST = "fixtures/programs/graph/mnist.py"
+FILES = [f"fixtures/defects/graph/{name}.py" for name in ("sum_for_mean", "divided_twice")]
 
 
 def test_progress_goes_to_stderr(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "_LINE_INTERVAL", 0.01)
     monkeypatch.delenv("PYTEST_CURRENT_TEST")
-    towers = (f"{MNIST}:build_towers", f"{MNIST}:build_towers_ref")
-    ran = run("verify", *towers, "--rule", "weights-equal", "--format", "json",
-              "--reference", f"{MNIST}:build_single", "--batch", f"{MNIST}:batch")  # fmt: skip
+    first, second = (f"{file}:build_towers" for file in FILES)
+    single, batch = (f"{FILES[0]}:{name}" for name in ("build_single", "batch"))
+    ran = run("verify", first, second, "--rule", "weights-equal", "--format", "json",
+              "--reference", single, "--batch", batch)  # fmt: skip
     json.loads(ran.out)
     for work in (
-        f"program 1 of 2: building {MNIST}:build_towers for 2 GPUs",
-        f"program 2 of 2: building {MNIST}:build_towers_ref for 2 GPUs",
-        f"program 1 of 2: running {MNIST}:build_towers",
+        f"program 1 of 2: building {first} for 2 GPUs",
+        f"program 2 of 2: building {second} for 2 GPUs",
+        f"program 1 of 2: running {first}",
     ):
         assert f"placement-checks: {work}" in ran.err

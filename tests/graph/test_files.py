@@ -38,6 +38,7 @@ def graph(use_resource: bool) -> tf.Graph:
 
 @KINDS
 @pytest.mark.parametrize("suffix", [".pb", ".pbtxt", ".meta"])
+@pytest.mark.usefixtures("no_shapes")
 def test_a_file_is_placed_like_its_graph(graph: tf.Graph, tmp_path: Path, suffix: str) -> None:
     file = tmp_path / f"graph{suffix}"
     if suffix == ".pb":

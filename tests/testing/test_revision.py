@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import tensorflow as tf  # once, for all runs in this process
+from support.forked import run_pytest_forked
 from support.repositories import commit, write
 
 assert tf
@@ -114,7 +115,7 @@ def test_a_refactor_that_moves_a_tower_fails_the_run(project: pytest.Pytester) -
 def test_workers_of_xdist_send_their_programs(project: pytest.Pytester) -> None:
     write(project.path, {"src/train.py": RENAMED})
 
-    result = project.runpytest_subprocess("--placement-since=HEAD", "-n", "1", "-k", "twice")
+    result = run_pytest_forked(project, "--placement-since=HEAD", "-n", "1", "-k", "twice")
 
     assert result.ret == 0
     result.stdout.fnmatch_lines([SECTION, "1 program compared with HEAD (*): 1 same."])

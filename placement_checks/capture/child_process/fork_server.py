@@ -9,17 +9,23 @@ from __future__ import annotations
 import atexit
 import sys
 from collections.abc import Callable, Mapping
+from importlib import import_module
 
 from placement_checks.capture.child_process.request import DRIVER
 from placement_checks.core.devices import VISIBLE_GPUS
+from placement_checks.core.ranks import Rank
 from placement_checks.tf.startup import import_tensorflow
 from placement_checks.util.child import child_environment
 from placement_checks.util.fork_server import ForkServer
 from placement_checks.util.fork_worker import serve
 
+# The module of this package that imports most of the others. Forks share this import too.
+_RUNNER = "placement_checks.capture.child_process.runner"
 # Variables that TensorFlow and its dependencies do not read during their import. A server can fork
 # children with other values of these. PYTEST_CURRENT_TEST changes in each test.
-_IGNORED = (VISIBLE_GPUS, "TMPDIR", "TF_CONFIG", "PYTEST_CURRENT_TEST")
+_IGNORED = frozenset(
+    (VISIBLE_GPUS, "TMPDIR", "TF_CONFIG", "PYTEST_CURRENT_TEST", *Rank(0, 1).environment)
+)
 
 
 class ForkServerCache:
@@ -89,6 +95,7 @@ def _import_variables(environment: Mapping[str, str]) -> Mapping[str, str]:
 def main() -> None:
     """Import TensorFlow, and fork a child process for each request."""
     import_tensorflow()
+    import_module(_RUNNER)  # imports TensorFlow itself, so it cannot be imported above
     serve(int(sys.argv[1]), int(sys.argv[2]))
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from placement_checks.capture.child_process import fork_server
 from placement_checks.capture.programs import load
+from placement_checks.core.ranks import Rank
 from placement_checks.util.fork_server import ForkServer
 
 TRAIN = """
@@ -74,6 +75,12 @@ def test_variables_read_after_the_import_need_no_new_server(started: list[Stub])
 
     assert [first] == [second] == started
     assert started[0].ended == 0
+
+
+def test_ranks_of_horovod_share_a_server(started: list[Stub]) -> None:
+    servers = {fork_server.fork_server(Rank(number, 3).environment) for number in range(3)}
+
+    assert [*servers] == started
 
 
 def test_other_variables_need_another_server(started: list[Stub]) -> None:

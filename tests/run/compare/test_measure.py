@@ -656,7 +656,7 @@ def test_a_batch_function_without_odd_batches_is_named() -> None:
     ]
 
 
-WIDE = 1200
+WIDE = 900
 
 
 def wide_loss(x: Any, y: Any) -> Any:
