@@ -23,15 +23,15 @@ from placement_checks.rules.registry import impact_of
 from placement_checks.testing.assertion_factory import accepted_type, assertion_name, is_run
 from placement_checks.tf.patches import EXTENDED_MODULES, Patch
 
-_BREACH = {Impact.EXECUTION: "execution", Impact.TRAINING: "training", Impact.LAYOUT: "layout"}
+_IMPACTS = {Impact.EXECUTION: "execution", Impact.TRAINING: "training", Impact.LAYOUT: "layout"}
 _MARKS = (f"<!-- written by {COMMAND} -->", "<!-- until here -->")
 
 
 def pages() -> Mapping[str, Callable[[], str]]:
     """The content of each page, by path."""
     return {
-        "README.md": lambda: _filled("README.md", _table_of_rules("docs/rules/")),
-        "docs/rules.md": lambda: _filled("docs/rules.md", _table_of_rules("rules/")),
+        "README.md": lambda: _filled("README.md", _rules("docs/rules/")),
+        "docs/rules.md": lambda: _filled("docs/rules.md", _rules("rules/", with_evidence=True)),
         "docs/command_line.md": lambda: _filled("docs/command_line.md", _commands()),
         "docs/developing.md": lambda: _filled("docs/developing.md", _patches()),
         "docs/rooms.svg": picture_of_rooms,
@@ -49,12 +49,16 @@ def _filled(page: str, text: str) -> str:
     return f"{before}{begin}\n{text}{end}{after}"
 
 
-def _table_of_rules(folder: str) -> str:
-    rows = "".join(
-        _row(f"[`{name}`]({folder}{name}.md)", _condition(rule), _BREACH[impact_of(rule)])
-        for name, rule in OWN.items()
-    )
-    return f"{_row('rule', 'holds when', 'a breach affects')}|---|---|---|\n{rows}"
+def _rules(folder: str, *, with_evidence: bool = False) -> str:
+    """The table of all rules."""
+    head = ["rule", "holds when", *(["evidence"] if with_evidence else []), "impact"]
+    rows = [head]
+    for name, rule in OWN.items():
+        evidence = [rule.kind] if with_evidence else []
+        link = f"[`{name}`]({folder}{name}.md)"
+        rows.append([link, _condition(rule), *evidence, _IMPACTS[impact_of(rule)]])
+    first, *others = (_row(*row) for row in rows)
+    return "".join((first, "|---" * len(head), "|\n", *others))
 
 
 def _condition(rule: type[Rule]) -> str:

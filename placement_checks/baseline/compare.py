@@ -214,7 +214,7 @@ class _Comparison:
             if self.exact:
                 found.moved.append(Change("types", f"ops of {part}", "", "", note=listed))
             else:
-                found.notes.append(f"{part}, on the expected devices: {listed}")
+                found.notes.append(f"numbers of ops in {part}: {listed}")
         return found
 
 

@@ -81,7 +81,7 @@ class VariableComparison:
                     found.new_there.append(change)
                 continue
             if old.name != variable.name:
-                renamed.append(f"{old.name} is {variable.name}")
+                renamed.append(f"{old.name} -> {variable.name}")
             if old.place != variable.place:
                 found.moved.append(self._moved(old, variable))
             elif _have_other_devices(old.slots, variable.slots):

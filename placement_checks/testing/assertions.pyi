@@ -16,8 +16,8 @@ def assert_no_fallback(
     evidence: Evidence | Placement,
     allow: str | Sequence[str] | None = None,
 ) -> None:
-    """No op that requests a GPU ends on a CPU, or on another GPU because its own does not
-    exist.
+    """No op that requests a GPU is placed on a CPU, or on another GPU because its own is
+    missing.
     """
 
 def assert_variables_on_host(
@@ -63,7 +63,7 @@ def assert_inputs_distinct(
     evidence: Evidence | Placement,
     allow: str | Sequence[str] | None = None,
 ) -> None:
-    """No two towers read the same slice; input ops are on the CPU and built once."""
+    """No two towers read the same slice of the batch; input ops are on the CPU and built once."""
 
 def assert_losses_apart(
     evidence: Evidence | Placement,
@@ -87,7 +87,7 @@ def assert_every_tower_counts(
     evidence: Evidence | Placement,
     allow: str | Sequence[str] | None = None,
 ) -> None:
-    """Each variable's update depends on every tower's loss."""
+    """Each variable's update depends on the loss of every tower that reads the variable."""
 
 def assert_gradients_averaged(
     evidence: Evidence | Placement,
@@ -119,9 +119,7 @@ def assert_loss_of_all_towers(
     evidence: Evidence | Placement,
     allow: str | Sequence[str] | None = None,
 ) -> None:
-    """The loss a program reports reads every tower, and summaries are not written once per
-    tower.
-    """
+    """The reported loss includes every tower's loss, and no summary is written once per tower."""
 
 def assert_randomness_apart(
     evidence: Evidence | Placement,
@@ -139,14 +137,14 @@ def assert_names_portable(
     evidence: Evidence | Placement,
     allow: str | Sequence[str] | None = None,
 ) -> None:
-    """Variables are named so that a checkpoint moves between one GPU and many."""
+    """A checkpoint saved on one GPU can be restored on several GPUs, and the reverse."""
 
 def assert_update_ops_run(
     evidence: Evidence | Placement,
     tower: str | None = None,
     allow: str | Sequence[str] | None = None,
 ) -> None:
-    """The step runs the updates of statistics, in every tower or in one."""
+    """The step runs the updates of statistics, such as moving averages, of one tower or of all."""
 
 def assert_transfer_budget(
     evidence: Evidence | Placement,
@@ -157,7 +155,7 @@ def assert_transfer_budget(
     constant_bytes: int | None = None,
     rows: int | None = None,
 ) -> None:
-    """Bytes and copies between devices per step stay under the budget."""
+    """Bytes and copies between devices per step stay under the budget that you declare."""
 
 def assert_shards_balanced(
     evidence: Evidence | Placement,

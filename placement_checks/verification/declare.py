@@ -181,8 +181,7 @@ _MEANINGS: Mapping[str, str] = {
     "loss-of-all-towers": "these losses and summaries show one tower",
     "randomness-apart": "these ops draw the same numbers in several towers",
     "trainables-trained": "these variables keep their initial values",
-    "names-portable": "a checkpoint has these names, which a program for another number of GPUs "
-    "lacks",
+    "names-portable": "a checkpoint has these names, which the program for one GPU lacks",
     "update-ops-run": "the step need not run the other updates of statistics",
     "transfer-budget": "a step may copy as much as it does now",
     "shards-balanced": "the parameter servers keep their present share of the variables",

@@ -491,8 +491,8 @@ ASSUMPTIONS: Final[Sequence[tuple[str, str, Callable[[_Findings, str], Answer]]]
         _Findings.kernels,
     ),
     (
-        "parts of a GPU (MIG), XLA devices and plug-in devices are not predicted, unless the "
-        "description of the machine names them",
+        "the machine has no parts of GPUs (MIG), XLA devices or plug-in devices, unless its "
+        "description names them",
         "the machine",
         _Findings.device_types,
     ),
@@ -503,9 +503,9 @@ ASSUMPTIONS: Final[Sequence[tuple[str, str, Callable[[_Findings, str], Answer]]]
         _Findings.variables,
     ),
     (
-        "`MirroredStrategy` on GPUs sums with `CollectiveReduceV2`, with NCCL as a hint, or with "
-        "`NcclAllReduce` if configured",
-        "`replicas-in-sync`, traffic",
+        "`MirroredStrategy` on GPUs sums with `CollectiveReduceV2` and the communication hint "
+        "`nccl`, or with `NcclAllReduce` if configured",
+        "`replicas-in-sync`, copies between GPUs",
         _Findings.collectives,
     ),
     (

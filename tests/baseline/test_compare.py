@@ -32,7 +32,7 @@ def test_names_do_not_count() -> None:
     found = difference(TWO, renamed(TWO, lambda name: f"net/{name}"))
 
     assert not found
-    assert found.notes == ["3 variables renamed: w is net/w, v is net/v, step is net/step"]
+    assert found.notes == ["3 variables renamed: w -> net/w, v -> net/v, step -> net/step"]
 
 
 def test_the_order_of_building_does_not_count() -> None:
@@ -45,15 +45,15 @@ def test_a_moved_op_is_named_with_its_address() -> None:
     new = moved(renamed(TWO, lambda name: f"net/{name}"), **{"net/tower_1/v/MatMul": "/gpu:0"})
 
     assert report(TWO, new) == (
-        "1 moved, 0 new, 0 gone; 27 ops as in towers.txt\n"
+        "1 moved, 0 new, 0 gone; 27 ops placed as in towers.txt\n"
         "moved:\n"
         "  forward of tower 1, layer net: /gpu:1 -> /gpu:0  "
         "(1 op: MatMul net/tower_1/v/MatMul)\n"
-        "copied now in each step:\n"
-        "  /gpu:0 -> /gpu:1: 1 copy of unknown size, before nothing\n"
-        "  /gpu:1 -> /gpu:0: 1 copy of unknown size, before nothing\n"
+        "more data copied in each step:\n"
+        "  /gpu:0 -> /gpu:1: 1 copy of unknown size (was none)\n"
+        "  /gpu:1 -> /gpu:0: 1 copy of unknown size (was none)\n"
         "other changes, on the same devices:\n"
-        "  3 variables renamed: w is net/w, v is net/v, step is net/step"
+        "  3 variables renamed: w -> net/w, v -> net/v, step -> net/step"
     )
 
 
@@ -67,7 +67,7 @@ def test_a_moved_variable_is_one_line_with_its_ops() -> None:
     new = moved(with_variable("w", "/gpu:0"), **{"w/m": "/gpu:0"})
 
     assert report(WITH_SLOTS, new).split("\n")[:3] == [
-        "1 moved, 0 new, 0 gone; 28 ops as in towers.txt",
+        "1 moved, 0 new, 0 gone; 28 ops placed as in towers.txt",
         "moved:",
         "  variable w: /cpu:0 -> /gpu:0  (16 bytes, 3 ops with it, 1 slot with it)",
     ]
@@ -109,7 +109,7 @@ def test_a_moved_tower_is_one_line() -> None:
     }
 
     assert report(TWO, moved(TWO, **everything)).split("\n")[:3] == [
-        "1 moved, 0 new, 0 gone; 28 ops as in towers.txt",
+        "1 moved, 0 new, 0 gone; 28 ops placed as in towers.txt",
         "moved:",
         "  tower 1: /gpu:1 -> /gpu:0  (9 ops; all 2 towers are on it now)",
     ]
@@ -119,12 +119,12 @@ def test_a_missing_tower_comes_first() -> None:
     old, new = (program(gpus=gpus, machine="gpu*3") for gpus in ([0, 1, 2], [0, 1]))
 
     assert report(old, new).split("\n")[:3] == [
-        "0 moved, 0 new, 1 gone; 19 ops as in towers.txt",
+        "0 moved, 0 new, 1 gone; 19 ops placed as in towers.txt",
         "gone:",
         "  tower 2, was on /gpu:2  (2 towers, were 3)",
     ]
     assert report(new, old).split("\n")[:3] == [
-        "0 moved, 1 new, 0 gone; 25 ops as in towers.txt",
+        "0 moved, 1 new, 0 gone; 25 ops placed as in towers.txt",
         "new:",
         "  tower 2 on /gpu:2  (6 ops)",
     ]
@@ -160,7 +160,7 @@ def test_added_ops_are_a_note_unless_the_comparison_is_exact() -> None:
     found = difference(TWO, more)
 
     assert not found
-    assert found.notes == ["forward, on the expected devices: Tanh 0 -> 1"]
+    assert found.notes == ["numbers of ops in forward: Tanh 0 -> 1"]
     (change,) = difference(TWO, more, exact=True).moved
     assert (change.what, change.note) == ("ops of forward", "Tanh 0 -> 1")
 
@@ -325,7 +325,7 @@ def averaged(share: float, *changes: Op) -> Placement:
 
 def test_another_objective_is_a_change() -> None:
     assert report(averaged(0.5), averaged(1.0)) == (
-        "0 moved, 0 new, 0 gone, 1 objective changed; 28 ops as in towers.txt\n"
+        "0 moved, 0 new, 0 gone, 1 objective changed; 28 ops placed as in towers.txt\n"
         "objectives that changed:\n"
         "  objective of w, v: average of means -> sum of means"
         "  (2 variables)"

@@ -70,13 +70,13 @@ def test_a_baseline_survives_a_refactor_and_names_moved_ops(run: Run) -> None:
 
     kept = run("verify", "renamed/train.py:build", *OPTIONS)
     assert kept.status == 0
-    assert f"renamed/train.py:build: nothing has moved: 88 ops as in {FILE}\n" in kept.out
-    assert "  1 variable renamed: fc/weights is net/dense/weights\n" in kept.out
+    assert f"renamed/train.py:build: nothing has moved: 88 ops placed as in {FILE}\n" in kept.out
+    assert "  1 variable renamed: fc/weights -> net/dense/weights\n" in kept.out
 
     moved = ("verify", "moved/train.py:build", *OPTIONS)
     broken = run(*moved)
     assert broken.status == 1
-    assert "moved/train.py:build: 1 moved, 0 new, 0 gone; 83 ops as in" in broken.out
+    assert "moved/train.py:build: 1 moved, 0 new, 0 gone; 83 ops placed as in" in broken.out
     assert (
         "  forward and backward of tower 1, layer net/dense: /gpu:1 -> /gpu:0  (5 " in broken.out
     )
@@ -88,7 +88,7 @@ def test_a_baseline_survives_a_refactor_and_names_moved_ops(run: Run) -> None:
 
     diff = run("diff", FILE, "moved/train.py:build")
     assert diff.status == 1
-    assert diff.out.startswith("1 moved, 0 new, 0 gone; 83 ops as in placements/train")
+    assert diff.out.startswith("1 moved, 0 new, 0 gone; 83 ops placed as in placements/train")
 
     as_json = json.loads(run("diff", FILE, "moved/train.py:build", "--format", "json").out)
     assert (as_json["baseline"], as_json["program"]) == (str(FILE), "moved/train.py:build")
@@ -128,7 +128,7 @@ def test_a_whole_program_has_a_baseline_too(run: Run) -> None:
     kept = verify("net/dense", "{i}")
     assert kept.status == 0
     assert "whole.py {gpus}: nothing has moved: " in kept.out
-    assert "  1 variable renamed: fc/weights is net/dense/weights\n" in kept.out
+    assert "  1 variable renamed: fc/weights -> net/dense/weights\n" in kept.out
 
     broken = verify("fc", "0")
     assert broken.status == 1

@@ -206,7 +206,7 @@ def test_an_unchanged_program_is_the_same(run: Run, home: Path) -> None:
     assert (ran.status, ran.err) == (0, "")
     head = git(home, "rev-parse", "HEAD")[:10]
     assert ran.out == (
-        "train.py:build: nothing has moved: 88 ops as in HEAD\n"
+        "train.py:build: nothing has moved: 88 ops placed as in HEAD\n"
         "\n"
         f"1 program compared with HEAD ({head}): 1 same.\n"
     )
@@ -219,11 +219,11 @@ def test_a_moved_tower_in_text(run: Run, home: Path) -> None:
 
     assert ran.status == 1
     assert ran.out.startswith(
-        "train.py:build: 1 moved, 0 new, 0 gone; 88 ops as in HEAD; 2 rules newly broken\n"
+        "train.py:build: 1 moved, 0 new, 0 gone; 88 ops placed as in HEAD; 2 rules newly broken\n"
         "moved:\n"
         "  tower 1: /gpu:1 -> /gpu:0  ("
     )
-    assert "\nnewly broken: no-idle-device, kept at HEAD\n  train.py:12: /device:GPU:1" in ran.out
+    assert "\nnewly broken: no-idle-device (kept at HEAD)\n  train.py:12: /device:GPU:1" in ran.out
 
 
 def test_a_fix_is_named_and_fails_nothing_else(run: Run, home: Path) -> None:

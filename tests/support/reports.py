@@ -65,7 +65,7 @@ def since(*, revision: str = "main", name: str = "train.py:build", message: str 
     was = Verdict("one-update", "broken", "assigned", None, [wrong, wrong])
     worse = broken("slots-with-variables", wrong, wrong)
     moved = Change("ops", "input", "/cpu:0", "/gpu:0", ["x"], "1 op: Mul x", "q.py:1")
-    difference = Difference(revision, name, 9, [moved], notes=["1 variable renamed: v is w"])
+    difference = Difference(revision, name, 9, [moved], notes=["1 variable renamed: v -> w"])
     same = Difference(revision, "other.py", 4)
     old = report(*kept, program=name)
     new = report(broken("variables-on-host", wrong), program=name)

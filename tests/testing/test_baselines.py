@@ -117,7 +117,8 @@ def test_a_baseline_is_missing_then_written_then_differs(project: Project) -> No
     differs.assert_outcomes(passed=1, failed=1)
     differs.stdout.fnmatch_lines(
         [
-            "E*assert 1 moved, 0 new, 0 gone; 27 ops as in placements/towers.build.gpu-2.txt",
+            "E*assert 1 moved, 0 new, 0 gone; 27 ops placed as in "
+            "placements/towers.build.gpu-2.txt",
             "E*moved:",
             "E*  forward of tower 1, layer v: /gpu:1 -> /gpu:0  (1 op: MatMul tower_1/v/MatMul)",
             "E*if this is intended: pytest --placement-update test_it.py::test_towers",

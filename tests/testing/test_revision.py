@@ -86,10 +86,10 @@ def test_a_refactor_that_moves_nothing(project: pytest.Pytester) -> None:
             SECTION,
             "not compared: *<lambda>, which no other process can import; name it by a target, "
             "such as 'train.py:build'",
-            "train:build: nothing has moved: 88 ops as in HEAD",
-            "  1 variable renamed: fc/weights is dense/weights",
-            "src/train.py:build: nothing has moved: 88 ops as in HEAD",
-            "src/train.py: nothing has moved: * ops as in HEAD",
+            "train:build: nothing has moved: 88 ops placed as in HEAD",
+            "  1 variable renamed: fc/weights -> dense/weights",
+            "src/train.py:build: nothing has moved: 88 ops placed as in HEAD",
+            "src/train.py: nothing has moved: * ops placed as in HEAD",
             "3 programs compared with HEAD (*): 3 same.",
         ]
     )
@@ -105,8 +105,8 @@ def test_a_refactor_that_moves_a_tower_fails_the_run(project: pytest.Pytester) -
     result.stdout.fnmatch_lines(
         [
             SECTION,
-            "train:build: 1 moved, 0 new, 0 gone; 88 ops as in HEAD; 2 rules newly broken",
-            "newly broken: no-idle-device, kept at HEAD",
+            "train:build: 1 moved, 0 new, 0 gone; 88 ops placed as in HEAD; 2 rules newly broken",
+            "newly broken: no-idle-device (kept at HEAD)",
             "2 programs compared with HEAD (*): 2 changed.",
         ]
     )

@@ -85,9 +85,9 @@ def unchecked_lines(program: ProgramChange, since: Since) -> Iterator[str]:
     rules: dict[str, list[str]] = defaultdict(list)
     for change in program.with_effect("unchecked"):
         state = f"{change.old.state} at {since.revision}"
-        rules[f"{state}: {change.new.reason}"].append(change.new.rule)
+        rules[f"({state}): {change.new.reason}"].append(change.new.rule)
     for reason, names in rules.items():
-        yield f"{join_and(names)}, {reason}"
+        yield f"{join_and(names)} {reason}"
 
 
 def rule_text(change: RuleChange, since: Since) -> str:
@@ -95,8 +95,8 @@ def rule_text(change: RuleChange, since: Since) -> str:
     old, new = change.old, change.new
     if old.state == "broken":
         found = plural(len(new.findings), "finding")
-        return f"{new.rule}, {found}, {len(old.findings)} at {since.revision}"
-    return f"{new.rule}, {old.state.replace('-', ' ')} at {since.revision}"
+        return f"{new.rule} ({found}, {len(old.findings)} at {since.revision})"
+    return f"{new.rule} ({old.state.replace('-', ' ')} at {since.revision})"
 
 
 def _program(program: ProgramChange, since: Since, most: int) -> Iterator[str]:

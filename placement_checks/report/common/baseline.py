@@ -34,7 +34,7 @@ def headline(difference: Difference) -> str:
         counts += f", {plural(objectives, 'objective')} changed"
     if not difference:
         counts = "nothing has moved"
-    same = f"{plural(difference.same, 'op')} as in {difference.old}"
+    same = f"{plural(difference.same, 'op')} placed as in {difference.old}"
     return f"{counts}; {same}" if difference else f"{counts}: {same}"
 
 
@@ -50,10 +50,10 @@ def _text(difference: Difference, most: int) -> Iterator[str]:
     objectives = [change_text(each) for each in difference.moved if each.kind == "objective"]
     yield from _section("objectives that changed", objectives, most)
     crosses = [
-        f"{source} -> {to}: {_amount(new)}, before {_amount(old)}"
+        f"{source} -> {to}: {_amount(new)} (was {_amount(old)})"
         for source, to, old, new in difference.crosses
     ]
-    yield from _section("copied now in each step", crosses, most)
+    yield from _section("more data copied in each step", crosses, most)
     yield from _section("other changes, on the same devices", difference.notes, most)
 
 
@@ -82,7 +82,7 @@ def change_text(change: Change) -> str:
 def _amount(copies: Copies) -> str:
     number, size, unknown = copies
     if not number:
-        return "nothing"
+        return "none"
     if unknown == number:
         return f"{copies_text(number)} of unknown size"
     more = f", {unknown:,} of unknown size" if unknown else ""

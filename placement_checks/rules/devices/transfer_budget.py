@@ -29,7 +29,7 @@ _MOST_TENSORS = 8  # tensors in the path of a finding
 
 @dataclass(frozen=True)
 class TransferBudget(Rule):
-    """Bytes and copies between devices per step stay under the budget.
+    """Bytes and copies between devices per step stay under the budget that you declare.
 
     Weights on the host travel to every tower in each step, and gradients travel back: this is the
     price of towers. Additional transfers, such as an activation that changes devices or a whole

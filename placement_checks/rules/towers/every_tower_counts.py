@@ -21,7 +21,7 @@ from placement_checks.util.text import plural
 
 @dataclass(frozen=True)
 class EveryTowerCounts(Rule):
-    """Each variable's update depends on every tower's loss.
+    """Each variable's update depends on the loss of every tower that reads the variable.
 
     A tower has computed for nothing if the update does not take its gradients. Common causes: only
     the last tower's gradients are applied, one tower's gradients are added twice, or one

@@ -48,7 +48,7 @@ from placement_checks.util.text import plural
 
 @dataclass(frozen=True)
 class InputsDistinct(Rule):
-    """No two towers read the same slice; input ops are on the CPU and built once.
+    """No two towers read the same slice of the batch; input ops are on the CPU and built once.
 
     Towers that read the same examples compute the same gradients: N GPUs do the work of one, and
     the effective batch is smaller than intended.

@@ -36,7 +36,7 @@ _Shape = tuple[int | None, ...] | None
 
 @dataclass(frozen=True)
 class NamesPortable(Rule):
-    """Variables are named so that a checkpoint moves between one GPU and many.
+    """A checkpoint saved on one GPU can be restored on several GPUs, and the reverse.
 
     A checkpoint holds names. The program for one GPU does not find variables that are named
     tower_0/conv1/weights, nor does any later program that changes the scope.
@@ -105,8 +105,7 @@ def _named_after_tower(
         found=f"the scope of the tower on {tower}",
         message=f"variable {variable} is named after the tower on {tower}: {scope}/ contains its "
         "ops",
-        consequence="a program for one GPU, or for another number of GPUs, does not find it in a "
-        "checkpoint",
+        consequence="the program for one GPU does not find it in a checkpoint",
         fix="use tf.compat.v1.get_variable in place of tf.Variable: it does not add the tower's "
         "tf.name_scope to names"
         if is_tf_variable

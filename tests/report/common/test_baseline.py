@@ -28,21 +28,21 @@ DIFFERENT = Difference(
         Crossing("/cpu:0", "/gpu:1", Copies(11, 15, 0), Copies(13, 1_240_364, 1)),
         Crossing("/gpu:0", "/gpu:1", Copies(0, 0, 0), Copies(1, 0, 1)),
     ],
-    ["2 variables renamed: a is b, c is d"],
+    ["2 variables renamed: a -> b, c -> d"],
 )
 TEXT = """\
-1 moved, 1 new, 1 gone; 801 ops as in placements/mnist.txt
+1 moved, 1 new, 1 gone; 801 ops placed as in placements/mnist.txt
 moved:
   variable w: /cpu:0 -> /gpu:0  (16 bytes; net.py:4) [breaks variables-on-host]
 new:
   summaries on /gpu:0  (1 op: ScalarSummary a)
 gone:
   variable v (float32[4]), was on /cpu:0
-copied now in each step:
-  /cpu:0 -> /gpu:1: 1,240,364 bytes in 13 copies, 1 of unknown size, before 15 bytes in 11 copies
-  /gpu:0 -> /gpu:1: 1 copy of unknown size, before nothing
+more data copied in each step:
+  /cpu:0 -> /gpu:1: 1,240,364 bytes in 13 copies, 1 of unknown size (was 15 bytes in 11 copies)
+  /gpu:0 -> /gpu:1: 1 copy of unknown size (was none)
 other changes, on the same devices:
-  2 variables renamed: a is b, c is d"""
+  2 variables renamed: a -> b, c -> d"""
 
 
 def test_the_text_of_a_difference() -> None:
@@ -53,7 +53,7 @@ def test_nothing_moved() -> None:
     same = Difference("placements/mnist.txt", "train.py:build", 1, notes=["one note"])
 
     assert render_text(same) == (
-        "nothing has moved: 1 op as in placements/mnist.txt\n"
+        "nothing has moved: 1 op placed as in placements/mnist.txt\n"
         "other changes, on the same devices:\n  one note"
     )
 

@@ -158,7 +158,7 @@ def test_a_difference_from_a_baseline_is_an_error() -> None:
         "error", {"file": "models/a.py", "line": "7", "title": "baseline"}
     )  # fmt: skip
     assert message.split("\n") == [
-        "1 moved, 0 new, 0 gone; 9 ops as in w.txt", "moved:",
+        "1 moved, 0 new, 0 gone; 9 ops placed as in w.txt", "moved:",
         "  variable w|@you: /cpu:0 -> /gpu:0  (a.py:7)", "in p on gpu*2",
     ]  # fmt: skip
     assert "baseline" not in written_as("github", replace(program, baseline=SAME))

@@ -127,6 +127,6 @@ def test_a_baseline_is_a_test_case() -> None:
     (failure,) = suites_of(replace(program, baseline=MOVED)).iter("failure")
     same = suites_of(replace(program, baseline=SAME))
 
-    assert failure.attrib["message"] == "1 moved, 0 new, 0 gone; 9 ops as in w.txt"
+    assert failure.attrib["message"] == "1 moved, 0 new, 0 gone; 9 ops placed as in w.txt"
     assert "/cpu:0 -> /gpu:0" in str(failure.text)
     assert counts(same) == [2, 0, 0, 0]

@@ -177,7 +177,7 @@ def test_a_difference_from_a_baseline_is_folded() -> None:
     comment = written_as("markdown", replace(program, baseline=MOVED))
     assert comment.startswith("**placement_checks: failed.**")
     assert (
-        "<details><summary><b>baseline</b>: 1 moved, 0 new, 0 gone; 9 ops as in w.txt"
+        "<details><summary><b>baseline</b>: 1 moved, 0 new, 0 gone; 9 ops placed as in w.txt"
         "</summary>moved:<br>" in comment
     )
     assert "variable w|@\u200byou: /cpu:0 -&gt; /gpu:0" in comment

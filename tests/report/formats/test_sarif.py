@@ -207,7 +207,7 @@ def test_a_difference_from_a_baseline_is_a_result() -> None:
     assert rule["shortDescription"]["text"].startswith(
         "Every op is on the device that the baseline"
     )
-    assert result["message"]["text"].startswith("1 moved, 0 new, 0 gone; 9 ops as in")
+    assert result["message"]["text"].startswith("1 moved, 0 new, 0 gone; 9 ops placed as in")
     (place,) = result["locations"]
     assert place["physicalLocation"]["region"] == {"startLine": 7}
     same = run_of(replace(program, baseline=SAME))

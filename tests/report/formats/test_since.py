@@ -28,27 +28,27 @@ def test_text() -> None:
     assert (
         written("text")
         == """\
-train.py:build: 1 moved, 0 new, 0 gone; 9 ops as in main; 2 rules newly broken; 1 rule no longer \
-checked; 1 rule newly kept; different numbers
+train.py:build: 1 moved, 0 new, 0 gone; 9 ops placed as in main; 2 rules newly broken; 1 rule \
+no longer checked; 1 rule newly kept; different numbers
 moved:
   input: /cpu:0 -> /gpu:0  (1 op: Mul x; q.py:1)
 other changes, on the same devices:
-  1 variable renamed: v is w
-newly broken: variables-on-host, kept at main
+  1 variable renamed: v -> w
+newly broken: variables-on-host (kept at main)
   a.py:1: w is [on a GPU]
     fix: pin it
-newly broken: slots-with-variables, 2 findings, 1 at main
+newly broken: slots-with-variables (2 findings, 1 at main)
   a.py:1: w is [on a GPU]
       likewise 1 more
     fix: pin it
-no longer checked: no-idle-device, kept at main: there is one tower
+no longer checked: no-idle-device (kept at main): there is one tower
 numbers, different: other gradients for w
 newly kept: one-update
 
-other.py: nothing has moved: 4 ops as in main
+other.py: nothing has moved: 4 ops placed as in main
 
 new.py: new, not in main; 1 broken rule
-newly broken: no-fallback, not checked at main
+newly broken: no-fallback (not checked at main)
   a.py:1: w is [on a GPU]
     fix: pin it
 
@@ -62,7 +62,7 @@ a note
 
 def test_text_without_changes() -> None:
     assert written("text", SAME) == (
-        "other.py: nothing has moved: 4 ops as in main\n"
+        "other.py: nothing has moved: 4 ops placed as in main\n"
         "\n"
         "1 program compared with main (0123456789): 1 same.\n"
     )
@@ -109,7 +109,7 @@ def test_a_comment_without_changes() -> None:
         "",
         "| program | since <code>main (0123456789)</code> |",
         "|---|---|",
-        "| <code>other.py</code> | nothing has moved: 4 ops as in main |",
+        "| <code>other.py</code> | nothing has moved: 4 ops placed as in main |",
     ]
 
 
