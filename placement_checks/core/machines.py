@@ -393,21 +393,25 @@ class Machine:
         return indices
 
     def lacks(self, device: Device) -> str:
-        """Describe the job or task of ``device`` if the machine lacks it; else ``""``."""
+        """Describe a request for a job or task that the machine lacks; else ``""``."""
+        lacking = self.lacking(device)
+        if not lacking:
+            return ""
+        task = device.task if device.job in self.jobs else None
+        return f"requests {Device(device.job, task=task)}, but {lacking}"
+
+    def lacking(self, device: Device) -> str:
+        """Describe what the machine has instead of the job or task of ``device``; else ``""``."""
         if device.job is None:
             return ""
         if device.job not in self.jobs:
             if self.is_local:
-                return f"requests the job {device.job}, but the machine is a single host ({self})"
-            jobs = join_and(f"/job:{job}" for job in self.jobs)
-            return f"requests /job:{device.job}, but the machine has {jobs}"
+                return f"the machine is a single host ({self})"
+            return f"the machine has only {join_and(f'/job:{job}' for job in self.jobs)}"
         tasks = self.jobs[device.job]
         if device.task is None or device.task in tasks:
             return ""
-        return (
-            f"requests /job:{device.job}/task:{device.task}, but the job {device.job} has "
-            f"{cluster_spec.tasks_text(sorted(tasks))}"
-        )
+        return f"the job {device.job} has {cluster_spec.tasks_text(sorted(tasks))}"
 
     def fix_for(self, device: Device) -> str:
         """The fix if the machine lacks the job or task of ``device``."""

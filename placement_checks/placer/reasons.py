@@ -141,7 +141,9 @@ def fallback_reason(op: Op, attributes: Mapping[str, Any], machine: Machine) -> 
     return f"the {requested.type} kernel of {op.type} does not take {', '.join(types)}"
 
 
-BOUND_TO_ANOTHER = "bound to another op, by colocation or by a reference"
+BOUND_TO_ANOTHER = (
+    "it must be on the device of another op, with which it is colocated or which it uses"
+)
 
 
 @lru_cache(maxsize=4096)

@@ -136,8 +136,8 @@ def test_soft_and_strict_placement_with_the_placers_reason(run: Run) -> None:
     assert [f["message"] for f in states["--soft"]["no-fallback"]["findings"]] == [
         "buckets (StringToHashBucketFast) requests /device:GPU:0 and ends on /device:CPU:0: "
         "StringToHashBucketFast has no GPU kernel",
-        "step (VariableV2) requests /device:GPU:0 and ends on /device:CPU:0, and 2 bound to it: "
-        "the GPU kernel of VariableV2 does not take int32",
+        "step (VariableV2) requests /device:GPU:0 and ends on /device:CPU:0, and so do 2 ops "
+        "that must be there too: the GPU kernel of VariableV2 does not take int32",
     ]
     assert states["--strict"]["placeable"]["findings"][0]["message"] == (
         "buckets cannot be placed: Could not satisfy explicit device specification "
@@ -228,8 +228,8 @@ def test_place_prints_every_op_like_tensorflow(
         r"placement-checks: small.py:build cannot be placed on gpu\*1: "
         r"[px]: .* was explicitly assigned to /device:GPU:1 but available devices "
         r"are \[ /device:CPU:0, /device:GPU:0 \].* \(built at small.py:5\); "
-        r"gpu\*1 has no /device:GPU:1: correct the index, or add devices "
-        r"\(--gpus, --machine\)\n",
+        r"the machine \(gpu\*1\) has no /device:GPU:1: correct the index of the device, or "
+        r"add devices \(--gpus, --machine\)\n",
         refused.err,
     )
     assert (

@@ -169,7 +169,7 @@ def test_this_is_the_current_machine(monkeypatch: pytest.MonkeyPatch) -> None:
         ("w*2: this", "'this' is not a list of cpu*N and gpu*N"),
         ("master=w/task:0", "names no devices"),
         ("w*2; master=w/task:2", "requests /job:w/task:2, but the job w has tasks 0 and 1"),
-        ("w*2; master=v/task:0", "requests /job:v, but the machine has /job:w"),
+        ("w*2; master=v/task:0", "requests /job:v, but the machine has only /job:w"),
         ("gpu*2; master=w/task:0", "names a master, and is one host"),
         ("gpu*2; master=localhost/task:0", "names a master, and is one host"),
         ("master=localhost/task:0; localhost*1: gpu", "names a master, and is one host"),
@@ -506,13 +506,13 @@ CORRECT_OR_DESCRIBE = (
         (
             CLUSTER,
             "/job:workers/task:0/gpu:0",
-            "requests /job:workers, but the machine has /job:ps, /job:worker and /job:eval",
+            "requests /job:workers, but the machine has only /job:ps, /job:worker and /job:eval",
             "did you mean /job:worker?",
         ),
         (
             CLUSTER,
             "/job:zzz",
-            "requests /job:zzz, but the machine has /job:ps, /job:worker and /job:eval",
+            "requests /job:zzz, but the machine has only /job:ps, /job:worker and /job:eval",
             CORRECT_OR_DESCRIBE,
         ),
         (
@@ -542,19 +542,19 @@ CORRECT_OR_DESCRIBE = (
         (
             "worker*1: gpu",
             "/job:ps",
-            "requests /job:ps, but the machine has /job:worker",
+            "requests /job:ps, but the machine has only /job:worker",
             CORRECT_OR_DESCRIBE,
         ),
         (
             "cpu*2, gpu*4",
             "/job:worker/gpu:0",
-            "requests the job worker, but the machine is a single host (cpu*2, gpu*4)",
+            "requests /job:worker, but the machine is a single host (cpu*2, gpu*4)",
             CORRECT_OR_DESCRIBE,
         ),
         (
             "gpu*1",
             "/job:localhos",
-            "requests the job localhos, but the machine is a single host (gpu*1)",
+            "requests /job:localhos, but the machine is a single host (gpu*1)",
             "did you mean /job:localhost?",
         ),
         ("gpu*1", "/job:localhost/task:0/gpu:5", "", CORRECT_OR_DESCRIBE),

@@ -116,8 +116,8 @@ def test_backward_ops_of_a_saved_graph_are_recognized_by_name(
     assert verdict.state == "broken"
     tanh = next(f for f in verdict.findings if f.object == "gradients/Tanh_1_grad/TanhGrad")
     assert tanh.message.startswith(
-        "gradients/Tanh_1_grad/TanhGrad sits on /device:GPU:0, and its forward op, according to "
-        "its name, on /device:GPU:1"
+        "backward op gradients/Tanh_1_grad/TanhGrad is on /device:GPU:0, but its forward op "
+        "Tanh_1 (found by name) is on /device:GPU:1"
     )
 
 

@@ -121,7 +121,7 @@ def test_tasks_that_the_machine_lacks_are_refused_without_the_placer() -> None:
     placement = place(build, machine=Machine.parse("worker*2"), soft=True).placement
 
     assert placement.refusals == [
-        ("x", "it requests /job:ps, but the machine has /job:worker"),
+        ("x", "it requests /job:ps, but the machine has only /job:worker"),
         ("x_1", "it requests /job:worker/task:2, but the job worker has tasks 0 and 1"),
     ]
     assert placement.assigned == Missing(

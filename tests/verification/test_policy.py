@@ -171,7 +171,7 @@ def test_lists_for_tuples() -> None:
             {"session-memory": {"others": [{"per_process_gpu_memory_fraction": "half"}]}},
             [
                 "session-memory.others: per_process_gpu_memory_fraction is 'half', not a "
-                "number; give it as in gpu_options"
+                "number; write each program as {'per_process_gpu_memory_fraction': 0.5}"
             ],
         ),
     ],

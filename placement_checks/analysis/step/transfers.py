@@ -54,11 +54,12 @@ class Transfer(NamedTuple):
     unknown: int
 
     def __str__(self) -> str:
-        more = f", {self.unknown} of unknown size" if self.unknown else ""
-        return (
-            f"{self.source.short} -> {self.to.short}: {self.bytes:,} bytes in "
-            f"{copies_text(self.copies)}{more}"
-        )
+        size = f"{self.bytes:,} bytes in {copies_text(self.copies)}"
+        if self.unknown == self.copies:
+            size = f"{copies_text(self.copies)} of unknown size"
+        elif self.unknown:
+            size = f"at least {size}, {self.unknown} of unknown size"
+        return f"{self.source.short} -> {self.to.short}: {size}"
 
 
 def copies_text(number: int) -> str:

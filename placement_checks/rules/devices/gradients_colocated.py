@@ -68,10 +68,16 @@ class GradientsColocated(Rule):
             ):
                 findings.append(_finding(placement, op, forward_op, known_by))
         if not judged:
+            if not any(analysis.backward.ops):
+                return self.not_checked("the graph computes no gradients")
+            if analysis.backward.forward:
+                return self.not_checked(
+                    "no backward op that computes has a known forward op and a device"
+                )
             return self.not_checked(
-                "the forward ops of the backward ops are not known"
-                if any(analysis.backward.ops)
-                else "the graph computes no gradients"
+                "the forward op of each backward op is not recorded, and the names of the ops do "
+                "not show it",
+                fix="if this is a saved graph, check the program that builds it",
             )
         if findings and (mixed := Need.LOSSES_APART.missing(evidence)) is not None:
             return self.without(mixed)
@@ -106,9 +112,12 @@ def _finding(placement: Placement, op: Op, forward: Op, known_by: str) -> Findin
     assert op.assigned is not None
     assert forward.assigned is not None
     found, expected = op.assigned.short, forward.assigned.short
-    named = ", according to its name," if known_by == "name" else ""
+    named = " (found by name)" if known_by == "name" else ""
     where = placement.where(forward.name)
-    summary = f"{op.name} sits on {found}, and its forward op{named} on {expected}"
+    summary = (
+        f"backward op {op.name} is on {found}, but its forward op {forward.name}{named} is on "
+        f"{expected}"
+    )
     return Finding(
         **about(op, "assigned"),
         expected=expected,
@@ -122,7 +131,7 @@ def _finding(placement: Placement, op: Op, forward: Op, known_by: str) -> Findin
                 forward.name,
             ),
         ),
-        message=f"{summary}; it requests {requested_device(op)}",
+        message=f"{summary}; the backward op requests {requested_device(op)}",
         summary=summary,
         devices=(op.assigned, forward.assigned),
         consequence=f"{found} computes the backward pass "

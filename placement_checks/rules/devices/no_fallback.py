@@ -24,6 +24,7 @@ from placement_checks.core.placement import Op, Placement, producer_of
 from placement_checks.core.results import Finding, PathStep, Verdict
 from placement_checks.rules.base import Rule, about, is_allowed, requested_device
 from placement_checks.rules.requirements import Need
+from placement_checks.util.text import plural
 
 
 @dataclass(frozen=True)
@@ -215,14 +216,16 @@ def _finding(placement: Placement, op: Op, group: list[Op]) -> Finding:
     requested = requested_device(first)
     found = first.assigned.short if first.assigned else ""
     if itself:
-        with_it = f", and {count} bound to it" if followers else ""
-        what = f"{op.name} ({op.type}) requests {requested} and ends on {found}{with_it}"
+        so = f", and so {'does' if count == 1 else 'do'} {plural(count, 'op')} that must be there"
+        what = f"{op.name} ({op.type}) requests {requested} and ends on {found}"
+        what += f"{so} too" if followers else ""
     else:
-        ops, end = ("an op", "ends") if count == 1 else (f"{count} ops", "end")
         what = (
-            f"{ops} in the body of {op.name} ({op.type}), requested on {requested}, {end} on "
-            f"{found}"
+            f"op {first.name} in the body of {op.name} ({op.type}) requests {requested} and ends"
+            if count == 1
+            else f"{count} ops in the body of {op.name} ({op.type}) request {requested} and end"
         )
+        what += f" on {found}"
     return Finding(
         **about(op, "assigned"),
         expected=requested,
@@ -231,10 +234,25 @@ def _finding(placement: Placement, op: Op, group: list[Op]) -> Finding:
         alike=(first.fallback_reason, found, itself),
         path=tuple(PathStep(follower, follower) for follower in followers),
         devices=tuple(filter(None, (first.requested, first.assigned))),
-        message=f"{what}: {first.fallback_reason or 'the placer gives no reason'}",
+        message=f"{what}: {_reason(first, placement, are_several=not itself and count > 1)}",
         consequence=_consequence(first, placement),
         fix=_fix(op, placement),
     )
+
+
+def _reason(op: Op, placement: Placement, *, are_several: bool) -> str:
+    """Return why an op fell back, or several like it; name the op that decided its device."""
+    if not op.fell_with_another:
+        return op.fallback_reason or "the placer gives no reason"
+    if are_several:
+        return "they are colocated with other ops, or use ops, that must be there"
+    for name in _bound_to(op, placement):
+        other = placement.ops.get(name)
+        if other is not None and other is not op and other.assigned == op.assigned:
+            colocated = name in op.colocated or name in placement.colocations.get(op.name, ())
+            why = "with which it is colocated" if colocated else "which it uses"
+            return f"it must be on the device of {name}, {why}"
+    return op.fallback_reason
 
 
 def _with_known_scopes(placement: Placement, findings: Sequence[Finding]) -> Iterator[Finding]:
@@ -279,5 +297,5 @@ def _fix(op: Op, placement: Placement) -> str:
         return "read the variables before the call and pass their values: tf.identity(variable)"
     return (
         "if it belongs on the CPU, build it under `with tf.device('/cpu:0'):`; otherwise use a "
-        "type or an op that has a GPU kernel"
+        "dtype or an op that has a GPU kernel"
     )

@@ -61,13 +61,14 @@ class NoIdleDevice(Rule):
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
         allowed = [Device.parse(name) for name in self.allow]
-        required = [
-            gpu
-            for gpu in (placement.machine.gpus if placement.machine else ())
-            if not any(map(gpu.matches, allowed))
-        ]
+        gpus = placement.machine.gpus if placement.machine else ()
+        required = [gpu for gpu in gpus if not any(map(gpu.matches, allowed))]
         if not required:
-            return self.not_checked("the machine has no GPU that must compute")
+            return self.not_checked(
+                "all GPUs of the machine are listed in no-idle-device.allow"
+                if gpus
+                else "the machine has no GPU"
+            )
         work = Counter[Device | None]()
         for kind, ops in placement.kinds.items():
             if kind.type not in NO_COMPUTATION:

@@ -71,18 +71,19 @@ def _fix(placement: Placement, op: Op | None, group: Sequence[str]) -> str:
     soft = "allow soft placement (allow_soft_placement=True, --soft)"
     if server := _task_without_gpu(placement, op, group):
         return (
-            f"{server} has no GPU, but a device scope or device function around it names one: "
+            f"{server} has no GPU, but a device scope or device function adds a GPU to this "
+            "device: "
             f"pass ps_device='/job:{server.job}/cpu:0' to replica_device_setter, or {soft}"
         )
     if op and placement.machine and not placement.machine.has(op.requested):
         return (
-            f"{placement.machine} has no {requested_device(op)}: correct the index, or add "
-            "devices (--gpus, --machine)"
+            f"the machine ({placement.machine}) has no {requested_device(op)}: correct the index "
+            "of the device, or add devices (--gpus, --machine)"
         )
     if placement.soft or op is None:
         return "request one device for all ops that share this variable or resource"
     if not op.requested.is_gpu:
-        return f"request one device for all ops that are bound to it, or {soft}"
+        return f"request one device for all ops that are colocated with it, or {soft}"
     return f"build it under `with tf.device('/cpu:0'):`, or {soft}"
 
 

@@ -53,7 +53,11 @@ class SessionMemory(Rule):
             try:
                 Claim.from_options(options)
             except ValueError as error:
-                raise ConfigError("others", str(error), "give it as in gpu_options") from None
+                raise ConfigError(
+                    "others",
+                    str(error),
+                    "write each program as {'per_process_gpu_memory_fraction': 0.5}",
+                ) from None
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
@@ -61,12 +65,14 @@ class SessionMemory(Rule):
         options = session.get("gpu_options") or {}
         if not isinstance(options, Mapping):
             return self.not_checked(
-                "the gpu_options of the session configuration are not a mapping"
+                "the gpu_options of the session configuration are not a mapping",
+                fix="return a tf.compat.v1.ConfigProto from the function that builds the graph: "
+                "{'config': config}",
             )
         try:
             own = Claim.from_options(options)
         except ValueError as error:
-            return self.not_checked(str(error))
+            return self.not_checked(str(error), fix="set a number from 0 to 1")
         forced = os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH")
         declared = self.others or self.fraction != _DEFAULT_FRACTION
         if not (_SETTINGS & options.keys() or declared or forced in ("true", "false")):
@@ -86,7 +92,7 @@ class SessionMemory(Rule):
         if not self.others:
             return self.verdict([], note)
         others = [Claim.from_options(options) for options in self.others]
-        note = f"next to {plural(len(others), 'program')}: {note}"
+        note = f"with {plural(len(others), 'other program')} on the machine: {note}"
         return self.verdict(list(self._shared_gpu_findings(own, others)), note)
 
     def _finding(self, own: Claim) -> Finding:
@@ -120,10 +126,10 @@ class SessionMemory(Rule):
                 **about(subject, "configuration"),
                 expected=f"at most {self.fraction:g} of its memory for all programs",
                 found=f"{total:g} of it",
-                message=f"this session takes {own}, and "
+                message=f"on {where}, this session takes {own.share_text} of the memory, and "
                 f"{'another program takes' if len(sharing) == 1 else 'other programs take'} "
-                f"{join_and(sharing)}: in total {100 * total:g}% of the "
-                f"memory of {where}, so the program that starts last fails",
+                f"{join_and(claim.share_text for claim in sharing)}: {100 * total:g}% in total, "
+                "so the program that starts last fails",
                 fix="give each program its own GPUs (visible_device_list), or set "
                 f"per_process_gpu_memory_fraction to {share:.2g} in each",
             )
@@ -151,7 +157,9 @@ class Claim(NamedTuple):
         if isinstance(fraction, bool) or not isinstance(fraction, int | float):
             raise ValueError(f"per_process_gpu_memory_fraction is {fraction!r}, not a number")
         if not fraction >= 0:  # NaN too
-            raise ValueError(f"per_process_gpu_memory_fraction is {fraction:g}, not a share")
+            raise ValueError(
+                f"per_process_gpu_memory_fraction is {fraction:g}, and must be 0 or more"
+            )
         visible = str(options.get("visible_device_list") or "")
         gpus = tuple(filter(None, map(str.strip, visible.split(","))))
         if options.get("allow_growth"):
@@ -161,10 +169,11 @@ class Claim(NamedTuple):
     def sees(self, gpu: str) -> bool:
         return not self.gpus or gpu in self.gpus
 
-    def __str__(self) -> str:
-        share = f"{self.share:g}" if self.share else "a growing part"
-        gpus = _gpus_text(self.gpus) if self.gpus else "every GPU"
-        return f"{'all' if self.share == 1 else share} of the memory of {gpus}"
+    @property
+    def share_text(self) -> str:
+        if not self.share:
+            return "a growing part"
+        return "all" if self.share == 1 else f"{self.share:g}"
 
 
 def _gpus_text(indices: Sequence[str]) -> str:
@@ -173,7 +182,7 @@ def _gpus_text(indices: Sequence[str]) -> str:
 
 def _note(claim: Claim) -> str:
     if not claim.share:
-        return "the memory grows on demand"
+        return "the memory of the session grows on demand"
     if claim.share == 1 and claim.gpus:
-        return f"only {_gpus_text(claim.gpus)}"
-    return f"{claim.share:g} of each GPU's memory"
+        return f"the session uses only {_gpus_text(claim.gpus)}"
+    return f"the session takes {claim.share_text} of each GPU's memory"

@@ -14,7 +14,7 @@ from placement_checks.core.results import Finding, PathStep, Verdict
 from placement_checks.core.variables import Variable
 from placement_checks.rules.base import Rule, about, matches_any
 from placement_checks.rules.requirements import Need
-from placement_checks.util.text import join_and, plural
+from placement_checks.util.text import join_and, listed, plural
 
 _PARAMETER_JOB = "ps"
 _MOST_NAMED = 4  # servers in a note, and variables in the path of a finding
@@ -52,7 +52,7 @@ class ShardsBalanced(Rule):
     def __post_init__(self) -> None:
         if self.most < 1:
             raise ConfigError(
-                "most", f"{self.most} is below an even share", "give a number of 1 or more"
+                "most", f"{self.most} times an even share is impossible", "give 1 or more"
             )
 
     def check(self, evidence: Evidence) -> Verdict:
@@ -66,9 +66,10 @@ class ShardsBalanced(Rule):
                 fix="name it: --set shards-balanced.job=J",
             )
         if job not in jobs:
-            lacking = placement.machine.lacks(Device(job))
+            lacking = placement.machine.lacking(Device(job))
             return self.not_checked(
-                f"the rule {lacking}", fix=placement.machine.fix_for(Device(job))
+                f"shards-balanced.job is {job}, but {lacking}",
+                fix=placement.machine.fix_for(Device(job)),
             )
         if len(jobs[job]) < 2:
             return self.not_checked(f"/job:{job} has only one task")
@@ -89,10 +90,14 @@ class ShardsBalanced(Rule):
         if len(shards) > _MOST_NAMED:
             note += f"; and {len(shards) - _MOST_NAMED} more, see --format json"
         counts = [len(shard.variables) for shard in shards]
-        unknown = sum(_bytes(variable) is None for variable in judged)
+        unknown = [variable.name for variable in judged if _bytes(variable) is None]
         if unknown and self.by != "round-robin" and (self.by or max(counts) - min(counts) > 1):
-            reason = f"the size of {plural(unknown, 'variable')} is not known"
-            return self.not_checked(reason, note)
+            return self.not_checked(
+                f"the shape or dtype of {listed(unknown)} is unknown, so bytes cannot be compared",
+                note,
+                fix="set static shapes, or compare the order of creation: "
+                "--set shards-balanced.by=round-robin",
+            )
         findings = (
             list(_round_robin_findings(placement, shards, counted))
             if self.by == "round-robin"
@@ -174,9 +179,9 @@ def _round_robin_findings(
                 found=found,
                 placed=name,
                 alike="out of turn",
-                message=f"variable {name} sits on {found}; the next server after {previous} on "
-                f"{shards[numbers[previous]].task} is {expected}",
-                summary=f"variable {name} sits on {found}",
+                message=f"variable {name} is on {found}; in turn it would be on {expected}, "
+                f"because {previous}, created before it, is on {shards[numbers[previous]].task}",
+                summary=f"variable {name} is on {found}",
                 fix="create all variables under one replica_device_setter, which assigns them in "
                 "turn, and pin none",
             )

@@ -21,7 +21,7 @@ from placement_checks.core.placement import Op, Placement, producer_of
 from placement_checks.core.results import Finding, PathStep, Verdict
 from placement_checks.rules.base import Rule, about, first_of_each
 from placement_checks.rules.requirements import Need
-from placement_checks.util.text import plural
+from placement_checks.util.text import listed, plural
 
 _MOST_PAIRS = 4  # pairs of devices in a note
 _MOST_TENSORS = 8  # tensors in the path of a finding
@@ -97,22 +97,29 @@ class TransferBudget(Rule):
     ) -> Verdict:
         findings = (
             *self._step_findings(placement, copied),
-            *self._link_findings(placement, copied, links),
+            *self._link_findings(copied, links),
             *self._constant_findings(placement, copied),
         )
         if findings:
-            return self.verdict(first_of_each(findings), note)
+            return self.verdict(first_of_each(findings), note + _whole_graph_note(placement))
         budgets = (self.bytes, self.copies, self.link_bytes, self.link_copies)
         if all(budget is None for budget in budgets):
             return self.not_checked("no budget is set (--set transfer-budget.bytes=N)", note)
         is_local = placement.machine is not None and placement.machine.is_local
         if (self.bytes, self.copies) == (None, None) and is_local:
-            return self.not_checked("the machine is one host, without links between tasks", note)
+            return self.not_checked(
+                "link_bytes and link_copies apply to clusters, and the machine is a single host",
+                note,
+                fix="set transfer-budget.bytes or transfer-budget.copies instead",
+            )
         of_unknown_size = [copy for copy in _network_copies(copied) if copy.bytes is None]
         sources = {producer_of(copy.tensor) for copy in of_unknown_size}
-        if lost := sum(placement.ops[name].type == CONST for name in sources):
+        if lost := sorted(name for name in sources if placement.ops[name].type == CONST):
+            are = "a constant" if len(lost) == 1 else "constants"
             return self.not_checked(
-                f"the size of {plural(lost, 'constant')} that other tasks read is not known", note
+                f"other tasks read {are} of unknown size: {listed(lost)}",
+                note,
+                fix="create such constants on the task that reads them",
             )
         judged = copied if self.bytes is not None else _network_copies(copied)
         unknown = sum(copy.bytes is None for copy in judged)
@@ -130,19 +137,19 @@ class TransferBudget(Rule):
         size = sum(map(_size, copied))
         if excess := _find_excess(size, len(copied), self.bytes, self.copies):
             budget, amount = excess
-            largest = producer_of(max(copied, key=_size).tensor)
+            largest = max(copied, key=_size).tensor
             summary = f"one step sends {amount} between devices, over the budget of {budget}"
             yield _finding(
-                placement.ops[largest],
+                placement.ops[producer_of(largest)],
                 copied,
                 budget,
                 amount,
-                message=f"{summary}{_whole_graph_note(placement)}; the largest is {largest}",
+                message=f"{summary}; the largest tensor is {largest}",
                 summary=summary,
             )
 
     def _link_findings(
-        self, placement: Placement, copied: list[CopiedTensor], links: list[Transfer]
+        self, copied: list[CopiedTensor], links: list[Transfer]
     ) -> Iterator[Finding]:
         """Yield a finding for each task that sends too much to another task."""
         over_budget: dict[Device, list[tuple[Device, str, str]]] = defaultdict(list)
@@ -168,7 +175,7 @@ class TransferBudget(Rule):
                 ],
                 budget,
                 amount,
-                message=f"{summary}{more}{_whole_graph_note(placement)}",
+                message=f"{summary}{more}",
                 summary=summary,
             )
 
@@ -216,7 +223,7 @@ def _find_excess(
 def _whole_graph_note(placement: Placement) -> str:
     updates = analyze(placement).updates
     unknown = f"{updates.unknown}; {updates.fix}"
-    return f" (all ops of the graph were counted: {unknown})" if updates.unknown else ""
+    return f"; all ops of the graph were counted: {unknown}" if updates.unknown else ""
 
 
 def _finding(

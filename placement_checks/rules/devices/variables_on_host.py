@@ -101,19 +101,20 @@ class VariablesOnHost(Rule):
             if op.assigned is None or matches_any(op.name, self.allow):
                 continue
             is_local_variable = bool(self.local) and is_local(placement, op.name)
+            setting = "local" if is_local_variable else "device"
             names = self.local if is_local_variable else device_names(self.device)
             if not is_on(op.assigned, names):
                 of_role = _role_devices(placement, op.name, local=is_local_variable)
                 names = (*names, *(device.short for device in of_role))
             if not is_on(op.assigned, names):
-                findings.append(_misplaced(placement, op, names))
+                findings.append(_misplaced(placement, op, names, setting))
             elif not (
                 op.requested
                 or op.colocated
                 or not placement.requested
                 or (op.assigned.type == "CPU" and roles(placement).stays_on_cpu(op.name))
             ):
-                findings.append(_without_request(placement, op, names))
+                findings.append(_without_request(placement, op, names, setting))
         unnamed = len(placement.variables) - len(placed)
         more = f", and {unnamed} that the log does not name" if unnamed else ""
         return self.verdict(findings, note=plural(len(placed), "variable") + more)
@@ -130,7 +131,7 @@ def _role_devices(placement: Placement, variable: str, *, local: bool) -> Sequen
     return roles(placement)[variable].devices if placement.requested and not local else ()
 
 
-def _misplaced(placement: Placement, op: Op, names: Sequence[str]) -> Finding:
+def _misplaced(placement: Placement, op: Op, names: Sequence[str], setting: str) -> Finding:
     assert op.assigned is not None
     found = op.assigned.short
     follows = placement.requested and unshared(placement).is_on_own_tower(
@@ -151,15 +152,16 @@ def _misplaced(placement: Placement, op: Op, names: Sequence[str]) -> Finding:
         summary=f"variable {op.name} sits on {found}, not on {devices_text(names)}",
         devices=(op.assigned,),
         consequence=_consequence(placement, op),
-        fix=_fix(placement, op, names[0]),
+        fix=_fix(placement, op, names[0], setting),
         follows="variables-shared" if follows else None,
     )
 
 
-def _fix(placement: Placement, op: Op, name: str) -> str:
+def _fix(placement: Placement, op: Op, name: str, setting: str) -> str:
     wanted = Device.parse(name)
-    if placement.machine is not None and (lacking := placement.machine.lacks(wanted)):
-        return f"the rule {lacking}; {placement.machine.fix_for(wanted)}"
+    if placement.machine is not None and (lacking := placement.machine.lacking(wanted)):
+        fix = placement.machine.fix_for(wanted)
+        return f"variables-on-host.{setting} is {name}, but {lacking}; {fix}"
     strategy = placement.strategy
     if strategy is not None and op.name not in strategy.outside:
         which = f", parameter_device='{name}'" if "CentralStorage" in strategy.name else ""
@@ -180,7 +182,7 @@ def _fix(placement: Placement, op: Op, name: str) -> str:
     return f"create it under `with tf.device('{name}'):`{also}"
 
 
-def _without_request(placement: Placement, op: Op, names: Sequence[str]) -> Finding:
+def _without_request(placement: Placement, op: Op, names: Sequence[str], setting: str) -> Finding:
     found = op.assigned.short if op.assigned else ""
     return Finding(
         **about(op),
@@ -191,7 +193,7 @@ def _without_request(placement: Placement, op: Op, names: Sequence[str]) -> Find
         f"machine and may choose another device on other machines",
         summary=f"variable {op.name} requests no device",
         devices=(op.assigned,) if op.assigned else (),
-        fix=_fix(placement, op, names[0]),
+        fix=_fix(placement, op, names[0], setting),
     )
 
 
@@ -210,8 +212,8 @@ def _consequence(placement: Placement, op: Op) -> str:
     if not others:
         return ""
     return (
-        f"every step copies it from {op.assigned.short} to {plural(others, 'other GPU')}, and it "
-        "takes that GPU's memory"
+        f"it takes memory of {op.assigned.short}, and every step copies it to "
+        f"{plural(others, 'other GPU')}"
     )
 
 

@@ -32,8 +32,8 @@ def test_the_table_of_copies() -> None:
     assert text(GRAPH) == [
         "/device:CPU:0 -> /device:GPU:0: 4,001,000 bytes in 2 copies",
         "/device:CPU:0 -> /device:GPU:1: 4,001,000 bytes in 2 copies",
-        "/device:GPU:0 -> /device:CPU:0: 1,004 bytes in 2 copies, 1 of unknown size",
-        "/device:GPU:1 -> /device:CPU:0: 1,004 bytes in 2 copies, 1 of unknown size",
+        "/device:GPU:0 -> /device:CPU:0: at least 1,004 bytes in 2 copies, 1 of unknown size",
+        "/device:GPU:1 -> /device:CPU:0: at least 1,004 bytes in 2 copies, 1 of unknown size",
         "",
         "layer      forward       average  largest sent at",
         "fc     8.0 MB in 2        ? in 2  net.py:3",

@@ -14,7 +14,7 @@ from placement_checks.core.missing import Missing
 from placement_checks.rules.devices.no_fallback import NoFallback
 
 NO_KERNEL = "Print has no GPU kernel"
-BOUND = "bound to another op, by colocation or by a reference"
+BOUND = "it must be on the device of another op, with which it is colocated or which it uses"
 
 
 def fallen(name: str, type: str, *inputs: str, **more: Any) -> Op:
@@ -334,6 +334,35 @@ def test_kept_by_ops_that_use_a_copy_of_a_host_resource(kind: str, copy: str) ->
     )
 
     assert objects(graph) == []
+
+
+@pytest.mark.parametrize(
+    ("inputs", "colocated", "why"),
+    [
+        (["state"], [], "which it uses"),
+        ([], ["state"], "with which it is colocated"),
+    ],
+)
+def test_the_op_that_decides_the_device_is_named(
+    inputs: Sequence[str], colocated: Sequence[str], why: str
+) -> None:
+    graph = placement(
+        op("state", "VarHandleOp", "", "CPU:0"),
+        fallen(
+            "use",
+            "Sum",
+            *inputs,
+            colocated=colocated,
+            fallback_reason=BOUND,
+            fell_with_another=True,
+        ),
+    )
+
+    (finding,) = NoFallback().judge(graph).findings
+    assert finding.message == (
+        "use (Sum) requests /device:GPU:0 and ends on /device:CPU:0: it must be on the device of "
+        f"state, {why}"
+    )
 
 
 def test_without_a_machine_another_gpu_is_no_fallback() -> None:

@@ -453,8 +453,8 @@ def test_others_with_an_invalid_share_are_refused(
         SessionMemory(others=({}, {"per_process_gpu_memory_fraction": value}))
 
     assert str(refused.value) == (
-        f"others: per_process_gpu_memory_fraction is {value!r}, not a number; give it as in "
-        "gpu_options"
+        f"others: per_process_gpu_memory_fraction is {value!r}, not a number; "
+        "write each program as {'per_process_gpu_memory_fraction': 0.5}"
     )
 
 
@@ -463,7 +463,8 @@ def test_others_with_a_negative_share_are_refused() -> None:
         SessionMemory(others=(share(0.5), share(-1.0)))
 
     assert str(refused.value) == (
-        "others: per_process_gpu_memory_fraction is -1, not a share; give it as in gpu_options"
+        "others: per_process_gpu_memory_fraction is -1, and must be 0 or more; "
+        "write each program as {'per_process_gpu_memory_fraction': 0.5}"
     )
 
 

@@ -550,8 +550,8 @@ def test_not_checked(
     [
         ({"by": "size"}, "by: 'size' does not fit; give 'round-robin' or 'bytes'"),
         ({"by": "Bytes"}, "by: 'Bytes' does not fit; give 'round-robin' or 'bytes'"),
-        ({"most": 0.99}, "most: 0.99 is below an even share; give a number of 1 or more"),
-        ({"most": -1}, "most: -1 is below an even share; give a number of 1 or more"),
+        ({"most": 0.99}, "most: 0.99 times an even share is impossible; give 1 or more"),
+        ({"most": -1}, "most: -1 times an even share is impossible; give 1 or more"),
     ],
 )
 def test_invalid_fields(fields: Mapping[str, Any], message: str) -> None:
