@@ -70,7 +70,7 @@ class PairedSessions:
         feeding: Feeding,
         conditions: Conditions,
         *,
-        orders: int,
+        orders: int = 0,
     ) -> None:
         """Store the sessions without running anything; noise is measured in ``orders`` orders."""
         self.towers = towers
@@ -80,6 +80,7 @@ class PairedSessions:
         self.start: Arrays = {}
         self.batches: list[Arrays] = []
         self._orders = orders
+        self._earlier = Case((), {})
         self._rng = np.random.default_rng(conditions.seed)
 
     @property
@@ -105,6 +106,14 @@ class PairedSessions:
         self.reference.load(self.start)
         self.towers.initialize(self.start)
 
+    def restart(self, orders: int) -> None:
+        """Start again with the same values and batches; noise is measured in ``orders`` orders."""
+        self._orders = orders
+        self._earlier, self.batches = Case(self.batches, {}), []
+        self.reference.initialize({})
+        self.reference.load(self.start)
+        self.towers.initialize(self.start)
+
     def _vary(self, value: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Add noise to an array of equal elements, because zeros hide their factors."""
         if value.size < 2 or np.any(value != value.flat[0]):
@@ -113,8 +122,11 @@ class PairedSessions:
         return (value + size * self._rng.uniform(0.05, 0.15, value.shape)).astype(value.dtype)
 
     def batch(self, rows: int) -> Arrays:
-        """Return a new batch, and store it for the case that may be saved."""
-        batch = self.feeding.batch(self._rng, rows)
+        """Return a new batch, after `restart` an earlier one, and store it for the saved case."""
+        try:
+            batch = self._earlier(self._rng, rows)
+        except IndexError:
+            batch = self.feeding.batch(self._rng, rows)
         self.batches.append(batch)
         return batch
 
