@@ -77,10 +77,10 @@ def from_environment() -> tuple[Addresses, tuple[str, int] | None]:
     if not described.get("cluster"):
         raise _no_cluster()
     cluster = addresses(described["cluster"], TF_CONFIG)
-    own = described.get("task")
-    if not isinstance(own, Mapping) or own.get("type") in (None, "evaluator"):
+    task = described.get("task")
+    if not isinstance(task, Mapping) or task.get("type") in (None, "evaluator"):
         return cluster, None  # an evaluator is not part of the cluster
-    return cluster, _own(str(own["type"]), own.get("index", 0), cluster)
+    return cluster, _task_of_process(str(task["type"]), task.get("index", 0), cluster)
 
 
 def check_environment() -> None:
@@ -91,9 +91,9 @@ def check_environment() -> None:
     """
     if not (described := _described()).get("cluster"):
         return
-    _, own = from_environment()
+    _, process = from_environment()
     task = described.get("task")
-    if own is None and not (isinstance(task, Mapping) and task.get("type")):
+    if process is None and not (isinstance(task, Mapping) and task.get("type")):
         raise InputError(
             TF_CONFIG,
             "has a cluster, but does not state the task of this process",
@@ -176,7 +176,7 @@ def _check_address(address: Any, task: str, name: str) -> None:
         raise InputError(name, f"{task} has the port {port}", "ports end at 65535")
 
 
-def _own(job: str, index: Any, cluster: Addresses) -> tuple[str, int]:
+def _task_of_process(job: str, index: Any, cluster: Addresses) -> tuple[str, int]:
     if job not in cluster:
         near = nearest(job, list(cluster))
         jobs = f"its jobs are {', '.join(cluster)}"
@@ -216,12 +216,13 @@ class RecordedServer:
         server = RecordedServer(cluster, job, task)
         tasks = cluster.get(server.job)
         if tasks is None or server.task not in tasks:
-            jobs = f"its jobs are {', '.join(cluster)}"
-            has = f"the job {server.job} has {tasks_text(sorted(tasks))}" if tasks else jobs
+            known = f"its jobs are {', '.join(cluster)}"
+            if tasks:
+                known = f"the job {server.job} has {tasks_text(sorted(tasks))}"
             raise InputError(
                 server.name,
                 "is not in the cluster of the program's server",
-                has,
+                known,
                 is_predicate=True,
             )
         return server

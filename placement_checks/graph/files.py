@@ -31,22 +31,22 @@ def load(file: Path, name: str) -> GraphSource:
     Raises:
         InputError: the file cannot be read, or contains no graph.
     """
-    message = _parse(file, name)
-    if isinstance(message, saved_model_pb2.SavedModel):
-        graphs = [graph for graph in message.meta_graphs if _nodes(graph)]
+    proto = _parse(file, name)
+    if isinstance(proto, saved_model_pb2.SavedModel):
+        graphs = [graph for graph in proto.meta_graphs if _has_ops(graph)]
         tagged = (graph for graph in graphs if "train" in graph.meta_info_def.tags)
-        message = next(tagged, graphs[0])
-    if isinstance(message, meta_graph_pb2.MetaGraphDef):
+        proto = next(tagged, graphs[0])
+    if isinstance(proto, meta_graph_pb2.MetaGraphDef):
         return GraphSource(
-            details=GraphFile(message.graph_def),
+            details=GraphFile(proto.graph_def),
             collections={
-                key: _variables(message, key, name)
+                key: _variables(proto, key, name)
                 for key in (GLOBAL, TRAINABLE)
-                if key in message.collection_def
+                if key in proto.collection_def
             },
-            step_ops=_step_ops(message, name),
+            step_ops=_step_ops(proto, name),
         )
-    return GraphSource(details=GraphFile(message))
+    return GraphSource(details=GraphFile(proto))
 
 
 def _parse(file: Path, name: str) -> Any:
@@ -64,17 +64,17 @@ def _parse(file: Path, name: str) -> Any:
                 # The graph is sent to other processes in the binary format, which allows less
                 # nesting than text: parse it again to see whether it can be sent.
                 written = text_format.Parse(data.decode(), kind()).SerializeToString()
-                message: Any = kind.FromString(written)
+                proto: Any = kind.FromString(written)
             else:
-                message = kind.FromString(data)
+                proto = kind.FromString(data)
         except (Error, text_format.ParseError, UnicodeDecodeError) as error:
             reasons.append(str(error).partition("\n")[0][:_MAX_REASON])
             continue
         except RecursionError:
             reasons.append("its nesting is too deep")
             continue
-        if _nodes(message):
-            return message
+        if _has_ops(proto):
+            return proto
         reasons.append("it contains no ops")
     raise InputError(
         name,
@@ -84,10 +84,10 @@ def _parse(file: Path, name: str) -> Any:
     )
 
 
-def _nodes(message: Any) -> bool:
-    if isinstance(message, saved_model_pb2.SavedModel):
-        return any(_nodes(graph) for graph in message.meta_graphs)
-    graph = message.graph_def if isinstance(message, meta_graph_pb2.MetaGraphDef) else message
+def _has_ops(proto: Any) -> bool:
+    if isinstance(proto, saved_model_pb2.SavedModel):
+        return any(_has_ops(graph) for graph in proto.meta_graphs)
+    graph = proto.graph_def if isinstance(proto, meta_graph_pb2.MetaGraphDef) else proto
     return bool(graph.node)
 
 
