@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import lru_cache, wraps
+from functools import cache, lru_cache, wraps
 from typing import Any
 
 import numpy as np
@@ -92,8 +92,9 @@ def judged(towers: CapturedProgram, single: CapturedProgram, **conditions: Any) 
     )
 
 
+@cache
 def function(target: str) -> Any:
-    """The imported function of a target."""
+    """The imported function of a target; the same one each time, so that its builds are reused."""
     return import_program(parse_target(target)).build
 
 

@@ -28,12 +28,13 @@ print("threads", threading.active_count())
 REPORT = "a report\nthreads 1\n"
 
 
+# The last one makes Python write each argument of print() on its own, so that messages of other
+# threads may come between them.
+NOT_INHERITED = ("PYTEST_CURRENT_TEST", "NO_COLOR", "PYTHONUNBUFFERED")
+
+
 def environment(**own: str) -> dict[str, str]:
-    inherited = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("PYTEST_CURRENT_TEST", "NO_COLOR")
-    }
+    inherited = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
     return {**inherited, "TERM": "xterm", **own}
 
 
