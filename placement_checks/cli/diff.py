@@ -94,7 +94,7 @@ def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> 
     the git revision REV. The default is all programs of [tool.placement_checks] in pyproject.toml.
     The report lists variables, towers and ops that moved, even if they were renamed; changed
     objectives; and rules that are newly broken, newly kept or no longer checked. The repository is
-    not changed. --numbers also runs both sides, with the same number of GPUs and the same rows:
+    not changed. --numbers also runs both versions, with the same number of GPUs and the same rows:
     random rows, or the rows of the batch function in pyproject.toml.
 
     The exit status is 0 if every op is on the same device in both, 1 if placements differ, and 2

@@ -491,8 +491,8 @@ ASSUMPTIONS: Final[Sequence[tuple[str, str, Callable[[_Findings, str], Answer]]]
         _Findings.kernels,
     ),
     (
-        "the machine has no parts of GPUs (MIG), XLA devices or plug-in devices, unless its "
-        "description names them",
+        "the machine has no MIG slices, XLA devices or plug-in devices, unless its description "
+        "names them",
         "the machine",
         _Findings.device_types,
     ),

@@ -273,7 +273,7 @@ def test_an_assumption_that_does_not_hold(
 
 
 def test_other_devices_of_the_machine(compare: Callable[..., GpuComparison]) -> None:
-    found = answer_to(compare(types="CPU GPU XLA_GPU"), "parts of a GPU")
+    found = answer_to(compare(types="CPU GPU XLA_GPU"), "MIG slices")
 
     assert (found.state, found.reason) == ("different", "this machine also has XLA_GPU")
 
