@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_file_location
@@ -62,9 +63,9 @@ def check_imports(target: str, tree: SourceTree) -> None:
 
 
 def _wrong_modules(tree: SourceTree) -> Sequence[tuple[str, Path]]:
-    """The imported modules with a file in the working tree."""
+    """The imported modules with a file in the working tree, without symbolic links."""
     return [
-        (name, Path(file))
+        (name, _resolved(file))
         for name, module in list(sys.modules.items())
         if name.partition(".")[0] != _PACKAGE and (file := _file(module))
         if _is_in_repository(file, tree)
@@ -83,13 +84,25 @@ def _is_in_repository(path: str, tree: SourceTree) -> bool:
     """Whether a path is in the working tree, but not in an environment with installed packages."""
     if not Path(path).is_absolute():  # it is relative to the copy
         return False
-    place = Path(path).resolve()
+    place = _resolved(path)
     if not place.is_relative_to(tree.repository) or place.is_relative_to(tree.root):
         return False
     if not _INSTALLED.isdisjoint(place.parts):
         return False
     prefix = Path(sys.prefix).resolve()
     return not (prefix.is_relative_to(tree.repository) and place.is_relative_to(prefix))
+
+
+def _resolved(path: str) -> Path:
+    """An absolute path without symbolic links; the modules of one directory share its lookup."""
+    folder, name = os.path.split(path)
+    file = _resolved_directory(folder) / name
+    return file.resolve() if name in ("", "..") or file.is_symlink() else file
+
+
+@cache
+def _resolved_directory(path: str) -> Path:
+    return Path(path).resolve()
 
 
 def _redirected(path: str, tree: SourceTree) -> str:

@@ -150,6 +150,24 @@ def test_a_file_that_is_loaded_by_its_absolute_path(trees: tuple[Path, Path]) ->
     ]
 
 
+@pytest.mark.parametrize("link", ["packages", "package/part.py"])
+def test_a_module_behind_a_symbolic_link(trees: tuple[Path, Path], link: str) -> None:
+    elsewhere = trees[0].parent / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "outside.py").symlink_to(trees[0] / "package/part.py")
+    (elsewhere / "packages").symlink_to(trees[0] / "package")
+    file = {"packages": "packages/part.py", "package/part.py": "outside.py"}[link]
+    program = f"""
+    from importlib.util import module_from_spec, spec_from_file_location
+    spec = spec_from_file_location("linked", {str(elsewhere / file)!r})
+    sys.modules["linked"] = module_from_spec(spec)
+    """
+
+    (error,) = run(trees, program)
+
+    assert error.startswith("train.py: it imports linked from the working tree, package/part.py,")
+
+
 def test_a_copy_in_the_repository(trees: tuple[Path, Path]) -> None:
     repository, copy = trees
     inside = copy.rename(repository / "tmp")
