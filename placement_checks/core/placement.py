@@ -163,15 +163,15 @@ class StepOps(NamedTuple):
         inputs: the placeholders of each tower, if the program lists them.
         objectives: the tensors whose gradients were computed, one entry per call, in order.
         gradients: by objective, the ops that produce its gradients.
-        taken: by variable, the ops that produce gradients with respect to it.
+        gradients_by_variable: by variable, the ops that produce gradients with respect to it.
         update_ops: the ops of the collection UPDATE_OPS.
         counters: the variables of the collection GLOBAL_STEP.
         backward: the ops that were built while gradients were computed; None if unknown, so that
             only their names show it.
         session: the session configuration as a mapping; None if the program gives none.
         traced: whether the step is a ``tf.function``, which no session runs.
-        applied: by variable, the gradients that optimizers received, or that the program declares,
-            as tensors; those in bodies of functions are left out.
+        applied_gradients: by variable, the gradients that optimizers received, or that the
+            program declares, as tensors; those in bodies of functions are left out.
     """
 
     train_op: Sequence[str] = ()
@@ -180,13 +180,13 @@ class StepOps(NamedTuple):
     inputs: Sequence[Sequence[str]] = ()
     objectives: Sequence[str] = ()
     gradients: Mapping[str, Sequence[str]] = {}
-    taken: Mapping[str, Sequence[str]] = {}
+    gradients_by_variable: Mapping[str, Sequence[str]] = {}
     update_ops: Sequence[str] = ()
     counters: Sequence[str] = ()
     backward: Collection[str] | None = None
     session: Mapping[str, Any] | None = None
     traced: bool = False
-    applied: Mapping[str, Sequence[str]] = {}
+    applied_gradients: Mapping[str, Sequence[str]] = {}
 
 
 _T = TypeVar("_T")

@@ -398,7 +398,7 @@ class CapturedProgram:
             if received.gradient is not None:
                 tensor = received.gradient.values.removesuffix(":0")
                 applied[received.variable].append(tensor)
-        return replace(placement, step=placement.step._replace(applied=applied))
+        return replace(placement, step=placement.step._replace(applied_gradients=applied))
 
     @property
     def machine(self) -> Machine | None:

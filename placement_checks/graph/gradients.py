@@ -34,8 +34,8 @@ class GradientNotes:
     Attributes:
         objectives: the names of tensors whose gradients were taken, in the order of the calls.
         gradients: the ops that compute the gradients of each objective, by the objective's name.
-        taken: for the op of each variable or tensor, by name: the ops of gradients with respect
-            to it.
+        by_variable: by the name of a variable's op or of another tensor's op, the ops of the
+            gradients with respect to it.
         by_source: in a function: pairs of a variable or tensor, and the op of a gradient with
             respect to it.
     """
@@ -43,7 +43,7 @@ class GradientNotes:
     def __init__(self) -> None:
         self.objectives: list[str] = []
         self.gradients: defaultdict[str, list[str]] = defaultdict(list)
-        self.taken: defaultdict[str, list[str]] = defaultdict(list)
+        self.by_variable: defaultdict[str, list[str]] = defaultdict(list)
         self.by_source: list[tuple[Any, str]] = []
         self._built: list[tuple[int, int]] = []  # ranges of op numbers
         # For each thread that takes gradients: the first op number that is not in `_built` yet.
@@ -127,7 +127,7 @@ class GradientNotes:
             if getattr(values, "graph", None) is graph:
                 ops.append(values.op.name)
                 if is_top_level(graph):
-                    self.taken[variable_op_name(source)].append(values.op.name)
+                    self.by_variable[variable_op_name(source)].append(values.op.name)
                 else:  # variables of eager code have no ops
                     self.by_source.append((source, values.op.name))
         return ops

@@ -162,7 +162,7 @@ def from_live_graph(
             counters=_collected_ops(graph, tf1.GraphKeys.GLOBAL_STEP),
             objectives=gradients.objectives if gradients else (),
             gradients=gradients.gradients if gradients else {},
-            taken=gradients.taken if gradients else {},
+            gradients_by_variable=gradients.by_variable if gradients else {},
             backward=gradients.ops(graph_def) if gradients else None,
         ),
         strategy=strategy_of_graph(graph),

@@ -218,7 +218,7 @@ class Objective:
         return self.analysis.flow.number[name]
 
     def _formula(self, variable: str) -> Formula | Unread:
-        applied = self._placement.step.applied.get(variable, ())
+        applied = self._placement.step.applied_gradients.get(variable, ())
         forms = [self.weights.of_tensors([tensor]) for tensor in applied]
         if not forms:
             forms = [self.weights.of_update(update) for update in self.updates(variable)]
@@ -341,7 +341,7 @@ class Objective:
         # The gradient may be taken with respect to a tensor, such as the value of a variable.
         variables = {variable.name for variable in self._placement.variables}
         found: dict[str, list[str]] = defaultdict(list)
-        for source, ops in self._placement.step.taken.items():
+        for source, ops in self._placement.step.gradients_by_variable.items():
             for op in ops if source in variables else ():
                 found[op].append(source)
         return found

@@ -322,7 +322,7 @@ def _rename_functions(node: Any, names: Mapping[str, str]) -> None:
 
 
 def _step_ops(parts: Sequence[_Part]) -> StepOps:
-    taken: defaultdict[str, list[str]] = defaultdict(list)
+    by_variable: defaultdict[str, list[str]] = defaultdict(list)
     gradients: dict[str, Sequence[str]] = {}
     backward: set[str] = set()
     for part in parts:
@@ -330,8 +330,8 @@ def _step_ops(parts: Sequence[_Part]) -> StepOps:
         for objective, ops in step.gradients.items():
             gradients.update(dict.fromkeys(part.names([objective]), tuple(part.names(ops))))
         backward.update(part.names(step.backward or ()))
-        for variable, ops in step.taken.items():
-            taken[part.variable(variable)] += part.names(ops)
+        for variable, ops in step.gradients_by_variable.items():
+            by_variable[part.variable(variable)] += part.names(ops)
     joined: dict[str, Any] = {
         field: [n for part in parts for n in part.names(getattr(part.source.step_ops, field))]
         for field in ("train_op", "losses", "objectives", "train_ops", "update_ops", "counters")
@@ -340,7 +340,7 @@ def _step_ops(parts: Sequence[_Part]) -> StepOps:
         **joined,
         inputs=tuple(inputs for part in parts for inputs in _inputs(part)),
         gradients=gradients,
-        taken=taken,
+        gradients_by_variable=by_variable,
         backward=frozenset(backward),
     )
 

@@ -193,14 +193,14 @@ class _StepReader:
         return {GLOBAL: tuple(firsts), TRAINABLE: tuple(trainable)}
 
     def _step_ops(self) -> StepOps:
-        taken: defaultdict[str, list[str]] = defaultdict(list)
+        by_variable: defaultdict[str, list[str]] = defaultdict(list)
         objectives: list[str] = []
         gradients: dict[str, Sequence[str]] = {}
         backward: set[str] = set()
         for graph, notes in self._recorded:
             for source, gradient in notes.by_source:
                 if name := self._name_of(source):
-                    taken[name] += self._ops(graph, [gradient])
+                    by_variable[name] += self._ops(graph, [gradient])
             for tensor in notes.objectives:
                 objectives += self._tensors(graph, tensor)
             for tensor, ops in notes.gradients.items():
@@ -215,7 +215,7 @@ class _StepReader:
             inputs=self._flat.inputs,
             objectives=tuple(objectives),
             gradients=gradients,
-            taken=taken,
+            gradients_by_variable=by_variable,
             backward=frozenset(backward),
             traced=True,
         )

@@ -61,12 +61,12 @@ class NoIdleDevice(Rule):
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
         allowed = [Device.parse(name) for name in self.allow]
-        gpus = placement.machine.gpus if placement.machine else ()
-        required = [gpu for gpu in gpus if not any(map(gpu.matches, allowed))]
+        existing = placement.machine.gpus if placement.machine else ()
+        required = [gpu for gpu in existing if not any(map(gpu.matches, allowed))]
         if not required:
             return self.not_checked(
                 "all GPUs of the machine are listed in no-idle-device.allow"
-                if gpus
+                if existing
                 else "the machine has no GPU"
             )
         work = Counter[Device | None]()

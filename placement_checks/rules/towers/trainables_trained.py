@@ -113,7 +113,7 @@ def untrained(placement: Placement) -> Iterator[tuple[str, int | None]]:
 
 def without_gradient_use(placement: Placement) -> Iterator[str]:
     """Yield the trainable variables without an update, if their gradients are taken but unused."""
-    flow, gradients = analyze(placement).flow, placement.step.taken
+    flow, gradients = analyze(placement).flow, placement.step.gradients_by_variable
     for variable in _trainables_without_update(placement):
         ends = [flow.number[op] for op in gradients.get(variable.name, ()) if op in flow.number]
         if ends and not any(flow.consumers[op] for op in ends):

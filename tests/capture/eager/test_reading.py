@@ -159,7 +159,7 @@ def test_towers_by_hand() -> None:
 
     assert devices(built, ["w"]) == ["/device:CPU:0"]
     assert built.requested.step.losses == ("Identity:0",)
-    assert len(built.requested.step.taken["w"]) == 2
+    assert len(built.requested.step.gradients_by_variable["w"]) == 2
     assert built.requested.strategy is None
     assert report.count("broken") == 0
     assert report.count("kept") >= 10

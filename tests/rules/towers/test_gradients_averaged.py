@@ -37,7 +37,7 @@ def towers(
         gpus=range(count),
         variables=variables,
         values={"share": share, **(values or {})},
-        step={"gradients": losses, "taken": taken},
+        step={"gradients": losses, "gradients_by_variable": taken},
         lines=_LINES,
         **more,
     )
@@ -527,7 +527,8 @@ def test_the_gradient_of_the_value_of_a_variable_is_its_own() -> None:
     many = towers(2, 0.5)
     taken = {f"tower_{i}/w/read": [gradient(i)] for i in (0, 1)}
 
-    assert judge(many.with_fields(step=many.step._replace(taken=taken))).state == "kept"
+    step = many.step._replace(gradients_by_variable=taken)
+    assert judge(many.with_fields(step=step)).state == "kept"
 
 
 def test_one_op_may_yield_the_gradients_of_several_mirrored_variables() -> None:
@@ -545,7 +546,7 @@ def test_one_op_may_yield_the_gradients_of_several_mirrored_variables() -> None:
             values={"share": share},
             step={
                 "gradients": {f"tower_{i}/loss:0": [both[i]] for i in range(count)},
-                "taken": taken,
+                "gradients_by_variable": taken,
             },
         )
 

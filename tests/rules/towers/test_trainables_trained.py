@@ -177,7 +177,7 @@ def unused(*names: str, **parameters: Any) -> Verdict:
         *gone,
         variables=variables,
         collections=collections,
-        step={"taken": gradients},
+        step={"gradients_by_variable": gradients},
     )
     return TrainablesTrained(**parameters).judge(graph)
 

@@ -178,7 +178,9 @@ def test_the_gradient_of_rows_has_a_shape_of_its_own(kind: str, lost: bool) -> N
 def with_gradients(*ops: Op, **more: Any) -> Placement:
     """A program that takes the gradients of both variables and applies only the gradient of a."""
     names = {name: [gradient(0, name)] for name in "ab"}
-    return program(*ops, gpus=(0,), variables=["a", "b"], step={"taken": names}, **more)
+    return program(
+        *ops, gpus=(0,), variables=["a", "b"], step={"gradients_by_variable": names}, **more
+    )
 
 
 ONLY_A = [TRAIN, *(host(f"{name}/b", "NoOp") for name in ("sum", "mean", "update"))]
