@@ -26,6 +26,7 @@ from placement_checks.core.missing import Missing
 from placement_checks.core.program import CapturedProgram, Program, WatchedCode
 from placement_checks.core.ranks import Rank
 from placement_checks.horovod.activate import RankWatch, stand_in_for_horovod
+from placement_checks.tf.keras import comes_with_keras_2
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 
@@ -80,7 +81,7 @@ def captured_rank(
             patch.syspath_prepend(str(FIXTURES / kind / "workers"))
         for name, value in rank.environment.items():
             patch.setenv(name, value)
-        tf.keras.backend.clear_session()  # each rank names its layers alike
+        _forget_layer_names()
         with stand_in_for_horovod() as watch:
             try:
                 train = getattr(importlib.import_module(module), function)
@@ -90,6 +91,14 @@ def captured_rank(
                 for name in set(sys.modules) - before:
                     if str(getattr(sys.modules[name], "__file__", "")).startswith(str(FIXTURES)):
                         del sys.modules[name]
+
+
+def _forget_layer_names() -> None:
+    """Let each rank name its layers alike."""
+    if comes_with_keras_2():
+        tf.keras.backend.clear_session()
+    else:
+        tf.keras.utils.clear_session(free_memory=False)  # a collection takes a CPU second
 
 
 def _graph_step(program: Program, rank: Rank, watch: RankWatch) -> CapturedProgram:
