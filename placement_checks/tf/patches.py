@@ -202,6 +202,11 @@ class Patch(Enum):
     NEW_RECORD_FILE = "tensorflow:io.TFRecordWriter", "__init__", _HELD
     CACHE_FILE = "tensorflow:data.Dataset", "cache", _HELD
     NEW_EVENT_FILE = f"{_TF}.client._pywrap_events_writer", "EventsWriter", _HELD
+    EXISTS = "posixpath", "exists", _HELD
+    IS_FILE = "posixpath", "isfile", _HELD
+    PATH_EXISTS = "pathlib:Path", "exists", _HELD
+    PATH_IS_FILE = "pathlib:Path", "is_file", _HELD
+    C_EXISTS = _C_FILES, "FileExists", _HELD
     SAVE_CHECKPOINT = f"{_V1}.train.Saver", "save", "save no checkpoints"
 
     # Source code and TensorFlow 1

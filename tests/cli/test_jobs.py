@@ -72,6 +72,16 @@ BEFORE = {
         "rows = tf.data.Dataset.range(3).cache('rows')\n"
         "print(list(rows.as_numpy_iterator()), flush=True)"
     ),
+    "restores its model": (
+        "if os.path.exists('saved'):\n"
+        "    assert open('saved').read() == str(gpus), 'it is for another number'\n"
+        "open('saved', 'w').write(str(gpus))"
+    ),
+    "restores its model with gfile": (
+        "if tf.io.gfile.exists('saved'):\n"
+        "    assert open('saved').read() == str(gpus), 'it is for another number'\n"
+        "open('saved', 'w').write(str(gpus))"
+    ),
     "fails for one GPU": "assert gpus > 1, 'it needs two'",
     "fails": "raise SystemExit('no data')",
 }

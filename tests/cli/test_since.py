@@ -12,6 +12,7 @@ from support.commands import Run
 from support.documents import ROOT, blocks
 from support.repositories import commit, git, state, write
 from support.schemas import valid
+from support.tower_programs import MEAN, towers, whole
 
 from placement_checks.core.revisions import ProgramChange, Since
 from placement_checks.report.commands.since import render_json
@@ -21,47 +22,10 @@ from placement_checks.verification.since import compare_since
 pytestmark = pytest.mark.one_version
 
 DOCS, FIXTURES = ROOT / "docs", ROOT / "fixtures"
-TOWERS = """
-import tensorflow as tf
-
-tf1 = tf.compat.v1
-
-
-def build(num_gpus=2):
-    losses = []
-    with tf.device("/cpu:0"):
-        weights = tf1.get_variable("{scope}/weights", [4, 1], use_resource=True)
-    for i in range(num_gpus):
-        with tf.device(f"/gpu:{on}"), tf.name_scope(f"tower_{{i}}"):
-            x = tf1.placeholder(tf.float32, [None, 4])
-            losses.append(tf.reduce_mean(tf.square(tf.nn.relu(tf.matmul(x, weights)))))
-    with tf.device("/cpu:0"):
-        optimizer = tf1.train.GradientDescentOptimizer(0.1)
-        loss = {loss}
-        train_op = optimizer.minimize(loss, colocate_gradients_with_ops=True)
-    return {{"train_op": train_op, "loss": losses}}
-"""
-MEAN = "tf.add_n(losses) / num_gpus"
-OLD = TOWERS.format(scope="fc", on="{i}", loss=MEAN)
-RENAMED = TOWERS.format(scope="net/dense", on="{i}", loss=MEAN)
-MOVED = TOWERS.format(scope="net/dense", on="0", loss=MEAN)
-SUM = TOWERS.format(scope="net/dense", on="{i}", loss="tf.add_n(losses)")
-# A whole program, whose towers and model are modules of the repository.
-WHOLE = """
-import sys
-
-import tensorflow as tf
-
-from {module} import build
-
-tf.compat.v1.disable_eager_execution()
-step = build(int(sys.argv[1]))
-with tf.compat.v1.Session() as session:
-    session.run(tf.compat.v1.global_variables_initializer())
-    xs = [op.outputs[0] for op in session.graph.get_operations() if op.type == "Placeholder"]
-    session.run(step["train_op"], {{x: [[1, 2, 3, 4]] for x in xs}})
-"""
-# A program whose model is a module in another directory of the repository.
+OLD = towers()
+RENAMED = towers(scope="net/dense")
+MOVED = towers(scope="net/dense", tower_on="0")
+SUM = towers(scope="net/dense", loss="tf.add_n(losses)")
 ELSEWHERE = """
 import sys
 from pathlib import Path
@@ -112,8 +76,8 @@ def since(tmp_path_factory: pytest.TempPathFactory) -> Since:
             "sum.py": OLD,
             "towers.py": OLD,
             "model/towers.py": OLD,
-            "whole.py": WHOLE.format(module="towers"),
-            "last.py": WHOLE.format(module="model.towers"),
+            "whole.py": whole("from towers import build"),
+            "last.py": whole("from model.towers import build"),
         },
     )
     write(
@@ -125,7 +89,7 @@ def since(tmp_path_factory: pytest.TempPathFactory) -> Since:
             "dealt.py": refactored("cluster_in_loops.py", "dealt on"),
             "sum.py": SUM,
             "package/towers.py": RENAMED,
-            "whole.py": WHOLE.format(module="package.towers"),
+            "whole.py": whole("from package.towers import build"),
             "model/towers.py": OLD.replace(MEAN, "losses[-1]"),
         },
     )
@@ -223,7 +187,7 @@ def test_a_moved_tower_in_text(run: Run, home: Path) -> None:
         "moved:\n"
         "  tower 1: /gpu:1 -> /gpu:0  ("
     )
-    assert "\nnewly broken: no-idle-device (kept at HEAD)\n  train.py:12: /device:GPU:1" in ran.out
+    assert "\nnewly broken: no-idle-device (kept at HEAD)\n  train.py:14: /device:GPU:1" in ran.out
 
 
 def test_a_fix_is_named_and_fails_nothing_else(run: Run, home: Path) -> None:
@@ -316,13 +280,13 @@ def test_an_invalid_configuration_of_the_revision(run: Run, home: Path) -> None:
 
 def test_the_arguments_of_a_program_may_have_changed_too(run: Run, home: Path) -> None:
     entry = "[[tool.placement_checks.programs]]\ntarget = 'whole.py'\nargs = ['{}']\n"
-    whole = WHOLE.format(module="train")
-    commit(home, {"pyproject.toml": entry.format("{gpus}"), "whole.py": whole})
+    program = whole("from train import build")
+    commit(home, {"pyproject.toml": entry.format("{gpus}"), "whole.py": program})
     write(
         home,
         {
             "pyproject.toml": entry.format("--gpus={gpus}"),
-            "whole.py": whole.replace("sys.argv[1]", "sys.argv[1].removeprefix('--gpus=')"),
+            "whole.py": program.replace("sys.argv[1]", "sys.argv[1].removeprefix('--gpus=')"),
         },
     )
 
@@ -343,7 +307,7 @@ NORMALIZED = NUMBERS.replace("tf.matmul(x", "tf.matmul((x - tf.reduce_mean(x)) *
 
 def test_numbers_of_both_revisions(run: Run, home: Path) -> None:
     unchanged = {"rate.py": NUMBERS, "normalized.py": NORMALIZED, "renamed.py": NUMBERS}
-    commit(home, {**unchanged, "whole.py": WHOLE.format(module="train")})
+    commit(home, {**unchanged, "whole.py": whole("from train import build")})
     write(
         home,
         {

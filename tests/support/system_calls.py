@@ -40,7 +40,7 @@ def refuse(*calls: Call) -> None:
         OSError: this system allows no such filter.
     """
     if platform.machine() != "x86_64":
-        raise OSError(errno.ENOTSUP, "the numbers of system calls are those of x86-64")
+        raise OSError(errno.ENOTSUP, "the numbers of system calls are for x86-64")
     program: list[tuple[int, int, int, int]] = []
     for call in calls:
         tests = [(_NUMBER, call.number)]

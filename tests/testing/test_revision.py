@@ -6,41 +6,11 @@ import pytest
 import tensorflow as tf  # once, for all runs in this process
 from support.forked import run_pytest_forked
 from support.repositories import commit, write
+from support.tower_programs import towers, whole
 
 assert tf
 pytestmark = pytest.mark.one_version
 
-TRAIN = """
-import sys
-
-import tensorflow as tf
-
-tf1 = tf.compat.v1
-
-
-def build(num_gpus=2):
-    losses = []
-    with tf.device("/cpu:0"):
-        weights = tf1.get_variable("{scope}/weights", [4, 1], use_resource=True)
-    for i in range(num_gpus):
-        with tf.device(f"/gpu:{on}"), tf.name_scope(f"tower_{{i}}"):
-            x = tf1.placeholder(tf.float32, [None, 4])
-            losses.append(tf.reduce_mean(tf.square(tf.nn.relu(tf.matmul(x, weights)))))
-    with tf.device("/cpu:0"):
-        optimizer = tf1.train.GradientDescentOptimizer(0.1)
-        loss = tf.add_n(losses) / num_gpus
-        train_op = optimizer.minimize(loss, colocate_gradients_with_ops=True)
-    return {{"train_op": train_op, "loss": losses}}
-
-
-if __name__ == "__main__":
-    tf1.disable_eager_execution()
-    step = build(int(sys.argv[1]))
-    with tf1.Session() as session:
-        session.run(tf1.global_variables_initializer())
-        xs = [op.outputs[0] for op in session.graph.get_operations() if op.type == "Placeholder"]
-        session.run(step["train_op"], {{x: [[1, 2, 3, 4]] for x in xs}})
-"""
 TESTS = """
 import placement_checks
 from train import build
@@ -61,9 +31,9 @@ def test_a_whole_program(place):
 def test_a_closure(place):
     place(lambda num_gpus: build(num_gpus))
 """
-OLD = TRAIN.format(scope="fc", on="{i}")
-RENAMED = TRAIN.format(scope="dense", on="{i}")
-MOVED = TRAIN.format(scope="dense", on="0")
+OLD = whole(towers())
+RENAMED = whole(towers(scope="dense"))
+MOVED = whole(towers(scope="dense", tower_on="0"))
 SECTION = "*= placement since HEAD =*"
 
 

@@ -5,11 +5,12 @@ which deletes a directory, numbers its runs or opens a port. So an early capture
 that another process can see: before its first change it waits for its turn. Only its own temporary
 directory, and the caches of compiled modules, are excepted.
 
-An early capture that reads a file which is younger than itself gives up: another capture may not
-have finished writing it.
+An early capture gives up if it reads a file younger than itself, because another capture may not
+have finished writing it. It also gives up if it looked for a file that another capture has created
+before its turn.
 
 Changes are seen by an audit hook of Python and by the patches of `file_guard`. Changes by C
-libraries are not seen.
+libraries are not seen, and neither are lists of directories.
 """
 
 from __future__ import annotations
@@ -51,6 +52,10 @@ _FUNCTIONS = {
     **dict.fromkeys((Patch.REMOVE, Patch.UNLINK, Patch.RMDIR, Patch.RMTREE), 1),
     **dict.fromkeys((Patch.C_DELETE, Patch.C_DELETE_TREE, Patch.C_WRITE, Patch.NEW_EVENT_FILE), 1),
 }
+_LOOKUPS = (
+    *(Patch.EXISTS, Patch.IS_FILE, Patch.PATH_EXISTS, Patch.PATH_IS_FILE),
+    Patch.C_EXISTS,
+)
 # Effects outside of the file system: ports, locks and other programs.
 _EFFECTS = frozenset(
     {
@@ -78,6 +83,7 @@ class HeldEffects:
         self._held_since: float | None = None
         self._seconds = 0.0
         self._is_turn = False
+        self._absent: set[str] = set()  # files that the program looked for and did not find
 
     @property
     def seconds(self) -> float:
@@ -92,6 +98,8 @@ class HeldEffects:
                 if self._held_since is not None:
                     self._seconds, self._held_since = self.seconds, None
                 self._is_turn = True
+                if any(map(_is_file, list(self._absent))):
+                    self._give_up()
                 return
             if self._held_since is None:
                 self._held_since = time.monotonic()
@@ -133,6 +141,7 @@ class HeldEffects:
         waiting |= dict.fromkeys(
             (Patch.NEW_RECORD_FILE, Patch.CACHE_FILE), self._waiting_in_method
         )
+        waiting |= dict.fromkeys(_LOOKUPS, self._noting_absence)
         with all_patched(waiting):
             yield
 
@@ -172,15 +181,42 @@ class HeldEffects:
 
         return functools.partial(wait_and_create)
 
+    def _noting_absence(self, original: Callable[..., Any]) -> Any:
+        """A patch of a function that returns False or raises an error if a file is missing."""
+
+        @functools.wraps(original)
+        def look(path: Any, *args: Any, **kwargs: Any) -> Any:
+            found = False
+            try:
+                found = original(path, *args, **kwargs)
+                return found
+            finally:
+                if found is False:
+                    self._note_absence(path)
+
+        return look
+
+    def _note_absence(self, path: Any) -> None:
+        if not self._is_turn and not self._is_private(path):
+            with contextlib.suppress(OSError, TypeError, ValueError):
+                self._absent.add(str(Path(os.fsdecode(path)).absolute()))
+
     def _before_reading(self, path: Any) -> None:
         if self._is_private(path):
             return
         try:
             status = Path(os.fsdecode(path)).stat()
+        except FileNotFoundError:
+            self._note_absence(path)
+            return
         except (OSError, TypeError, ValueError):
             return
         if stat.S_ISREG(status.st_mode) and status.st_mtime_ns > self._began:
-            os.kill(self._process, signal.SIGKILL)
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """End this process; its program is captured again when the answer is needed."""
+        os.kill(self._process, signal.SIGKILL)
 
     def _is_private(self, path: Any) -> bool:
         """Whether no other process reads or writes a path; a descriptor is open already."""
@@ -199,6 +235,14 @@ def _is_harmless(arguments: tuple[Any, ...]) -> bool:
     try:
         return Path(os.fsdecode(executable)).name in _HARMLESS
     except (TypeError, ValueError):
+        return False
+
+
+def _is_file(path: str) -> bool:
+    """Whether a path is a regular file; `Path.is_file` may be patched."""
+    try:
+        return stat.S_ISREG(Path(path).stat().st_mode)
+    except (OSError, ValueError):
         return False
 
 

@@ -15,7 +15,7 @@ from placement_checks.tf1.lazy_modules import UsedNames
 from placement_checks.util.text import join_and, listed, plural
 
 _MOST_FILES = 1000  # in a path of the arguments; a larger directory is not examined
-_CLOCK = 0.1  # seconds, by which the time of a new file may be too early
+_CLOCK = 0.1  # seconds; the recorded time of a new file may be this much too early
 
 
 def session_notes(watch: SessionWatch) -> Sequence[str]:

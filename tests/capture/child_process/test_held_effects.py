@@ -6,13 +6,16 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tensorflow as tf
 
+from placement_checks.capture.child_process import held_effects
 from placement_checks.capture.child_process.held_effects import HeldEffects
+from placement_checks.tf.patching import all_patched
 
 
 @pytest.fixture
@@ -99,6 +102,66 @@ def test_a_file_that_may_be_incomplete_is_not_read(
     effects.audit("open", (str(file), "r", os.O_RDONLY))
 
     assert killed == ([(os.getpid(), signal.SIGKILL)] if age < 0 else [])
+
+
+LOOKUPS: dict[str, Callable[[str], object]] = {
+    "os.path.exists": lambda path: os.path.exists(path),  # noqa: PTH110
+    "os.path.isfile": lambda path: os.path.isfile(path),  # noqa: PTH113
+    "Path.exists": lambda path: Path(path).exists(),
+    "Path.is_file": lambda path: Path(path).is_file(),
+    "gfile.exists": lambda path: tf.io.gfile.exists(path),
+}
+
+
+@pytest.fixture
+def looking(effects: HeldEffects) -> Iterator[HeldEffects]:
+    """The effects, which note files that are missing. No hook is added: it would stay."""
+    with all_patched(dict.fromkeys(held_effects._LOOKUPS, effects._noting_absence)):
+        yield effects
+
+
+@pytest.fixture
+def killed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    killed: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "kill", lambda *args: killed.append(args))
+    return killed
+
+
+@pytest.mark.parametrize("name", [*LOOKUPS, "open"])
+def test_a_file_that_another_capture_created_before_the_turn(
+    looking: HeldEffects, marker: Path, tmp_path: Path, killed: list[tuple[int, int]], name: str
+) -> None:
+    path = tmp_path / "saved"
+    if name == "open":
+        looking.audit("open", (str(path), "r", os.O_RDONLY))
+    else:
+        assert not LOOKUPS[name](str(path))
+
+    path.touch()
+    marker.unlink()
+    looking.wait()
+
+    assert killed == [(os.getpid(), signal.SIGKILL)]
+
+
+def test_files_that_the_program_need_not_miss(
+    looking: HeldEffects, marker: Path, tmp_path: Path, killed: list[tuple[int, int]]
+) -> None:
+    before, own, folder, later = (tmp_path / name for name in ("a", "own/b", "c", "d"))
+    before.touch()
+    for look in LOOKUPS.values():
+        assert look(str(before))
+        assert not any(look(str(path)) for path in (own, folder, tmp_path / "never"))
+
+    own.touch()
+    folder.mkdir()
+    marker.unlink()
+    looking.wait()
+    assert not later.exists()
+    later.touch()
+    looking.wait()
+
+    assert not killed
 
 
 def test_at_its_turn_nothing_waits(effects: HeldEffects, marker: Path, tmp_path: Path) -> None:
