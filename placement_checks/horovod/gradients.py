@@ -22,8 +22,8 @@ from placement_checks.horovod.collectives import (
     normalized,
     process,
     reduced_gradient,
+    unsupported,
 )
-from placement_checks.horovod.unsupported import unsupported
 
 _Optimizer: Any = tf.compat.v1.train.Optimizer
 
