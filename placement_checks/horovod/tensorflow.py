@@ -168,6 +168,8 @@ def DistributedOptimizer(  # noqa: N802
     Raises:
         ValueError: the arguments exclude each other.
     """
+    if op == Adasum and not isinstance(optimizer, _tf1.train.Optimizer):
+        raise ValueError("op == Adasum is not supported yet with Keras")
     check_supported(process_set)
     settings = Settings(
         compression,
@@ -185,11 +187,7 @@ def DistributedOptimizer(  # noqa: N802
     del average_aggregated_gradients  # of the gradients of several backward passes
     process().initialized_rank()
     if isinstance(optimizer, _tf1.train.Optimizer):
-        if op == Adasum:
-            raise unsupported("DistributedOptimizer with op=hvd.Adasum")
         return gradients.DistributedOptimizer1(optimizer, name, use_locking, settings)
-    if op == Adasum:
-        raise ValueError("op == Adasum is not supported yet with Keras")
     return gradients.distributed_keras_optimizer(optimizer, name, settings)
 
 
