@@ -84,7 +84,7 @@ def mnist_in_data(folder: Path) -> None:
 def digits_of_keras(folder: Path) -> None:
     """MNIST in the cache of Keras, under the names that Horovod's examples give each rank."""
     rng = np.random.default_rng(0)
-    arrays = {
+    arrays: dict[str, Any] = {
         f"{kind}_{part}": rng.integers(highest, size=(rows, *shape), dtype=np.uint8)
         for part, rows in (("train", 6000), ("test", 1000))
         for kind, highest, shape in (("x", 256, (28, 28)), ("y", 10, ()))
