@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -35,6 +35,8 @@ class Strategy:
         outside: the names of variables that were created outside of the strategy's scope.
         in_sync: the number of replicas in all processes; 0 for ``len(replicas)``.
         ranks: the records of the ranks of a Horovod program, which have one replica each.
+        fed_scalars: the placeholders that the ranks of a Horovod program fed with scalars, such as
+            a learning rate, each with its name in the rank and the value.
         made_in_step: the names of variables that the first call of the step creates, with initial
             values that TensorFlow cannot compute before the step.
     """
@@ -46,6 +48,7 @@ class Strategy:
     in_sync: int = 0
     made_in_step: Sequence[str] = field(default=(), repr=False)
     ranks: Sequence[RankRecord] = field(default=(), repr=False)
+    fed_scalars: Mapping[str, Hashable] = field(default_factory=dict, repr=False)
 
     def device_of(self, variable: str) -> Device | None:
         """The device for a replica's copy of a variable; None for a shared variable."""

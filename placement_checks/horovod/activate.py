@@ -8,6 +8,7 @@ import importlib.machinery
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -24,17 +25,21 @@ _tf1 = tf.compat.v1
 _PACKAGE = "horovod"
 _MPI = "mpi4py"  # without mpirun, each process would be the only one
 _ROOM = "placement_checks.horovod"
+# The modules of Horovod, and the modules of the stand-in that have their names.
 _MODULES = {
-    "horovod.tensorflow": "tensorflow",
-    "horovod.tensorflow.keras": "keras",
-    "horovod.tensorflow.keras.callbacks": "callbacks",
-    "horovod.tensorflow.keras.elastic": "elastic",
-    "horovod.tensorflow.elastic": "elastic",
-    "horovod.tensorflow.compression": "gradients",
-    "horovod.keras": "keras",
-    "horovod.keras.callbacks": "callbacks",
-    "horovod.keras.elastic": "elastic",
+    "horovod.tensorflow": ("ranks", "mpi_ops", "broadcasts", "tensorflow"),
+    "horovod.tensorflow.compression": ("gradients",),
+    "horovod.tensorflow.elastic": ("elastic",),
+    "horovod.tensorflow.mpi_ops": ("ranks", "mpi_ops"),
+    "horovod.tensorflow.keras": ("ranks", "keras"),
+    "horovod.tensorflow.keras.callbacks": ("callbacks",),
+    "horovod.tensorflow.keras.elastic": ("elastic",),
+    "horovod.keras": ("ranks", "keras"),
+    "horovod.keras.callbacks": ("callbacks",),
+    "horovod.keras.elastic": ("elastic",),
 }
+# The modules that are attributes of their package only after an import of their own.
+_IMPORTED_ALONE = ("horovod.tensorflow", "horovod.tensorflow.keras", "horovod.keras")
 _OTHERS = {
     "horovod.torch": "it is Horovod for PyTorch, and this command checks TensorFlow",
     "horovod.mxnet": "it is Horovod for MXNet, and this command checks TensorFlow",
@@ -197,11 +202,26 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if spec.name == _PACKAGE:
             module.__dict__["__version__"] = VERSION
             return module
-        source = importlib.import_module(f"{_ROOM}.{_MODULES[spec.name]}")
-        for name, value in vars(source).items():
-            if not (name.startswith("__") and name.endswith("__")) or name == "__getattr__":
-                module.__dict__[name] = value
+        for source in _MODULES[spec.name]:
+            names = vars(importlib.import_module(f"{_ROOM}.{source}")).items()
+            own = {name: value for name, value in names if not name.startswith("__")}
+            module.__dict__.update(own)
+        module.__dict__["__getattr__"] = partial(_missing_attribute, spec.name)
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Do nothing: `create_module` has filled the module."""
+        """Import the submodules that Horovod's module imports itself."""
+        for name in _MODULES:
+            if name.rpartition(".")[0] == module.__name__ and name not in _IMPORTED_ALONE:
+                importlib.import_module(name)
+
+
+def _missing_attribute(module: str, name: str) -> None:
+    """Raise an error for a name that a module of the stand-in lacks.
+
+    Python looks up names with underscores itself, and programs use ``hasattr``.
+    """
+    message = f"module '{module}' has no attribute '{name}'"
+    if not name.startswith("_"):
+        message += " in the stand-in of --horovod: docs/horovod.md lists its names"
+    raise AttributeError(message)

@@ -1,69 +1,21 @@
-"""Broadcasts of tensors and variables, and functions that other collectives share."""
+"""Broadcasts of variables: the value on one rank becomes the value on all ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from types import SimpleNamespace
 from typing import Any
 
 import tensorflow as tf
 
-from placement_checks.horovod import collectives
-from placement_checks.horovod.collectives import process
-from placement_checks.horovod.unsupported import unsupported
+from placement_checks.horovod.collectives import note_broadcast, process
+from placement_checks.horovod.mpi_ops import broadcast, check_supported
+from placement_checks.horovod.ranks import global_process_set, size
 
 _tf1 = tf.compat.v1
 _Hook: Any = tf.compat.v1.train.SessionRunHook
 
 
-def rank() -> int:
-    """The number of this process among all."""
-    return process().place().number
-
-
-def size() -> int:
-    """The number of processes."""
-    return process().place().size
-
-
-global_process_set = SimpleNamespace(
-    process_set_id=0,
-    size=lambda: size(),
-    rank=lambda: rank(),
-    included=lambda: True,
-)
-
-
-def check_process_set(process_set: Any) -> None:
-    """Raise an `InputError` for any process set but the global one."""
-    if process_set is not global_process_set:
-        raise unsupported("a process set")
-
-
-def name_of(kind: str, tensor: Any) -> str | None:
-    """The default name of a collective: a variable has a name of its own."""
-    if tf.executing_eagerly() or not hasattr(tensor, "name"):
-        return None
-    return f"{kind}_{collectives.normalized(tensor.name)}"
-
-
 # The parameters below have Horovod's names, because programs may pass them by name.
-
-
-def broadcast(
-    tensor: Any,
-    root_rank: int,
-    name: str | None = None,
-    ignore_name_scope: bool = False,
-    process_set: Any = global_process_set,
-) -> Any:
-    """Return the value that a tensor or variable has on the rank ``root_rank``."""
-    check_process_set(process_set)
-    if ignore_name_scope:
-        raise unsupported("the argument ignore_name_scope")
-    return collectives.broadcast_tensor(
-        tensor, root_rank, name or name_of("HorovodBroadcast", tensor)
-    )
 
 
 def broadcast_variables(
@@ -78,7 +30,7 @@ def broadcast_variables(
         In a graph of TensorFlow 1, the op that assigns the values.
     """
     del inplace  # no difference for the values
-    check_process_set(process_set)
+    check_supported(process_set)
     variables = list(variables)
     graph = _tf1.get_default_graph()
     if not tf.executing_eagerly() and not hasattr(graph, "outer_graph"):
@@ -86,7 +38,7 @@ def broadcast_variables(
     # In a traced function, a broadcast is not part of the step: programs broadcast once.
     if not 0 <= root_rank < process().initialized_rank().size:
         raise ValueError(f"root_rank {root_rank} does not exist: the number of ranks is {size()}")
-    collectives.note_broadcast(variables)
+    note_broadcast(variables)
     return None
 
 

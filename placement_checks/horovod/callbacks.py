@@ -10,26 +10,11 @@ import tensorflow as tf
 from placement_checks.horovod import elastic
 from placement_checks.horovod.broadcasts import broadcast_global_variables, broadcast_variables
 from placement_checks.horovod.collectives import process
-from placement_checks.horovod.unsupported import missing_attribute
 
-__all__ = [
-    "BestModelCheckpoint",
-    "BroadcastGlobalVariablesCallback",
-    "CommitStateCallback",
-    "LearningRateScheduleCallback",
-    "LearningRateWarmupCallback",
-    "MetricAverageCallback",
-    "UpdateBatchStateCallback",
-    "UpdateEpochStateCallback",
-]
 _Callback: Any = tf.keras.callbacks.Callback
 CommitStateCallback = elastic.CommitStateCallback
 UpdateBatchStateCallback = elastic.UpdateBatchStateCallback
 UpdateEpochStateCallback = elastic.UpdateEpochStateCallback
-
-
-def __getattr__(name: str) -> Any:
-    raise missing_attribute("horovod.keras.callbacks", name)
 
 
 class BroadcastGlobalVariablesCallback(_Callback):  # type: ignore[misc]

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from placement_checks.core.errors import InputError
 from placement_checks.core.ranks import (
     ALLGATHER,
     ALLREDUCE,
@@ -26,13 +27,21 @@ from placement_checks.core.ranks import (
     SUM,
     Rank,
 )
-from placement_checks.horovod.unsupported import unsupported
 from placement_checks.tf.graphs import set_text_attribute
 
 _tf1 = tf.compat.v1
 # The dtypes of TensorFlow's collectives, which replace Horovod's when ranks are joined.
 _DTYPES = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
 _NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
+
+
+def unsupported(what: str) -> InputError:
+    """The error for a part of Horovod that the stand-in lacks, named like an argument."""
+    return InputError(
+        "horovod",
+        f"{what} is not supported by --horovod",
+        "remove it for the check; docs/horovod.md lists the supported names",
+    )
 
 
 @dataclass

@@ -13,22 +13,8 @@ import tensorflow as tf
 
 from placement_checks.horovod.broadcasts import broadcast_global_variables, broadcast_variables
 from placement_checks.horovod.collectives import process
-from placement_checks.horovod.unsupported import missing_attribute
 
-__all__ = [
-    "CommitStateCallback",
-    "KerasState",
-    "TensorFlowKerasState",
-    "TensorFlowState",
-    "UpdateBatchStateCallback",
-    "UpdateEpochStateCallback",
-    "run",
-]
 _Callback: Any = tf.keras.callbacks.Callback
-
-
-def __getattr__(name: str) -> Any:
-    raise missing_attribute("horovod.tensorflow.elastic", name)
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:

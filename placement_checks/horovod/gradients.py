@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from placement_checks.core.errors import InputError
 from placement_checks.horovod.collectives import (
+    Adasum,
     Average,
     ReduceOp,
     Sum,
@@ -22,8 +24,8 @@ from placement_checks.horovod.collectives import (
     normalized,
     process,
     reduced_gradient,
+    unsupported,
 )
-from placement_checks.horovod.unsupported import unsupported
 
 _Optimizer: Any = tf.compat.v1.train.Optimizer
 
@@ -74,7 +76,9 @@ class Settings(NamedTuple):
     scale_local_gradients: bool = True
 
     def check(self) -> None:
-        """Raise ``ValueError`` for values that Horovod refuses."""
+        """Raise ``ValueError`` for values that Horovod refuses, and `InputError` for Adasum."""
+        if self.op == Adasum:
+            raise unsupported("op=hvd.Adasum of gradients")
         if self.gradient_predivide_factor != 1.0 and self.op != Average:
             raise ValueError("gradient_predivide_factor not supported with op != Average")
         if self.groups is not None and not isinstance(self.groups, list) and self.groups <= 0:
@@ -290,9 +294,12 @@ def distributed_keras_optimizer(optimizer: Any, name: str | None, settings: Sett
         (each for each in ("_compute_gradients", "compute_gradients") if hasattr(base, each)), None
     )
     if method is None:
-        raise unsupported(
-            "DistributedOptimizer with an optimizer of Keras 3, whose gradients Horovod 0.28 does "
-            "not reduce (it reduces those of hvd.DistributedGradientTape),"
+        raise InputError(
+            "horovod",
+            "hvd.DistributedOptimizer does not support optimizers of Keras 3: Horovod 0.28 would "
+            "not average their gradients",
+            "use hvd.DistributedGradientTape in your own training loop, or install Keras 2: it "
+            "comes with TensorFlow 2.15",
         )
     local = LocalVariables()
 

@@ -6,126 +6,45 @@ from typing import Any
 
 import tensorflow as tf
 
-from placement_checks.horovod import callbacks, elastic
+from placement_checks.horovod import broadcasts, mpi_ops
 from placement_checks.horovod import tensorflow as hvd
-from placement_checks.horovod.collectives import Adasum, Average, ReduceOp, Sum
+from placement_checks.horovod.collectives import Average, ReduceOp, Sum
 from placement_checks.horovod.gradients import Compression
-from placement_checks.horovod.tensorflow import (
-    broadcast_object,
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    global_process_set,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    rocm_built,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
+
+broadcast_object = hvd.broadcast_object
+# The parameters of DistributedOptimizer in their order, which is another one in `tensorflow`.
+_PARAMETERS = (
+    "name",
+    "device_dense",
+    "device_sparse",
+    "compression",
+    "sparse_as_dense",
+    "gradient_predivide_factor",
+    "op",
+    "backward_passes_per_step",
+    "average_aggregated_gradients",
+    "num_groups",
+    "groups",
+    "process_set",
+    "scale_local_gradients",
 )
-from placement_checks.horovod.unsupported import missing_attribute
-
-__all__ = [
-    "Adasum",
-    "Average",
-    "Compression",
-    "DistributedOptimizer",
-    "Sum",
-    "allgather",
-    "allreduce",
-    "broadcast",
-    "broadcast_global_variables",
-    "broadcast_object",
-    "callbacks",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "elastic",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
-    "init",
-    "is_initialized",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
-]
 
 
-def __getattr__(name: str) -> Any:
-    raise missing_attribute("horovod.keras", name)
-
-
-# The parameters below have Horovod's names, because programs may pass them by name.
-
-
-def DistributedOptimizer(  # noqa: N802
-    optimizer: Any,
-    name: str | None = None,
-    device_dense: str = "",
-    device_sparse: str = "",
-    compression: Any = Compression.none,
-    sparse_as_dense: bool = False,
-    gradient_predivide_factor: float = 1.0,
-    op: ReduceOp = Average,
-    backward_passes_per_step: int = 1,
-    average_aggregated_gradients: bool = False,
-    num_groups: int = 0,
-    groups: Any = None,
-    process_set: Any = global_process_set,
-    scale_local_gradients: bool = True,
-) -> Any:
+def DistributedOptimizer(optimizer: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N802
     """Return a Keras optimizer like ``optimizer`` that reduces gradients over all ranks.
 
     Raises:
         ValueError: the arguments exclude each other.
     """
-    if op not in (Average, Sum):
+    options = {**dict(zip(_PARAMETERS, args, strict=False)), **kwargs}
+    if options.get("op", Average) not in (Average, Sum):
         raise ValueError("op currently only supports Average and Sum")
-    return hvd.DistributedOptimizer(
-        optimizer,
-        name,
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        op=op,
-        gradient_predivide_factor=gradient_predivide_factor,
-        backward_passes_per_step=backward_passes_per_step,
-        average_aggregated_gradients=average_aggregated_gradients,
-        num_groups=num_groups,
-        groups=groups,
-        process_set=process_set,
-        scale_local_gradients=scale_local_gradients,
-    )
+    return hvd.DistributedOptimizer(optimizer, **options)
 
 
 def broadcast_global_variables(root_rank: int) -> Any:
     """Assign the values on the rank ``root_rank`` to all global variables."""
-    return _evaluated(hvd.broadcast_global_variables(root_rank))
+    return _evaluated(broadcasts.broadcast_global_variables(root_rank))
 
 
 def allreduce(
@@ -151,12 +70,12 @@ def allreduce(
 
 def allgather(value: Any, name: str | None = None) -> Any:
     """Join a value of all ranks along its first dimension."""
-    return _evaluated(hvd.allgather(tf.constant(value, name=name)))
+    return _evaluated(mpi_ops.allgather(tf.constant(value, name=name)))
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
     """Return the value on the rank ``root_rank``."""
-    return _evaluated(hvd.broadcast(tf.constant(value, name=name), root_rank))
+    return _evaluated(mpi_ops.broadcast(tf.constant(value, name=name), root_rank))
 
 
 def _evaluated(result: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The module ``horovod.tensorflow`` of a program that is captured as a rank."""
+"""The optimizers, tapes and collectives of ``horovod.tensorflow`` of a captured rank."""
 
 from __future__ import annotations
 
@@ -8,166 +8,48 @@ from typing import Any
 
 import tensorflow as tf
 
-from placement_checks.horovod import collectives, elastic, gradients
-from placement_checks.horovod.batch_norm import SyncBatchNormalization
-from placement_checks.horovod.broadcasts import (
-    BroadcastGlobalVariablesHook,
-    broadcast,
-    broadcast_,
-    broadcast_global_variables,
-    broadcast_variables,
-    check_process_set,
-    global_process_set,
-    name_of,
-    rank,
-    size,
-)
+from placement_checks.horovod import gradients
 from placement_checks.horovod.collectives import (
     Adasum,
     Average,
-    Max,
-    Min,
-    Product,
     ReduceOp,
     Sum,
+    allreduce_tensor,
+    normalized,
     process,
+    reduce_op,
+    unsupported,
 )
 from placement_checks.horovod.gradients import Compression, Settings
-from placement_checks.horovod.unsupported import missing_attribute, unsupported
+from placement_checks.horovod.mpi_ops import check_supported, name_of
+from placement_checks.horovod.ranks import global_process_set, size
 
-__all__ = [
-    "Adasum",
-    "Average",
-    "BroadcastGlobalVariablesHook",
-    "Compression",
-    "DistributedGradientTape",
-    "DistributedOptimizer",
-    "Max",
-    "Min",
-    "PartialDistributedGradientTape",
-    "Product",
-    "Sum",
-    "SyncBatchNormalization",
-    "allgather",
-    "allgather_object",
-    "allreduce",
-    "broadcast",
-    "broadcast_",
-    "broadcast_global_variables",
-    "broadcast_object",
-    "broadcast_variables",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "elastic",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
-    "grouped_allgather",
-    "grouped_allreduce",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
-    "join",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
-]
 _tf1 = tf.compat.v1
+_IS_KERAS_3 = not hasattr(tf.keras.layers.BatchNormalization, "_calculate_mean_and_var")
 
 
-def __getattr__(name: str) -> Any:
-    raise missing_attribute("horovod.tensorflow", name)
+class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignore[misc]
+    """Batch normalization with the mean and variance over the rows of all ranks."""
 
+    def __init__(self, fused: bool | None = False, **kwargs: Any) -> None:
+        if fused in (True, None):
+            raise ValueError("SyncBatchNormalization does not support fused=True.")
+        if _IS_KERAS_3:
+            raise unsupported(
+                "SyncBatchNormalization with Keras 3, which Horovod 0.28 does not support,"
+            )
+        kwargs.setdefault("name", "sync_batch_normalization")
+        super().__init__(fused=fused, **kwargs)
 
-def init(comm: Any = None, process_sets: Any = None) -> None:
-    """Initialize the rank; the command line sets the number of ranks."""
-    if process_sets:
-        raise unsupported("a process set")
-    if comm is not None and not (isinstance(comm, Sequence) and not comm):
-        raise unsupported("init with a communicator of mpi4py")
-    process().initialized = True
-
-
-def shutdown() -> None:
-    """End."""
-    process().initialized = False
-
-
-def is_initialized() -> bool:
-    """Whether `init` was called."""
-    return process().initialized
-
-
-def local_rank() -> int:
-    """The number of this process on its host; all ranks are on one host."""
-    return rank()
-
-
-def local_size() -> int:
-    """The number of processes on this host."""
-    return size()
-
-
-def cross_rank() -> int:
-    """The number of this host."""
-    process().place()
-    return 0
-
-
-def cross_size() -> int:
-    """The number of hosts."""
-    process().place()
-    return 1
-
-
-def is_homogeneous() -> bool:
-    """Whether each host has the same number of processes."""
-    process().place()
-    return True
-
-
-def _no() -> bool:
-    """Whether Horovod was built with a library that the stand-in does not claim."""
-    return False
-
-
-def _yes() -> bool:
-    """Whether Horovod was built with Gloo or NCCL."""
-    return True
-
-
-mpi_built = mpi_enabled = ddl_built = ccl_built = rocm_built = mpi_threads_supported = _no
-gloo_built = gloo_enabled = cuda_built = _yes
-
-
-def nccl_built() -> int:
-    """The version of NCCL that Horovod was built with."""
-    return 21200
-
-
-def start_timeline(*_args: Any, **_options: Any) -> None:
-    """Do nothing: no timeline is written."""
-
-
-def stop_timeline() -> None:
-    """Do nothing: no timeline is written."""
-
-
-def join(*_args: Any, **_options: Any) -> int:
-    """Wait for the other ranks; returns the last one."""
-    return size() - 1
+    def _moments(self, inputs: Any, reduction_axes: Any, keep_dims: bool, **kwargs: Any) -> Any:
+        mean, variance = super()._moments(inputs, reduction_axes, keep_dims=keep_dims, **kwargs)
+        size = process().initialized_rank().size
+        if size == 1:
+            return mean, variance
+        of_rank = tf.stack([mean, variance + tf.math.square(mean)])
+        means = allreduce_tensor(of_rank, Sum, None) / size
+        group_mean, mean_of_squares = tf.unstack(means)
+        return group_mean, mean_of_squares - tf.math.square(group_mean)
 
 
 # The parameters below have Horovod's names, because programs may pass them by name.
@@ -187,12 +69,10 @@ def allreduce(
     ignore_name_scope: bool = False,
 ) -> Any:
     """Combine a tensor, variable or `tf.IndexedSlices` over all ranks."""
-    check_process_set(process_set)
-    if ignore_name_scope:
-        raise unsupported("the argument ignore_name_scope")
+    check_supported(process_set, ignore_name_scope)
     settings = Settings(
         compression,
-        op=collectives.reduce_op(op, average),
+        op=reduce_op(op, average),
         device_dense=device_dense,
         device_sparse=device_sparse,
     )
@@ -221,7 +101,7 @@ def grouped_allreduce(
     """Combine several tensors over all ranks."""
     if name is None and not tf.executing_eagerly() and len(tensors):
         ends = f"HorovodGroupedAllreduce_{tensors[0].name}_{tensors[-1].name}"
-        name = collectives.normalized(ends)
+        name = normalized(ends)
     return [
         allreduce(
             tensor,
@@ -240,32 +120,6 @@ def grouped_allreduce(
     ]
 
 
-def allgather(
-    tensor: Any,
-    name: str | None = None,
-    ignore_name_scope: bool = False,
-    process_set: Any = global_process_set,
-) -> Any:
-    """Join a tensor of all ranks along its first dimension."""
-    check_process_set(process_set)
-    if ignore_name_scope:
-        raise unsupported("the argument ignore_name_scope")
-    return collectives.allgather_tensor(tensor, name or name_of("HorovodAllgather", tensor))
-
-
-def grouped_allgather(
-    tensors: Sequence[Any],
-    name: str | None = None,
-    ignore_name_scope: bool = False,
-    process_set: Any = global_process_set,
-) -> list[Any]:
-    """Join each of several tensors of all ranks."""
-    return [
-        allgather(tensor, name and f"{name}_{number}", ignore_name_scope, process_set)
-        for number, tensor in enumerate(tensors)
-    ]
-
-
 def broadcast_object(
     obj: Any,
     root_rank: int = 0,
@@ -275,7 +129,7 @@ def broadcast_object(
 ) -> Any:
     """Return the object of the rank ``root_rank``; here it is the object of this rank."""
     del session, name
-    check_process_set(process_set)
+    check_supported(process_set)
     if not 0 <= root_rank < size():
         raise ValueError(f"root_rank {root_rank} does not exist: the number of ranks is {size()}")
     process().receives = True
@@ -287,7 +141,7 @@ def allgather_object(
 ) -> list[Any]:
     """Return the objects of all ranks; here they are the object of this rank."""
     del session, name
-    check_process_set(process_set)
+    check_supported(process_set)
     process().receives = True
     return [pickle.loads(pickle.dumps(obj)) for _ in range(size())]
 
@@ -314,7 +168,9 @@ def DistributedOptimizer(  # noqa: N802
     Raises:
         ValueError: the arguments exclude each other.
     """
-    check_process_set(process_set)
+    if op == Adasum and not isinstance(optimizer, _tf1.train.Optimizer):
+        raise ValueError("op == Adasum is not supported yet with Keras")
+    check_supported(process_set)
     settings = Settings(
         compression,
         sparse_as_dense,
@@ -331,11 +187,7 @@ def DistributedOptimizer(  # noqa: N802
     del average_aggregated_gradients  # of the gradients of several backward passes
     process().initialized_rank()
     if isinstance(optimizer, _tf1.train.Optimizer):
-        if op == Adasum:
-            raise unsupported("DistributedOptimizer with op=hvd.Adasum")
         return gradients.DistributedOptimizer1(optimizer, name, use_locking, settings)
-    if op == Adasum:
-        raise ValueError("op == Adasum is not supported yet with Keras")
     return gradients.distributed_keras_optimizer(optimizer, name, settings)
 
 
@@ -357,7 +209,7 @@ def DistributedGradientTape(  # noqa: N802
     Raises:
         ValueError: the arguments exclude each other.
     """
-    check_process_set(process_set)
+    check_supported(process_set)
     settings = Settings(
         compression,
         sparse_as_dense,
@@ -382,24 +234,3 @@ def PartialDistributedGradientTape(  # noqa: N802
         for variable in layer.trainable_weights:
             tape.register_local_source(variable)
     return tape
-
-
-def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
-    """The number of processes as a tensor."""
-    del process_set_id
-    return tf.constant(size(), tf.int32, name=name or "HorovodSize")
-
-
-def rank_op(name: str | None = None) -> Any:
-    """The number of this process as a tensor."""
-    return tf.constant(rank(), tf.int32, name=name or "HorovodRank")
-
-
-def local_rank_op(name: str | None = None) -> Any:
-    """The number of this process on its host as a tensor."""
-    return tf.constant(local_rank(), tf.int32, name=name or "HorovodLocalRank")
-
-
-def local_size_op(name: str | None = None) -> Any:
-    """The number of processes on this host as a tensor."""
-    return tf.constant(local_size(), tf.int32, name=name or "HorovodLocalSize")

@@ -87,9 +87,13 @@ def _joining_ops(placement: Placement, variable: str) -> list[OpId]:
 
 
 def _find_sum(placement: Placement, variable: str, _: Diagnosis) -> MistakeLocation:
-    """Return the ops that add up gradients; under a strategy, the losses to scale instead."""
+    """Return the ops that add up gradients; under a `tf.distribute` strategy, the losses.
+
+    Ranks of Horovod can also average their gradients instead.
+    """
     losses = [producer_of(name) for name in placement.step.objectives]
-    if placement.strategy is not None and any(map(placement.details.frames, losses)):
+    has_losses = any(map(placement.details.frames, losses))
+    if placement.strategy is not None and not placement.strategy.ranks and has_losses:
         return MistakeLocation([name for name in losses if name in placement.ops])
     return _location(placement, _joining_ops(placement, variable))
 

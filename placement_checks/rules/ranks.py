@@ -125,7 +125,7 @@ def different_starts(placement: Placement, strategy: Strategy) -> Iterator[Findi
                 "and no broadcast makes them equal",
                 devices=tuple(strategy.replicas[n] for n in other),
                 consequence="the ranks train different models, although they apply the same "
-                "gradients, and the first rank's is saved",
+                "gradients, and only the model of the first rank is saved",
                 fix="broadcast after initialization: hvd.BroadcastGlobalVariablesHook(0), "
                 "session.run(hvd.broadcast_global_variables(0)), or "
                 "hvd.broadcast_variables(variables, root_rank=0)",

@@ -102,6 +102,7 @@ class Patch(Enum):
     NEW_SESSION = _SESSION, "__init__", "record sessions"
     RUN = _SESSION, "_do_run", "record runs, and stop at the training step"
     MAKE_CALLABLE = _SESSION, "make_callable", "let callables call `run`"
+    MAKE_KERAS_CALLABLE = _SESSION, "_make_callable_from_options", "let callables call `run`"
     PARTIAL_RUN_SETUP = _SESSION, "partial_run_setup", "let partial runs call `run`"
     PARTIAL_RUN = _SESSION, "partial_run", "let partial runs call `run`"
 

@@ -80,6 +80,18 @@ def test_a_missing_name_is_named(hvd: Any) -> None:
     with pytest.raises(AttributeError, match="'alltoall' in the stand-in of --horovod"):
         _ = hvd.alltoall
     assert not hasattr(hvd, "reducescatter")
+    with pytest.raises(AttributeError, match=r"'horovod\.tensorflow\.mpi_ops' has no attribute"):
+        _ = hvd.mpi_ops.nosuchname
+
+
+def test_modules_that_horovod_does_not_import_are_no_attributes(hvd: Any) -> None:
+    assert hvd.elastic.run
+    assert hvd.mpi_ops.Sum is hvd.Sum
+    assert not hasattr(hvd, "keras")
+
+    importlib.import_module("horovod.tensorflow.keras")
+
+    assert hvd.keras.callbacks.MetricAverageCallback
 
 
 @pytest.mark.usefixtures("watch")
@@ -109,6 +121,7 @@ def test_values_of_eager_code_are_those_of_equal_ranks(hvd: Any) -> None:
     np.testing.assert_array_equal(hvd.broadcast(x, 3), x)
     assert hvd.allgather(x).shape == (4, 2)
     assert hvd.allgather_object({"a": 1}) == [{"a": 1}] * 4
+    np.testing.assert_array_equal(hvd.mpi_ops._allreduce(x), 4 * x)
     scaled = hvd.allreduce(x, prescale_factor=0.5, postscale_factor=4.0)
     np.testing.assert_array_equal(scaled, 2 * x)
 
@@ -132,6 +145,11 @@ def test_values_of_eager_code_are_those_of_equal_ranks(hvd: Any) -> None:
             ),
             InputError,
             "backward_passes_per_step > 1 is not supported",
+        ),
+        (
+            lambda hvd: hvd.DistributedGradientTape(tf.GradientTape(), op=hvd.Adasum),
+            InputError,
+            "op=hvd.Adasum of gradients is not supported",
         ),
         (lambda hvd: hvd.allreduce(1.0, process_set=object()), InputError, "a process set"),
     ],

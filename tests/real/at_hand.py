@@ -8,6 +8,8 @@ import pytest
 from real.programs import Program
 from real.sources import SOURCES, extract, repository, sources
 
+from placement_checks.tf.keras import comes_with_keras_2
+
 
 def extracted(program: Program, into: Path) -> Path:
     """The start directory of a program, with its files and data."""
@@ -19,4 +21,6 @@ def extracted(program: Program, into: Path) -> Path:
         pytest.skip(f"{folder} has no {program.repository} with its commit {program.commit:.7}")
     for package in ("tf_slim", *program.packages):
         pytest.importorskip(package)
+    if program.needs_keras_2 and not comes_with_keras_2():
+        pytest.skip("it needs Keras 2 as a part of TensorFlow")
     return extract(program, git, into)

@@ -81,6 +81,110 @@ def mnist_in_data(folder: Path) -> None:
     _mnist(folder / "data/mnist")
 
 
+def digits_of_keras(folder: Path) -> None:
+    """MNIST in the cache of Keras, under the names that Horovod's examples give each rank."""
+    rng = np.random.default_rng(0)
+    arrays: dict[str, Any] = {
+        f"{kind}_{part}": rng.integers(highest, size=(rows, *shape), dtype=np.uint8)
+        for part, rows in (("train", 6000), ("test", 1000))
+        for kind, highest, shape in (("x", 256, (28, 28)), ("y", 10, ()))
+    }
+    cache = _cache_of_keras(folder)
+    for name in ("mnist.npz", *(f"mnist-{rank}.npz" for rank in (0, 1))):
+        np.savez(cache / name, **arrays)
+    for rank in (0, 1):
+        (cache / f"MNIST-data-{rank}").write_bytes((cache / "mnist.npz").read_bytes())
+
+
+def cifar10_of_keras(folder: Path) -> None:
+    """CIFAR-10 in the cache of Keras: random pictures of one class."""
+    cache = _cache_of_keras(folder)
+    _empty(cache / "cifar-10-batches-py.tar.gz")
+    batches = cache / "cifar-10-batches-py"
+    batches.mkdir()
+    pictures = np.random.default_rng(0).integers(256, size=(10_000, 3 * 32 * 32), dtype=np.uint8)
+    batch = pickle.dumps({b"data": pictures, b"labels": [0] * 10_000})
+    for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
+        (batches / name).write_bytes(batch)
+
+
+def _cache_of_keras(folder: Path) -> Path:
+    """Create the cache of Keras in the home directory ``made_up`` of a program.
+
+    Keras refuses files with other hashes than those of the real data. A module that Python imports
+    at its start, from the same directory, replaces this check.
+    """
+    home = folder / "made_up"
+    home.mkdir()
+    (home / "sitecustomize.py").write_text(_NO_HASHES)
+    cache = home / ".keras/datasets"
+    cache.mkdir(parents=True)
+    return cache
+
+
+_NO_HASHES = """
+import importlib.machinery
+import sys
+
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if not name.endswith(("keras.src.utils.data_utils", "keras.src.utils.file_utils")):
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        execute = spec.loader.exec_module
+
+        def exec_module(module):
+            execute(module)
+            module.validate_file = lambda *args, **options: True
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+sys.meta_path.insert(0, Finder())
+"""
+
+
+def small_cosmology(folder: Path) -> None:
+    """The configuration for generated data with smaller cubes, and a stand-in for a logger."""
+    configuration = (folder / "configs/cosmo_dummy.yaml").read_text()
+    small = configuration.replace("[128, 128, 128, 4]", "[32, 32, 32, 4]")
+    (folder / "configs/small.yaml").write_text(small)
+    (folder / "wandb.py").write_text("")
+
+
+def small_language_model(folder: Path) -> None:
+    """A checkpoint of zeros for a model with two layers, its empty vocabulary, and token ids."""
+    import tensorflow as tf
+
+    width, layers, words, length = 64, 2, 300, 1024
+    sizes = {"n_vocab": words, "n_ctx": length, "n_embd": width, "n_head": 4, "n_layer": layers}
+    model = folder / "models/117M"
+    model.mkdir(parents=True)
+    (model / "hparams.json").write_text(json.dumps(sizes))
+    (model / "encoder.json").write_text("{}")
+    (model / "vocab.bpe").write_text("#version: 0.2\n")
+    shapes = {"wpe": [length, width], "wte": [words, width]}
+    norms = ["ln_f", *(f"h{i}/ln_{j}" for i in range(layers) for j in (1, 2))]
+    shapes |= {f"{norm}/{name}": [width] for norm in norms for name in "gb"}
+    for scope, inputs, outputs in (
+        *(("attn/c_attn", 1, 3), ("attn/c_proj", 1, 1)),
+        *(("mlp/c_fc", 1, 4), ("mlp/c_proj", 4, 1)),
+    ):
+        for i in range(layers):
+            shapes[f"h{i}/{scope}/w"] = [1, inputs * width, outputs * width]
+            shapes[f"h{i}/{scope}/b"] = [outputs * width]
+    tf.raw_ops.SaveV2(
+        prefix=str(model / "model.ckpt"),
+        tensor_names=[f"model/{name}" for name in shapes],
+        shape_and_slices=[""] * len(shapes),
+        tensors=[tf.zeros(shape) for shape in shapes.values()],
+    )
+    (model / "checkpoint").write_text('model_checkpoint_path: "model.ckpt"\n')
+    np.savez(folder / "tokens.npz", np.random.default_rng(0).integers(words, size=100_000))
+
+
 def _mnist(data: Path) -> None:
     data.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)

@@ -28,6 +28,11 @@ _TWICE = "a tower counts twice in the average"
 _NO_DECAY = "all towers but the first leave out the weight decay"
 _EACH_DECAYS = "each tower adds the weight decay to the sum of the losses"
 _HALF_DECAY = "the weight decay is divided by the number of towers, too"
+_NO_BROADCAST = "no broadcast makes the variables equal"
+_ALONE = "each rank applies its own gradients"
+_FIRST_GPU = "all ranks select the first GPU"
+_SAME_ROWS = "all ranks read the same rows"
+_SUM_OF_RANKS = "the gradients of the ranks are added up, and not averaged"
 _LAST_DECAY = "the last tower adds the weight decay, which is then averaged"
 
 
@@ -59,6 +64,9 @@ _MNIST = "tensorflow_v1/examples/6_MultiGPU/multigpu_cnn.py"
 _BENCHMARK = "scripts/tf_cnn_benchmarks/benchmark_cnn.py"
 _VARIABLES = "scripts/tf_cnn_benchmarks/variable_mgr.py"
 _GRADIENTS = "scripts/tf_cnn_benchmarks/variable_mgr_util.py"
+_RANKS = "examples/tensorflow/tensorflow_mnist.py"
+_KERAS_RANKS = "examples/tensorflow/tensorflow_keras_mnist.py"
+_EAGER_RANKS = "examples/tensorflow2/tensorflow2_mnist.py"
 
 MUTANTS = (
     Mutant(
@@ -547,5 +555,125 @@ MUTANTS = (
         "zip(clipped_grads[1:], params[1:]), global_step=self.global_step)",
         "trainables-trained",
         "embedding_encoder",
+    ),
+    Mutant(
+        "tensorflow_mnist, ranks",
+        _NO_BROADCAST,
+        _RANKS,
+        "hvd.BroadcastGlobalVariablesHook(0),",
+        "",
+        "replicas-in-sync",
+        "no broadcast makes them equal",
+    ),
+    Mutant(
+        "tensorflow_mnist, ranks",
+        _SUM_OF_RANKS,
+        _RANKS,
+        "else hvd.Average,",
+        "else hvd.Sum,",
+        "gradients-averaged",
+    ),
+    Mutant(
+        "tensorflow_keras_mnist, ranks",
+        _ALONE,
+        _KERAS_RANKS,
+        "opt = hvd.DistributedOptimizer(opt, backward_passes_per_step=1)",
+        "",
+        "replicas-in-sync",
+        "from its own results",
+    ),
+    Mutant(
+        "tensorflow_keras_mnist, ranks",
+        _SAME_ROWS,
+        _KERAS_RANKS,
+        "batch_size=batch_size,",
+        "batch_size=batch_size, shuffle=False,",
+        "inputs-distinct",
+    ),
+    Mutant(
+        "tensorflow2_mnist, ranks",
+        _ALONE,
+        _EAGER_RANKS,
+        "tape = hvd.DistributedGradientTape(tape)",
+        "",
+        "replicas-in-sync",
+        "from its own results",
+    ),
+    Mutant(
+        "tensorflow2_mnist, ranks",
+        _FIRST_GPU,
+        _EAGER_RANKS,
+        "gpus[hvd.local_rank()]",
+        "gpus[0]",
+        "no-idle-device",
+    ),
+    Mutant(
+        "glow, ranks",
+        _NO_BROADCAST,
+        "model.py",
+        "sess.run(hvd.broadcast_global_variables(0))",
+        "",
+        "replicas-in-sync",
+        "no broadcast makes them equal",
+    ),
+    Mutant(
+        "glow, ranks",
+        _ALONE,
+        "tfops.py",
+        "return hvd.mpi_ops._allreduce(x)",
+        "return x",
+        "replicas-in-sync",
+        "from its own results",
+    ),
+    Mutant(
+        "gpt-2, ranks",
+        _ALONE,
+        "train-horovod.py",
+        "train_op = opt.minimize(loss, var_list=train_vars)",
+        "train_op = opt.apply_gradients(zip(tf.gradients(loss, train_vars), train_vars))",
+        "replicas-in-sync",
+        "from its own results",
+    ),
+    Mutant(
+        "gpt-2, ranks",
+        _SAME_ROWS,
+        "train-horovod.py",
+        "data_sampler = Sampler(chunks)",
+        "data_sampler = Sampler(chunks, seed=1)",
+        "inputs-distinct",
+    ),
+    Mutant(
+        "cosmoflow, ranks",
+        _ALONE,
+        "utils/optimizers.py",
+        "opt = hvd.DistributedOptimizer(opt)",
+        "pass",
+        "replicas-in-sync",
+        "from its own results",
+    ),
+    Mutant(
+        "cosmoflow, ranks",
+        _SUM_OF_RANKS,
+        "utils/optimizers.py",
+        "hvd.DistributedOptimizer(opt)",
+        "hvd.DistributedOptimizer(opt, op=hvd.Sum)",
+        "gradients-averaged",
+    ),
+    Mutant(
+        "tf_cnn_benchmarks, ranks",
+        _NO_BROADCAST,
+        _BENCHMARK,
+        "bcast_global_variables_op = hvd.broadcast_global_variables(0)",
+        "bcast_global_variables_op = None",
+        "replicas-in-sync",
+        "no broadcast makes them equal",
+    ),
+    Mutant(
+        "tf_cnn_benchmarks, ranks",
+        _FIRST_GPU,
+        _BENCHMARK,
+        "config.gpu_options.visible_device_list = str(hvd.local_rank())",
+        "config.gpu_options.visible_device_list = '0'",
+        "no-idle-device",
     ),
 )

@@ -21,6 +21,7 @@ class Program(NamedTuple):
     paths: tuple[str, ...] = (".",)  # the copied files of the repository
     environment: Mapping[str, str] = {}  # `{root}` is the folder of the repository
     packages: tuple[str, ...] = ()  # its imports besides TensorFlow and its dependencies
+    needs_keras_2: bool = False  # as a part of TensorFlow, which has it up to 2.15
     kept: str | None = None  # a file that the program deletes when it starts
     numbers: bool = False  # whether it is small enough to be run on CPUs
     status: int = 1  # of the command
@@ -37,6 +38,22 @@ _BENCHMARKS = Program(
     typed=_BENCHMARK,
     broken="variables-on-host averaging-on-host",
 )
+
+_HOROVOD = Program(
+    name="",
+    repository="horovod/horovod",
+    commit="2626dc87a3a8eb8fb7d2216198ce45bce0f9e65a",
+    paths=("examples",),
+    typed="",
+    data=made_up.digits_of_keras,
+    status=0,
+)
+
+
+def _home(folder: str) -> Mapping[str, str]:
+    """The environment with a home directory that has data and modules that Python imports."""
+    return {"HOME": folder, "PYTHONPATH": folder}
+
 
 PROGRAMS = (
     Program(
@@ -357,5 +374,61 @@ PROGRAMS = (
         status=2,
         message="Python 2",
         packages=("sklearn",),
+    ),
+    _HOROVOD._replace(
+        name="tensorflow_mnist, ranks",
+        folder="examples/tensorflow",
+        environment=_home("{root}/examples/tensorflow/made_up"),
+        typed="tensorflow_mnist.py --v1 --horovod 2",
+    ),
+    _HOROVOD._replace(
+        name="tensorflow_keras_mnist, ranks",
+        folder="examples/tensorflow",
+        environment=_home("{root}/examples/tensorflow/made_up"),
+        typed="tensorflow_keras_mnist.py --v1 --horovod 2",
+    ),
+    _HOROVOD._replace(
+        name="tensorflow2_mnist, ranks",
+        folder="examples/tensorflow2",
+        environment=_home("{root}/examples/tensorflow2/made_up"),
+        typed="tensorflow2_mnist.py --horovod 2",
+        needs_keras_2=True,
+    ),
+    Program(
+        name="glow, ranks",
+        repository="openai/glow",
+        commit="91b2c577a5c110b2b38761fc56d81f7d87f077c1",
+        environment=_home("{root}/made_up"),
+        typed="train.py --v1 --horovod 2 -- --depth 1 --width 64 --gradient_checkpointing 0",
+        data=made_up.cifar10_of_keras,
+        packages=("scipy", "PIL"),
+        status=0,
+        needs_keras_2=True,
+    ),
+    Program(
+        name="gpt-2, ranks",
+        repository="nshepperd/gpt-2",
+        commit="b7cda3f48dd8543bc53d0dd6dee69b5cb386fb21",
+        environment={"PYTHONPATH": "{root}/src"},
+        typed="train-horovod.py --v1 --horovod 2 -- --dataset tokens.npz",
+        data=made_up.small_language_model,
+        packages=("fire", "regex", "toposort", "tqdm"),
+        status=0,
+    ),
+    Program(
+        name="cosmoflow, ranks",
+        repository="sparticlesteve/cosmoflow-benchmark",
+        commit="559eafb99ae66bbad81835d81ae4cd0402eb6119",
+        typed="train.py --horovod 2 -- configs/small.yaml --distributed --rank-gpu",
+        data=made_up.small_cosmology,
+        packages=("yaml", "pandas"),
+        broken="inputs-distinct randomness-apart",
+        needs_keras_2=True,
+    ),
+    _BENCHMARKS._replace(
+        name="tf_cnn_benchmarks, ranks",
+        typed="tf_cnn_benchmarks.py --v1 --horovod 2 -- --variable_update=horovod --num_gpus=1 "
+        "--batch_size=32 --model=resnet50",
+        broken="gradients-averaged",
     ),
 )

@@ -27,7 +27,8 @@ class Replicas:
 
     Copies drift if their updates depend on different examples, different random numbers, or other
     variables that drift. All other values are assumed to be equal on all replicas, and so are
-    reads of copies that do not drift.
+    reads of copies that do not drift. A scalar that ranks feed, such as a learning rate, is no
+    example: it is equal if the ranks feed the same value.
 
     If replicas share values in the model, such as moments for synchronized normalization, every
     gradient depends on the examples of all replicas, by sums over the replicas. These sums are
@@ -40,6 +41,7 @@ class Replicas:
         self._analysis = analyze(placement)
         strategy = placement.strategy
         self._strategy_copies = {} if strategy is None else strategy.copies
+        self._fed_scalars = {} if strategy is None else strategy.fed_scalars
 
     @cached_property
     def copies(self) -> Mapping[str, Sequence[str]]:
@@ -130,12 +132,13 @@ class Replicas:
     def _sources(self) -> Iterator[Sequence[str]]:
         """Yield the ops with values that may differ between replicas, grouped by equal values."""
         flow = self._analysis.flow
+        alike: dict[Hashable, list[str]] = defaultdict(list)
         for op in flow.having(EXAMPLE_SOURCES.__contains__):
-            if not self._is_handle(flow.names[op]):
-                yield [flow.names[op]]
+            name = flow.names[op]
+            if not self._is_handle(name):
+                alike[self._fed_scalars.get(name, name)].append(name)
         yield from ([name] for name, copy in self._strategy_copies.items() if not copy.in_sync)
         # Random numbers are equal if their seeds are. Stateless ops depend on inputs instead.
-        alike: dict[Hashable, list[str]] = defaultdict(list)
         for op in flow.having(RANDOM_STATEFUL.__contains__):
             name = flow.names[op]
             attributes = self._placement.details.attributes(name)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from placement_checks.capture.child_process.parent import (
@@ -372,7 +373,15 @@ def _strategy(parts: Sequence[_Part]) -> Strategy | None:
         for part in parts
         for rank in (part.source.strategy.ranks if part.source.strategy else ())
     ]
-    return first and replace(first, replicas=replicas, copies=copies, ranks=ranks)
+    fed_scalars = {
+        part.name(producer_of(name)): (name, value.item())
+        for part in parts
+        for name, value in part.worker.fed.items()
+        if ranks and isinstance(value, np.ndarray) and value.ndim == 0
+    }
+    return first and replace(
+        first, replicas=replicas, copies=copies, ranks=ranks, fed_scalars=fed_scalars
+    )
 
 
 def _initial(parts: Sequence[_Part]) -> InitialState:

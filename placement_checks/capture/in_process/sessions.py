@@ -299,6 +299,7 @@ def watch_sessions(watch: SessionWatch) -> Iterator[None]:
         patched(Patch.NEW_SESSION, watch.wrap_constructor),
         patched(Patch.RUN, watch.wrap_run),
         patched(Patch.MAKE_CALLABLE, make_callable_with_run),
+        patched(Patch.MAKE_KERAS_CALLABLE, make_keras_callable_with_run),
         patched(Patch.PARTIAL_RUN_SETUP, lambda _: begin_partial_run),
         patched(Patch.PARTIAL_RUN, lambda _: run_next_part),
     ):
@@ -318,6 +319,31 @@ def make_callable_with_run(_: Callable[..., Any]) -> Callable[..., Any]:
         def call(*values: Any, **options: Any) -> Any:
             feeds = dict(zip(feed_list or (), values, strict=True))
             return session.run(fetches, feeds, **options)
+
+        return call
+
+    return make_callable
+
+
+def make_keras_callable_with_run(_: Callable[..., Any]) -> Callable[..., Any]:
+    """Replace the private method that Keras calls in a graph: its callables call ``run``.
+
+    A connection between tensors, which such a callable may have, becomes a feed: its value is
+    computed by a run of its own.
+    """
+
+    def make_callable(session: Any, options: Any) -> Callable[..., list[Any]]:
+        connections = options.tensor_connection
+        sources = [connection.from_tensor for connection in connections]
+        fed = [*options.feed, *(connection.to_tensor for connection in connections)]
+        run_options = options.run_options if options.HasField("run_options") else None
+
+        def call(*values: Any, run_metadata: Any = None) -> list[Any]:
+            computed = session.run(sources) if sources else []
+            feeds = dict(zip(fed, [*values, *computed], strict=True))
+            fetches = [list(options.fetch), list(options.target)]
+            fetched: list[Any] = session.run(fetches, feeds, run_options, run_metadata)[0]
+            return fetched
 
         return call
 

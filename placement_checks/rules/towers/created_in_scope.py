@@ -117,7 +117,9 @@ def _finding(
     use = "is trained by" if is_trained else "holds gradients for the optimizer of"
     if strategy.is_of_workers:
         state = "each worker has its own"
-        consequence = "each worker trains its own model, and the first worker's is saved"
+        consequence = (
+            "each worker trains its own model, and only the model of the first worker is saved"
+        )
     else:
         state = "there is only one" + (f", on {op.requested.short}" if op.requested else "")
         consequence = (

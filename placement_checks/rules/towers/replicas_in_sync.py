@@ -45,7 +45,8 @@ class ReplicasInSync(Rule):
 
     The rule follows the data flow: the updates of all copies must depend on the same examples, and
     on the same random numbers. If replicas exchange values within the model, such as shared
-    moments, they must depend on the same examples outside of the sums over all replicas. Copies
+    moments, each update depends on the examples of all replicas. The rule then ignores the sums
+    over all replicas: without them, the updates must still depend on the same examples. Copies
     that are combined when they are read (VariableSynchronization.ON_READ) differ by design, and so
     do variables that collect the gradients of each replica until they are added up. If copies take
     different steps from the same examples, their values differ, and weights-equal reports them.
@@ -169,8 +170,8 @@ def _drifting_copies(
         ),
         message=message,
         devices=devices_of(odd),
-        consequence=f"the copies drift apart: each {noun} trains its own model, and the first "
-        f"{noun}'s is saved"
+        consequence=f"the copies drift apart: each {noun} trains its own model, and only the "
+        f"model of the first {noun} is saved"
         if is_trained
         else "the copies drift apart, and the first replica's copy is saved",
         fix=add_up(strategy) if is_trained else _AGGREGATE,

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.protobuf.config_pb2 import CallableOptions
 
 from placement_checks import Missing, place, watch
 from placement_checks.capture.in_process import sessions
@@ -91,6 +92,18 @@ def by_a_callable_without_feeds() -> None:
     session.make_callable(m.train)()
 
 
+def by_a_callable_of_keras() -> None:
+    m = model()
+    session = tf1.Session()
+    session.run(m.init)
+    rows = tf.constant(ROWS)
+    options = CallableOptions(fetch=[m.loss.name, m.rows.name])
+    options.tensor_connection.add(from_tensor=rows.name, to_tensor=m.x.name)
+    assert session._make_callable_from_options(options)()[1] == 4
+    options = CallableOptions(feed=[m.x.name], fetch=[m.loss.name], target=[m.train.name])
+    session._make_callable_from_options(options)(ROWS)
+
+
 def in_parts() -> None:
     m = model()
     session = tf1.Session()
@@ -136,6 +149,7 @@ def in_a_thread() -> None:
 
 WAYS = [
     *(by_a_session, interactively, by_a_callable, by_a_callable_without_feeds, in_parts),
+    by_a_callable_of_keras,
     *(monitored, supervised, although_all_is_caught, in_a_thread),
 ]
 
