@@ -288,7 +288,10 @@ def _copies(baseline: Baseline) -> Iterator[str]:
     yield from sorted(lines)
 
 
-REWRITE: Final = "write it again: pytest --placement-update"
+REWRITE: Final = (
+    "write it again: pytest --placement-update, or placement-checks verify --baseline FOLDER "
+    "--update"
+)
 
 _CONFLICT = re.compile(r"(<{7}|={7}|>{7}|\|{7})( |$)")
 _NUMBER = re.compile(r"\d[\d,]*")
@@ -416,7 +419,10 @@ class _Reader:
                 raise ValueError(f"the number of {key} is {stated}, but {number} are listed")
         placer, comma, strictness = self._head["placed by"].rpartition(", ")
         if not comma or strictness not in ("soft", "strict"):
-            raise ValueError(f"placed by: {self._head['placed by']:.60} is not a placer")
+            stated = f"{self._head['placed by']:.60}"
+            raise ValueError(
+                f"the line 'placed by: {stated}' must end with ', soft' or ', strict'"
+            )
         versions = [entry.rpartition(" ") for entry in self._head["versions"].split(", ")]
         return Baseline(
             read_line_end(self._head["program"]),

@@ -283,37 +283,43 @@ class _Builds:
         reason = _why_not_rebuilt(self._program)
         if reason is not None and not self._asks:
             return reason
-        before = list(self._by_gpus.values())
+        before = dict(self._by_gpus)
         try:
             single = self.load(1)
         except InputError as error:
             self._failed_for_one_gpu = self._why_failed(error)
             return self._failed_for_one_gpu
-        same = any(single is not other and single.graph_def == other.graph_def for other in before)
-        if not same or not isinstance(self._program, Script):
+        alike = [
+            gpus
+            for gpus, other in before.items()
+            if single is not other and single.graph_def == other.graph_def
+        ]
+        if not alike or not isinstance(self._program, Script):
             return single
-        same_graph = "builds the same graph for 1 GPU"
+        same_graph = f"builds the same graph for 1 GPU as for {alike[0]}"
         fix = "--let NUM_GPUS={gpus} for a number in its source code"
         if self._program.takes_num_gpus:
             raise InputError(
                 self._program.name,
-                f"{same_graph}: {{gpus}} has no effect",
+                f"{same_graph}, so {{gpus}} has no effect",
                 f"write {{gpus}} where the program reads the number, such as {fix}",
                 is_predicate=True,
             )
         return Missing(
-            f"it {same_graph}", option=f"pass it the number: {{gpus}} in its arguments, or {fix}"
+            f"the program {same_graph}",
+            option=f"pass it the number: {{gpus}} in its arguments, or {fix}",
         )
 
     def _why_failed(self, error: InputError) -> Missing:
         """The reason for a failed build for one GPU, which may be a file of an earlier build."""
-        reason = f"built for one GPU, {error.message}"
+        subject = "the program " if error.is_predicate else ""
+        reason = f"built for one GPU, {subject}{error.message}"
         if isinstance(self._program, Script):
             for gpus, (began, ended) in self._times.items():
                 if created := created_path(self._program, began, ended):
                     path, argument = created
                     return Missing(
-                        f"{reason}; its run for {plural(gpus, 'GPU')} created {path}",
+                        f"{reason}; the run for {plural(gpus, 'GPU')} created {path}",
                         f"if that is the cause, give each run its own path: {argument}",
                     )
         return Missing(reason)
@@ -324,8 +330,8 @@ def _why_not_rebuilt(program: Program | Script) -> Missing | None:
     if program.takes_num_gpus:
         return None
     if isinstance(program, Script):
-        reason = "it does not receive the number of GPUs"
+        reason = "the program does not receive the number of GPUs"
         return Missing(reason, option="write {gpus} in its arguments, or --let NAME={gpus}")
     if "num_gpus" in program.given.names:
-        return Missing("its target sets num_gpus", option="write num_gpus={gpus} there")
-    return Missing("its builder takes no num_gpus")
+        return Missing("the target sets num_gpus", option="write num_gpus={gpus} there")
+    return Missing("the builder has no argument num_gpus")

@@ -8,15 +8,19 @@ from typing import Any
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
+from placement_checks.core.missing import Missing
 from placement_checks.core.program import CapturedProgram
 from placement_checks.graph.details import RecordedDetails
 from placement_checks.graph.flatten import rename_colocation
 from placement_checks.graph.reading import GraphSource
+from placement_checks.util.text import listed
+
+_RENAMED = "variables were renamed"
 
 
 def with_renamed_variables(
     captured: CapturedProgram, names: Mapping[str, str]
-) -> CapturedProgram | None:
+) -> CapturedProgram | Missing:
     """Rename variables of a program that was captured in another process.
 
     Args:
@@ -24,15 +28,21 @@ def with_renamed_variables(
         names: the new name of the op of each variable to rename, by its old name.
 
     Returns:
-        The same program with other names; None if an op that keeps its name has one of the new
-        names, or if the program uses a strategy.
+        The same program with other names; `Missing` if an op that keeps its name has one of the
+        new names, or if the program uses a strategy.
     """
     source = captured.source
     assert isinstance(source, GraphSource)
     details = source.details
-    others = {node.name for node in details.graph_def.node} - names.keys()
-    if source.strategy or not isinstance(details, RecordedDetails) or others & set(names.values()):
-        return None
+    if source.strategy:
+        return Missing(f"{_RENAMED}, which prevents the comparison under a tf.distribute strategy")
+    if not isinstance(details, RecordedDetails):
+        return Missing(f"{_RENAMED}, and {captured.name} cannot be run under the new names")
+    kept = {node.name for node in details.graph_def.node} - names.keys()
+    if taken := sorted(kept & set(names.values())):
+        return Missing(
+            f"{_RENAMED}, and other ops of {captured.name} have the new names: {listed(taken)}"
+        )
     rename = _Renaming(names)
     graph_def = GraphDef()
     graph_def.CopyFrom(details.graph_def)

@@ -21,7 +21,8 @@ from placement_checks.verification.gpu_comparison import compare_with_gpus
     "--gpus",
     "with_gpus",
     is_flag=True,
-    help="Also compare predicted placements with the GPUs of this machine.",
+    help="Also run small programs on the GPUs of this machine, and compare the devices of their "
+    "ops with the predictions.",
 )
 # Tests the comparison on a machine without GPUs; it shows nothing about GPUs.
 @click.option("--simulated", is_flag=True, hidden=True)

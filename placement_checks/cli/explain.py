@@ -55,16 +55,22 @@ def command(name: str, target: str | None, settings: Settings) -> int:
     The exit status is 0, and 2 if the rule or object does not exist, or if an error occurred.
     """
     if target is None:
-        is_object = name not in RULES and any(mark in name for mark in "/:_.")
-        if is_object or settings != Settings():
+        if name not in RULES and any(mark in name for mark in "/:_."):
             raise UsageError(
                 repr(name),
-                "is not a rule" if is_object else "is explained without a program",
-                "to explain an op or device, name its program: placement-checks explain "
+                "is not a rule",
+                "to explain an op, variable or device, name its program: placement-checks explain "
                 f"{name} train.py:build",
                 is_predicate=True,
             )
         text = rule_named(name).explanation()
+        if settings != Settings():
+            raise UsageError(
+                repr(name),
+                "is a rule, and options of programs such as --gpus do not apply to a rule",
+                "omit these options",
+                is_predicate=True,
+            )
         explain.write_rule(text, example(name), Console(file=sys.stdout))
         return 0
     with stdout_for_report(), live():
@@ -83,8 +89,8 @@ def _object_lines(name: str, target: str, settings: Settings) -> Iterable[str]:
             raise
         raise UsageError(
             repr(name),
-            "is a rule",
-            f"placement-checks verify {target} --rule {name}",
+            f"is a rule, and no op, variable or device of {target}",
+            f"to check the rule: placement-checks verify {target} --rule {name}",
             is_predicate=True,
         ) from None
     if isinstance(found, Device) or found.type in VARIABLES:  # rules compare these with one GPU

@@ -69,7 +69,8 @@ _MACHINE_OPTIONS = (
     click.option(
         "--machine",
         metavar="MACHINE",
-        help='Devices, such as "gpu*4" or "ps*2; worker*8: gpu*4", or TF_CONFIG.',
+        help='Devices, such as "gpu*4" or "ps*2; worker*8: gpu*4", or the word TF_CONFIG to read '
+        "that environment variable.",
     ),
     click.option(
         "--gpus", type=int, metavar="N", help="GPUs of the host or of each worker; default: 2."
@@ -106,7 +107,7 @@ JOBS = click.option(
     "-j",
     type=click.IntRange(1),
     metavar="N",
-    help="Captures of whole programs at the same time; default: the number of cores.",
+    help="How many whole programs to run at the same time; default: the number of cores.",
 )
 _COMPARISON_OPTIONS = (
     click.option(
@@ -119,7 +120,8 @@ _COMPARISON_OPTIONS = (
         "--batch",
         metavar="TARGET",
         type=FILE,
-        help="The function batch(rng, n) that returns rows, or a saved case (.npz).",
+        help="The function batch(rng, n) that returns rows, or the .npz file that a failed "
+        "comparison saved.",
     ),
 )
 

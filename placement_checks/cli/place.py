@@ -38,7 +38,10 @@ from placement_checks.verification.targets import gather
 @click.argument("target", type=FILE)
 @settings_options()
 @click.option(
-    "--transfers", "shows_transfers", is_flag=True, help="Print the copies of a step instead."
+    "--transfers",
+    "shows_transfers",
+    is_flag=True,
+    help="Print the tensors that one step copies between devices, instead of the ops.",
 )
 @click.option(
     "--rows", type=click.IntRange(1), metavar="N", help="Rows of the batch, for --transfers."

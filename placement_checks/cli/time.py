@@ -88,7 +88,7 @@ class _Options:
     "--fail-over",
     type=click.FloatRange(0, min_open=True),
     metavar="RATIO",
-    help="Fail if the measured ratio is larger.",
+    help="Exit with 1 if the step time, divided by the step time on one GPU, exceeds RATIO.",
 )
 @click.option(
     "--against", metavar="FILE", type=FILE, help="Compare with a run saved by --format json."
@@ -133,9 +133,9 @@ def _complete(call: Settings, target: Target) -> Settings:
     checked_gpus(settings.gpus or 2)
     if settings.machine is not None and settings.gpus is None:
         raise UsageError(
-            f"machine '{settings.machine}'",
-            "is not used: programs are timed on this machine",
-            "give --gpus N",
+            f"machine = '{settings.machine}'",
+            "in pyproject.toml is another machine, but programs are timed on this one",
+            "pass --gpus N",
             is_predicate=True,
         )
     if settings.reference is None and target.kind != "program":

@@ -139,7 +139,9 @@ class _Options:
     help="Also compare with the baselines in this directory.",
 )
 @click.option(
-    "--update", is_flag=True, help="Write the baselines instead of comparing, if they differ."
+    "--update",
+    is_flag=True,
+    help="Write the baselines that are missing or differ, instead of comparing.",
 )
 @click.option("--require-all", is_flag=True, help="Fail if a rule could not be checked.")
 @click.option(

@@ -24,7 +24,7 @@ from placement_checks.util.text import plural, printable
 TRAINABLE = "trainable_variables"  # tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES
 GLOBAL = "variables"  # tf.compat.v1.GraphKeys.GLOBAL_VARIABLES
 
-NOT_ASKED: Final = Missing("no placer was used")
+NOT_ASKED: Final = Missing("devices were not assigned", "use place(…) instead of requested(…)")
 Placer = Literal["phantom", "session", "log"]  # the source of assigned devices
 MAX_REFUSALS = 50  # for each graph; the placer stops at a refusal, and runs again for the next
 

@@ -21,7 +21,7 @@ from placement_checks.util.text import plural, printable
 
 _NO_REQUESTS = Missing(
     "a placement log has neither requested devices nor the inputs of ops",
-    "give the program that printed it with --graph",
+    "add the program that printed the log: --graph train.py:build",
 )
 _NO_DEVICE_LIST = Missing(
     "the log does not list the machine's devices", "set their number with --gpus"

@@ -73,10 +73,9 @@ class Diagnosis(NamedTuple):
 
 
 _CLIPPED_DIFFERENTLY = Diagnosis(
-    "it is clipped or otherwise changed in a different way than the reference's, so that rows or "
-    "towers have different weights",
-    "change the averaged gradients once, as the reference changes its own, and undo a loss scale "
-    "before that",
+    "it is clipped or otherwise changed in another way than in the reference",
+    "average the gradients first, then change them once, exactly as the reference does, and undo "
+    "a loss scale before that",
     mistake="changed",
     consequence="the step has another direction than on one GPU",
 )
@@ -109,8 +108,8 @@ COUNTS_OR_STATISTICS = _OWN_COUNTS._replace(
 )
 UNEXPLAINED = Diagnosis(
     "no known mistake explains it",
-    "compare the two programs on this batch; if the difference is intended, allow it for the "
-    "variable: gradients-equal.allow",
+    "compare the two programs on this batch; if the difference is intended: "
+    "--set gradients-equal.allow=VARIABLE",
 )
 
 
@@ -358,7 +357,7 @@ class _GradientFit:
         return Diagnosis(
             "it falls short of the reference's by a multiple of the variable itself, like the "
             "gradient of a weight penalty: the penalty counts less than once, or not at all",
-            "add the penalty to the loss of every tower with averaged gradients",
+            "if gradients are averaged, add the full penalty to the loss of every tower",
             (f"expected - found = {format_factor(-times)} x the variable",),
             mistake="penalty",
             consequence="the weights decay less than on one GPU",
@@ -392,8 +391,19 @@ def diagnose_ratio(ratio: float, measured: Measurement) -> Diagnosis:
         fix,
         ratio=ratio,
         mistake=mistake,
-        consequence=f"each step is {ratio:.4g} times as large; "
-        "optimizers that divide by the size of gradients, such as Adam, hide it",
+        consequence=scaled_steps(ratio),
+    )
+
+
+def scaled_steps(ratio: float) -> str:
+    """Return the consequence of gradients that are all multiplied by one number."""
+    if not ratio:
+        return "the loss does not train the variable"
+    if ratio < 0:
+        return "the steps increase the loss instead of decreasing it"
+    return (
+        f"steps of gradient descent are {ratio:.4g} times as large; Adam hides the mistake, "
+        "because it normalizes gradients"
     )
 
 
@@ -414,8 +424,8 @@ def _diagnose_sum(measured: Measurement) -> tuple[str, str]:
         loss += ", or over the rows of all replicas"
         fix += ", and give each replica its own rows: `strategy.experimental_distribute_dataset`"
     return (
-        f"{strategy} adds up the gradients of {towers} replicas, but each of them is already "
-        f"complete: {loss}, or the program adds up gradients itself",
+        f"{strategy} adds up the gradients of {towers} replicas, which makes the sum {towers} "
+        f"times too large: {loss}, or the program adds up gradients itself",
         fix,
     )
 
@@ -485,7 +495,7 @@ def diagnose_rows(times: Array, trial: Trial, towers: int) -> Diagnosis:
     if len(split) == towers and all(np.ptp(times[list(rows)]) < CLOSE for rows in split):
         return _diagnose_towers(times, split, shown)
     return Diagnosis(
-        "rows have different weights",
+        "rows do not count equally",
         "assign every row to exactly one tower, and weight the towers by their rows",
         shown,
         mistake="weights",
@@ -537,22 +547,23 @@ def _diagnose_towers(
             consequence=f"the rows of {towers} train the rest of the model, but not this variable",
             towers=tuple(lost),
         )
-    shares = _shares([float(np.mean(rows)) * len(rows) for rows in per_tower])
+    shares = integer_shares([float(np.mean(rows)) * len(rows) for rows in per_tower])
     intended = (
         "; if the towers are intended for parts of different size: "
         f"--set 'gradients-equal.shares={shares}'"
     )
     return Diagnosis(
-        "the towers have wrong weights",
-        f"weight each tower by its rows{intended if shares else ''}",
+        "the gradients of the towers are combined with wrong factors",
+        "multiply the gradient of each tower by its share of the rows"
+        + (intended if shares else ""),
         shown,
         mistake="weights",
         consequence="the rows of some towers count more than the rows of others",
     )
 
 
-def _shares(weights: Sequence[float]) -> list[int]:
-    """Return small integers in the ratio of the weights; empty if there are none."""
+def integer_shares(weights: Sequence[float]) -> list[int]:
+    """Return small integers in the ratio of the weights of towers; empty if there are none."""
     if min(weights) <= 0:
         return []
     for times in range(1, 13):

@@ -47,7 +47,7 @@ def _placer(evidence: Evidence) -> Missing | None:
         return None
     return Missing(
         "a log lists the ops that were placed, not the ops that the placer refuses",
-        "verify the program",
+        "run placement-checks verify on the program",
     )
 
 
@@ -56,7 +56,7 @@ def _gpus(evidence: Evidence) -> Missing | None:
         return None
     return Missing(
         "the log comes from a machine without GPUs, where every op is on a CPU",
-        "verify the program itself, which needs no GPU",
+        "run placement-checks verify on the program, which needs no GPU",
     )
 
 
@@ -64,6 +64,11 @@ def _cluster(evidence: Evidence) -> Missing | None:
     if evidence.machine is None or evidence.machine.is_local:
         return Missing("the machine is one host, without parameter servers")
     return None
+
+
+_ONE_DEVICE_EACH = (
+    "build each tower under its own device: tf.device('/gpu:0'), tf.device('/gpu:1') …"
+)
 
 
 def _two_towers(evidence: Evidence) -> Missing | None:
@@ -77,7 +82,7 @@ def _two_towers(evidence: Evidence) -> Missing | None:
     if not towers:
         return Missing(
             "no op that requests a GPU reads a variable, so there are no towers",
-            "build each tower under its own device: tf.device('/gpu:0'), tf.device('/gpu:1') …",
+            _ONE_DEVICE_EACH,
         )
     if analysis.micro_batches > 1:
         return NotApplicable(
@@ -86,8 +91,9 @@ def _two_towers(evidence: Evidence) -> Missing | None:
         )
     if len(analysis.loss_ops) > 1:
         return Missing(
-            f"the towers cannot be distinguished: there are {len(analysis.loss_ops)} losses, and "
-            f"all ops that read variables on a GPU request {towers[0]}"
+            f"there are {len(analysis.loss_ops)} losses, but all ops that read variables on a GPU "
+            f"request {towers[0]}, so it is unknown which ops belong to which tower",
+            _ONE_DEVICE_EACH,
         )
     return NotApplicable(f"there is one tower, on {towers[0]}")
 
@@ -131,7 +137,9 @@ def _if_run_missing(evidence: Evidence, part: object) -> Missing | None:
     one.
     """
     if part is NO_REFERENCE and _is_log(evidence):
-        return Missing("a log cannot be run", "verify the program that printed it")
+        return Missing(
+            "a log cannot be run", "run placement-checks verify on the program that printed it"
+        )
     return _if_missing(part)
 
 

@@ -303,18 +303,26 @@ def find_gradients(
             found.by_variable[variable] = _gradient_input(graph.get_operation_by_name(applies[0]))
             found.optimizers.add(placement.ops[applies[0]].type)
         elif len(applies) > 1:
-            found.unread[variable] = f"{len(applies)} ops of one step apply gradients to it"
+            found.unread[variable] = (
+                f"{len(applies)} ops of one step apply gradients to the variable"
+            )
         elif given := recorded.get(variable):
             if given.gradient and _is_of_one_tower(placement, given.gradient, updates):
-                found.unread[variable] = "each tower changes its gradient before they are summed"
+                found.unread[variable] = (
+                    "each tower changes its gradient before the gradients are added up"
+                )
             elif given.gradient:
                 found.by_variable[variable] = given.gradient
             elif given.in_body:
-                found.unread[variable] = "it is applied inside a branch, loop or function"
+                found.unread[variable] = (
+                    "the gradient is applied inside a branch, loop or function"
+                )
             if given.optimizer:
                 found.optimizers.add(given.optimizer)
         elif variable in gradient_flow(placement).trained and variable not in initial.mirrors:
-            update = f"{names[-1]} ({placement.ops[names[-1]].type}) changes it by an update"
+            update = (
+                f"{names[-1]} ({placement.ops[names[-1]].type}) changes the variable by an update"
+            )
             found.unread[variable] = (
                 f"{update}, without a call of an optimizer"
                 if initial.values

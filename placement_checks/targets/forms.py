@@ -35,7 +35,7 @@ from placement_checks.core.target import (
     Target,
     value_of,
 )
-from placement_checks.util.text import close_matches
+from placement_checks.util.text import close_matches, join_and
 
 _STDIN = "-"  # also in `logs.sources`, which is slow to import
 _GRAPH_SUFFIXES = (".pb", ".pbtxt", ".meta")
@@ -138,10 +138,18 @@ def resolve(
         return target
     if wants_process:
         name = target.name if isinstance(target, Target) else str(target)
+        given = {
+            "arguments after --": args,
+            "--v1": v1,
+            "--let": let,
+            "--limit": limit is not None,
+            "--since": tree,
+            "--horovod": ranks,
+        }
         raise UsageError(
-            f"the program's options for {name:.60}",
-            "are for a program in a file or module",
-            "remove them, or name the program by a string such as 'train.py'",
+            join_and(option for option, value in given.items() if value),
+            f"cannot be used with {name:.60}, which is not a program in a file or module",
+            "omit this, or name a program such as 'train.py'",
             is_predicate=True,
         )
     if isinstance(target, Target):

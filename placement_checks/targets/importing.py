@@ -83,8 +83,8 @@ def script_from_function(program: Program, error: InputError) -> Script:
         raise error.copy(
             InputError,
             object=program.name,
-            message=f"{error.message}; eager code is run in a process of its own, which can only "
-            "load a function at the top level of a file",
+            message=f"{error.message}; eager code runs in a process of its own, which cannot "
+            "import this function: it is not at the top level of a file",
             fix="put the code into a 'with watch(eager=True):' block, or name the function by a "
             "target: 'train.py:main(depth=50)'",
         )
@@ -102,7 +102,7 @@ def target_of_function(function: TargetLike) -> Target:
     if program is None and not callable(function):
         raise UsageError(
             f"horovod for {function!r:.60}",
-            "is for a program in a file or module",
+            "needs a program in a file or module",
             "name the program by a string such as 'train.py', or pass its function",
             is_predicate=True,
         )
@@ -113,8 +113,8 @@ def target_of_function(function: TargetLike) -> Target:
     if target is None:
         raise InputError(
             getattr(build, "__qualname__", str(build)),
-            "runs as several ranks, each in a process of its own, which can only load a function "
-            "at the top level of a file",
+            "cannot be imported by the processes of the ranks: it is not a function at the top "
+            "level of a file",
             "name the function by a target: 'train.py:main(depth=50)'",
             is_predicate=True,
         )

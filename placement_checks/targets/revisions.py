@@ -172,9 +172,9 @@ def _link(path: str, tree: SourceTree) -> None:
         )
     if not _add_links(source, tree):
         raise UsageError(
-            f"--link {path}",
-            f"also exists at {tree.revision}, and this version is used",
-            "omit the option",
+            path,
+            f"is committed at {tree.revision}, and the committed version is used",
+            "omit --link",
             is_predicate=True,
         )
 

@@ -95,7 +95,7 @@ def assert_gradients_averaged(
     shares: Sequence[int] | None = None,
     allow: str | Sequence[str] | None = None,
 ) -> None:
-    """The loss terms and penalties in each update have the same weights as on one GPU."""
+    """The loss terms and penalties in each update have the same coefficients as on one GPU."""
 
 def assert_replicas_in_sync(
     evidence: Evidence | Placement,

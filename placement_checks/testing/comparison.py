@@ -37,14 +37,14 @@ def _lines(left: Placement, right: Placement, everything: bool) -> Iterator[str]
     except InputError as error:
         yield f"placements cannot be compared: {error}"
         return
-    counts = (
-        (len(difference.moved), "on another device"),
-        (len(difference.added), "only left"),
-        (len(difference.removed), "only right"),
+    moved, counts = (
+        len(difference.moved),
+        ((len(difference.added), "only left"), (len(difference.removed), "only right")),
     )
-    found = join_and(f"{count:,} {where}" for count, where in counts if count)
-    both = plural(difference.ops, "op")
-    yield f"placements differ: of {both} in both, {found or 'none on another device'}"
+    only = join_and(f"{count:,} {where}" for count, where in counts if count)
+    are = f"{moved:,} {'is' if moved == 1 else 'are'}" if moved else "none is"
+    both = f"of {plural(difference.ops, 'op')} in both, {are} on another device"
+    yield f"placements differ: {both}{only and f'; {only}'}"
     yield from difference.unread
     for there, here, ops in group_by_route(difference):
         yield from _group(f"left on {here}, right on {there}", label_ops(ops), everything)

@@ -21,7 +21,10 @@ def validate_marks(item: pytest.Item) -> None:
     """
     for mark in item.iter_markers("gpu"):
         if len(mark.args) != 1 or type(mark.args[0]) is not int or mark.args[0] < 1:
-            raise pytest.UsageError(f"{item.nodeid}: write @pytest.mark.gpu(2)")
+            raise pytest.UsageError(
+                f"{item.nodeid}: @pytest.mark.gpu needs one whole number above 0, such as "
+                "@pytest.mark.gpu(2)"
+            )
     placement_marks = list(item.iter_markers("placement"))
     if not placement_marks:
         return

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from placement_checks.logs.live import CaughtLog
 
 _PACKAGE = __name__.partition(".")[0]
+_IMPORTED = pytest.StashKey[str]()  # what was imported when TensorFlow changed for all tests
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -123,10 +124,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         markers.validate_marks(item)
 
 
-def pytest_report_collectionfinish() -> list[str]:
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Note the first test module whose import changes TensorFlow for all tests."""
+    report = yield
+    if _IMPORTED not in collector.config.stash and tensorflow_state.global_change():
+        collector.config.stash[_IMPORTED] = collector.nodeid or "a conftest.py or plugin"
+    return report
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     """Warn if the import of a test module changed TensorFlow for all tests."""
     call = tensorflow_state.global_change()
-    return [f"placement: {call} was called on import, and affects all tests"] if call else []
+    if not call:
+        return []
+    module = config.stash.get(_IMPORTED, "a conftest.py or plugin")
+    return [
+        f"placement: the import of {module} called {call}, which affects all tests; call it in a "
+        "test or fixture instead"
+    ]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

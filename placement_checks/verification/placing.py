@@ -92,7 +92,7 @@ def check_ranks(ranks: int, *, gpus: int | None, machine: object) -> None:
         raise UsageError(
             f"horovod={ranks!r:.60}",
             f"is not a number of ranks from 2 to {MAX_RANKS}",
-            "give one, such as horovod=2: a single rank has nothing to agree on with others",
+            "give 2 or more: horovod=2, or --horovod 2 on the command line",
             is_predicate=True,
         )
     for name, value in (("gpus", gpus), ("machine", machine)):
@@ -229,7 +229,9 @@ def single_gpu(built: CapturedProgram) -> CapturedProgram | Missing:
     from placement_checks.capture.programs import load_for_one_gpu
 
     other = load_for_one_gpu(built)
-    return Missing("it was built for one GPU") if other is built else other
+    if other is built:
+        return Missing("the program itself was built for one GPU", "build it for several GPUs")
+    return other
 
 
 def _devices(placement: Placement) -> set[Device]:

@@ -98,7 +98,7 @@ def with_numbers(
         raise InputError(
             evidence.placement.program,
             f"cannot be compared with a reference: {towers}",
-            "omit the reference, or name the program that printed a log with --graph",
+            "omit the reference, or add the program that printed the log: --graph train.py:build",
             is_predicate=True,
         )
     seconds = _SECONDS_WITHOUT_REFERENCE if reference is None else math.inf
@@ -152,9 +152,8 @@ def with_revision(
     towers, reference = evidence.program, replace(earlier.program, name=name)
     if names := renamed_variables(earlier.placement, evidence.placement):
         renamed = with_renamed_variables(reference, names)
-        if renamed is None:
-            reason = Missing("variables were renamed, and their names cannot be exchanged")
-            return replace(evidence, measurement=reason)
+        if not renamed:
+            return replace(evidence, measurement=renamed)
         reference = renamed
     # What a policy declares holds for both revisions.
     rules = {rule.name: rule for rule in rules_of(evidence, policies)}

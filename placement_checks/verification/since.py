@@ -169,9 +169,9 @@ def _jobs(
     """The programs to compare with their settings in the working tree."""
     if old_target is not None and len(targets) != 1:
         raise UsageError(
-            f"--old {old_target}",
-            "is the old name of one program",
-            f"name its new target: placement-checks diff --since REV --old {old_target} TARGET",
+            "--old",
+            "needs exactly one TARGET, the program that had the old name",
+            f"name it: placement-checks diff --since REV --old {old_target} TARGET",
             is_predicate=True,
         )
     if call.args and not targets:

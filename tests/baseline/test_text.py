@@ -221,7 +221,7 @@ def test_merge_conflict_markers_are_the_first_error(mark: str, at: int) -> None:
         parse(text, "mnist.txt")
     assert str(raised.value) == (
         f"mnist.txt:{at + 1}: contains merge conflict markers; keep either side, then write it "
-        "again: pytest --placement-update"
+        "again: pytest --placement-update, or placement-checks verify --baseline FOLDER --update"
     )
 
 
@@ -271,7 +271,10 @@ def changed(old: str, new: str) -> str:
             changed("tower 0-1 fc1", "tower 0-9999999999 fc1"),
             "mnist.txt:31 cannot be parsed: but tower 0-9999999999 fc1/weights MatMul: ",
         ),
-        (changed("phantom, strict", "phantom"), "mnist.txt: placed by: phantom is not a placer"),
+        (
+            changed("phantom, strict", "phantom"),
+            "mnist.txt: the line 'placed by: phantom' must end with ', soft' or ', strict'",
+        ),
         (changed("forward: ", "forwards: "), "mnist.txt:30 cannot be parsed: forwards: tower"),
         (
             changed("mean on tower 0: 1,200 variables", "mean on tower 0: many variables"),
@@ -289,4 +292,4 @@ def test_malformed_lines_are_errors(text: str, message: str) -> None:
         parse(text, "mnist.txt")
 
     assert str(raised.value).startswith(message)
-    assert str(raised.value).endswith(("pytest --placement-update", "newer placement_checks"))
+    assert str(raised.value).endswith(("--baseline FOLDER --update", "newer placement_checks"))

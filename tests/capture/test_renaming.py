@@ -12,6 +12,7 @@ import tensorflow as tf
 from placement_checks.capture.child_process.runner import without_live_objects
 from placement_checks.capture.in_process.builder import build
 from placement_checks.capture.renaming import with_renamed_variables
+from placement_checks.core.missing import Missing
 from placement_checks.core.program import CapturedProgram, Program
 from placement_checks.run.runnable import make_runnable
 from placement_checks.run.session import ProgramSession
@@ -45,7 +46,7 @@ def test_variables_have_their_new_names_everywhere(captured: CapturedProgram) ->
 
     renamed = with_renamed_variables(captured, names)
 
-    assert renamed is not None
+    assert renamed
     before, after = captured.requested, renamed.requested
     assert {variable.name for variable in after.variables} == set(names.values())
     assert len(after.ops) == len(before.ops)
@@ -58,7 +59,7 @@ def test_variables_have_their_new_names_everywhere(captured: CapturedProgram) ->
 
 def test_the_program_computes_the_same(captured: CapturedProgram) -> None:
     renamed = with_renamed_variables(captured, {"fc/weights": "net/kernel"})
-    assert renamed is not None
+    assert renamed
     programs = [
         make_runnable(replace(each, program=Program("towers", towers)), "simulated")
         for each in (captured, renamed)
@@ -79,7 +80,11 @@ def test_the_program_computes_the_same(captured: CapturedProgram) -> None:
 
 @pytest.mark.parametrize("name", ["fed", "fed_1"])
 def test_a_name_that_another_op_has(captured: CapturedProgram, name: str) -> None:
-    assert with_renamed_variables(captured, {"fc/weights": name}) is None
+    renamed = with_renamed_variables(captured, {"fc/weights": name})
+
+    assert renamed == Missing(
+        f"variables were renamed, and other ops of {captured.name} have the new names: {name}"
+    )
 
 
 def test_two_variables_may_exchange_their_names(captured: CapturedProgram) -> None:
@@ -90,5 +95,5 @@ def test_two_variables_may_exchange_their_names(captured: CapturedProgram) -> No
 
     renamed = with_renamed_variables(captured, names)
 
-    assert renamed is not None
+    assert renamed
     assert {variable.name for variable in renamed.requested.variables} == set(names)

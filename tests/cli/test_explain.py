@@ -70,14 +70,14 @@ def test_a_device_of_a_program(run: Run) -> None:
 BAD = {
     "variables-on-hots": "rule 'variables-on-hots' is not a known rule; did you mean "
     "'variables-on-host'?",
-    "model/w": "'model/w' is not a rule; to explain an op or device, name its program: "
+    "model/w": "'model/w' is not a rule; to explain an op, variable or device, name its program: "
     "placement-checks explain model/w train.py:build",
-    "no-fallback --gpus 2": "'no-fallback' is explained without a program; to explain an op or "
-    "device, name its program: placement-checks explain no-fallback train.py:build",
+    "no-fallback --gpus 2": "'no-fallback' is a rule, and options of programs such as --gpus do "
+    "not apply to a rule; omit these options",
     "model/v train.py:build": "'model/v' is not an op or device of train.py:build; did you mean "
     "'model/w'?",
-    "no-fallback train.py:build": "'no-fallback' is a rule; placement-checks verify "
-    "train.py:build --rule no-fallback",
+    "no-fallback train.py:build": "'no-fallback' is a rule, and no op, variable or device of "
+    "train.py:build; to check the rule: placement-checks verify train.py:build --rule no-fallback",
     "model/w nosuch.py:build": "nosuch.py: there is no such file",
 }
 

@@ -72,9 +72,8 @@ def test_a_common_ratio_is_reported_once_with_a_saved_case(run: Run) -> None:
         "reference's: the gradients of 2 towers are added up instead of averaged "
         "| (tf.add_n([grad for grad, _ in pairs]), pairs[0][1]) # <- not divided "
         "called from line 16 likewise 3 more: fc1/biases, fc2/weights, fc2/biases "
-        "each step is 2 times as large; optimizers that divide by "
-        "the size "
-        "of gradients, such as Adam, hide it "
+        "steps of gradient descent are 2 times as large; Adam hides the mistake, because it "
+        "normalizes gradients "
         "fix: divide the sum by the number of towers: `tf.add_n(gradients) / 2`; if the sum is "
         "intended, with a learning rate divided by it: --set gradients-equal.scale=2 "
     ) in ran.words

@@ -379,8 +379,8 @@ def test_a_revision_that_does_not_import(run: Run, home: Path) -> None:
         (("--since", "HEAD"), "no target is given; name a target such as train.py:build_towers"),
         (
             ("--since", "HEAD", "--old", "a.py", "train.py:build", "b.py"),
-            "--old a.py is the old name of one program; name its new target: placement-checks "
-            "diff --since REV --old a.py TARGET",
+            "--old needs exactly one TARGET, the program that had the old name; name it: "
+            "placement-checks diff --since REV --old a.py TARGET",
         ),
         (
             ("--since", "nothing", "train.py:build"),

@@ -268,7 +268,7 @@ def test_an_op_that_was_not_placed_has_no_device() -> None:
 def test_a_log_has_no_requests() -> None:
     assert read(f"x: (Add): {CPU}\n").placement().requested == Missing(
         "a placement log has neither requested devices nor the inputs of ops",
-        "give the program that printed it with --graph",
+        "add the program that printed the log: --graph train.py:build",
     )
 
 

@@ -386,9 +386,9 @@ def test_towers_with_unequal_weights() -> None:
     cause = common(counted(spread([1.5, 0.5], split), split))
 
     assert cause == Diagnosis(
-        "the towers have wrong weights",
-        "weight each tower by its rows; if the towers are intended for parts of different size: "
-        "--set 'gradients-equal.shares=[3, 1]'",
+        "the gradients of the towers are combined with wrong factors",
+        "multiply the gradient of each tower by its share of the rows; if the towers are intended "
+        "for parts of different size: --set 'gradients-equal.shares=[3, 1]'",
         ("rows 0 to 5 count 1.5 times", "rows 6 to 11 count 0.5 times"),
         mistake="weights",
         consequence=ANY,
@@ -417,7 +417,7 @@ def test_the_shares_to_declare_are_the_weights(
 
     cause = common(counted(times, split, seed, is_sum=is_sum), towers)
 
-    assert cause.what == "the towers have wrong weights"
+    assert cause.what == "the gradients of the towers are combined with wrong factors"
     assert cause.fix.endswith(f"--set 'gradients-equal.shares={shares}'")
 
 
@@ -441,8 +441,8 @@ def test_shares_to_declare_make_the_gradients_equal(ratio: float) -> None:
     cause = common(counted(spread(weights, split), split))
 
     assert (cause.what, cause.fix) == (
-        "the towers have wrong weights",
-        "weight each tower by its rows",
+        "the gradients of the towers are combined with wrong factors",
+        "multiply the gradient of each tower by its share of the rows",
     )
 
 
@@ -453,8 +453,8 @@ def test_negative_weights_have_no_shares_to_declare(weights: list[float]) -> Non
     cause = common(counted(spread(weights, split), split), len(weights))
 
     assert (cause.what, cause.fix) == (
-        "the towers have wrong weights",
-        "weight each tower by its rows",
+        "the gradients of the towers are combined with wrong factors",
+        "multiply the gradient of each tower by its share of the rows",
     )
 
 
@@ -470,7 +470,7 @@ def test_unweighted_declared_parts_of_unequal_size(
 
     cause = common(counted(times, split, seed), towers)
 
-    assert cause.what == "the towers have wrong weights"
+    assert cause.what == "the gradients of the towers are combined with wrong factors"
     assert cause.fix.endswith(f"gradients-equal.shares={[1] * towers}'")
 
 
@@ -486,7 +486,10 @@ def test_a_tower_that_loses_one_of_its_rows_is_not_lost() -> None:
     split = runs(6, 6)
     times = np.append(np.zeros(1), np.ones(11))
 
-    assert common(counted(times, split)).what == "the towers have wrong weights"
+    assert (
+        common(counted(times, split)).what
+        == "the gradients of the towers are combined with wrong factors"
+    )
 
 
 def test_shares_may_be_far_apart() -> None:
@@ -573,13 +576,13 @@ def test_a_dropped_row_with_weighted_towers() -> None:
 def test_row_weights_that_no_towers_explain(sizes: list[tuple[int, float]], towers: int) -> None:
     times = np.concatenate([np.full(rows, value) for rows, value in sizes])
 
-    assert common(tail([], times, in_parts=False), towers).what == "rows have different weights"
+    assert common(tail([], times, in_parts=False), towers).what == "rows do not count equally"
 
 
 def test_as_many_rows_as_towers_are_not_remaining_rows() -> None:
     times = np.append(np.full(10, 1.2), np.zeros(2))
 
-    assert common(tail([6, 6], times)).what == "rows have different weights"
+    assert common(tail([6, 6], times)).what == "rows do not count equally"
 
 
 def test_unweighted_unequal_parts() -> None:
@@ -666,7 +669,7 @@ def test_rows_with_other_weights(is_sum: bool) -> None:
     cause = common(given.trial(given.times(spread([1, 3, 1], runs(3, 2, 8)))))
 
     assert cause == Diagnosis(
-        "rows have different weights",
+        "rows do not count equally",
         "assign every row to exactly one tower, and weight the towers by their rows",
         (
             "rows 0 to 2 count 1 times",
@@ -692,7 +695,7 @@ def test_more_parts_than_towers_and_a_tail_explain_nothing() -> None:
     assert common(given.trial(given.times(times), per_tower=[])).what == UNKNOWN
     assert (
         common(given.trial(given.times(times), per_tower=[]), 3).what
-        == "rows have different weights"
+        == "rows do not count equally"
     )
 
 
@@ -955,7 +958,7 @@ def test_a_missing_penalty() -> None:
     assert penalized(-0.25)["a"] == Diagnosis(
         "it falls short of the reference's by a multiple of the variable itself, like the "
         "gradient of a weight penalty: the penalty counts less than once, or not at all",
-        "add the penalty to the loss of every tower with averaged gradients",
+        "if gradients are averaged, add the full penalty to the loss of every tower",
         ("expected - found = 0.25 x the variable",),
         mistake="penalty",
         consequence=ANY,
@@ -1122,10 +1125,9 @@ def test_gradients_equal_on_each_towers_rows(
 
 
 CHANGED = Diagnosis(
-    "it is clipped or otherwise changed in a different way than the reference's, so that rows or "
-    "towers have different weights",
-    "change the averaged gradients once, as the reference changes its own, and undo a loss scale "
-    "before that",
+    "it is clipped or otherwise changed in another way than in the reference",
+    "average the gradients first, then change them once, exactly as the reference does, and undo "
+    "a loss scale before that",
     mistake="changed",
     consequence=ANY,
 )
@@ -1164,8 +1166,8 @@ def test_unexplained_differences_have_no_cause(seed: int, split: list[tuple[int,
 
     assert common(given.trial(found, split, shifted=ways), len(split)) == Diagnosis(
         UNKNOWN,
-        "compare the two programs on this batch; if the difference is intended, allow it for the "
-        "variable: gradients-equal.allow",
+        "compare the two programs on this batch; if the difference is intended: "
+        "--set gradients-equal.allow=VARIABLE",
     )
 
 
@@ -1253,7 +1255,7 @@ def test_rows_of_single_variables() -> None:
     found = explained(given.trial(wrong))
 
     assert found["a"].what == UNKNOWN
-    assert found["e"].what == "rows have different weights"
+    assert found["e"].what == "rows do not count equally"
 
 
 # One element.
@@ -1369,8 +1371,8 @@ def test_under_a_strategy_each_replica_must_have_its_part_of_the_mean() -> None:
     own, whole, less = found(2, runs(6, 6)), found(2, ()), found(0.5, runs(6, 6))
 
     assert own.what == (
-        "MirroredStrategy adds up the gradients of 2 replicas, but each of them is already "
-        "complete: the loss is the mean over a replica's own rows, or the program adds up "
+        "MirroredStrategy adds up the gradients of 2 replicas, which makes the sum 2 times too "
+        "large: the loss is the mean over a replica's own rows, or the program adds up "
         "gradients itself"
     )
     assert own.fix.startswith(

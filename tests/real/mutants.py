@@ -126,7 +126,7 @@ MUTANTS = (
         "grads = opt.compute_gradients(loss)",
         "grads = opt.compute_gradients(loss / FLAGS.num_gpus)",
         "gradients-averaged",
-        "have 0.5 times",
+        "counts 0.5 times",
     ),
     Mutant(
         "cifar10_multi_gpu_train",
@@ -144,7 +144,7 @@ MUTANTS = (
         "losses = tf.get_collection('losses', scope)",
         "losses = tf.get_collection('losses', scope)[-1 if scope == 'tower_1/' else 0:]",
         "gradients-averaged",
-        "weighs 0.002 in all towers together, and 0.004 on one GPU",
+        "has the coefficient 0.002 in all towers together, and 0.004 on one GPU",
     ),
     Mutant(
         "multigpu_cnn",
@@ -153,7 +153,7 @@ MUTANTS = (
         "grad = tf.reduce_mean(grad, 0)",
         "grad = tf.reduce_sum(grad, 0)",
         "gradients-averaged",
-        "have 2 times",
+        "counts 2 times",
     ),
     Mutant(
         "multigpu_cnn",
@@ -162,7 +162,7 @@ MUTANTS = (
         "compute_gradients(loss_op)",
         "compute_gradients(loss_op / num_gpus)",
         "gradients-averaged",
-        "have 0.5 times",
+        "counts 0.5 times",
     ),
     Mutant(
         "multigpu_cnn",
@@ -191,7 +191,7 @@ MUTANTS = (
         "1.0 * num_clones,",
         "1.0 * num_clones ** 2,",
         "gradients-averaged",
-        "have 0.5 times",
+        "counts 0.5 times",
     ),
     Mutant(
         "train_ssd_network",
@@ -209,7 +209,7 @@ MUTANTS = (
         "opt.compute_gradients(total_loss)",
         "opt.compute_gradients(total_loss / len(gpus))",
         "gradients-averaged",
-        "have 0.5 times",
+        "counts 0.5 times",
     ),
     Mutant(
         "EAST",
@@ -245,7 +245,7 @@ MUTANTS = (
         "grads = tf.gradients(loss, all_vars)",
         "grads = tf.gradients(loss / FLAGS.num_core_per_host, all_vars)",
         "gradients-averaged",
-        "have 0.5 times",
+        "counts 0.5 times",
     ),
     Mutant(
         "multigpu_cnn",
@@ -348,7 +348,7 @@ MUTANTS = (
         "total_loss += len(self.devices) * weight_decay * l2_loss",
         "total_loss += weight_decay * l2_loss",
         "gradients-averaged",
-        "weighs 2e-05 in all towers together, and 4e-05 on one GPU",
+        "has the coefficient 2e-05 in all towers together, and 4e-05 on one GPU",
     ),
     Mutant(
         "tf_cnn_benchmarks",
@@ -357,7 +357,7 @@ MUTANTS = (
         "grad = tf.scalar_mul(1.0 / len(grads), grad)",
         "grad = tf.scalar_mul(1.0, grad)",
         "gradients-averaged",
-        "have 2 times",
+        "counts 2 times",
     ),
     Mutant(
         "tf_cnn_benchmarks",

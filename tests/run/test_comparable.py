@@ -19,8 +19,8 @@ from placement_checks.run.compare.sessions import Conditions
 tf1 = tf.compat.v1
 
 LEFT_OUT = (
-    "equal after 3 steps; 2 variables left out: no order is set between the update of w and "
-    "its read for w/ExponentialMovingAverage"
+    "equal after 3 steps; 2 variables are not compared: the step may read w for "
+    "w/ExponentialMovingAverage before or after w is updated"
 )
 
 

@@ -319,7 +319,7 @@ def test_towers_of_unequal_size(rows: tuple[int, int]) -> None:
         return (9 * of_towers[0] + 8 * of_towers[1]) / 17
 
     assert states(several(average=weighted), rows=rows) == ("kept", "kept")
-    assert "the towers have wrong weights" in messages(rows=rows)
+    assert "the gradients of the towers are combined with wrong factors" in messages(rows=rows)
     reason = cannot(several(loss=normalized, average=weighted), alone(loss=normalized), rows=rows)
     assert reason.startswith("the towers are fed 9 and 8 rows, and single cannot be compared on")
 
@@ -474,8 +474,8 @@ def test_table_rows_if_the_reference_takes_the_rows_of_a_tower(rows: int | None)
     assert gradients.state == "kept"
     assert weights.reason == (
         rows
-        and "single computes on the rows of each tower, and a step takes only some rows of the "
-        "gradient of table"
+        and "steps cannot be compared: single runs on the rows of one tower at a time, and a step "
+        "takes only some rows of the gradient of table"
     )
 
 
@@ -489,8 +489,8 @@ def test_clipped_gradients_if_the_reference_takes_the_rows_of_a_tower() -> None:
 
     assert gradients.state == "kept"
     assert weights.reason == (
-        "single computes on the rows of each tower, and the gradient of one/w is clipped or "
-        "otherwise changed"
+        "steps cannot be compared: single runs on the rows of one tower at a time, and the "
+        "gradient of one/w is clipped or otherwise changed"
     )
 
 

@@ -116,7 +116,7 @@ def test_a_whole_program_has_a_process_of_its_own_and_a_function_only_with_optio
 @pytest.mark.parametrize(
     ("target", "options", "message"),
     [
-        ("graph(1).pb", {"v1": True}, "the program's options for graph(1).pb"),
+        ("graph(1).pb", {"v1": True}, "--v1"),
         ("t.py:build", {"let": {"N": "2"}}, "--let N"),
     ],
 )

@@ -64,7 +64,7 @@ def test_the_same_function_with_the_same_arguments_is_the_reference(train: str) 
 
 def test_a_fixed_number_of_gpus_has_no_build_for_one(train: str) -> None:
     assert str(load_for_one_gpu(load(f"{train}:fixed(num_gpus=2)", 2))) == (
-        "its target sets num_gpus (write num_gpus={gpus} there)"
+        "the target sets num_gpus (write num_gpus={gpus} there)"
     )
 
 

@@ -183,7 +183,7 @@ def test_links_to_data(repository: Path) -> None:
         ("dta", "--link dta: there is no such file or directory; check the path"),
         (
             "train.py",
-            "--link train.py also exists at HEAD, and this version is used; omit the option",
+            "train.py is committed at HEAD, and the committed version is used; omit --link",
         ),
         ("../project", "--link ../project is not in the repository, "),
         ("..", "--link .. is not in the repository, "),

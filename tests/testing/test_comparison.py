@@ -42,7 +42,8 @@ def explained(left: object, right: object, op: str = "==", verbosity: int = 0) -
 @pytest.mark.parametrize("right", [OLD, Evidence(OLD)])
 def test_devices_of_ops_on_either_side(left: object, right: object) -> None:
     assert explained(left, right) == [
-        "placements differ: of 2 ops in both, 2 on another device, 4 only left and 1 only right",
+        "placements differ: of 2 ops in both, 2 are on another device; 4 only left and 1 only "
+        "right",
         "left on /device:CPU:0, right on /device:GPU:0: 1 op",
         "  conv/Add (Add)",
         "left on /device:GPU:0, right on /device:CPU:0: 1 op",
@@ -68,7 +69,7 @@ def test_variables_come_first_and_vv_lists_all_ops() -> None:
     )
 
     assert explained(here, there, verbosity=2) == [
-        "placements differ: of 18 ops in both, 18 on another device",
+        "placements differ: of 18 ops in both, 18 are on another device",
         "left on /device:CPU:0, right on /device:GPU:0: 18 ops",
         *(f"  {name} (VarHandleOp)" for name in many),
         *(f"  {name}/read (Identity)" for name in many),
@@ -83,7 +84,7 @@ def test_a_skipped_comparison_has_a_reason() -> None:
         "placements cannot be compared: train.py:build: no CUDA build here"
     ]
     assert explained(OLD, torn) == [
-        "placements differ: of 3 ops in both, none on another device",
+        "placements differ: of 3 ops in both, none is on another device",
         "outputlog: 2 are torn",
     ]
 
@@ -124,7 +125,7 @@ def test_pytest_prints_the_explanation(pytester: pytest.Pytester, workers: list[
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(
         [
-            "E * assert placements differ: of 1 op in both, 1 on another device",
+            "E * assert placements differ: of 1 op in both, 1 is on another device",
             "E * left on /device:CPU:0, right on /device:GPU:0: 1 op",
             "E *   w (VarHandleOp)",
         ]

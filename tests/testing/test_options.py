@@ -71,8 +71,8 @@ def test_options_and_markers_are_listed(pytester: pytest.Pytester) -> None:
 @pytest.mark.parametrize(
     ("mark", "message"),
     [
-        ("gpu('two')", "*::test_it: write @pytest.mark.gpu(2)"),
-        ("gpu(0)", "*::test_it: write @pytest.mark.gpu(2)"),
+        ("gpu('two')", "*::test_it: @pytest.mark.gpu needs one whole number above 0, such as *"),
+        ("gpu(0)", "*::test_it: @pytest.mark.gpu needs one whole number above 0, such as *"),
         (
             "placement(gpu=2)",
             "*::test_it: @pytest.mark.placement has no argument gpu; its "

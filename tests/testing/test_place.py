@@ -208,7 +208,8 @@ def test_not_checked(place):
         [
             "E *variables-on-host is broken by train:build_towers on gpu?1: 1 finding",
             "E *variables-shared could not be checked on train.py:build_towers: variables are "
-            "read on /device:GPU:0 only, and it was built for one GPU",
+            "read on /device:GPU:0 only, and the program cannot be compared with its build for "
+            "one GPU: the program itself was built for one GPU; build it for several GPUs",
         ]
     )
 
@@ -280,7 +281,8 @@ def test_of_two(place):
         [
             "E *session-memory could not be checked on train:build_towers: *",
             "E *variables-shared could not be checked on train:build_towers: variables are read "
-            "on /device:GPU:0 only, and it was built for one GPU",
+            "on /device:GPU:0 only, and the program cannot be compared with its build for one "
+            "GPU: the program itself was built for one GPU; build it for several GPUs",
             "rules: 0 kept, 0 broken, 5 not checked, *",
         ]
     )

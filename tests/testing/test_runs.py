@@ -130,8 +130,8 @@ def test_training_finds_mistakes_outside_gradients() -> None:
     with pytest.raises(AssertionError) as error:
         assert_training_equal(by_towers, single, pairs.batch)
     assert (
-        "after 1 step global_step differs from the reference: a step changes it by 2, and "
-        "in the reference by 1"
+        "variable global_step differs from the reference after 1 step: the step changes it by 2, "
+        "and the reference by 1"
     ) in " ".join(str(error.value).split())
 
 

@@ -98,7 +98,10 @@ def test_a_change_on_import_of_a_module_is_reported(pytester: pytest.Pytester) -
 
     result.assert_outcomes(passed=2, warnings=0)
     result.stdout.fnmatch_lines(
-        ["placement: disable_v2_behavior() was called on import, and affects all tests"]
+        [
+            "placement: the import of test_b.py called disable_v2_behavior(), which affects all "
+            "tests; call it in a test or fixture instead"
+        ]
     )
 
 

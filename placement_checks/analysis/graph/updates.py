@@ -129,6 +129,6 @@ def _train_ops(step: StepOps, flow: DataFlow) -> tuple[list[OpId], str]:
         return outermost, ""
     names = listed(sorted(flow.names[op] for op in outermost))
     return sorted(outermost), (
-        f"the graph has {len(outermost)} train ops, and it is unknown which of them one step "
-        f"runs: {names}"
+        f"the graph has {len(outermost)} train ops, {names}, and it is unknown which one a step "
+        "runs"
     )

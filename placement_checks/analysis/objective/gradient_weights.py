@@ -302,7 +302,10 @@ class GradientWeights:
         if op in self._analysis.flow.callers and self._scalars.outputs(tensor) > 1:
             return Unread(name, "is in the body of a function")  # which output it is, is unknown
         combined = self._linear(op, self._analysis.flow.types[op], int(output or 0), values)
-        return combined or Unread(name, f"{self._analysis.flow.types[op]} is not linear")
+        kind = self._analysis.flow.types[op]
+        return combined or Unread(
+            name, f"({kind}) computes neither a sum nor a multiple of gradients"
+        )
 
     def _linear(
         self, op: OpId, kind: str, output: int, values: Mapping[str, Value]

@@ -234,12 +234,14 @@ class Objective:
         if len(found) > 1 and not self._adds_up(variable):
             towers = map(self._towers_of, found)
             if any(mask != self.analysis.all_towers for mask in towers):
-                return Unread("", f"it is updated {len(found)} times, by single towers")
+                return Unread(
+                    "", f"single towers update the variable, {len(found)} times in each step"
+                )
         formula = [term for each in found for term in each]
         if not formula:
-            return Unread("", "no gradient that a tower computes updates it")
+            return Unread("", "no update takes a gradient that a tower computes")
         if any(each.source for each in formula) and not all(each.source for each in formula):
-            return Unread("", "its update takes gradients of other variables, too")
+            return Unread("", "the update takes gradients of other variables, too")
         return formula
 
     def updates(self, variable: str) -> Sequence[Update]:
@@ -262,14 +264,15 @@ class Objective:
         for (key, factors), coefficient in form.items():
             if isinstance(key, Rest) and self._is_of_tower(key.tensor):
                 yield Unread(
-                    producer_of(key.tensor), "is part of a tower's gradient, but of no loss"
+                    producer_of(key.tensor),
+                    "is added to the gradient of a tower, and comes from no loss",
                 )
                 return
             if not isinstance(key, Gradient):
                 continue
             losses = self._losses_of(key.tensor)
             if self._given_gradient:
-                yield Unread(self._given_gradient, "weights the gradients of losses (grad_ys)")
+                yield Unread(self._given_gradient, "multiplies the gradients of losses (grad_ys)")
                 return
             if not losses:
                 yield Unread(producer_of(key.tensor), "is the gradient of an unknown loss")

@@ -27,7 +27,8 @@ from placement_checks.core.placement import Placement
 from placement_checks.util.text import range_text
 
 _FIX = (
-    "verify the function that builds the graph, which can return them: {'loss': [one per tower]}"
+    "run placement-checks verify on the function that builds the graph, and return the losses "
+    "from it: {'loss': [one per tower]}"
 )
 
 
@@ -109,7 +110,7 @@ class TowerAnalysis(GraphAnalysis):
     def losses(self) -> TowerLosses:
         """The losses of each tower: ops of `loss_ops`, or parts of a joint loss."""
         if not self.loss_ops:
-            return TowerLosses((), unknown=Missing("the losses are unknown", _FIX))
+            return TowerLosses((), unknown=Missing("the loss of each tower is unknown", _FIX))
         by_tower: list[list[OpId]] = [[] for _ in self.towers]
         joint: list[OpId] = []
         for loss in self.loss_ops:

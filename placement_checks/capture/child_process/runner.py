@@ -237,7 +237,7 @@ class CapturedRun:
                 target = self._script.target.name
                 raise InputError(
                     target,
-                    "trains in a child process",
+                    "trains in a child process, which is not captured",
                     f"name the function that the child process calls: {target}:train",
                     is_predicate=True,
                 )

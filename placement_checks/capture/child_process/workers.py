@@ -115,7 +115,7 @@ def _capture_worker(script: Script, gpus: int, server: RecordedServer) -> Captur
     except InputError as error:
         raise InputError(
             error.object,
-            f"as {server.name}, {error.message}",
+            f"as {server.name}, {'it ' if error.is_predicate else ''}{error.message}",
             error.fix,
             details=error.details,
         ) from None

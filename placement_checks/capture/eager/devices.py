@@ -101,7 +101,8 @@ def _refusal(device: Device) -> Refusal:
     is_traced = not tf.executing_eagerly()
     line = users_line(tf.no_op().traceback if is_traced else traceback.extract_stack())
     return Refusal(
-        f"names {named}{line and f' ({line})'}, which simulates {to_requested(named)} here",
+        f"requests {named}{line and f' ({line})'}, but this check uses {named} in place of "
+        f"{to_requested(named)}",
         "name GPU devices, and no CPU device except /cpu:0",
         is_predicate=True,
     )

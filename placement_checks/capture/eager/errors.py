@@ -228,11 +228,10 @@ class _KerasError(NamedTuple):
 _KERAS_ERRORS = (
     _KerasError(
         r"Inputs to operation AddN .*Input 0: \[(\d+)[,\]].*!= input 1: \[(\d+)[,\]]",
-        "its first batch gives one replica {0} and another {1}, but Keras 3 sums the batches of "
-        "all "
-        "replicas when it builds the model",
-        "start with a batch that the number of replicas divides: set batch_size, or use "
-        "dataset.batch(…, drop_remainder=True)",
+        "its first batch gives one replica {0} and another {1}, but Keras 3 sums the batches "
+        "of all replicas when it builds the model",
+        "make the size of the first batch a multiple of the number of replicas: set batch_size, "
+        "or use dataset.batch(…, drop_remainder=True)",
     ),
     _KerasError(
         r"Cond\.call\(\).*`merge_call` called while defining a new graph",

@@ -94,8 +94,8 @@ class GradientsEqual(Rule):
         if not read:
             return verdict
         note = (
-            f"without a run, gradients-averaged compares the weights of the loss terms in {read} "
-            f"of {plural(len(formulas), 'update')}, but not the rows and the values of the terms"
+            f"the programs were not run; gradients-averaged checks {read} of "
+            f"{plural(len(formulas), 'variable')} from the graphs alone, without rows and values"
         )
         return replace(verdict, note=note)
 
@@ -163,12 +163,12 @@ class GradientsEqual(Rule):
                 compared.append(difference)
         notes = list(notes)
         if noisy := names["noise"]:
-            notes.append(f"too noisy to compare: {listed(noisy)}")
+            notes.append(f"{_gradients_text(noisy)} too noisy to compare")
         if zero:
-            notes.append(f"zero in the reference: {listed(zero)}")
+            notes.append(f"{_gradients_text(zero)} zero in the reference")
         if measured.unread:
             reason = next(iter(measured.unread.values()))
-            notes.append(f"not read: {listed(list(measured.unread))} ({reason})")
+            notes.append(f"{_gradients_text(list(measured.unread))} not compared: {reason}")
         if findings:
             verb = "differs" if len(findings) == 1 else "differ"
             variables = {*(each.variable for each in differences), *measured.missing}
@@ -186,10 +186,18 @@ class GradientsEqual(Rule):
             if not names["differs"]:
                 error = max((each.error for each in compared), default=0.0)
                 notes.insert(
-                    0, f"{plural(len(compared), 'variable')}, at most {error:.1f} eps apart"
+                    0,
+                    f"{plural(len(compared), 'variable')}, with relative differences of at most "
+                    f"{error:.1f} eps",
                 )
             verdict = self.verdict((), "; ".join(notes))
         return replace(verdict, figures=[difference.figures() for difference in differences])
+
+
+def _gradients_text(variables: Sequence[str]) -> str:
+    if len(variables) == 1:
+        return f"the gradient of {variables[0]} is"
+    return f"the gradients of {listed(variables)} are"
 
 
 def _severity(difference: Difference) -> tuple[bool, float]:
@@ -268,7 +276,10 @@ def _finding(
     if difference.ratio is None:
         found = "NaN or infinite" if isnan(difference.error) else "not zero"
     else:
-        found = f"{difference.ratio:.4g} times, off by {difference.error:.2g} eps"
+        found = (
+            f"{difference.ratio:.4g} times the reference's gradient, with a relative difference "
+            f"of {difference.error:.2g} eps"
+        )
     multiplied = ""
     if scaling:
         multiplied = (

@@ -63,7 +63,9 @@ class TowersOverlap(Rule):
         if (missing := Need.TWO_TOWERS.missing(evidence)) is not None:
             return self.without(missing)
         if placement.strategy is not None and placement.strategy.is_of_workers:
-            return self.not_checked("the run has the towers of all processes on one host")
+            return self.not_checked(
+                "the workers ran together on one host, so their overlap says nothing"
+            )
         towers = analyze(placement).towers
         groups = [tower.devices for tower in towers]
         if len(set(groups)) < len(groups):
@@ -76,10 +78,11 @@ class TowersOverlap(Rule):
         note = f"{len(towers)} towers"
         if possible:
             least = min(pair.share for pair in possible)
-            note += f", which can compute at once for {least:.0%} of the time"
+            note += f", which can overlap for {least:.0%} of the time"
         if observed is not None:
             note += (
-                f", in the run of {plural(trace.rows, 'row')} they did for up to {observed:.0%}"
+                f"; in the run with {plural(trace.rows, 'row')} they overlapped for up to "
+                f"{observed:.0%}"
             )
             if observed >= self.least:
                 return self.verdict([], note)

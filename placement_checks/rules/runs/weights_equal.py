@@ -107,9 +107,10 @@ class WeightsEqual(Rule):
             if scaled is not None:
                 variable, many, one = scaled
                 return self.not_checked(
-                    f"the update of {variable} depends on the number of ranks, as learning rates "
-                    f"of Horovod usually do: {many:.6g} with {len(placement.strategy.ranks)} "
-                    f"ranks and {one:.6g} with one"
+                    f"a constant in the update of {variable}, such as the learning rate, is "
+                    f"{many:.6g} with {len(placement.strategy.ranks)} ranks and {one:.6g} with "
+                    "one, so the weights differ on purpose",
+                    fix="use the same constant to compare weights",
                 )
         equal, divergences = compare_variables(
             measured,
@@ -152,9 +153,10 @@ class WeightsEqual(Rule):
         left_out = []
         if racing:
             name, read = next(iter(racing.items()))
+            are = f"{name} is" if len(racing) == 1 else f"{len(racing)} variables are"
             left_out = [
-                f"{plural(len(racing), 'variable')} left out: no order is set between the update "
-                f"of {read} and its read for {name}"
+                f"{are} not compared: the step may read {read} for {name} before or after {read} "
+                "is updated; read it under tf.control_dependencies([train_op])"
             ]
         if not findings:
             if too_coarse:
@@ -217,7 +219,7 @@ def _divergence(
         ops=tuple(cause.place.ops) or (measured.updates.get(name, name),),
         frames=cause.place.frames,
         alike=(cause.what, cause.fix, cause.place.frames),
-        message=f"after {steps} {name} differs from the reference: {cause.what}",
+        message=f"variable {name} differs from the reference after {steps}: {cause.what}",
         consequence=cause.consequence,
         fix=cause.fix,
         follows=cause.follows,
@@ -287,10 +289,10 @@ def _find_cause(
     if _is_integer(measured, name):
         reference, towers = trajectory.steps[divergence.step - 1][name].moved
         return Cause(
-            f"a step changes it by {towers.flat[0]:g}, and in the reference by "
+            f"the step changes it by {towers.flat[0]:g}, and the reference by "
             f"{reference.flat[0]:g}"
             if towers.size == 1
-            else "a step changes it by a different amount than in the reference",
+            else "the step changes it by another amount than the reference",
             "count one for each step, for any number of towers and rows",
             "values that depend on it, such as a decaying learning rate, change at another time",
         )
@@ -300,7 +302,8 @@ def _find_cause(
     strategy = placement.strategy
     if strategy is not None and strategy.is_later_copy(name):
         return _mirrored_copy_cause(strategy, name, divergence.moved)
-    return _change_cause(placement, name, divergence.moved, is_trained=trained == name)
+    op = measured.updates.get(name, "")
+    return _change_cause(placement, divergence, op, is_trained=trained == name)
 
 
 def _earlier_cause(
@@ -322,15 +325,17 @@ def _earlier_cause(
         return Cause(what, "fix gradients-equal first", follows="gradients-equal")
     if trained is None and wrong and not _is_integer(measured, name):
         what = f"the gradient of {min(wrong)} differs, which may be the cause"
-        return Cause(what, "fix that first", follows="gradients-equal")
+        fix = f"fix the gradient of {min(wrong)} first, see gradients-equal"
+        return Cause(what, fix, follows="gradients-equal")
     if trained != name and trained in {other.difference.variable for other in divergences}:
-        return Cause(f"it follows {trained}", "fix that first", follows=root)
+        what = f"{trained} differs too, and may be the cause"
+        return Cause(what, f"fix the finding on {trained} first", follows=root)
     first = min(divergences, key=lambda other: other.step)
     if divergence.step > first.step:
+        cause = first.difference.variable
         return Cause(
-            f"it follows {first.difference.variable}, which differs after "
-            f"{plural(first.step, 'step')}",
-            "fix that first",
+            f"{cause} differs earlier, after {plural(first.step, 'step')}, and may be the cause",
+            f"fix the finding on {cause} first",
             follows=root,
         )
     return None
@@ -353,21 +358,23 @@ def _mirrored_copy_cause(strategy: Strategy, name: str, moved: float | None) -> 
 
 
 def _change_cause(
-    placement: Placement, name: str, moved: float | None, *, is_trained: bool
+    placement: Placement, divergence: Divergence, op: str, *, is_trained: bool
 ) -> Cause:
     """Return the likely cause, judged by the change of a variable in a step.
 
-    ``moved`` is its change relative to the reference's change, as in `Divergence.moved`.
+    ``op`` is the name of the op that updates it; ``""`` if it is unknown.
     """
+    name, step, moved = divergence.difference.variable, divergence.step, divergence.moved
     if moved is not None and abs(moved) < 1e-3:
         return Cause(
-            "it does not change",
+            f"step {step} does not change it, but changes it in the reference",
             "make sure that the step runs the op that updates it, and that towers share it",
-            "it keeps its initial value",
+            "it keeps its initial value" if step == 1 else "",
         )
     if moved is None or abs(moved - 1) <= 1e-3:
         return Cause(
-            "the step updates it differently", "compare the ops that update it in both programs"
+            "the step changes it in another way than the reference, for an unknown reason",
+            f"compare the op that updates it{op and f', {op},'} in both programs",
         )
     number, location = repeated_updates(placement, name, is_trained=is_trained)
     updates = f": {number} ops in a step update it" if number > 1 else ""

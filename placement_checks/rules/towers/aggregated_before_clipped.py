@@ -123,7 +123,9 @@ _FOUND = "clipping in each replica, then the sum"
 _CONSEQUENCE = "the update differs from the update on one GPU, and changes with the number of GPUs"
 _CLIP_SUM = (
     "clip the sum: gradients = tf.distribute.get_replica_context().all_reduce('SUM', gradients), "
-    "then clip, and apply them without another sum"
+    "then clip, and apply them without another sum: "
+    "optimizer.apply_gradients(…, skip_gradients_aggregation=True) in Keras 2; divide by the "
+    "number of replicas for an optimizer of Keras 3 or tf.compat.v1, which adds up once more"
 )
 _IF_INTENDED = (
     ". If each replica is meant to clip its gradients: --set aggregated-before-clipped.allow=*"

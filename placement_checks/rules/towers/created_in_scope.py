@@ -114,14 +114,17 @@ def _finding(
 ) -> Finding:
     op = placement.ops[variable]
     replicas = plural(len(strategy.replicas), "replica")
-    use = "is trained by" if is_trained else "holds gradients for the optimizer of"
+    use = f"is trained by {replicas}"
+    if not is_trained:
+        use = f"is an optimizer slot that {replicas} use"
     if strategy.is_of_workers:
         state = "each worker has its own"
         consequence = (
             "each worker trains its own model, and only the model of the first worker is saved"
         )
     else:
-        state = "there is only one" + (f", on {op.requested.short}" if op.requested else "")
+        where = f" on {op.requested.short}" if op.requested else ""
+        state = f"the replicas have no copies of {variable}, only this variable{where}"
         consequence = (
             f"each replica updates it: {updates} updates race instead of one"
             if updates > 1
@@ -131,8 +134,7 @@ def _finding(
         **about(op),
         expected=f"created under the scope of {strategy.name}",
         found="created outside of it",
-        message=f"{variable} {use} {replicas}, but was created outside of "
-        f"strategy.scope(): {state}",
+        message=f"{variable} {use}, but was created outside of strategy.scope(): {state}",
         consequence=consequence,
         fix=f"create the {'model' if is_trained else 'optimizer'} under `with strategy.scope():`",
         alike=(is_trained, updates, op.requested),

@@ -111,13 +111,18 @@ def _finding(
 
 def _consequence(analysis: TowerAnalysis, missing: int, used: int, never_used: bool) -> str:
     if not used:
-        return "it learns from none of the examples"
+        return "the variable learns from none of the examples"
     lost, all_towers = missing.bit_count(), len(analysis.towers)
-    part = "half" if 2 * lost == all_towers else f"{lost}/{all_towers}"
+
+    def part(towers: int) -> str:
+        return "half" if 2 * towers == all_towers else f"{towers}/{all_towers}"
+
     if never_used:
         verb = "computes" if lost == 1 else "compute"
-        return f"{analysis.names_of(missing)} {verb} for nothing: {part} of each batch is ignored"
-    return f"it does not learn from {part} of each batch, as other variables do"
+        ignored = f"{part(lost)} of each batch is ignored"
+        return f"{analysis.names_of(missing)} {verb} for nothing: {ignored}"
+    learned = part(all_towers - lost)
+    return f"the variable learns from only {learned} of each batch, and other variables from more"
 
 
 def _advice(placement: Placement, update: Update) -> tuple[str, str]:
@@ -135,7 +140,8 @@ def _advice(placement: Placement, update: Update) -> tuple[str, str]:
     if (combined := placement.cached(_combined_variable)) is not None:
         variable, its_op = combined
         sparse = _INDEXED_SLICES if "Scatter" in kind or "Sparse" in kind else ""
-        return its_op, f"average it as {variable} is averaged here{_SKIPPED}{sparse}"
+        fix = f"average its gradient, as this line does for {variable}{_SKIPPED}{sparse}"
+        return its_op, fix
     for op in sorted(gradients.ancestors(update)):
         is_outside = analysis.tower_of[op] is None and not analysis.backward.ops[op]
         takes_gradient = op != update.op and is_outside and gradients.gradient_inputs(op)

@@ -27,15 +27,18 @@ if TYPE_CHECKING:
 
 _ALL = -1  # instead of a tower's number: a term over the rows of all towers
 # Whether a constant factor is right depends on the number of rows in each tower.
-_SUMS = "its loss multiplies a sum by a constant, and the number of rows is not in the graph"
+_SUMS = (
+    "the loss is a sum times a constant; whether the constant is right depends on the number of "
+    "rows, which the graph does not state"
+)
 _TOLERANCE = 1e-4  # relative; weights are products of a few float32 constants
 _DIVIDE_ONCE = (
     "divide the losses by the number of towers or take the mean of the gradients, not both; if "
     "the loss is a sum over rows, add up the gradients"
 )
 _COUNT_ONCE = (
-    "let the penalty count once: add it to the loss of every tower and average the gradients, or "
-    "add it once to the sum"
+    "let the penalty count once: add it to the loss of every tower and average the gradients, or, "
+    "if gradients are added up, add it to the loss of one tower only"
 )
 # For programs with a strategy.
 _SCALE_LOSS = (
@@ -55,24 +58,25 @@ _SCALE_PENALTY = "give each replica its part: tf.nn.scale_regularization_loss(pe
 
 @dataclass(frozen=True)
 class GradientsAveraged(Rule):
-    """The loss terms and penalties in each update have the same weights as on one GPU.
+    """The loss terms and penalties in each update have the same coefficients as on one GPU.
 
     Examples are a sum of gradients instead of the mean, one division too many, a weight decay that
     counts once for each tower, and a loss term that one tower lacks. None of them raises an error,
     and the program trains another objective than on one GPU.
 
-    The rule reads the weights from constants of the graph, and runs nothing. The weight of a term
-    is its coefficient in the tower's loss, times the coefficient of the tower's gradient in the
-    update. For a mean over rows, and for a penalty such as weight decay, the weights of all towers
-    together must equal the weight on one GPU. A sum over rows must have this weight in each tower.
-    The rule ignores factors that all terms of an update share, such as a clip by the norm of the
-    averaged gradient, and weight decay that is added to the averaged gradient. The program is
-    compared with its reference or, without a reference, with the program built for one GPU.
-    gradients-equal also judges what a tower computes inside of a term.
+    The rule reads the coefficients from constants of the graph, and runs nothing. The coefficient
+    of a term in an update is its coefficient in the tower's loss, times the coefficient of the
+    tower's gradient. For a mean over rows, and for a penalty such as weight decay, the
+    coefficients of all towers must add up to the coefficient on one GPU. A sum over rows must have
+    this coefficient in each tower. The rule ignores factors that all terms of an update share,
+    such as a clip by the norm of the averaged gradient, and weight decay that is added to the
+    averaged gradient. The program is compared with its reference or, without a reference, with
+    the program built for one GPU. gradients-equal also judges what a tower computes inside of a
+    term.
 
-    If towers have unequal numbers of rows, each mean needs the share of its tower's rows as a
-    weight. If the graph does not state the numbers, the rule assumes that they are equal, and the
-    verdict mentions this.
+    If towers have unequal numbers of rows, each mean must be multiplied by its tower's share of
+    the rows. If the graph does not state the numbers, the rule assumes that they are equal, and
+    the verdict mentions this.
 
     `scale` is an intended factor of all gradients, and `shares` are the intended relative sizes of
     the towers' parts, such as [3, 1]. `allow` lists variables, or patterns. Values that are
@@ -106,7 +110,9 @@ class GradientsAveraged(Rule):
             if comparison.compared:
                 return self._verdict(comparison, findings)
         if isinstance(single, Missing):
-            return self.not_checked(f"there is no program for one GPU to compare with: {single}")
+            return self.not_checked(
+                f"the program cannot be compared with its build for one GPU: {single}"
+            )
         if len(analyze(single).towers) > 1:
             return self.not_checked("the program has several towers even if built for one GPU")
         comparison = _Comparison(objective(evidence.placement), objective(single), self)
@@ -115,19 +121,20 @@ class GradientsAveraged(Rule):
     def _verdict(self, comparison: _Comparison, findings: Sequence[Finding]) -> Verdict:
         notes = [plural(len(comparison.compared), "variable")] if comparison.compared else []
         if comparison.assumes_equal_rows and not findings:
-            notes.append(f"if all {comparison.parts_name} have equally many rows")
+            notes.append(f"holds only if all {comparison.parts_name} have equally many rows")
         if factors := sorted(set(comparison.compensated.values())):
             times = listed([f"{factor:.4g}" for factor in factors])
             notes.append(
-                f"all gradients are {times} times those of one GPU, and the learning rate is "
-                "divided by the same factor"
+                f"all gradients are {times} times as large as on one GPU, and the learning rate "
+                "is divided by the same factor"
             )
         unread: dict[str, list[str]] = defaultdict(list)
         for variable, (_, reason) in comparison.unread.items():
             unread[reason].append(variable)
         for variables in unread.values():
             op, reason = comparison.unread[variables[0]]
-            notes.append(f"not read: {listed(variables)} ({f'{op} {reason}'.strip()})")
+            were = "was" if len(variables) == 1 else "were"
+            notes.append(f"{listed(variables)} {were} not compared: {f'{op} {reason}'.strip()}")
         if comparison.compared or findings:
             verdict = self.verdict(findings, "; ".join(notes))
         else:
@@ -225,7 +232,9 @@ class _Comparison:
                 self.unread[variable] = parts
                 continue
             if other is None:
-                self.unread[variable] = Unread("", "not trained in the program for one GPU")
+                self.unread[variable] = Unread(
+                    "", "the program for one GPU does not train the variable"
+                )
                 continue
             if finding := self._mispaired(variable, formula):
                 self.compared.append(variable)
@@ -266,7 +275,9 @@ class _Comparison:
                 symbol for symbol, power in weight.factors if (symbol, power) not in common
             ]:
                 scale = side.scalars.describe(left[0])
-                return Unread(scale, "is not constant and multiplies only some of its terms")
+                return Unread(
+                    scale, "multiplies only some terms of the loss, and is not a constant"
+                )
             if term.kind == "other":
                 return Unread(producer_of(term.tensor), "is a loss, but no sum or mean over rows")
             rows[term.rows].add(tower)
@@ -287,7 +298,8 @@ class _Comparison:
             if total is None:
                 return Unread(
                     "",
-                    f"its penalty ({kind}) is multiplied by the share of rows in some towers only",
+                    f"some towers multiply the penalty ({kind}) by their share of the rows, and "
+                    "others do not",
                 )
         return _Parts(
             {tower: sorted(each, key=_order) for tower, each in towers.items()},
@@ -332,18 +344,18 @@ class _Comparison:
     def _incomparable(self, parts: _Parts, expected: _Parts) -> str:
         """Return why two objectives cannot be compared; ``""`` if they can."""
         if not parts.towers or not expected.towers:
-            return "no term of its loss depends on examples"
+            return "no term of the loss depends on examples"
         if _ALL in parts.towers and len(parts.towers) > 1:
-            return "some of its terms depend on one tower, others on several"
+            return "some terms of the loss depend on one tower, others on several"
         if _ALL not in parts.towers and len(parts.towers) < len(self._many.analysis.towers):
             towers = self._many.analysis.names_of(sum(1 << tower for tower in parts.towers))
-            return f"its update takes gradients of {towers} alone"
+            return f"the update takes gradients of {towers} only"
         if len(expected.towers) > 1:
             return "the program for one GPU has several towers"
         (alone,) = expected.towers.values()
         most = max(parts.towers.values(), key=len)
         if _kinds(most) != _kinds(alone):
-            return "its loss has other terms than on one GPU"
+            return "the loss has other terms than on one GPU"
         sums = [each for each in alone if each.kind == "sum"]
         if any(not _close(abs(each.weight), 1.0) for each in sums):
             return _SUMS
@@ -364,7 +376,7 @@ class _Comparison:
             ]
         factor = next(iter(ratios.values()))[0]
         if not all(_close(each[0], factor) for each in ratios.values()):
-            yield self._uneven(variable, ratios)
+            yield self._uneven(variable, parts, ratios, shares)
             return
         if not all(_close(ratio, factor) for each in ratios.values() for ratio in each):
             yield self._unequal_terms(variable, parts, ratios)
@@ -424,6 +436,8 @@ class _Comparison:
         return 0 if shape is None else prod(size or 0 for size in shape)
 
     def _scaled(self, variable: str, factor: float, towers: int) -> Finding:
+        from placement_checks.numerics.diagnosis import scaled_steps
+
         if _close(factor, towers):
             mistake: Mistake = "sum"
             what = f"the gradients of {towers} {self.parts_name} are added up instead of averaged"
@@ -431,24 +445,30 @@ class _Comparison:
             fix = _AVERAGE_OF_RANKS if self._has_ranks else fix
         elif _close(factor * towers, 1.0):
             mistake = "divided"
-            what = f"they are divided by the number of {self.parts_name}, {towers}, once too often"
+            what = (
+                f"the gradients are divided by the number of {self.parts_name}, {towers}, once "
+                "too often"
+            )
             fix = _ADD_GRADIENTS if self._strategy else _DIVIDE_ONCE
             fix = _SUM_OF_RANKS if self._has_ranks else fix
         else:
             mistake = "scaled"
-            what = f"all terms are multiplied by {factor:.4g}"
+            what = f"all its terms are multiplied by {factor:.4g}"
             fix = "undo the factor, such as a loss scale, before the gradients are applied"
+        if factor:
+            fix += f"; if it is intended: --set gradients-averaged.scale={factor:.6g}"
+        if (scale := self._rule.scale) != 1:
+            what += f"; gradients-averaged.scale declares {scale:.4g} times"
         return self._finding(
             variable,
             mistake,
             factor,
-            expected="the weight on one GPU",
-            found=f"{factor:.4g} times the weight on one GPU",
-            message=f"the loss terms in the update of {variable} have {factor:.4g} times their "
-            f"weight on one GPU: {what}",
-            fix=f"{fix}; if it is intended: --set gradients-averaged.scale={factor:.6g}",
-            consequence=f"each step is {factor:.4g} times as large; "
-            "optimizers that divide by the size of gradients, such as Adam, hide it",
+            expected=f"{scale:.4g} times the coefficients on one GPU",
+            found=f"{factor:.4g} times the coefficients on one GPU",
+            message=f"the loss counts {factor:.4g} times in the update of {variable}, compared "
+            f"with one GPU: {what}",
+            fix=fix,
+            consequence=scaled_steps(factor),
         )
 
     def _mispaired(self, variable: str, formula: Formula | Unread) -> Finding | None:
@@ -466,14 +486,14 @@ class _Comparison:
             found=f"the gradient of {wrong.source}",
             message=f"the update of {variable} takes the gradient of {wrong.source}",
             fix="pair each gradient with the variable that it is taken with respect to",
-            consequence="the variable is trained by a gradient that belongs to another one",
+            consequence="the variable is trained by the gradient of another variable",
         )
 
     def _unequal_terms(
         self, variable: str, parts: _Parts, ratios: Mapping[int, Sequence[float]]
     ) -> Finding:
-        tower = min(ratios)
-        weights = listed(
+        tower = next(tower for tower, each in ratios.items() if not _close(min(each), max(each)))
+        factors = listed(
             [
                 f"{ratio:.4g} for {producer_of(each.term.tensor)}"
                 for ratio, each in zip(ratios[tower], parts.towers[tower], strict=True)
@@ -484,31 +504,45 @@ class _Comparison:
             variable,
             "",
             None,
-            expected="the weights of the loss terms on one GPU",
-            found=weights,
-            message=f"the loss terms in the update of {variable} have different weights relative "
-            f"to one GPU: {weights}",
+            expected="the coefficients of the loss terms on one GPU",
+            found=factors,
+            message=f"the loss terms do not count equally in the update of {variable}; their "
+            f"factors, compared with one GPU: {factors}",
             fix="average all terms of the losses in the same way",
             consequence="the model is trained by another objective than on one GPU",
             ops=[producer_of(each.term.tensor) for each in parts.towers[tower]],
         )
 
-    def _uneven(self, variable: str, ratios: Mapping[int, Sequence[float]]) -> Finding:
+    def _uneven(
+        self,
+        variable: str,
+        parts: _Parts,
+        ratios: Mapping[int, Sequence[float]],
+        shares: Mapping[int, float],
+    ) -> Finding:
+        from placement_checks.numerics.diagnosis import integer_shares
+
         towers = self._many.analysis.towers
-        weights = listed(
+        are_means = not any(each.adds_up for terms in parts.towers.values() for each in terms)
+        intended = integer_shares([ratios[tower][0] * shares[tower] for tower in ratios])
+        declared = (
+            f"; if unequal shares are intended: --set 'gradients-averaged.shares={intended}'"
+            if are_means and intended
+            else ""
+        )
+        factors = listed(
             [f"{min(each):.4g} on {towers[tower]}" for tower, each in ratios.items()], most=4
         )
         return self._finding(
             variable,
             "weights",
             None,
-            expected="the same weight for each row",
-            found=weights,
-            message=f"the towers' losses have different weights in the update of {variable}, "
-            f"relative to one GPU: {weights}",
-            fix="give each tower the weight of its part of the rows: "
-            "placement_checks.average_gradients(tower_grads, weights=rows); if the weights are "
-            "intended: gradients-averaged.shares",
+            expected="each row counts as on one GPU",
+            found=factors,
+            message=f"the losses of the {self.parts_name} do not count equally in the update of "
+            f"{variable}; their factors, compared with one GPU: {factors}",
+            fix="multiply the gradients of each tower by its share of the rows: "
+            f"placement_checks.average_gradients(tower_grads, weights=rows){declared}",
             consequence="the rows of one tower count more than the rows of another",
         )
 
@@ -535,9 +569,9 @@ class _Comparison:
             variable,
             "penalty",
             weight / expected if expected else None,
-            expected=f"a penalty with the weight {expected:.4g}",
-            found=f"the weight {weight:.4g}",
-            message=f"the penalty ({kind}) on {variable} weighs {weight:.4g} in all "
+            expected=f"a penalty with the coefficient {expected:.4g}",
+            found=f"the coefficient {weight:.4g}",
+            message=f"the penalty ({kind}) on {variable} has the coefficient {weight:.4g} in all "
             f"{self.parts_name} together, and {expected:.4g} on one GPU",
             fix=_SCALE_PENALTY if self._strategy and not self._has_ranks else _COUNT_ONCE,
             consequence="the weights decay more than on one GPU"

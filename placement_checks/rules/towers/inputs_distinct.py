@@ -232,8 +232,8 @@ def _repeated_pipeline(
         found=f"a separate pipeline for the tower on {other}",
         ops=() if shard is None else (flow.names[shard],),
         path=path_lines(placement, [holder, copy]),
-        message=f"the towers on {one} and {other} {fault}: {original} serves the first, and "
-        f"{name}, which is built like it, the second",
+        message=f"the towers on {one} and {other} {fault}: the first reads {original}, and the "
+        f"second reads {name}, which is built in the same way",
         consequence=consequence,
         fix=fix,
         alike=("repeated pipeline", shard is not None),
@@ -327,7 +327,9 @@ def _are_equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 _SAME_GRADIENTS = "they compute the same gradients: the work of one of them is wasted"
 _OWN_ROWS = "take rows i in tower i: x[i * rows : (i + 1) * rows] or tf.split(x, num_gpus)[i]"
 _OWN_PART = "take part i in tower i: tf.split(x, num_gpus)[i]"
-_OWN_BATCH = "one get_next() per tower, in the loop, or tf.split(batch, num_gpus)[i] in tower i"
+_OWN_BATCH = (
+    "call get_next() once per tower, in the loop, or take tf.split(batch, num_gpus)[i] in tower i"
+)
 _DISTRIBUTE = (
     "pass strategy.run the values that strategy.experimental_distribute_dataset(dataset) yields, "
     "so that each replica gets its part"
@@ -336,6 +338,6 @@ _SPLIT_ROWS = (
     "feed tower i its part of the batch: dict(zip(inputs, numpy.array_split(rows, num_gpus)))"
 )
 _SHARD_BY_WORKER = (
-    "dataset.shard(context.num_input_pipelines, context.input_pipeline_id) in the function that "
-    "makes the dataset, or experimental_distribute_dataset(dataset)"
+    "call dataset.shard(context.num_input_pipelines, context.input_pipeline_id) in the function "
+    "that makes the dataset, or use experimental_distribute_dataset(dataset)"
 )

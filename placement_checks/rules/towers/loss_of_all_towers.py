@@ -80,7 +80,7 @@ class LossOfAllTowers(Rule):
                 findings.append(finding)
         return self.verdict(
             unless_allowed(findings, self.allow),
-            f"{len(reported)} reported as loss, {len(of_losses)} in summaries",
+            f"losses: {len(reported)} returned, {len(of_losses)} in summaries",
         )
 
 
@@ -187,9 +187,10 @@ def _show_same_variable(analysis: TowerAnalysis, summary: OpId, other: OpId) -> 
 
 
 _NOT_KNOWN = Missing(
-    "no reported loss is known: the step fetches none",
-    "the function that builds the graph may return it: {'loss': loss}",
+    "the program returns no loss, and the step fetches none",
+    "return it from the function that builds the graph: {'loss': loss}",
 )
 _NOT_RETURNED = Missing(
-    "no number that the step returns is computed from the loss that it trains with"
+    "the training step returns no number that is computed from its loss",
+    "return the loss from the step",
 )

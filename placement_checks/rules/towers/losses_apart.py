@@ -52,9 +52,11 @@ class LossesApart(Rule):
             note = "one loss of all towers; its parts were checked"
         if shared := shared_ops(placement):
             first = min(shared)
+            of_two = shared[first].bit_count() == 2
             note += (
-                f"; {analysis.names_of(shared[first])} depend on each other symmetrically: they "
-                f"meet at {analysis.flow.names[first]}"
+                f"; {analysis.names_of(shared[first])} each depend on the "
+                f"{'other' if of_two else 'others'}: the op {analysis.flow.names[first]} uses "
+                f"results of {'both' if of_two else 'all of them'}"
             )
         return self.verdict(findings, note)
 
@@ -78,8 +80,9 @@ def _finding(placement: Placement, mixed: MixedLoss) -> Finding:
         if analysis.examples[mixed.path[-1]]
         else "the penalty counts once more with every tower: weights decay more, the more GPUs "
         "there are",
-        fix="add up this tower's losses only: tf.compat.v1.get_collection(key, scope), of "
-        "`with tf.name_scope(f'tower_{i}') as scope:`",
+        fix="add up this tower's losses only: build the tower under "
+        "`with tf.name_scope(f'tower_{i}') as scope:`, and read "
+        "tf.compat.v1.get_collection(key, scope)",
         alike="mixed",
         devices=(*tower.devices, *other.devices),
     )
@@ -90,12 +93,12 @@ def _finding(placement: Placement, mixed: MixedLoss) -> Finding:
         found=f"{contained}, which requests the GPU of another tower",
         ops=(contained,),
         placed=contained,
-        message=f"a part of the model behind {loss} is built on the GPU of another tower: "
-        f"{contained}, which serves no loss of that tower",
+        message=f"{contained} computes for {loss}, but requests the GPU of another tower, which "
+        f"does not use {contained}",
         consequence="the tower computes on both GPUs, one waits for the other, and values cross "
         "between them in every step",
-        fix="build all of tower i under `with tf.device(f'/gpu:{i}'):`, and pin no part of it to "
-        "one GPU by its number",
+        fix="build all of tower i under `with tf.device(f'/gpu:{i}'):`, and write no fixed number "
+        "of a GPU, such as '/gpu:0', inside of the model",
         alike=("misplaced", mixed.other),
         devices=other.devices,
     )

@@ -91,7 +91,7 @@ class OneUpdate(Rule):
             return self.not_checked(
                 f"the step counter {counter} is incremented by {op}, which is not part of "
                 "the train op",
-                fix="return both as the train op",
+                fix="return both: {'train_op': tf.group(train_op, increment)}",
             )
         return self.verdict(findings, f"{plural(len(updates.by_variable), 'variable')} updated")
 
@@ -140,10 +140,11 @@ def _repeated_update(
         fix = "update it once, after the loop over towers, by the mean of the towers' values"
     else:
         consequence = (
-            "corrections that the optimizer computes from it, such as Adam's bias correction, "
-            "run ahead of the weights"
+            "factors that the optimizer computes from it, such as Adam's bias correction, advance "
+            f"by {count} steps in each step"
         )
-        fix = "apply the optimizer once, to all of its variables, or use one for each group"
+        fix = "apply the optimizer once, to all of its variables, or create one "
+        fix += "optimizer for each group of variables"
     return Finding(
         **about(placement.ops[variable]),
         expected="1 update per step",

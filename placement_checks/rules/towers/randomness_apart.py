@@ -116,8 +116,8 @@ def _equal_seeds(
         )
     else:
         fix = (
-            "add the tower's number: seed=[seed, i]; for layers of Keras, create one layer with a "
-            "different seed for each tower"
+            "add the tower's number: seed=[seed, i]; for layers of Keras, create a separate "
+            "layer for each tower, each with its own seed"
             if placement.strategy is None
             else "add the replica's number to the seed: "
             "tf.distribute.get_replica_context().replica_id_in_sync_group"

@@ -78,7 +78,7 @@ class ReplicasInSync(Rule):
         placement = evidence.placement
         strategy = placement.strategy
         if strategy is None:
-            return self.not_checked("no strategy keeps copies of the variables")
+            return self.not_checked("no tf.distribute strategy with copies of variables is known")
         if len(strategy.replicas) == 1:
             return self.without(
                 NotApplicable(f"there is one replica, on {strategy.replicas[0].short}")
@@ -110,13 +110,14 @@ def _drifting_averages(
     placement: Placement, strategy: Strategy, variables: Sequence[str]
 ) -> Finding:
     layers = shorten(variable.rpartition("/")[0] for variable in variables)
+    part = "half" if len(strategy.replicas) == 2 else f"1/{len(strategy.replicas)}"
     return keras_limit_finding(
         placement,
         variables,
         f"BatchNormalization of {KERAS} does not synchronize the moving averages of replicas: "
         f"{layers}",
         "they drift apart from the first step on; evaluate, predict and a saved model use the "
-        f"first replica's averages, which come from one row in {len(strategy.replicas)}",
+        f"first replica's averages, which come from {part} of the rows",
         "BatchNormalization(synchronized=True), which also normalizes over the rows of all "
         "replicas. If each replica is meant to have its own averages: "
         "--set replicas-in-sync.allow=*/moving_*",
@@ -225,8 +226,8 @@ def _in_first_call(placement: Placement, strategy: Strategy, created: Sequence[s
     return keras_limit_finding(
         placement,
         created,
-        "the first step creates variables, so TensorFlow runs it in a branch, where the sums over "
-        f"replicas have no instance key: {shorten(created)}",
+        f"the first step creates {shorten(created)}, so TensorFlow runs the step in a branch of "
+        "tf.cond, where the sums over replicas cannot run",
         _NO_KEY_CONSEQUENCE,
         "create them under the scope before the first step: layers with model.build(...), slots "
         f"with optimizer.build(model.trainable_variables){by_hierarchy}",
@@ -243,8 +244,8 @@ def _in_loop(placement: Placement, strategy: Strategy, sums: Sequence[str]) -> F
     return keras_limit_finding(
         placement,
         sums,
-        f"{caller} runs several steps in one call, where the sums over replicas have no instance "
-        f"key: {shorten(sums)}",
+        f"{caller} runs several steps in one call, in a loop where the sums over replicas cannot "
+        f"run: {shorten(sums)}",
         _NO_KEY_CONSEQUENCE,
         f"use {_BY_HIERARCHY.format(strategy.name)}{single_steps}",
         expected="sums with an instance key",
@@ -351,7 +352,8 @@ def _unequal(
         expected="one shape",
         found=inputs,
         ops=tuple(members),
-        message=f"{_noun(placement, name)} {name} gets {inputs}",
+        message=f"{_noun(placement, name)} {name} needs values of one dtype and shape "
+        f"from all replicas, but gets {inputs}",
         consequence="the step fails, or never ends",
         fix="build the same model in every process",
         alike="other shapes",

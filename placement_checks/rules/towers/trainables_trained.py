@@ -227,6 +227,6 @@ def _applying_op(placement: Placement) -> tuple[str, ...]:
 
 
 _APPLY_ALL = (
-    "apply all gradients; create variables that keep their values with trainable=False, or "
-    "declare them: --set trainables-trained.frozen=PATTERN"
+    "apply all gradients; for a variable that must not change, pass trainable=False when you "
+    "create it, or declare it: --set trainables-trained.frozen=PATTERN"
 )

@@ -85,7 +85,8 @@ class UpdateOpsRun(Rule):
             if group is not None:
                 return self.not_checked(
                     f"{names[group]} runs the updates together, and is not part of the train op",
-                    fix="return both as the train op, or declare the updates: "
+                    fix="return both: {'train_op': tf.group(train_op, updates)}, or declare the "
+                    "updates: "
                     "--set update-ops-run.allow=PATTERN",
                 )
         note = f"the step runs {runs} of {plural(len(updates), 'update')}"
@@ -110,7 +111,7 @@ def _evaluation_update(analysis: TowerAnalysis, op: OpId) -> Finding:
         **about(analysis.placement.ops[name]),
         expected="not part of the step",
         found="part of the step",
-        message=f"{name} ({kind}), the update{_of_variable(analysis, op)} by a copy of the model "
+        message=f"{name} ({kind}), which updates {_target(analysis, op)} in a copy of the model "
         "that only evaluates, is part of the train op",
         path=path_lines(analysis.placement, [op]),
         consequence="the statistics mix held-out rows with rows that the model is trained on",
@@ -123,17 +124,17 @@ def _evaluation_update(analysis: TowerAnalysis, op: OpId) -> Finding:
 def _skipped_update(analysis: TowerAnalysis, op: OpId, runs: int) -> Finding:
     name, kind = analysis.flow.names[op], analysis.flow.types[op]
     towers = analysis.towers_behind[op] & analysis.all_towers
-    by = f" by {analysis.names_of(towers)}" if towers else ""
+    by = f" in {analysis.names_of(towers)}" if towers else ""
     roots = [analysis.flow.names[root] for root in analysis.updates.roots[:3]]
-    train_op = " and ".join(roots)
+    train_op = " and ".join(f"'{root}'" for root in roots)
     one_tower = ""
     if runs:
-        one_tower = "; if one tower's are enough, declare it: --set update-ops-run.tower=/gpu:0"
+        one_tower = "; if the updates of one tower are enough: --set update-ops-run.tower=/gpu:0"
     return Finding(
         **about(analysis.placement.ops[name]),
         expected=f"part of {train_op}",
         found="not part of the step",
-        message=f"{name} ({kind}), the update{_of_variable(analysis, op)}{by}, is not part of the "
+        message=f"{name} ({kind}), which updates {_target(analysis, op)}{by}, is not part of the "
         f"train op {train_op}",
         path=path_lines(analysis.placement, [op]),
         ops=tuple(roots[:1]),
@@ -141,14 +142,14 @@ def _skipped_update(analysis: TowerAnalysis, op: OpId, runs: int) -> Finding:
         if runs
         else "evaluation uses the initial values: no step changes them",
         fix="make the train op tf.group(train_op, "
-        "*tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS)), of all scopes"
-        + one_tower,
+        "*tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS)); pass "
+        "no scope to get_collection" + one_tower,
         alike=bool(runs),
         devices=analysis.devices_of(towers),
     )
 
 
-def _of_variable(analysis: TowerAnalysis, op: OpId) -> str:
+def _target(analysis: TowerAnalysis, op: OpId) -> str:
     flow = analysis.flow
     holder = flow.state_holder(flow.inputs[op][0]) if flow.inputs[op] else None
-    return f" of {flow.names[holder]}" if holder is not None else ""
+    return "statistics" if holder is None else flow.names[holder]

@@ -91,7 +91,10 @@ class VariablesShared(Rule):
         ]
         if len(reads.gpus) < 2 and not single and not not_saved:
             where = f"on {reads.gpus[0].device.short} only" if reads.gpus else "on no GPU"
-            reason = f"variables are read {where}, and {single}"
+            reason = (
+                f"variables are read {where}, and the program cannot be compared with its build "
+                f"for one GPU: {single}"
+            )
             return self.not_checked(reason, one_tower=len(reads.gpus) == 1)
         # All GPUs hold parts of one model if it has one loss, or one for each micro-batch. A joint
         # loss of several towers does not count as one loss.
@@ -147,7 +150,7 @@ def _single_gpu_program(evidence: Evidence) -> Placement | Missing:
         return single
     towers, single_towers = (len(analyze(each).reads_by_gpu.gpus) for each in (placement, single))
     if 1 < towers <= single_towers:
-        return Missing(f"built for one GPU it still has {single_towers} towers")
+        return Missing(f"built for one GPU, the program still has {single_towers} towers")
     if not any(placement.collections.values()):
         return Missing("no variable is in a collection")
     return single
@@ -255,8 +258,8 @@ def _diverging_copies(placement: Placement) -> Iterator[Finding]:
                     for variable in (name, others[0])
                     for step in analysis.updates.by_variable.get(variable, ())
                 ),
-                message=f"{name} is the copy that the tower on {analysis.towers[tower]} reads, "
-                f"and gets {update}, while its copies {listed(others)} all take the same sum",
+                message=f"{name}, the copy for the tower on {analysis.towers[tower]}, gets "
+                f"{update}; the other copies, {listed(others)}, all get the same sum of gradients",
                 consequence="the copies drift apart: the towers train different models",
                 fix="apply the sum of all towers' gradients to every copy",
                 devices=analysis.towers[tower].devices,
@@ -287,7 +290,7 @@ def _central_variables(placement: Placement) -> Iterator[Finding]:
                 expected="a copy for each tower",
                 found="one variable for several towers",
                 message=f"{name} is one variable, which {analysis.names_of(readers)} read, but "
-                "each tower should have a copy",
+                "each tower should have a copy (declared: variables-shared.layout=mirrored)",
                 consequence="its value is sent to the other GPUs in every step",
                 fix="create it once for each tower, in a variable scope of the tower, and "
                 "apply the same sum to all copies; if one variable is intended: "
@@ -307,7 +310,8 @@ def _mirrored_variables(placement: Placement) -> Iterator[Finding]:
                 expected=f"{first}, for all towers",
                 found="a copy for one tower",
                 message=f"{name} is a copy of {first} for the tower on {analysis.towers[tower]}, "
-                "but all towers should share one variable",
+                "but all towers should share one variable "
+                "(declared: variables-shared.layout=central)",
                 consequence="every GPU holds another copy of the variable and of its slots",
                 fix=f"build each tower under `{REUSE}`; if copies are intended: "
                 "--set variables-shared.layout=mirrored",
@@ -326,12 +330,12 @@ def _collection_sizes(placement: Placement, single: Placement | Missing) -> str:
     if not single:
         reason = f"judged by data flow only: {single}"
         return f"{summary}; {reason}" if placement.collections else reason
-    gpus = _gpu_count(placement) or "more"
+    gpus = _gpu_count(placement) or "several"
     before = {key: len(single.collections.get(key, ())) for key in _COLLECTIONS}
     if before == sizes:
-        return f"{summary} with 1 tower and with {gpus}"
-    return ", ".join(
-        f"{plural(before[key], f'{kind} variable')} with 1 tower and {sizes[key]:,} with {gpus}"
+        return f"{summary} with 1 tower and with {gpus} towers"
+    return "; ".join(
+        f"{kind} variables: {before[key]:,} with 1 tower, {sizes[key]:,} with {gpus} towers"
         for key, kind in _COLLECTIONS.items()
     )
 

@@ -104,7 +104,9 @@ def _alternates(program: RunnableProgram) -> bool:
 def _per_tower_blocker(sessions: PairedSessions) -> Missing | None:
     """Return why the reference cannot take a step with the mean of its per-tower gradients."""
     reference = sessions.reference.program
-    per_tower = f"{reference.name} computes on the rows of each tower"
+    per_tower = (
+        f"steps cannot be compared: {reference.name} runs on the rows of one tower at a time"
+    )
     for program in (sessions.towers.program, reference):
         if name := next(clipped_gradients(program), None):
             return Missing(

@@ -208,7 +208,7 @@ class DeclaredFeeding(Feeding):
             return _feeds(reference, reference.inputs[0], _select_rows(batch, rows))
         order = range(max(map(len, filter(np.ndim, batch.values())))) if rows is None else rows
         if len(order) not in (self.rows, self.uneven_rows):
-            raise InputError(reference.name, "takes only the rows of all towers")
+            raise InputError(reference.name, "can only be fed a whole batch", is_predicate=True)
         if reference.shared:
             return _feeds(reference, reference.inputs[0], _select_rows(batch, order))
         feeds: dict[str, npt.NDArray[Any]] = {}

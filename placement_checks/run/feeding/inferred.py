@@ -223,11 +223,11 @@ def infer_inputs(towers: FedProgram, reference: FedProgram) -> InferredInputs:
                 unequal_scalars.append(pair.reference.tensor)
         elif not pair.reference.is_random:
             raise CannotRun(
-                f"cannot identify the rows: {names[0]} is fed {_lengths(pair.towers)} for "
-                f"{_names(pair.towers)} and {names[1]} {_lengths([pair.reference])} for "
+                f"it is unknown which rows correspond: {names[0]} is fed {_lengths(pair.towers)} "
+                f"rows for {_names(pair.towers)}, and {names[1]} {_lengths([pair.reference])} for "
                 f"{_names([pair.reference])}, but other tensors are fed {rows} and "
                 f"{reference_rows}",
-                "give --batch",
+                "pass --batch train.py:batch",
             )
     _check_rows_differ([pair for pair, _ in with_rows if not pair.reference.is_random])
     split = _tower_rows(with_rows)

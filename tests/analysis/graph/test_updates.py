@@ -44,8 +44,8 @@ def test_three_of_many_train_ops_are_named() -> None:
     )
 
     assert analyze(graph).updates.unknown == (
-        "the graph has 4 train ops, and it is unknown which of them one step runs: train_a, "
-        "train_b, train_c and 1 more"
+        "the graph has 4 train ops, train_a, train_b, train_c and 1 more, and it is unknown which "
+        "one a step runs"
     )
 
 

@@ -169,7 +169,7 @@ def test_gradients_with_given_weights_are_not_read() -> None:
 
     formula = objective(towers(given)).formulas["w"]
 
-    assert formula == ("gradients/grad_ys_0", "weights the gradients of losses (grad_ys)")
+    assert formula == ("gradients/grad_ys_0", "multiplies the gradients of losses (grad_ys)")
 
 
 def test_an_untrained_variable_has_no_objective() -> None:

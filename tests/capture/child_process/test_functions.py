@@ -272,9 +272,9 @@ def test_a_function_that_other_processes_cannot_load(folder: Path) -> None:
         with pytest.raises(InputError) as caught:
             load(Program.of(function), 2)
         assert str(caught.value).endswith(
-            "eager code is run in a process of its own, which can only load a function at the top "
-            "level of a file; put the code into a 'with watch(eager=True):' block, or name the "
-            "function by a target: 'train.py:main(depth=50)'"
+            "eager code runs in a process of its own, which cannot import this function: it is "
+            "not at the top level of a file; put the code into a 'with watch(eager=True):' block, "
+            "or name the function by a target: 'train.py:main(depth=50)'"
         )
 
 

@@ -252,15 +252,15 @@ def test_a_program_without_a_gpu_option_is_built_for_one_number(folder: Path) ->
     program = "from model import train\ntrain(2)\n"
 
     assert load_for_one_gpu(watched(folder, program)) == Missing(
-        "it does not receive the number of GPUs",
+        "the program does not receive the number of GPUs",
         option="write {gpus} in its arguments, or --let NAME={gpus}",
     )
     with pytest.raises(InputError) as caught:
         load_for_one_gpu(watched(folder, program, "{gpus}"))
     assert str(caught.value) == (
-        "train.py {gpus} builds the same graph for 1 GPU: {gpus} has no effect; write {gpus} "
-        "where the program reads the number, such as --let NUM_GPUS={gpus} for a number in its "
-        "source code"
+        "train.py {gpus} builds the same graph for 1 GPU as for 2, so {gpus} has no effect; "
+        "write {gpus} where the program reads the number, such as --let NUM_GPUS={gpus} for a "
+        "number in its source code"
     )
 
 
@@ -274,7 +274,8 @@ def test_a_program_that_trains_in_its_own_child_process(folder: Path) -> None:
         process.join()
     """
     assert refused(folder, program) == (
-        "train.py trains in a child process; name the function that the child process "
+        "train.py trains in a child process, which is not captured; name the function that the "
+        "child process "
         "calls: train.py:train"
     )
 

@@ -61,10 +61,10 @@ def test_a_simulating_cpu_device_is_refused_with_its_line(name: str) -> None:
     number = 2 if name == "short" else 1
     message = str(caught.value)
     assert message.startswith(
-        f"program names /device:CPU:{number} (tests/capture/eager/test_devices.py:"
+        f"program requests /device:CPU:{number} (tests/capture/eager/test_devices.py:"
     )
     assert message.endswith(
-        f", which simulates /device:GPU:{number - 1} here; "
+        f", but this check uses /device:CPU:{number} in place of /device:GPU:{number - 1}; "
         "name GPU devices, and no CPU device except /cpu:0"
     )
 

@@ -46,7 +46,7 @@ def report() -> Report:
         lines={"größe": "main.py:9"},
         machine="gpu*1",
     )
-    return verify(Evidence(graph, single_gpu=Missing("it was built for one GPU")))
+    return verify(Evidence(graph, single_gpu=Missing("the builder has no argument num_gpus")))
 
 
 def test_keys_match_the_schema(report: Report) -> None:
@@ -80,7 +80,8 @@ def test_a_program_has_its_verdicts(report: Report) -> None:
     assert rules["variables-shared"] == {
         "state": "not-checked",
         "evidence": None,
-        "reason": "variables are read on /device:GPU:0 only, and it was built for one GPU",
+        "reason": "variables are read on /device:GPU:0 only, and the program cannot be compared "
+        "with its build for one GPU: the builder has no argument num_gpus",
         "note": None,
         "findings": [],
     }

@@ -170,7 +170,9 @@ def test_an_op_that_the_placer_refuses() -> None:
 def test_a_program_that_was_not_placed() -> None:
     graph = placement(op("a", "Sin"), placer=None)
 
-    assert rows_of(graph, "a")["placed on"] == ["unknown: no placer was used"]
+    assert rows_of(graph, "a")["placed on"] == [
+        "unknown: devices were not assigned; use place(…) instead of requested(…)"
+    ]
     assert rows_of(graph, "a")["requests"] == ["no device"]
 
 

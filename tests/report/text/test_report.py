@@ -26,7 +26,7 @@ def test_report_of_one_program() -> None:
         lines={"w": "main.py:9"},
         machine="gpu*1",
     )
-    known = Evidence(graph, single_gpu=Missing("its builder takes no num_gpus"))
+    known = Evidence(graph, single_gpu=Missing("the builder has no argument num_gpus"))
     rules = ["placeable", "no-fallback", "variables-on-host", "variables-shared", "no-idle-device"]
 
     assert written(verify(known, only=rules)) == (

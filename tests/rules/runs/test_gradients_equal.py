@@ -92,7 +92,7 @@ def test_broken(snapshot: SnapshotAssertion) -> None:
         op="VarHandleOp",
         evidence="executed",
         expected="the reference's gradient",
-        found="2 times, off by 8.4e+06 eps",
+        found="2 times the reference's gradient, with a relative difference of 8.4e+06 eps",
         frames=("main.py:40", "net.py:3"),
         path=(),
         message=ANY,
@@ -111,7 +111,7 @@ def test_the_path_shows_the_mistake(snapshot: SnapshotAssertion) -> None:
 
     assert messages(finding) == snapshot
     assert finding.path == ("rows 0 to 5 count 1 times", "rows 6 to 11 count 0 times")
-    assert "times, off by" in finding.found
+    assert "with a relative difference of" in finding.found
 
 
 @pytest.mark.parametrize(
@@ -260,8 +260,8 @@ def test_an_unexplained_difference_shows_both_objectives() -> None:
     [
         (
             0.5,
-            "without a run, gradients-averaged compares the weights of the loss terms in 1 of 1 "
-            "update, but not the rows and the values of the terms",
+            "the programs were not run; gradients-averaged checks 1 of 1 variable from the graphs "
+            "alone, without rows and values",
         ),
         (None, None),
     ],

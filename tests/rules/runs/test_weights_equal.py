@@ -651,7 +651,15 @@ def test_later_differences_follow_the_first_for_all_names(
 
 
 APART = [[1.0, 2.0], [2.0, 5.0], [3.0, 9.0]]
-IN_NO_ORDER = "left out: no order is set between the update of step and its read for"
+
+
+def raced(number: int, name: str) -> str:
+    """The note on variables that are computed from a counter that races with its update."""
+    return (
+        f"{f'{name} is' if number == 1 else f'{number} variables are'} not compared: the step may "
+        f"read step for {name} before or after step is updated; read it under "
+        "tf.control_dependencies([train_op])"
+    )
 
 
 def test_a_variable_with_a_race_is_left_out() -> None:
@@ -660,7 +668,7 @@ def test_a_variable_with_a_race_is_left_out() -> None:
     verdict = checked(trained, races={"w/Momentum": "w", "v": "step"})
 
     assert verdict.state == "kept"
-    assert verdict.note == f"2 variables equal after 3 steps; 2 variables {IN_NO_ORDER} v"
+    assert verdict.note == f"2 variables equal after 3 steps; {raced(2, 'v')}"
     assert {figure["variable"] for figure in verdict.figures} == {"w", "step"}
     assert steps_of(checked(trained, races={"v": "step"})) == {"w/Momentum": 1}
 
@@ -668,7 +676,7 @@ def test_a_variable_with_a_race_is_left_out() -> None:
 def test_the_slots_of_a_variable_with_a_race_are_left_out() -> None:
     verdict = checked(steps({"w": APART, "w/Momentum": APART}), races={"w": "step"})
 
-    assert verdict.note == f"2 variables equal after 3 steps; 2 variables {IN_NO_ORDER} w"
+    assert verdict.note == f"2 variables equal after 3 steps; {raced(2, 'w')}"
 
 
 def test_a_race_of_an_allowed_variable_is_not_in_the_note() -> None:
@@ -681,23 +689,25 @@ def test_races_are_in_the_note_of_a_broken_rule() -> None:
     verdict = checked(steps({"w": APART}), races={"v": "step"})
 
     assert steps_of(verdict) == {"w": 2}
-    assert verdict.note == f"2 variables equal after 3 steps; 1 variable {IN_NO_ORDER} v"
+    assert verdict.note == f"2 variables equal after 3 steps; {raced(1, 'v')}"
 
 
 @pytest.mark.parametrize(
-    ("races", "left"),
+    ("races", "left", "number"),
     [
-        (("w", "v"), "no trained variable is left to compare; 3 variables"),
-        (("w", "v", "step"), "no variable that the steps change is left to compare; 4 variables"),
+        (("w", "v"), "no trained variable is left to compare", 3),
+        (("w", "v", "step"), "no variable that the steps change is left to compare", 4),
     ],
     ids=["but the counter", "none"],
 )
-def test_not_checked_if_races_leave_no_variable(races: Sequence[str], left: str) -> None:
+def test_not_checked_if_races_leave_no_variable(
+    races: Sequence[str], left: str, number: int
+) -> None:
     trained = steps({name: APART for name in races if name != "step"})
 
     verdict = checked(trained, races=dict.fromkeys(races, "step"))
 
-    assert (verdict.state, verdict.reason) == ("not-checked", f"{left} {IN_NO_ORDER} w")
+    assert (verdict.state, verdict.reason) == ("not-checked", f"{left}; {raced(number, 'w')}")
 
 
 def test_weights_that_no_step_changes_prove_nothing() -> None:
@@ -729,7 +739,7 @@ def test_other_variables_are_compared_if_the_trained_ones_are_unknown() -> None:
 
     verdict = checked(trained, races={"v": "step"})
 
-    assert verdict.note == f"1 variable equal after 3 steps; 1 variable {IN_NO_ORDER} v"
+    assert verdict.note == f"1 variable equal after 3 steps; {raced(1, 'v')}"
 
 
 def after_small_steps(change: float, trial: Trial | None = None) -> Verdict:

@@ -54,7 +54,7 @@ def test_a_mean_is_kept(count: int) -> None:
     verdict = judge(towers(count, 1 / count))
 
     assert verdict.state == "kept"
-    assert verdict.note == "1 variable; if all towers have equally many rows"
+    assert verdict.note == "1 variable; holds only if all towers have equally many rows"
 
 
 def test_a_sum_is_broken(snapshot: SnapshotAssertion) -> None:
@@ -110,7 +110,7 @@ def test_the_mean_of_sums_depends_on_the_number_of_rows(
 
     assert verdict.state == state
     if state == "broken":
-        assert "have 0.5 times" in verdict.findings[0].message
+        assert "counts 0.5 times" in verdict.findings[0].message
 
 
 def test_a_sum_times_a_constant_is_not_checked() -> None:
@@ -128,7 +128,7 @@ def test_a_sum_times_a_constant_is_not_checked() -> None:
     )
 
     assert verdict.state == "not-checked"
-    assert "the number of rows is not in the graph" in (verdict.reason or "")
+    assert "which the graph does not state" in (verdict.reason or "")
 
 
 @pytest.mark.parametrize(("share", "state"), [(1.0, "kept"), (0.5, "broken")])
@@ -184,7 +184,7 @@ def test_a_loss_that_is_divided_by_the_number_of_rows_with_a_fed_weight_is_not_c
     verdict = judge(divided_by_present(2, None, 8), divided_by_present(1, None, 16))
 
     assert verdict.state == "not-checked"
-    assert "count_0 is not constant" in (verdict.reason or "")
+    assert "count_0 multiplies only some terms" in (verdict.reason or "")
 
 
 def test_terms_with_different_factors_are_broken(snapshot: SnapshotAssertion) -> None:
@@ -210,7 +210,7 @@ def test_a_divided_learning_rate_compensates_for_a_sum() -> None:
     verdict = judge(many, one)
 
     assert verdict.state == "kept"
-    assert "all gradients are 2 times those of one GPU" in (verdict.note or "")
+    assert "all gradients are 2 times as large as on one GPU" in (verdict.note or "")
 
 
 def test_another_learning_rate_does_not_compensate() -> None:
@@ -248,7 +248,7 @@ def test_a_penalty_that_all_towers_lack_is_missing() -> None:
 
     (finding,) = judge(towers(2, 0.5), one).findings
 
-    assert "weighs 0 in all towers together, and 0.01 on one GPU" in finding.message
+    assert "has the coefficient 0 in all towers together, and 0.01 on one GPU" in finding.message
 
 
 def test_summed_losses_with_a_penalty_each_double_it(snapshot: SnapshotAssertion) -> None:
@@ -403,7 +403,9 @@ def test_shares_of_rows_that_are_halved_are_broken() -> None:
     verdict = judge(weighted_by(_SIZES, *twice, host("two", "Const"), two=2.0))
 
     assert verdict.state == "broken"
-    assert "have 0.5 times their weight on one GPU" in verdict.findings[0].message
+    assert (
+        "counts 0.5 times in the update of w, compared with one GPU" in verdict.findings[0].message
+    )
 
 
 def test_penalties_with_the_share_of_each_tower_are_kept() -> None:
@@ -412,8 +414,9 @@ def test_penalties_with_the_share_of_each_tower_are_kept() -> None:
     first_tower = weighted_by(_SIZES, _SUM, *penalized([0]), decay=0.01)
 
     assert judge(all_towers, one).state == "kept"
-    assert "its penalty (L2Loss) is multiplied by the share of rows in some towers only" in (
-        judge(first_tower, one).reason or ""
+    assert (
+        "some towers multiply the penalty (L2Loss) by their share of the rows, and others do not"
+        in (judge(first_tower, one).reason or "")
     )
 
 
@@ -438,7 +441,9 @@ def test_a_scale_of_one_tower_is_not_checked() -> None:
     verdict = judge(towers(2, 0.5, scaled, host("norm", "Sqrt"), total))
 
     assert verdict.state == "not-checked"
-    assert "norm is not constant and multiplies only some of its terms" in (verdict.reason or "")
+    assert "norm multiplies only some terms of the loss, and is not a constant" in (
+        verdict.reason or ""
+    )
 
 
 def test_weight_decay_that_towers_add_to_their_gradients_is_not_checked() -> None:
@@ -448,7 +453,9 @@ def test_weight_decay_that_towers_add_to_their_gradients_is_not_checked() -> Non
     verdict = judge(towers(2, 0.5, *decays, total))
 
     assert verdict.state == "not-checked"
-    assert "tower_0/decay is part of a tower's gradient, but of no loss" in (verdict.reason or "")
+    assert "tower_0/decay is added to the gradient of a tower, and comes from no loss" in (
+        verdict.reason or ""
+    )
 
 
 def test_weight_decay_that_is_added_to_the_mean_is_left_out() -> None:
@@ -559,7 +566,7 @@ def test_a_tower_left_out_is_reported_by_every_tower_counts() -> None:
     verdict = judge(towers(2, 1.0, host("sum/w", "AddN", gradient(0))))
 
     assert verdict.state == "not-checked"
-    assert "takes gradients of the tower on /device:GPU:0 alone" in (verdict.reason or "")
+    assert "takes gradients of the tower on /device:GPU:0 only" in (verdict.reason or "")
 
 
 def test_a_loss_that_is_no_sum_over_rows_is_not_checked() -> None:
@@ -603,11 +610,12 @@ def test_the_reference_comes_before_the_program_for_one_gpu() -> None:
 
 
 def test_without_a_program_for_one_gpu() -> None:
-    verdict = judge(towers(2, 0.5), Missing("its builder takes no num_gpus"))
+    verdict = judge(towers(2, 0.5), Missing("the builder has no argument num_gpus"))
 
     assert verdict.state == "not-checked"
     assert verdict.reason == (
-        "there is no program for one GPU to compare with: its builder takes no num_gpus"
+        "the program cannot be compared with its build for one GPU: the builder has no argument "
+        "num_gpus"
     )
 
 

@@ -103,7 +103,7 @@ def test_broken(collected: bool, snapshot: SnapshotAssertion) -> None:
             object="tower_0/update",
             op="AssignSubVariableOp",
             evidence="requested",
-            expected="part of train",
+            expected="part of 'train'",
             found="not part of the step",
             frames=("main.py:50",),
             path=("tower_0/update (AssignSubVariableOp) net.py:7",),
@@ -508,7 +508,7 @@ def test_three_of_many_train_ops_are_named() -> None:
 
     (finding,) = UpdateOpsRun().judge(graph).findings
 
-    assert finding.expected == "part of train_a and train_b and train_c"
+    assert finding.expected == "part of 'train_a' and 'train_b' and 'train_c'"
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_kept_by_data_flow(snapshot: SnapshotAssertion) -> None:
         *variables("w"),
         *tower(0, "w"),
         *tower(1, "w"),
-        single_gpu=Missing("its builder takes no num_gpus"),
+        single_gpu=Missing("the builder has no argument num_gpus"),
     )
     verdict = VariablesShared().judge(graph)
 
@@ -79,7 +79,7 @@ def test_broken_by_data_flow(snapshot: SnapshotAssertion) -> None:
         *tower(0, "w"),
         *tower(1, "w_1"),
         collections=collections(["w", "w_1"]),
-        single_gpu=Missing("its builder takes no num_gpus"),
+        single_gpu=Missing("the builder has no argument num_gpus"),
         lines={"w_1": "main.py:30 net.py:3"},
     )
     verdict = VariablesShared().judge(graph)
@@ -253,7 +253,7 @@ def test_the_note_on_a_log_of_a_machine_without_gpus() -> None:
     )
 
     assert VariablesShared().judge(graph).note == (
-        "1 trainable and 1 global variable with 1 tower and with more"
+        "1 trainable and 1 global variable with 1 tower and with several towers"
     )
 
 
@@ -447,8 +447,12 @@ def test_allowed_variables_by_patterns(
     "graph",
     [
         program(op("a", "NoOp", "/gpu:0", "GPU:0")),
-        program(*variables("w"), *tower(1, "w"), single_gpu=Missing("it was built for one GPU")),
-        program(*variables("w"), single_gpu=Missing("its builder takes no num_gpus")),
+        program(
+            *variables("w"),
+            *tower(1, "w"),
+            single_gpu=Missing("the program itself was built for one GPU"),
+        ),
+        program(*variables("w"), single_gpu=Missing("the builder has no argument num_gpus")),
     ],
 )
 def test_not_checked(graph: Evidence, snapshot: SnapshotAssertion) -> None:
@@ -609,7 +613,7 @@ def test_gpus_with_parts_of_one_model_are_in_the_note(snapshot: SnapshotAssertio
         *variables("w", "v"),
         *tower(0, "w"),
         *tower(1, "v", after="matmul0_0"),
-        single_gpu=Missing("its builder takes no num_gpus"),
+        single_gpu=Missing("the builder has no argument num_gpus"),
     )
 
     verdict = VariablesShared().judge(graph)

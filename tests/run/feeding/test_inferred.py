@@ -228,8 +228,8 @@ def test_several_host_feeds_are_ambiguous() -> None:
 def test_rows_of_several_sizes_are_named() -> None:
     several = {"x": (8, 3), "y": (8, 1), "z": (5, 2)}
     assert refused(several, {"x": (8, 3), "y": (8, 1), "z": (7, 2)}) == (
-        "cannot identify the rows: towers is fed 5 for 'z:0' and single 7 for 'z:0', but other "
-        "tensors are fed 8 and 8; give --batch"
+        "it is unknown which rows correspond: towers is fed 5 rows for 'z:0', and single 7 for "
+        "'z:0', but other tensors are fed 8 and 8; pass --batch train.py:batch"
     )
     parts = {"tower_0/x": (4, 3), "tower_1/x": (2, 3), "tower_0/y": (3, 2), "tower_1/y": (3, 2)}
     assert refused(parts, {"x": (6, 3), "y": (6, 2)}) == (
