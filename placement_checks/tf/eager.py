@@ -58,7 +58,11 @@ def without_conversion() -> Iterator[None]:
     """
     do_not_convert = existing_in("tensorflow.python.autograph.core.config", "DoNotConvert")
     added = [do_not_convert(f"{_PACKAGE}.{room}") for room in _CALLED_ROOMS]
-    with patched(Patch.CONVERSION, lambda rules: (*added, *rules)):
+
+    def extended(rules: Any) -> Any:
+        return (*added, *rules)
+
+    with patched(Patch.CONVERSION, extended):
         yield
 
 
