@@ -26,18 +26,24 @@ OLD = towers()
 RENAMED = towers(scope="net/dense")
 MOVED = towers(scope="net/dense", tower_on="0")
 SUM = towers(scope="net/dense", loss="tf.add_n(losses)")
-ELSEWHERE = """
+CIFAR10 = """
 import sys
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1] / "programs" / "graph"))
 
-from mnist import build_towers
+from cifar10 import build_towers
 """
-# tests/fixtures/test_refactors.py has more refactors, which it compares with baselines.
-SOUND = ["refactors/towers.py:build_towers", "cluster.py:build_in_graph", "whole.py"]
+SOUND = {
+    "class.py:build_towers": "",
+    "reversed.py:build_towers": "",
+    "refactors/cifar10_towers.py:build_towers": "",
+    "cluster.py:build_in_graph": "",
+    "whole.py": "",
+}
 # The object that is at fault, and a rule that is newly broken or no longer checked.
 MISTAKES = {
+    "one_gpu.py:build_towers": ("tower 1", "no-idle-device"),
     "variable.py:build_towers": ("variable network/wide/kernel", "variables-on-host"),
     "dealt.py:build_in_graph": ("4 of 5 variables are distributed to /job:ps", ""),
     "sum.py:build": ("objective of net/dense/weights", "gradients-averaged"),
@@ -58,7 +64,7 @@ def fixture(name: str) -> str:
 
 @pytest.fixture(scope="module")
 def since(tmp_path_factory: pytest.TempPathFactory) -> Since:
-    """Seven refactors of the working tree, compared with the commit before them."""
+    """Ten refactors of the working tree, compared with the commit before them."""
     home = tmp_path_factory.mktemp("since") / "project"
     mnist, cluster = fixture("programs/graph/mnist.py"), fixture("programs/workers/cluster.py")
     entries = [
@@ -70,8 +76,9 @@ def since(tmp_path_factory: pytest.TempPathFactory) -> Since:
         {
             "pyproject.toml": f"[tool.placement_checks]\nprograms = [{', '.join(entries)}]\n",
             "programs/graph/mnist.py": mnist,
-            "refactors/towers.py": ELSEWHERE,
-            "variable.py": mnist,
+            "programs/graph/cifar10.py": fixture("programs/graph/cifar10.py"),
+            "refactors/cifar10_towers.py": CIFAR10,
+            **dict.fromkeys(("class.py", "reversed.py", "one_gpu.py", "variable.py"), mnist),
             **dict.fromkeys(("cluster.py", "dealt.py"), cluster),
             "sum.py": OLD,
             "towers.py": OLD,
@@ -83,8 +90,11 @@ def since(tmp_path_factory: pytest.TempPathFactory) -> Since:
     write(
         home,
         {
-            "programs/graph/mnist.py": fixture("refactors/mnist_in_a_class.py"),
+            "class.py": refactored("mnist_in_a_class.py", ""),
+            "reversed.py": refactored("mnist_in_a_class.py", "towers reversed"),
+            "refactors/cifar10_towers.py": refactored("cifar10_in_scopes.py", "add_n"),
             "cluster.py": refactored("cluster_in_loops.py", "stacked"),
+            "one_gpu.py": refactored("mnist_in_a_class.py", "towers"),
             "variable.py": refactored("mnist_in_a_class.py", "variable"),
             "dealt.py": refactored("cluster_in_loops.py", "dealt on"),
             "sum.py": SUM,
