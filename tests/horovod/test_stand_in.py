@@ -229,13 +229,12 @@ def test_autograph_converts_code_of_the_program_alone(
 
     monkeypatch.setattr(PyToPy, "transform_function", noted)
 
-    @tf.function
     def step(x: Any) -> Any:
         for _ in tf.range(2):  # which only converted code can do
             x += 1.0
         return hvd.allreduce(x, op=hvd.Sum)
 
-    step.get_concrete_function(tf.ones([2]))
+    tf.function(step).get_concrete_function(tf.ones([2]))
 
     assert __name__ in converted
     assert not [module for module in converted if module.startswith("placement_checks")]
