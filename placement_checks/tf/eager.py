@@ -39,9 +39,6 @@ DEVICE_QUERY_MODULES = frozenset(
         "util.module_wrapper",
     )
 )
-# The rooms whose functions a traced function of a program may call.
-_PACKAGE = __name__.partition(".")[0]
-_CALLED_ROOMS = ("capture", "core", "graph", "horovod", "tf", "util")
 # TensorFlow's name for a function that creates missing variables in its first call.
 VARIABLE_CREATING_FUNCTION = "fn_with_cond"
 # An argument of the constructor of `Patch.NEW_FUNCTION_VARIABLE`: the new variable adds
@@ -50,17 +47,12 @@ INITIALIZER_LIST_ARGUMENT = "add_initializers_to"
 
 
 @contextlib.contextmanager
-def without_conversion() -> Iterator[None]:
-    """Let AutoGraph leave the code of this package as it is during this block.
-
-    Traced functions call the replacements of this package. Their conversion changes nothing, and
-    takes AutoGraph up to two CPU seconds in each process.
-    """
+def without_conversion(package: str) -> Iterator[None]:
+    """Let AutoGraph leave the code of a package as it is during this block."""
     do_not_convert = existing_in("tensorflow.python.autograph.core.config", "DoNotConvert")
-    added = [do_not_convert(f"{_PACKAGE}.{room}") for room in _CALLED_ROOMS]
 
     def extended(rules: Any) -> Any:
-        return (*added, *rules)
+        return (do_not_convert(package), *rules)
 
     with patched(Patch.CONVERSION, extended):
         yield

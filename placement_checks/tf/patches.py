@@ -108,7 +108,7 @@ class Patch(Enum):
 
     # Training in functions and in Keras
     CALL = f"{_FUNCTION}.concrete_function:ConcreteFunction", "_call_flat", "skip training steps"
-    CONVERSION = f"{_TF}.autograph.core.config", "CONVERSION_RULES", "convert no replacements"
+    CONVERSION = f"{_TF}.autograph.core.config", "CONVERSION_RULES", "do not convert the stand-in"
     KERAS_2_FIT = f"{_KERAS}.engine.training_v1:Model", "fit", "detect training", _K2
     KERAS_2_BATCH = f"{_KERAS}.engine.training_v1:Model", "train_on_batch", "detect training", _K2
     TF_KERAS_FIT = "tf_keras.src.engine.training_v1:Model", "fit", "detect training"

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.autograph.pyct.transpiler import PyToPy
 
 from placement_checks.core.errors import InputError
 from placement_checks.core.ranks import COLLECTIVE, Rank
@@ -214,3 +215,26 @@ def test_a_session_notes_what_it_broadcasts(hvd: Any, watch: RankWatch) -> None:
     assert record.collectives == ["HorovodBroadcast_sent_0", "HorovodBroadcast_set_again_0"]
     assert record.starts.keys() == {"sent", "set_again", "alone"}
     assert len(set(record.starts.values())) == 3
+
+
+def test_autograph_converts_code_of_the_program_alone(
+    hvd: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    converted: set[str] = set()
+    transform = PyToPy.transform_function
+
+    def noted(transpiler: Any, function: Any, *arguments: Any) -> Any:
+        converted.add(function.__module__)
+        return transform(transpiler, function, *arguments)
+
+    monkeypatch.setattr(PyToPy, "transform_function", noted)
+
+    def step(x: Any) -> Any:
+        for _ in tf.range(2):  # which only converted code can do
+            x += 1.0
+        return hvd.allreduce(x, op=hvd.Sum)
+
+    tf.function(step).get_concrete_function(tf.ones([2]))
+
+    assert __name__ in converted
+    assert not [module for module in converted if module.startswith("placement_checks")]

@@ -45,7 +45,6 @@ from placement_checks.graph.gradients import (
 )
 from placement_checks.graph.reading import from_live_graph
 from placement_checks.graph.train_step import initial_state, resolve_step_ops
-from placement_checks.tf.eager import without_conversion
 from placement_checks.tf.keras import keras_name_counter
 from placement_checks.tf.process_state import Behavior
 
@@ -162,7 +161,6 @@ def record_build(
             GPUs.
     """
     with (
-        without_conversion(),
         fake_gpu_count(gpus) as gpu_queries,
         record_tracing(eager=eager) as tracing,
         simulate_worker() as servers,

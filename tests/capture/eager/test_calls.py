@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import tensorflow as tf
 from support.eager_programs import rows, types, updates, watched, weights
-from tensorflow.python.autograph.pyct.transpiler import PyToPy
 
 from placement_checks.capture.in_process.builder import BuildRecorder, record_eager_code
 from placement_checks.core.errors import InputError
@@ -44,28 +43,6 @@ def step_on(w: Any, name: str = "step") -> Any:
 
     step.__name__ = name
     return tf.function(step)
-
-
-def test_autograph_converts_code_of_the_program_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    converted: set[str] = set()
-    transform = PyToPy.transform_function
-
-    def noted(transpiler: Any, function: Any, *arguments: Any) -> Any:
-        converted.add(function.__module__)
-        return transform(transpiler, function, *arguments)
-
-    monkeypatch.setattr(PyToPy, "transform_function", noted)
-    w = weights()
-
-    @tf.function
-    def step(x: Any) -> Any:
-        for _ in tf.range(2):  # which only converted code can do
-            x += 1.0
-        return updates(w, x)
-
-    assert steps(seen(lambda: step(rows()))) == ["step"]
-    assert __name__ in converted
-    assert not [module for module in converted if module.startswith("placement_checks")]
 
 
 def test_patches_of_one_attribute_are_applied_in_the_order_of_the_list(
