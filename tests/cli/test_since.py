@@ -344,7 +344,9 @@ def test_numbers_of_both_revisions(run: Run, home: Path) -> None:
     texts = {name: each["numbers"]["text"] for name, each in found.items()}
     assert texts["rate"].startswith("gradients equal; weights differ for fc/weights")
     assert texts["normalized"].startswith("gradients differ for fc/weights (fc/weights by a ")
-    assert texts["renamed"].startswith("gradients: 1 variable, at most 0.0 eps apart; weights: 5 ")
+    assert texts["renamed"].startswith(
+        "gradients: 1 variable, with relative differences of at most 0.0 eps; weights: 5 "
+    )
     assert texts["whole"].startswith("whole.py {gpus} feeds its own rows, and two revisions may ")
 
 

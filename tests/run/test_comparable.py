@@ -20,7 +20,8 @@ tf1 = tf.compat.v1
 
 LEFT_OUT = (
     "equal after 3 steps; 2 variables are not compared: the step may read w for "
-    "w/ExponentialMovingAverage before or after w is updated"
+    "w/ExponentialMovingAverage before or after w is updated; read it under "
+    "tf.control_dependencies([train_op])"
 )
 
 
