@@ -111,8 +111,8 @@ def test_every_doubled_variable_of_the_autoencoder_is_paired_with_its_tower(run:
 
     (rule,) = json.loads(ran.out)["programs"][0]["rules"]
     assert rule["note"] == (
-        "32 trainable variables with 1 tower and 96 with 3, "
-        "98 global variables with 1 tower and 162 with 3"
+        "trainable variables: 32 with 1 tower, 96 with 3 towers; "
+        "global variables: 98 with 1 tower, 162 with 3 towers"
     )
     pairs = {(f["object"], f["expected"], f["found"]) for f in rule["findings"]}
     assert len(pairs) == 64

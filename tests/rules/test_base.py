@@ -20,7 +20,7 @@ from placement_checks.rules.towers.towers_alike import TowersAlike
 def test_an_explanation_is_the_docstring_and_the_parameters() -> None:
     text = NoFallback.explanation()
 
-    assert text.startswith("No op that requests a GPU ends on a CPU, or on another GPU")
+    assert text.startswith("No op that requests a GPU is placed on a CPU, or on another GPU")
     assert text.endswith("\n\nParameters and their defaults:\n  no-fallback.allow = ()")
 
 

@@ -558,7 +558,7 @@ def test_one_op_may_yield_the_gradients_of_several_mirrored_variables() -> None:
         )
 
     assert judge(normalized(2, 0.5), normalized(1, 1.0)).note == (
-        "2 variables; if all towers have equally many rows"
+        "2 variables; holds only if all towers have equally many rows"
     )
 
 
