@@ -27,6 +27,7 @@ from placement_checks.core.op_types import (
     EXAMPLE_SOURCES,
     GATHERS,
     IDENTITIES,
+    JOINS,
     MEAN,
     REORDERS,
     RESHAPES,
@@ -95,7 +96,15 @@ def _find_sum(placement: Placement, variable: str, _: Diagnosis) -> MistakeLocat
     has_losses = any(map(placement.details.frames, losses))
     if placement.strategy is not None and not placement.strategy.ranks and has_losses:
         return MistakeLocation([name for name in losses if name in placement.ops])
-    return _location(placement, _joining_ops(placement, variable))
+    flow = analyze(placement).flow
+    return _location(placement, [_sum_of(flow, op) for op in _joining_ops(placement, variable)])
+
+
+def _sum_of(flow: DataFlow, op: OpId) -> OpId:
+    """Return the op that adds up stacked gradients; of another op, the op itself."""
+    if flow.types[op] not in JOINS | {STACK}:
+        return op
+    return next((each for each in flow.consumers[op] if flow.types[each] == SUM), op)
 
 
 def _find_division(placement: Placement, variable: str, diagnosis: Diagnosis) -> MistakeLocation:

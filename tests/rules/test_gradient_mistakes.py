@@ -34,6 +34,14 @@ def test_a_sum_is_located_at_the_op_that_adds_gradients() -> None:
     assert found(built(), "sum") == ["sum/w"]
 
 
+@pytest.mark.parametrize(("reduction", "at"), [("Sum", "sum/w"), ("Max", "stack")])
+def test_a_sum_of_stacked_gradients_is_located_at_the_reduction(reduction: str, at: str) -> None:
+    stack = host("stack", "Pack", gradient(0), gradient(1))
+    graph = built(stack, host("axis", "Const"), host("sum/w", reduction, "stack", "axis"))
+
+    assert found(graph, "sum") == [at]
+
+
 def test_a_sum_of_a_strategy_is_located_at_the_losses() -> None:
     graph = built(lines={"tower_0/loss": "main.py:9"}, strategy=Strategy("MirroredStrategy", GPUS))
 
