@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 from google.protobuf import text_format
+from tensorflow.core.protobuf import saved_model_pb2
 
 from placement_checks import Machine, place
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import GLOBAL, TRAINABLE
+from placement_checks.graph.files import load
 from placement_checks.targets.forms import parse_target
 
 tf1 = tf.compat.v1
@@ -80,6 +82,28 @@ def test_a_saved_model_of_version_1(tmp_path: Path) -> None:
     assert not y.requested  # simple_save clears devices
     assert y.assigned == Machine.local().gpus[0]
     assert evidence.placement.collections[TRAINABLE] == ("w",)
+
+
+@pytest.mark.parametrize(
+    ("tags", "expected"),
+    [(["serve", "train"], "graph_1"), (["serve", "gpu"], "graph_0"), (["", "train"], "graph_1")],
+)
+def test_the_graph_for_training_of_a_saved_model_is_read(
+    tags: list[str], expected: str, tmp_path: Path
+) -> None:
+    """Else the first graph that has ops."""
+    model = saved_model_pb2.SavedModel()
+    model.meta_graphs.add()  # without ops
+    for number, tag in enumerate(tags):
+        meta = model.meta_graphs.add()
+        meta.meta_info_def.tags.append(tag)
+        meta.graph_def.node.add(name=f"graph_{number}", op="NoOp")
+    file = tmp_path / "saved_model.pb"
+    file.write_bytes(model.SerializeToString())
+
+    source = load(file, "saved_model.pb")
+
+    assert [node.name for node in source.details.graph_def.node] == [expected]
 
 
 def test_functions_of_a_saved_model_are_inlined(tmp_path: Path) -> None:
