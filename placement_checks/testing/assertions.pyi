@@ -16,7 +16,7 @@ def assert_no_fallback(
     evidence: Evidence | Placement,
     allow: str | Sequence[str] | None = None,
 ) -> None:
-    """No op that requests a GPU is placed on a CPU, or on another GPU because its own is
+    """No op that requests a GPU is placed on a CPU, or on another GPU because its GPU is
     missing.
     """
 
@@ -95,7 +95,7 @@ def assert_gradients_averaged(
     shares: Sequence[int] | None = None,
     allow: str | Sequence[str] | None = None,
 ) -> None:
-    """The loss terms and penalties in each update have the same coefficients as on one GPU."""
+    """Each loss term and penalty counts as much in each update as on one GPU."""
 
 def assert_replicas_in_sync(
     evidence: Evidence | Placement,
@@ -119,7 +119,7 @@ def assert_loss_of_all_towers(
     evidence: Evidence | Placement,
     allow: str | Sequence[str] | None = None,
 ) -> None:
-    """The reported loss includes every tower's loss, and no summary is written once per tower."""
+    """The reported loss includes every tower's loss, and no summary is repeated in each tower."""
 
 def assert_randomness_apart(
     evidence: Evidence | Placement,

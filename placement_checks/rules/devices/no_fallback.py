@@ -29,7 +29,7 @@ from placement_checks.util.text import plural
 
 @dataclass(frozen=True)
 class NoFallback(Rule):
-    """No op that requests a GPU is placed on a CPU, or on another GPU because its own is missing.
+    """No op that requests a GPU is placed on a CPU, or on another GPU because its GPU is missing.
 
     Soft placement moves such ops silently. Each finding states the reason: the op has no GPU
     kernel, its GPU kernel does not support the type, or the device does not exist. If further ops

@@ -58,7 +58,7 @@ _SCALE_PENALTY = "give each replica its part: tf.nn.scale_regularization_loss(pe
 
 @dataclass(frozen=True)
 class GradientsAveraged(Rule):
-    """The loss terms and penalties in each update have the same coefficients as on one GPU.
+    """Each loss term and penalty counts as much in each update as on one GPU.
 
     Examples are a sum of gradients instead of the mean, one division too many, a weight decay that
     counts once for each tower, and a loss term that one tower lacks. None of them raises an error,

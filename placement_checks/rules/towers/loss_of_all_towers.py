@@ -26,7 +26,7 @@ from placement_checks.rules.source_lines import LoopLines
 
 @dataclass(frozen=True)
 class LossOfAllTowers(Rule):
-    """The reported loss includes every tower's loss, and no summary is written once per tower.
+    """The reported loss includes every tower's loss, and no summary is repeated in each tower.
 
     After a loop over towers the loop's variables hold the last tower's values. If the program
     prints that tower's loss, it looks right, except for the noise of a smaller batch.
