@@ -110,9 +110,12 @@ def _sum_of(flow: DataFlow, op: OpId) -> OpId:
 def _find_division(placement: Placement, variable: str, diagnosis: Diagnosis) -> MistakeLocation:
     """Return the division of the loss, or else the ops that combine gradients.
 
-    A division of gradients is not a mistake, as it is part of any mean.
+    A division of gradients is not a mistake, as it is part of any mean. Of losses that are added
+    up, one division by the number of towers is right, so the wrong one may be by its square.
     """
-    scalings = loss_scalings(placement, diagnosis.ratio or 0.0)
+    ratio = diagnosis.ratio or 0.0
+    scalings = loss_scalings(placement, ratio)
+    scalings = scalings or loss_scalings(placement, ratio / max(1, len(analyze(placement).towers)))
     return _location(placement, scalings or _joining_ops(placement, variable))
 
 

@@ -70,7 +70,9 @@ def scaled(kind: str, value: float | str, **more: Any) -> Placement:
 LOSSES = ["tower_0/loss", "tower_1/loss"]
 
 
-@pytest.mark.parametrize(("kind", "value"), [("RealDiv", 2.0), ("Mul", 0.5)])
+@pytest.mark.parametrize(
+    ("kind", "value"), [("RealDiv", 2.0), ("Mul", 0.5), ("RealDiv", 4.0), ("Mul", 0.25)]
+)
 def test_the_division_of_a_loss_precedes_the_mean(kind: str, value: float) -> None:
     assert found(scaled(kind, value), "divided", ratio=0.5000001) == LOSSES
 
