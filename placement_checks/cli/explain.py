@@ -89,7 +89,7 @@ def _object_lines(name: str, target: str, settings: Settings) -> Iterable[str]:
             raise
         raise UsageError(
             repr(name),
-            f"is a rule, and no op, variable or device of {target}",
+            f"is the name of a rule; {target} has no op, variable or device of that name",
             f"to check the rule: placement-checks verify {target} --rule {name}",
             is_predicate=True,
         ) from None

@@ -134,7 +134,7 @@ def _complete(call: Settings, target: Target) -> Settings:
     if settings.machine is not None and settings.gpus is None:
         raise UsageError(
             f"machine = '{settings.machine}'",
-            "in pyproject.toml is another machine, but programs are timed on this one",
+            "in pyproject.toml does not apply to timings, which run on this computer",
             "pass --gpus N",
             is_predicate=True,
         )

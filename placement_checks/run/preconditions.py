@@ -61,8 +61,9 @@ def check_all_fed(program: RunnableProgram, fed: Collection[str]) -> None:
                 continue
             if any(output.dtype == "resource" for output in placement.details.outputs(name)):
                 raise CannotRun(
-                    f"{program.name} takes the resource '{name}', such as a lookup table, from "
-                    "outside of its step, and the step is run without it"
+                    f"{program.name} cannot be run: its step needs the resource '{name}', such as "
+                    "a lookup table, which is created outside of the step and does not exist in "
+                    "this run"
                 )
             raise CannotRun(
                 f"nothing feeds the placeholder '{name}' of {program.name}"
@@ -247,8 +248,8 @@ def check_comparable(
     own = analyze(program.placement).towers
     if same_towers and len(towers) != len(own):
         raise CannotRun(
-            f"{program.name} has {plural(len(own), 'tower')}, and {reference.name} has "
-            f"{len(towers)}"
+            f"cannot compare numbers: {program.name} has {plural(len(own), 'tower')}, but "
+            f"{reference.name} has {len(towers)}"
         )
     if len(towers) > 1 and not same_towers:
         raise InputError(

@@ -154,8 +154,10 @@ def make_runnable(
             or real devices are missing.
     """
     if not built.program:
-        what = "is a saved graph" if built.source.live is None else "was built elsewhere"
-        raise CannotRun(f"{built.name} {what}, but only programs can be run")
+        raise CannotRun(
+            f"{built.name} cannot be run: it is a graph without its program",
+            "name the program that builds it: train.py:build",
+        )
     if built.turns > 1:
         raise CannotRun(
             f"{built.name} alternates between {built.turns} different training steps, and only "
@@ -229,7 +231,7 @@ def _declared_inputs(step: Step, program: str) -> tuple[list[dict[str, str]], bo
     if not all(isinstance(mapping, Mapping) for mapping in listed):
         raise InputError(
             program,
-            f"its inputs are {step.inputs!r:.80}",
+            f"its inputs must be mappings, but are {step.inputs!r:.80}",
             "return one mapping of names to placeholders for each tower",
         )
     named = [
@@ -249,7 +251,9 @@ def _tensor_name(value: Any, key: str, program: str) -> str:
             f"the input '{key}' of {program} is a {type(value).__name__}; rows are fed as arrays"
         )
     raise InputError(
-        program, f"its input '{key}' is {value!r:.60}", "return the placeholder itself"
+        program,
+        f"its input '{key}' must be a placeholder, but is {value!r:.60}",
+        "return the placeholder itself",
     )
 
 

@@ -146,12 +146,12 @@ class ProgramSession:
     def _time_limit_exceeded(self) -> CannotRun:
         """Return the error that ends a comparison without --reference."""
         script = self.program.built.program
-        reference = "and a program for one GPU"
+        reference = "TARGET, your program for one GPU"
         if isinstance(script, Script) and any(map(uses_gpus, script.args)) and not script.let:
             reference = shlex.quote(script.for_gpus(1).name)
         return CannotRun(
             "comparison skipped: it would exceed the time limit",
-            f"pass --reference {reference} to lift it",
+            f"there is no time limit with --reference {reference}",
         )
 
     def _explain(self, error: Exception) -> tuple[str, str]:

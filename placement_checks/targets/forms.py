@@ -128,7 +128,8 @@ def resolve(
             raise UsageError(
                 f"--let {next(iter(let))}",
                 f"is for a whole program, but {target.name} is a function",
-                "remove the function, or pass the value as an argument: train.py:build(NAME=4)",
+                "name the program without the function, or pass the value as an argument: "
+                "train.py:build(NAME=4)",
                 is_predicate=True,
             )
         if target.kind == "program" or wants_process:

@@ -76,8 +76,9 @@ BAD = {
     "not apply to a rule; omit these options",
     "model/v train.py:build": "'model/v' is not an op or device of train.py:build; did you mean "
     "'model/w'?",
-    "no-fallback train.py:build": "'no-fallback' is a rule, and no op, variable or device of "
-    "train.py:build; to check the rule: placement-checks verify train.py:build --rule no-fallback",
+    "no-fallback train.py:build": "'no-fallback' is the name of a rule; train.py:build has no op, "
+    "variable or device of that name; to check the rule: placement-checks verify train.py:build "
+    "--rule no-fallback",
     "model/w nosuch.py:build": "nosuch.py: there is no such file",
 }
 

@@ -185,7 +185,7 @@ def test_a_saved_graph_is_not_run(
     ran = run("verify", "graph.pb", *reference, *NUMERIC)
 
     assert ran.status == 2
-    assert "graph.pb is a saved graph, but only programs can be run" in ran.out
+    assert "graph.pb cannot be run: it is a graph without its program" in ran.out
 
 
 @pytest.mark.usefixtures("sources")

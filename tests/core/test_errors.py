@@ -43,6 +43,6 @@ def test_a_reason_with_its_fix(missing: Missing, text: str) -> None:
 
 
 def test_cannot_run_keeps_its_fix() -> None:
-    assert CannotRun("no rows are known", "give --batch").missing == Missing(
-        "no rows are known", "give --batch"
+    assert CannotRun("no rows are known", "pass --batch").missing == Missing(
+        "no rows are known", "pass --batch"
     )

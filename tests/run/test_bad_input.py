@@ -203,7 +203,9 @@ def test_nan_in_the_reference_names_the_op() -> None:
         "InputError: single: its gradient of w is NaN or infinite; the first op that yields such "
         "a value is root, built at "
     )
-    assert message.endswith("; give rows with --batch on which the reference can be trained")
+    assert message.endswith(
+        "; pass rows on which the reference can be trained: --batch train.py:batch"
+    )
 
 
 def test_nan_in_the_towers_is_reported_with_its_op() -> None:
@@ -344,8 +346,8 @@ def over_time(program: Any = None, seconds: float = 0.0) -> str:
 @pytest.mark.parametrize("seconds", [0.0, 1.0])
 def test_a_default_comparison_has_a_time_limit(seconds: float) -> None:
     assert over_time(seconds=seconds) == (
-        "comparison skipped: it would exceed the time limit; pass --reference and a program for "
-        "one GPU to lift it"
+        "comparison skipped: it would exceed the time limit; there is no time limit with "
+        "--reference TARGET, your program for one GPU"
     )
 
 
@@ -354,14 +356,14 @@ def test_a_default_comparison_has_a_time_limit(seconds: float) -> None:
     [
         (script("train.py", ("--num_gpus={gpus}",)), "'train.py --num_gpus=1'"),
         (script("train.py", ("-g", "{gpu_list}")), "'train.py -g 0'"),
-        (script("train.py", ("--rows=8",)), "and a program for one GPU"),
-        (script("train.py"), "and a program for one GPU"),
-        (script("train.py", let=(("N", "{gpus}"),)), "and a program for one GPU"),
+        (script("train.py", ("--rows=8",)), "TARGET, your program for one GPU"),
+        (script("train.py"), "TARGET, your program for one GPU"),
+        (script("train.py", let=(("N", "{gpus}"),)), "TARGET, your program for one GPU"),
     ],
     ids=str,
 )
 def test_the_suggested_reference_has_valid_arguments(program: Script, reference: str) -> None:
-    assert over_time(program).endswith(f"; pass --reference {reference} to lift it")
+    assert over_time(program).endswith(f"; there is no time limit with --reference {reference}")
 
 
 def test_a_run_over_its_time_limit_is_ended() -> None:
@@ -422,7 +424,8 @@ def test_inputs_other_than_placeholders() -> None:
         return towers
 
     assert refused(with_input(lambda: None), pairs.single) == (
-        "InputError: towers: its input 'x' is None; return the placeholder itself"
+        "InputError: towers: its input 'x' must be a placeholder, but is None; return the "
+        "placeholder itself"
     )
     assert refused(with_input(lambda: tf1.sparse_placeholder(tf.float32)), pairs.single) == (
         "CannotRun: the input 'x' of towers is a SparseTensor; rows are fed as arrays"
@@ -452,7 +455,9 @@ def test_generated_rows_may_not_suit_a_correct_program() -> None:
     )
 
     assert message.startswith("CannotRun: single: its gradient of w is NaN or infinite; ")
-    assert message.endswith("; give rows with --batch on which the reference can be trained")
+    assert message.endswith(
+        "; pass rows on which the reference can be trained: --batch train.py:batch"
+    )
 
 
 def test_ragged_rows_and_a_fed_rate() -> None:

@@ -321,7 +321,9 @@ def test_towers_of_unequal_size(rows: tuple[int, int]) -> None:
     assert states(several(average=weighted), rows=rows) == ("kept", "kept")
     assert "the gradients of the towers are combined with wrong factors" in messages(rows=rows)
     reason = cannot(several(loss=normalized, average=weighted), alone(loss=normalized), rows=rows)
-    assert reason.startswith("the towers are fed 9 and 8 rows, and single cannot be compared on")
+    assert reason.startswith(
+        "the towers get different numbers of rows (9 and 8), and single cannot "
+    )
 
 
 def clipped(pairs_: Any) -> Any:

@@ -89,7 +89,8 @@ def test_a_graph_without_program_cannot_be_run() -> None:
 
     assert isinstance(evidence, Evidence)
     assert evidence.measurement == Missing(
-        "the graph was built elsewhere, but only programs can be run"
+        "the graph cannot be run: it is a graph without its program",
+        "name the program that builds it: train.py:build",
     )
 
 

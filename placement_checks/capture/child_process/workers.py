@@ -108,14 +108,14 @@ def _capture_worker(script: Script, gpus: int, server: RecordedServer) -> Captur
             name = "a host without a cluster" if actual is None else actual.name
             raise InputError(
                 script.name,
-                f"it trains as {name}: it does not take its task from TF_CONFIG",
+                f"it trained as {name}: it ignores the task in TF_CONFIG",
                 "read TF_CONFIG, as tf.distribute.cluster_resolver.TFConfigClusterResolver does, "
                 "so that every worker can be captured",
             )
     except InputError as error:
         raise InputError(
             error.object,
-            f"as {server.name}, {'it ' if error.is_predicate else ''}{error.message}",
+            f"started as {server.name}, {'it ' if error.is_predicate else ''}{error.message}",
             error.fix,
             details=error.details,
         ) from None

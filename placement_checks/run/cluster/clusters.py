@@ -89,8 +89,8 @@ class Cluster:
                 if index not in self.spec.get(job, {}):
                     raise InputError(
                         f"/job:{job}/task:{index}",
-                        "is a task of the machine without an address in the ClusterSpec",
-                        "describe the same tasks in both",
+                        "is a task of the machine, but has no address in the ClusterSpec",
+                        "list the same tasks in both",
                         is_predicate=True,
                     )
 

@@ -192,7 +192,10 @@ class _Comparison:
             self._towers.gradients(self._feeding.to_towers(batch))
         except InputError:
             self._sessions.batches = self._sessions.batches[:1]
-            self._notes.append(f"{self._towers.program.name} takes no batch of {rows} rows")
+            name = self._towers.program.name
+            self._notes.append(
+                f"not tested with an uneven batch: {name} does not accept {rows} rows"
+            )
             return
         yield self._trial(batch, rows)
 
@@ -212,7 +215,7 @@ class _Comparison:
             f"its gradient of {name} is NaN or infinite; the first op that yields such a value is "
             f"{op}{built_at}"
         )
-        fix = "give rows with --batch on which the reference can be trained"
+        fix = "pass rows on which the reference can be trained: --batch train.py:batch"
         if self._feeding.generated:
             raise CannotRun(f"{self._reference.program.name}: {message}", fix)
         raise InputError(self._reference.program.name, message, fix)

@@ -19,6 +19,7 @@ from placement_checks.run.feeding.inferred import (
     infer_inputs,
     random_tensors,
 )
+from placement_checks.run.feeding.interface import PASS_BATCH
 from placement_checks.run.feeding.replayed import ReplayedFeeding, input_errors_as_reasons
 from placement_checks.run.runnable import RunnableProgram, make_runnable
 from placement_checks.util.text import plural
@@ -88,7 +89,8 @@ class ProgramPair:
         if self.towers.built.fed and not self.towers.inputs and isinstance(batch, Case | None):
             if self.same_towers:
                 raise CannotRun(
-                    f"{self.towers.name} feeds its own rows, and two revisions may feed others",
+                    f"the numbers of two revisions cannot be compared: {self.towers.name} feeds "
+                    "its own rows, and each revision may feed different rows",
                     "name a function that builds the step and returns its inputs",
                 )
             inputs = self._inferred_inputs
@@ -113,9 +115,9 @@ class ProgramPair:
     def _inferred_inputs(self) -> InferredInputs:
         if not self.reference.built.fed:
             raise CannotRun(
-                f"the rows that {self.reference.name} feeds are not known, because it was not "
-                "captured until its first step",
-                "give --batch",
+                f"the rows of {self.reference.name} are not known: its capture recorded no rows "
+                "that are fed to a training step",
+                PASS_BATCH,
             )
         with input_errors_as_reasons():
             towers, reference = (

@@ -24,6 +24,7 @@ from placement_checks.numerics.comparing import differing_variables
 from placement_checks.numerics.diagnosis import UNEXPLAINED, diagnose
 from placement_checks.numerics.sampling import weighted_mean
 from placement_checks.run.compare.sessions import PairedSessions
+from placement_checks.run.feeding.interface import PASS_BATCH
 from placement_checks.run.feeding.replayed import ReplayedFeeding
 from placement_checks.util.text import join_and, listed, plural
 
@@ -59,14 +60,15 @@ class ReplayedChecks:
         name = self._sessions.reference.program.name
         if len(sizes) > 1:
             raise CannotRun(
-                f"the towers are fed {join_and(map(len, feeding.parts))} rows, and {name} cannot "
-                "be compared on all of them at once",
-                "give --batch",
+                "the towers get different numbers of rows "
+                f"({join_and(map(len, feeding.parts))}), and {name} cannot be compared on all "
+                f"{feeding.rows} in one run",
+                PASS_BATCH,
             )
         if not feeding.takes_parts:
             raise CannotRun(
                 f"{name} does not take {plural(max(sizes), 'row')}, the rows of one tower",
-                "give --batch",
+                PASS_BATCH,
             )
         per_tower = replace(conditions, statistics_per_tower=True, steps_on_parts=True)
         self._sessions.conditions = per_tower

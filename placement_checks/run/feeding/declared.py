@@ -27,7 +27,7 @@ from placement_checks.core.target import Script
 from placement_checks.core.user_code import users_code
 from placement_checks.graph.details import static_shape
 from placement_checks.run.feeding.batches import Case
-from placement_checks.run.feeding.interface import Feeding, argument_name
+from placement_checks.run.feeding.interface import PASS_BATCH, Feeding, argument_name
 from placement_checks.run.runnable import RunnableProgram
 from placement_checks.util.text import did_you_mean, join_and, plural
 
@@ -190,17 +190,18 @@ class DeclaredFeeding(Feeding):
         program, mapping = next((each, names) for each, names in candidates if name in names)
         tensor = program.graph.get_tensor_by_name(mapping[name])
         sizes = static_shape(tensor.shape)
+        fault = f"cannot make random rows for the input '{name}' of {program.name}"
         if sizes is None:
-            raise CannotRun(f"the shape of the input '{name}' is not known", "give --batch")
+            raise CannotRun(f"{fault}: its shape is not known", PASS_BATCH)
         if not sizes:
-            raise CannotRun(f"the input '{name}' is one number for all rows", "give --batch")
+            raise CannotRun(f"{fault}: it is one number for all rows", PASS_BATCH)
         shape = [rows, *(size or 1 for size in sizes[1:])]
         dtype = tensor.dtype.base_dtype
         if dtype.is_floating or dtype.is_complex:
             return rng.normal(size=shape).astype(dtype.as_numpy_dtype)
         if dtype.is_integer or dtype == tf.bool:  # 0 and 1 are valid classes and words everywhere
             return rng.integers(0, 2, size=shape).astype(dtype.as_numpy_dtype)
-        raise CannotRun(f"{program.name} takes {dtype.name} for '{name}'", "give --batch")
+        raise CannotRun(f"{fault}: its dtype is {dtype.name}", PASS_BATCH)
 
     def to_reference(self, batch: Arrays, rows: Sequence[int] | None = None) -> Arrays:
         reference = self._reference
@@ -208,7 +209,11 @@ class DeclaredFeeding(Feeding):
             return _feeds(reference, reference.inputs[0], _select_rows(batch, rows))
         order = range(max(map(len, filter(np.ndim, batch.values())))) if rows is None else rows
         if len(order) not in (self.rows, self.uneven_rows):
-            raise InputError(reference.name, "can only be fed a whole batch", is_predicate=True)
+            raise InputError(
+                reference.name,
+                f"can only be run on all {self.rows} rows of a batch",
+                is_predicate=True,
+            )
         if reference.shared:
             return _feeds(reference, reference.inputs[0], _select_rows(batch, order))
         feeds: dict[str, npt.NDArray[Any]] = {}
@@ -296,8 +301,8 @@ def _check_inputs(*programs: RunnableProgram, same_towers: bool) -> None:
             own, other = ((each.shared, len(each.inputs)) for each in (towers, reference))
             if own != other:
                 raise CannotRun(
-                    f"{towers.name} has {plural(own[1], 'mapping')} of inputs, and "
-                    f"{reference.name} has {other[1]}"
+                    f"cannot compare numbers: {towers.name} has inputs for "
+                    f"{plural(own[1], 'tower')}, but {reference.name} for {other[1]}"
                 )
             continue
         if reference.shared:

@@ -33,7 +33,7 @@ from placement_checks.core.ids import TowerIndex
 from placement_checks.core.measurement import Arrays
 from placement_checks.core.op_types import RANDOM
 from placement_checks.core.placement import producer_of
-from placement_checks.run.feeding.interface import argument_name
+from placement_checks.run.feeding.interface import PASS_BATCH, argument_name
 from placement_checks.run.runnable import RunnableProgram
 from placement_checks.run.session import ProgramSession
 from placement_checks.util.text import join_and
@@ -223,11 +223,11 @@ def infer_inputs(towers: FedProgram, reference: FedProgram) -> InferredInputs:
                 unequal_scalars.append(pair.reference.tensor)
         elif not pair.reference.is_random:
             raise CannotRun(
-                f"it is unknown which rows correspond: {names[0]} is fed {_lengths(pair.towers)} "
-                f"rows for {_names(pair.towers)}, and {names[1]} {_lengths([pair.reference])} for "
-                f"{_names([pair.reference])}, but other tensors are fed {rows} and "
-                f"{reference_rows}",
-                "pass --batch train.py:batch",
+                f"cannot match the rows of {names[0]} and {names[1]}: {names[0]} feeds "
+                f"{_lengths(pair.towers)} to {_names(pair.towers)}, and {names[1]} feeds "
+                f"{_lengths([pair.reference])} to {_names([pair.reference])}, but other inputs "
+                f"get {rows} rows in {names[0]} and {reference_rows} in {names[1]}",
+                PASS_BATCH,
             )
     _check_rows_differ([pair for pair, _ in with_rows if not pair.reference.is_random])
     split = _tower_rows(with_rows)
@@ -403,7 +403,7 @@ def _unmatched_values(
             )
     raise CannotRun(
         f"{program.name} is fed {_names(unclear)}, without a unique counterpart in {other.name}",
-        "give --batch",
+        PASS_BATCH,
     )
 
 
@@ -425,7 +425,7 @@ def _batch_sizes(pairs: Sequence[MatchedTensors], program: str) -> tuple[int, in
     fed = [pair for pair in pairs if pair.may_have_rows and not pair.reference.is_random]
     fed = [pair for pair in fed if pair.reference.any_length] or fed
     if not fed:
-        raise CannotRun(f"no tensor that is fed to {program} has rows", "give --batch")
+        raise CannotRun(f"no tensor that is fed to {program} has rows", PASS_BATCH)
     counts = Counter(pair.lengths for pair in fed)
     _, preferred = max((pair.reference.array.ndim, pair.lengths) for pair in fed)
     return max(counts, key=lambda sizes: (counts[sizes], sizes == preferred, -sizes[0]))
@@ -438,7 +438,7 @@ def _check_rows_differ(pairs: Sequence[MatchedTensors]) -> None:
         raise CannotRun(
             f"all rows that are fed to {_names(pair.reference for pair in pairs)} are equal, so a "
             "mistake with single rows would not show",
-            "give --batch",
+            PASS_BATCH,
         )
 
 
@@ -462,7 +462,7 @@ def _tower_rows(pairs: Sequence[tuple[MatchedTensors, int]]) -> Sequence[int]:
         raise CannotRun(
             f"cannot identify the rows of each tower: '{one.towers[0].tensor}' and "
             f"'{other.towers[0].tensor}' are fed parts of different sizes",
-            "give --batch",
+            PASS_BATCH,
         )
     return next(iter(splits), ())
 

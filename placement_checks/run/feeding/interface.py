@@ -13,6 +13,7 @@ from placement_checks.core.measurement import Arrays
 from placement_checks.core.placement import producer_of
 
 Split = tuple[tuple[int, ...], ...]
+PASS_BATCH = "pass a function that returns rows: --batch train.py:batch"  # a fix
 _UNIQUE_SUFFIX = re.compile(r"_\d+$")  # TensorFlow appends it to a name that exists already
 
 

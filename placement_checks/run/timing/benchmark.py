@@ -19,6 +19,7 @@ from placement_checks.core.measurement import Arrays
 from placement_checks.core.program import BatchFunction
 from placement_checks.core.timing import Circumstances, Loop, Simulated, Timing
 from placement_checks.run.compare.pair import ProgramPair
+from placement_checks.run.feeding.interface import PASS_BATCH
 from placement_checks.run.feeding.replayed import ReplayedFeeding
 from placement_checks.run.preconditions import check_all_fed, check_step_known
 from placement_checks.run.runnable import RunnableProgram
@@ -92,7 +93,8 @@ class TimedPair:
         if isinstance(feeding, ReplayedFeeding) and not feeding.takes_all_once:
             raise CannotRun(
                 f"{pair.reference.name} takes {plural(feeding.inputs.reference_rows, 'row')} at "
-                f"once, but {pair.towers.name} takes {feeding.rows}"
+                f"once, but {pair.towers.name} takes {feeding.rows}",
+                f"build both for the same batch size, or {PASS_BATCH}",
             )
         self.rows = feeding.rows
         data = feeding.batch(np.random.default_rng(0), self.rows)
@@ -226,8 +228,9 @@ def _check_single_threaded(loop: Loop) -> None:
     cores = sum(loop.cpu) / sum(loop.wall)
     if cores > _MAX_CORES:
         raise UsageError(
-            "CPU devices of one core each",
-            f"a loop on one thread takes {cores:.1f} cores, because the first session of this "
+            "timing",
+            f"needs ops that use one core, but they use {cores:.1f}: an earlier session of this "
             "process fixed the number of threads of an op",
             f"set {POOL}=1 before TensorFlow starts, or time in a separate process",
+            is_predicate=True,
         )

@@ -172,7 +172,7 @@ def test_a_failing_worker_is_named(
     with pytest.raises(InputError) as caught:
         workers.capture_workers(script("train.py:main"), 1, Machine.parse("worker*2: gpu*1"))
     assert str(caught.value) == (
-        f"train.py:main: as /job:worker/task:1, {expected}; look at train.py:7"
+        f"train.py:main: started as /job:worker/task:1, {expected}; look at train.py:7"
     )
 
 
@@ -190,9 +190,8 @@ def test_a_worker_that_is_always_the_same_task_is_refused(
     with pytest.raises(InputError) as caught:
         workers.capture_workers(script("train.py:main"), 1, Machine.parse("worker*2: gpu*1"))
     assert str(caught.value) == (
-        f"train.py:main: as /job:worker/task:1, it trains as {expected}: it does not take its "
-        f"task "
-        "from TF_CONFIG; read TF_CONFIG, as "
+        f"train.py:main: started as /job:worker/task:1, it trained as {expected}: it ignores "
+        "the task in TF_CONFIG; read TF_CONFIG, as "
         "tf.distribute.cluster_resolver.TFConfigClusterResolver does, so that every worker can "
         "be captured"
     )

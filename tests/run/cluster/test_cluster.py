@@ -156,8 +156,8 @@ def test_cluster_without_a_task_of_its_machine() -> None:
     with pytest.raises(InputError) as caught:
         Cluster({"ps": ["a:1"]}, Machine.parse("ps*1; worker*1"))
     assert str(caught.value) == (
-        "/job:worker/task:0 is a task of the machine without an address in the ClusterSpec; "
-        "describe the same tasks in both"
+        "/job:worker/task:0 is a task of the machine, but has no address in the ClusterSpec; "
+        "list the same tasks in both"
     )
 
 

@@ -23,6 +23,7 @@ from placement_checks.run.feeding.inferred import (
     RowInput,
     infer_inputs,
 )
+from placement_checks.run.feeding.interface import PASS_BATCH
 from placement_checks.run.feeding.replayed import ReplayedFeeding
 from placement_checks.run.runnable import RunnableProgram, make_runnable
 
@@ -210,10 +211,10 @@ def test_a_fed_number_of_rows_fixes_the_batch_size() -> None:
 
 def test_tensors_without_counterpart_are_named() -> None:
     assert refused({"x": (8, 3), "mask": (8, 2)}, {"x": (8, 3)}) == (
-        "towers is fed 'mask:0', without a unique counterpart in single; give --batch"
+        "towers is fed 'mask:0', without a unique counterpart in single; " + PASS_BATCH
     )
     assert refused({"x": (8, 3)}, {"x": (8, 3), "x_1": (8, 3)}) == (
-        "towers is fed 'x:0', without a unique counterpart in single; give --batch"
+        "towers is fed 'x:0', without a unique counterpart in single; " + PASS_BATCH
     )
 
 
@@ -228,13 +229,14 @@ def test_several_host_feeds_are_ambiguous() -> None:
 def test_rows_of_several_sizes_are_named() -> None:
     several = {"x": (8, 3), "y": (8, 1), "z": (5, 2)}
     assert refused(several, {"x": (8, 3), "y": (8, 1), "z": (7, 2)}) == (
-        "it is unknown which rows correspond: towers is fed 5 rows for 'z:0', and single 7 for "
-        "'z:0', but other tensors are fed 8 and 8; pass --batch train.py:batch"
+        "cannot match the rows of towers and single: towers feeds 5 to 'z:0', and single feeds 7 "
+        "to 'z:0', but other inputs get 8 rows in towers and 8 in single; "
+        "pass a function that returns rows: --batch train.py:batch"
     )
     parts = {"tower_0/x": (4, 3), "tower_1/x": (2, 3), "tower_0/y": (3, 2), "tower_1/y": (3, 2)}
     assert refused(parts, {"x": (6, 3), "y": (6, 2)}) == (
         "cannot identify the rows of each tower: 'tower_0/x:0' and 'tower_0/y:0' are fed parts of "
-        "different sizes; give --batch"
+        "different sizes; " + PASS_BATCH
     )
 
 

@@ -139,8 +139,8 @@ def test_ops_on_several_threads_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
         benchmark._check_single_threaded(busy)
 
     assert str(error.value) == (
-        "CPU devices of one core each: a loop on one thread takes 1.8 cores, because the first "
-        f"session of this process fixed the number of threads of an op; set {POOL}=1 before "
+        "timing needs ops that use one core, but they use 1.8: an earlier session of this "
+        f"process fixed the number of threads of an op; set {POOL}=1 before "
         "TensorFlow starts, or time in a separate process"
     )
     benchmark._check_single_threaded(Loop([0.1, 0.1], [0.12, 0.1]))
