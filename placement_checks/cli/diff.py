@@ -72,7 +72,8 @@ class _Options:
     multiple=True,
     metavar="PATH",
     type=FILE,
-    help="Uncommitted data that the program at REV also reads; may be repeated.",
+    help="Make this uncommitted file or directory available to the program at REV, too; may be "
+    "repeated.",
 )
 @click.option(
     "--numbers",

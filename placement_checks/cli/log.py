@@ -25,7 +25,9 @@ _BAR_STEPS = 50
 @click.command("log")
 @click.argument("files", nargs=-1, required=True, metavar="FILE... | -", type=FILE)
 @format_option("text", "json", "lines")
-@click.option("--require-records", is_flag=True, help="Fail if the log has no records.")
+@click.option(
+    "--require-records", is_flag=True, help="Fail if the log contains no device placements."
+)
 def command(files: tuple[str, ...], output_format: str, require_records: bool) -> int:
     """Count the ops of a placement log by device.
 

@@ -64,7 +64,8 @@ _MACHINE_OPTIONS = (
         "--soft/--strict",
         "soft",
         default=None,
-        help="Allow or refuse other devices than requested; default: the program's setting.",
+        help="Let TensorFlow put an op on another device if it cannot run on the requested one "
+        "(--soft), or refuse it (--strict); default: the program's setting.",
     ),
     click.option(
         "--machine",

@@ -162,7 +162,7 @@ class _Options:
     "-q",
     "--quiet",
     is_flag=True,
-    help="Show only programs that fail, and the last line, in the text report.",
+    help="In the text report, show only failing programs and the last line.",
 )
 @click.option("--output", metavar="FILE", type=FILE, help="Write the report to this file.")
 @JOBS
@@ -170,7 +170,7 @@ class _Options:
     "--shard",
     metavar="I/N",
     callback=lambda _context, _option, text: None if text is None else Shard.parse(text),
-    help="Check only part I of N parts of the programs, for N machines.",
+    help="Check only part I of N parts of the programs, to split the work over N CI jobs.",
 )
 @options_as(_Options)
 def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> int:
