@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 NO_PROGRAM: Final = Missing("only a placement is given, without its program")
 NO_REFERENCE: Final = Missing("no reference is given", option="--reference TARGET --batch TARGET")
 
-NOT_BUILT_FOR_ONE: Final = Missing("the program was not built for one GPU")
+NOT_BUILT_FOR_ONE: Final = Missing("the program was not also built for one GPU")
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -381,7 +381,9 @@ def diagnose_ratio(ratio: float, measured: Measurement) -> Diagnosis:
     if towers > 1 and np.isclose(ratio, towers, rtol=CLOSE / 10):
         mistake = "sum"
         what, fix = _diagnose_sum(measured)
-        fix = f"{fix}; if the sum is intended, with a learning rate divided by it: {declared}"
+        fix += (
+            f"; if the sum is intended, and the learning rate is divided by {towers}: {declared}"
+        )
     elif towers > 1 and np.isclose(ratio * towers, 1, rtol=CLOSE / 10):
         mistake = "divided"
         what, fix = _diagnose_division(measured)

@@ -77,7 +77,7 @@ def test_a_sum_instead_of_the_mean() -> None:
     assert cause._replace(ratio=None) == Diagnosis(
         "the gradients of 2 towers are added up instead of averaged",
         "divide the sum by the number of towers: `tf.add_n(gradients) / 2`; if the sum is "
-        "intended, with a learning rate divided by it: --set gradients-equal.scale=2",
+        "intended, and the learning rate is divided by 2: --set gradients-equal.scale=2",
         mistake="sum",
         consequence=ANY,
     )

@@ -132,8 +132,8 @@ def test_training_finds_mistakes_outside_gradients() -> None:
     with pytest.raises(AssertionError) as error:
         assert_training_equal(by_towers, single, pairs.batch)
     assert (
-        "variable global_step differs from the reference after 1 step: the step changes it by 2, "
-        "and the reference by 1"
+        "variable 'global_step' differs from the reference after 1 step: that step changes it by "
+        "2, but by 1 in the reference"
     ) in " ".join(str(error.value).split())
 
 

@@ -71,8 +71,8 @@ def _fix(placement: Placement, op: Op | None, group: Sequence[str]) -> str:
     soft = "allow soft placement (allow_soft_placement=True, --soft)"
     if server := _task_without_gpu(placement, op, group):
         return (
-            f"{server} has no GPU, but a device scope or device function adds a GPU to this "
-            "device: "
+            f"{server} has no GPU, but a device scope or device function adds a GPU to the "
+            "requested device: "
             f"pass ps_device='/job:{server.job}/cpu:0' to replica_device_setter, or {soft}"
         )
     if op and placement.machine and not placement.machine.has(op.requested):

@@ -179,8 +179,8 @@ def _round_robin_findings(
                 found=found,
                 placed=name,
                 alike="out of turn",
-                message=f"variable {name} is on {found}; in turn it would be on {expected}, "
-                f"because {previous}, created before it, is on {shards[numbers[previous]].task}",
+                message=f"variable {name} is on {found}, out of turn: {previous}, created before "
+                f"it, is on {shards[numbers[previous]].task}, so the next in turn is {expected}",
                 summary=f"variable {name} is on {found}",
                 fix="create all variables under one replica_device_setter, which assigns them in "
                 "turn, and pin none",

@@ -245,7 +245,8 @@ def _diagnose(
         at = f", built at {where}" if where else ""
         found[name] = Diagnosis(
             f"it is NaN or infinite; the first op that yields such a value is {op}{at}",
-            "check the inputs of that op, such as a logarithm or a division by zero",
+            "check what that op receives: a logarithm of zero or a division by zero is a common "
+            "cause",
             (PathStep(op, op),),
         )
     return found

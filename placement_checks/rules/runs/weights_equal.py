@@ -219,7 +219,7 @@ def _divergence(
         ops=tuple(cause.place.ops) or (measured.updates.get(name, name),),
         frames=cause.place.frames,
         alike=(cause.what, cause.fix, cause.place.frames),
-        message=f"variable {name} differs from the reference after {steps}: {cause.what}",
+        message=f"variable '{name}' differs from the reference after {steps}: {cause.what}",
         consequence=cause.consequence,
         fix=cause.fix,
         follows=cause.follows,
@@ -289,11 +289,11 @@ def _find_cause(
     if _is_integer(measured, name):
         reference, towers = trajectory.steps[divergence.step - 1][name].moved
         return Cause(
-            f"the step changes it by {towers.flat[0]:g}, and the reference by "
-            f"{reference.flat[0]:g}"
+            f"that step changes it by {towers.flat[0]:g}, but by {reference.flat[0]:g} in the "
+            "reference"
             if towers.size == 1
-            else "the step changes it by another amount than the reference",
-            "count one for each step, for any number of towers and rows",
+            else "that step changes it by another amount than in the reference",
+            "increment it by 1 in each step, for any number of towers and rows",
             "values that depend on it, such as a decaying learning rate, change at another time",
         )
     trained = find_trained_variable(name, trajectory.trained)

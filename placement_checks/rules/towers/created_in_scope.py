@@ -126,7 +126,7 @@ def _finding(
         where = f" on {op.requested.short}" if op.requested else ""
         state = f"the replicas have no copies of {variable}, only this variable{where}"
         consequence = (
-            f"each replica updates it: {updates} updates race instead of one"
+            f"each replica updates it: {updates} unordered updates instead of one"
             if updates > 1
             else "all other replicas read it from there in each step"
         )

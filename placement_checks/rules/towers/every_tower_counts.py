@@ -85,7 +85,7 @@ def _finding(
     towers = analysis.names_of(used) if used else "no tower"
     read_as = variable_layout(placement).read_as(variable)
     what = "it" if set(read_as.values()) == {variable} else "its copy"
-    others = f", but only gradients of {towers}" if used else ""
+    how = f"only with gradients of {towers}" if used else "without gradients of any tower"
     look_at, fix = _advice(placement, update)
     return Finding(
         **about(placement.ops[variable]),
@@ -102,8 +102,7 @@ def _finding(
                 if (reader := analysis.towers[number].reads[read_as[number]])
             ),
         ),
-        message=f"the update of {variable} takes no gradients of {analysis.names_of(lost)}, which "
-        f"{verb} {what}{others}",
+        message=f"{variable} is updated {how}, although {analysis.names_of(lost)} {verb} {what}",
         consequence=_consequence(analysis, lost, used, never_used),
         fix=fix if placement.strategy is None else add_up(placement.strategy),
     )

@@ -325,8 +325,8 @@ def _are_equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 _SAME_GRADIENTS = "they compute the same gradients: the work of one of them is wasted"
-_OWN_ROWS = "take rows i in tower i: x[i * rows : (i + 1) * rows] or tf.split(x, num_gpus)[i]"
-_OWN_PART = "take part i in tower i: tf.split(x, num_gpus)[i]"
+_OWN_ROWS = "give tower i its own rows: x[i * rows : (i + 1) * rows] or tf.split(x, num_gpus)[i]"
+_OWN_PART = "give tower i its own part: tf.split(x, num_gpus)[i]"
 _OWN_BATCH = (
     "call get_next() once per tower, in the loop, or take tf.split(batch, num_gpus)[i] in tower i"
 )

@@ -93,8 +93,8 @@ def _finding(placement: Placement, mixed: MixedLoss) -> Finding:
         found=f"{contained}, which requests the GPU of another tower",
         ops=(contained,),
         placed=contained,
-        message=f"{contained} computes for {loss}, but requests the GPU of another tower, which "
-        f"does not use {contained}",
+        message=f"{contained} is part of {loss}, but requests a GPU of the tower on {other}, "
+        "which does not use it",
         consequence="the tower computes on both GPUs, one waits for the other, and values cross "
         "between them in every step",
         fix="build all of tower i under `with tf.device(f'/gpu:{i}'):`, and write no fixed number "

@@ -180,8 +180,8 @@ def _differences(placement: Placement, reference: Placement) -> Iterator[Finding
             yield _difference(
                 placement if name in placement.ops else reference,
                 name,
-                message=f"there is no variable {name}, which {program} has"
-                + (f"; {near} may be meant" if near else ""),
+                message=f"{program} has a variable {name}, but this program does not"
+                + (f"; {near} may be the same variable" if near else ""),
                 expected=f"the name {name}",
                 found=near or "no such variable",
                 consequence=f"the value that {program} trained is silently not restored",

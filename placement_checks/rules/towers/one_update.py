@@ -89,7 +89,7 @@ class OneUpdate(Rule):
         counter, op = next(_separate_counters(analysis), ("", ""))
         if counter and not findings and not matches_any(counter, self.allow):
             return self.not_checked(
-                f"the step counter {counter} is incremented by {op}, which is not part of "
+                f"the step counter '{counter}' is incremented by op '{op}', which is not part of "
                 "the train op",
                 fix="return both: {'train_op': tf.group(train_op, increment)}",
             )
@@ -132,8 +132,8 @@ def _repeated_update(
     count = len(updates)
     is_trained = variable in gradient_flow(placement).trained
     if is_trained:
-        how = "follow each other" if _wait_for_each_other(analysis, updates) else "race"
-        consequence = f"{count} updates {how} instead of one, each with a part of the batch"
+        how = "successive" if _wait_for_each_other(analysis, updates) else "unordered"
+        consequence = f"{count} {how} updates instead of one, each with a part of the batch"
         fix = f"apply once, after the loop over towers: optimizer.apply_gradients({AVERAGE})"
     elif not is_scalar and _updates_by_towers(analysis, updates):
         consequence = f"it decays {count} times in a step, and depends on the order of the towers"
@@ -151,7 +151,7 @@ def _repeated_update(
         found=f"{count} updates",
         ops=(analysis.flow.names[updates[1].op],),
         path=path_lines(placement, [update.op for update in updates]),
-        message=f"one step updates {variable} {count} times, by "
+        message=f"one step updates '{variable}' {count} times, by "
         f"{listed([analysis.flow.names[update.op] for update in updates])}",
         consequence=consequence,
         fix=fix,
@@ -254,7 +254,7 @@ def _miscounts(analysis: TowerAnalysis) -> Iterator[Finding]:
             found=fault,
             ops=tuple(analysis.flow.names[update.op] for update in updates[-1:] or applying),
             path=path_lines(placement, [update.op for update in updates]),
-            message=f"the step counter {counter} is {fault}",
+            message=f"the step counter '{counter}' is {fault}",
             consequence=f"{schedule} {pace}",
             fix=fix,
         )

@@ -84,7 +84,8 @@ class UpdateOpsRun(Rule):
             group = program_statistics.group_outside_step(updates) if not runs else None
             if group is not None:
                 return self.not_checked(
-                    f"{names[group]} runs the updates together, and is not part of the train op",
+                    f"op '{names[group]}' runs the updates of statistics, but is not part of the "
+                    "train op",
                     fix="return both: {'train_op': tf.group(train_op, updates)}, or declare the "
                     "updates: "
                     "--set update-ops-run.allow=PATTERN",

@@ -328,7 +328,7 @@ def _collection_sizes(placement: Placement, single: Placement | Missing) -> str:
     sizes = {key: len(placement.collections.get(key, ())) for key in _COLLECTIONS}
     summary = f"{sizes[TRAINABLE]:,} trainable and {plural(sizes[GLOBAL], 'global variable')}"
     if not single:
-        reason = f"judged by data flow only: {single}"
+        reason = f"only the data flow was checked: {single}"
         return f"{summary}; {reason}" if placement.collections else reason
     gpus = _gpu_count(placement) or "several"
     before = {key: len(single.collections.get(key, ())) for key in _COLLECTIONS}
@@ -413,7 +413,9 @@ def _additional(
         read = "the tower on {} reads" if len(readers) == 1 else "the towers on {} read"
         by = f"; {read.format(join_and(names))} it"
     number = _gpu_count(placement)
-    summary = f"{variable} exists only when the program is built with more than one tower"
+    summary = (
+        f"variable '{variable}' exists only when the program is built with more than one tower"
+    )
     return Finding(
         **about(placement.ops[variable]),
         expected="the variables of the program with one tower",
@@ -445,7 +447,7 @@ def _not_checkpointed(placement: Placement, variable: str) -> Finding:
         **about(placement.ops.get(variable, variable)),
         expected="in TRAINABLE_VARIABLES and in GLOBAL_VARIABLES",
         found="in TRAINABLE_VARIABLES only",
-        message=f"{variable} is trained but not in GLOBAL_VARIABLES: "
+        message=f"variable '{variable}' is trained but not in GLOBAL_VARIABLES: "
         "global_variables_initializer() does not initialize it, and a Saver does not save it",
         fix="create it without `collections`, or with both: "
         "collections=[tf.compat.v1.GraphKeys.GLOBAL_VARIABLES, "

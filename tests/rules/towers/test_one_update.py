@@ -922,10 +922,13 @@ def test_updates_in_sequence_do_not_race() -> None:
 @pytest.mark.parametrize(
     ("graph", "consequence"),
     [
-        (in_turn(waits=False), "2 updates race instead of one, each with a part of the batch"),
+        (
+            in_turn(waits=False),
+            "2 unordered updates instead of one, each with a part of the batch",
+        ),
         (
             in_turn(first=(0,)),
-            "2 updates follow each other instead of one, each with a part of the batch",
+            "2 successive updates instead of one, each with a part of the batch",
         ),
     ],
     ids=["none waits", "the first takes one tower"],

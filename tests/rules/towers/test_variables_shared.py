@@ -42,7 +42,7 @@ def collections(
     return {TRAINABLE: tuple(trainable), GLOBAL: (*trainable, *slots)}
 
 
-NOT_BUILT = Missing("the program was not built for one GPU")
+NOT_BUILT = Missing("the program was not also built for one GPU")
 
 
 def program(*ops: Op, single_gpu: Placement | Missing = NOT_BUILT, **more: Any) -> Evidence:
