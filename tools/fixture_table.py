@@ -24,6 +24,11 @@ def fixture_table() -> str:
         assert isinstance(row, ast.Tuple)
         for rule in _strings(row.elts[:1]):
             programs[rule].append(f"`defects/eager/functions_defects.py:{name}`")
+    for dictionary, file in (("DEFECTS", "horovod_graph"), ("EAGER_DEFECTS", "horovod_eager")):
+        for name, row in _rows("test_horovod.py", dictionary):
+            assert isinstance(row, ast.Tuple)
+            for rule in _strings(row.elts[:1]):
+                programs[rule].append(f"`defects/workers/{file}_defects.py:{name}`")
     for name, row in _rows("test_numeric_defects.py"):
         assert isinstance(row, ast.Call)
         for rule, expected in zip(("gradients-equal", "weights-equal"), row.args, strict=False):

@@ -13,6 +13,9 @@ MAX_RANKS = 256
 COLLECTIVE = "_horovod_collective"
 ALLREDUCE, ALLGATHER, BROADCAST = "allreduce", "allgather", "broadcast"
 AVERAGE, SUM = "Average", "Sum"
+# What writes the files of a rank: a method of a session program, or a callback of Keras.
+SAVER, MODEL_CHECKPOINT = "Saver.save", "ModelCheckpoint"
+BACKUP, CSV_LOGGER, TENSORBOARD = "BackupAndRestore", "CSVLogger", "TensorBoard"
 _VARIABLE = "HOROVOD_{}"
 
 
@@ -54,6 +57,24 @@ class Rank:
 
 
 @dataclass(frozen=True)
+class FileWrite:
+    """A file or directory that a rank has written, or that a callback of its `fit` will write.
+
+    Attributes:
+        writer: the method or callback that writes, such as `MODEL_CHECKPOINT`.
+        path: the path in the words of the program.
+        location: the absolute path without symbolic links; equal for two ranks that write the
+            same file.
+        lines: the user's source lines, the outermost first.
+    """
+
+    writer: str
+    path: str
+    location: str
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class RankRecord:
     """What one rank did until its first training step.
 
@@ -64,6 +85,7 @@ class RankRecord:
         starts: digests of the values of its trainable variables before the first step, by name.
         gpus: the indices of the GPUs that it made visible; None if it sees all GPUs of the host.
         asked_for_rank: whether it asked for its rank or the number of ranks.
+        writes: the checkpoints, backups, logs and summaries that it writes.
     """
 
     rank: Rank
@@ -72,3 +94,4 @@ class RankRecord:
     starts: Mapping[str, str] = field(default_factory=dict, repr=False)
     gpus: Sequence[int] | None = None
     asked_for_rank: bool = False
+    writes: Sequence[FileWrite] = ()

@@ -25,6 +25,7 @@ from placement_checks.core.ranks import (
     BROADCAST,
     COLLECTIVE,
     SUM,
+    FileWrite,
     Rank,
 )
 from placement_checks.tf.graphs import set_text_attribute
@@ -58,6 +59,7 @@ class Process:
         receives: whether it takes a value, such as a seed, from another rank, which is not known
             here: its variables may then be equal although they differ here.
         collectives: the names of the collectives that eager code has run.
+        writes: the files that it writes.
     """
 
     rank: Rank
@@ -67,6 +69,7 @@ class Process:
     broadcasts_later: bool = False
     receives: bool = False
     collectives: list[str] = field(default_factory=list)
+    writes: list[FileWrite] = field(default_factory=list)
 
     def place(self) -> Rank:
         """The rank, for the program.

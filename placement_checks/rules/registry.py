@@ -38,6 +38,7 @@ _IMPACTS: Final[Mapping[str, Impact]] = {
     "towers.one_update": Impact.TRAINING,
     "towers.loss_of_all_towers": Impact.TRAINING,
     "towers.randomness_apart": Impact.TRAINING,
+    "towers.files_apart": Impact.TRAINING,
     "towers.trainables_trained": Impact.TRAINING,
     "towers.names_portable": Impact.LAYOUT,
     "towers.update_ops_run": Impact.TRAINING,

@@ -42,7 +42,7 @@ def frames_up_to(placement: Placement, op: str, other: str) -> tuple[str, ...]:
     return unique_lines(frames)
 
 
-def unique_lines(frames: Sequence[Frame]) -> tuple[str, ...]:
+def unique_lines(frames: Sequence[Frame | str]) -> tuple[str, ...]:
     """Return the frames as text, without consecutive duplicates."""
     return tuple(line for line, _ in groupby(map(str, frames)))
 

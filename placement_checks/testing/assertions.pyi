@@ -127,6 +127,12 @@ def assert_randomness_apart(
 ) -> None:
     """No two towers draw the same random numbers."""
 
+def assert_files_apart(
+    evidence: Evidence | Placement,
+    allow: str | Sequence[str] | None = None,
+) -> None:
+    """No two ranks of a Horovod program write checkpoints, logs or summaries to the same path."""
+
 def assert_trainables_trained(
     evidence: Evidence | Placement,
     frozen: str | Sequence[str] | None = None,

@@ -102,6 +102,19 @@ def around_keras_graph_training(around: Around) -> contextlib.AbstractContextMan
     return all_patched(dict.fromkeys(patches, around))
 
 
+def around_fit(around: Around) -> contextlib.AbstractContextManager[None]:
+    """Patch ``fit`` of the models of each loaded version of Keras."""
+    if uses_tf_keras():
+        module_or_none("tf_keras")
+    patches = [
+        Patch.MODEL_FIT,
+        Patch.TF_KERAS_MODEL_FIT,
+        Patch.KERAS_2_FIT,
+        Patch.TF_KERAS_FIT,
+    ]
+    return all_patched({patch: around for patch in patches if patch.is_loaded})
+
+
 def around_keras_variables(around: Around) -> contextlib.AbstractContextManager[None]:
     """Patch the creation of the TensorFlow variable in a Keras 3 variable.
 

@@ -20,6 +20,7 @@ _FAKE = "show fake GPUs"
 _SIMULATE, _CLUSTER = "open CPUs that simulate GPUs", "simulate the cluster"
 _FILES = "preserve the user's files"
 _HELD = "hold back changes of early captures"
+_WRITES = "record the files that ranks of Horovod write"
 
 _V1 = "tensorflow:compat.v1"
 _TF = "tensorflow.python"
@@ -113,6 +114,8 @@ class Patch(Enum):
     KERAS_2_BATCH = f"{_KERAS}.engine.training_v1:Model", "train_on_batch", "detect training", _K2
     TF_KERAS_FIT = "tf_keras.src.engine.training_v1:Model", "fit", "detect training"
     TF_KERAS_BATCH = "tf_keras.src.engine.training_v1:Model", "train_on_batch", "detect training"
+    MODEL_FIT = "keras:Model", "fit", _WRITES
+    TF_KERAS_MODEL_FIT = "tf_keras:Model", "fit", _WRITES
 
     # Eager ops and variables
     ITERATE = f"{_TF}.data.ops.dataset_ops:DatasetV2", "_apply_debug_options", "end iterators soon"

@@ -180,6 +180,7 @@ _MEANINGS: Mapping[str, str] = {
     "aggregated-before-clipped": "each replica clips its own gradients of these variables",
     "loss-of-all-towers": "these losses and summaries show one tower",
     "randomness-apart": "these ops draw the same numbers in several towers",
+    "files-apart": "several ranks write these paths, each on a disk of its own",
     "trainables-trained": "these variables keep their initial values",
     "names-portable": "a checkpoint has these names, which the program for one GPU lacks",
     "update-ops-run": "the step need not run the other updates of statistics",

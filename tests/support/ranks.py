@@ -7,6 +7,7 @@ import importlib
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,17 +49,35 @@ def watched_ranks(
     with_single: bool = True,
 ) -> WatchedCode:
     """The first steps of a function of a fixture that all ranks call."""
-    program = Program(function, lambda: None)
+    return watched_function(
+        partial(_function_of, module, function),
+        function,
+        ranks=ranks,
+        eager=eager,
+        with_single=with_single,
+    )
+
+
+def watched_function(
+    load: Callable[[], Callable[[], Any]],
+    name: str,
+    *,
+    ranks: int = 2,
+    eager: bool = False,
+    with_single: bool = True,
+) -> WatchedCode:
+    """The first steps of a function that each rank loads and calls."""
+    program = Program(name, lambda: None)
 
     def captured(number: int, size: int) -> CapturedProgram:
-        built = captured_rank(module, function, Rank(number, size), eager=eager)
+        built = _captured(load, name, Rank(number, size), eager=eager)
         return replace(built, program=program)
 
     joined = join_ranks([captured(number, ranks) for number in range(ranks)])
     whole = joined.on_one_host and replace(joined.on_one_host, program=program)
     single = _Single(captured(0, 1)) if with_single else Missing("it is not built for one GPU")
     built = replace(joined, program=program, on_one_host=whole, loader=single)
-    return WatchedCode(function, built)
+    return WatchedCode(name, built)
 
 
 @dataclass(frozen=True)
@@ -75,22 +94,32 @@ def captured_rank(
     module: str, function: str, rank: Rank, *, eager: bool = False
 ) -> CapturedProgram:
     """The first step of one rank; the modules of fixtures are imported for it alone."""
+    return _captured(partial(_function_of, module, function), function, rank, eager=eager)
+
+
+def _function_of(module: str, function: str) -> Callable[[], Any]:
+    found: Callable[[], Any] = getattr(importlib.import_module(module), function)
+    return found
+
+
+def _captured(
+    load: Callable[[], Callable[[], Any]], name: str, rank: Rank, *, eager: bool
+) -> CapturedProgram:
     before = set(sys.modules)
     with pytest.MonkeyPatch.context() as patch:
         for kind in ("programs", "defects", "sound"):
             patch.syspath_prepend(str(FIXTURES / kind / "workers"))
-        for name, value in rank.environment.items():
-            patch.setenv(name, value)
+        for variable, value in rank.environment.items():
+            patch.setenv(variable, value)
         _forget_layer_names()
         with stand_in_for_horovod() as watch:
             try:
-                train = getattr(importlib.import_module(module), function)
-                program = Program(function, train)
+                program = Program(name, load())
                 return (_eager_step if eager else _graph_step)(program, rank, watch)
             finally:
-                for name in set(sys.modules) - before:
-                    if str(getattr(sys.modules[name], "__file__", "")).startswith(str(FIXTURES)):
-                        del sys.modules[name]
+                for each in set(sys.modules) - before:
+                    if str(getattr(sys.modules[each], "__file__", "")).startswith(str(FIXTURES)):
+                        del sys.modules[each]
 
 
 def _forget_layer_names() -> None:
