@@ -1,12 +1,12 @@
 """Records the checkpoints, backups, logs and summaries that a rank writes.
 
-Only writers whose files are certain before the first training step are recorded:
+A false record would become a false finding, so only two kinds of writers are recorded:
 
-* calls of `tf.compat.v1.train.Saver.save`, also by the hook that `MonitoredTrainingSession` adds
-  for its ``checkpoint_dir``;
+* calls of `tf.compat.v1.train.Saver.save` before the first training step, also by the hook that
+  `MonitoredTrainingSession` adds for its ``checkpoint_dir``;
 * callbacks of Keras in a call of ``fit``.
 
-A summary writer alone is no evidence, because only some ranks may add summaries to it. Subclasses
+An open summary writer is not recorded, because only some ranks may add summaries to it. Subclasses
 of the callbacks, and models with their own ``save``, may write on some ranks only.
 """
 
@@ -50,7 +50,7 @@ _IN_MEMORY = "ram://"  # TensorFlow's file system in the memory of the process
 
 @contextlib.contextmanager
 def record_file_writes(writes: list[FileWrite]) -> Iterator[None]:
-    """Append to ``writes`` what the program of this block writes."""
+    """Append to ``writes`` the files that the program of this block writes."""
 
     def note(writer: str, path: str) -> None:
         if location := _location(path):

@@ -33,6 +33,7 @@ _ALONE = "each rank applies its own gradients"
 _FIRST_GPU = "all ranks select the first GPU"
 _SAME_ROWS = "all ranks read the same rows"
 _SUM_OF_RANKS = "the gradients of the ranks are added up, and not averaged"
+_SAVED_BY_ALL = "all ranks save checkpoints to the same path"
 _LAST_DECAY = "the last tower adds the weight decay, which is then averaged"
 
 
@@ -574,6 +575,15 @@ MUTANTS = (
         "gradients-averaged",
     ),
     Mutant(
+        "tensorflow_mnist, ranks",
+        _SAVED_BY_ALL,
+        _RANKS,
+        "'./checkpoints' if hvd.rank() == 0 else None",
+        "'./checkpoints'",
+        "files-apart",
+        "ranks 0 and 1 save checkpoints to",
+    ),
+    Mutant(
         "tensorflow_keras_mnist, ranks",
         _ALONE,
         _KERAS_RANKS,
@@ -589,6 +599,15 @@ MUTANTS = (
         "batch_size=batch_size,",
         "batch_size=batch_size, shuffle=False,",
         "inputs-distinct",
+    ),
+    Mutant(
+        "tensorflow_keras_mnist, ranks",
+        _SAVED_BY_ALL,
+        _KERAS_RANKS,
+        "if hvd.rank() == 0:\n    callbacks",
+        "if True:\n    callbacks",
+        "files-apart",
+        "ranks 0 and 1 save checkpoints to",
     ),
     Mutant(
         "tensorflow2_mnist, ranks",
@@ -658,6 +677,15 @@ MUTANTS = (
         "hvd.DistributedOptimizer(opt)",
         "hvd.DistributedOptimizer(opt, op=hvd.Sum)",
         "gradients-averaged",
+    ),
+    Mutant(
+        "cosmoflow, ranks",
+        _SAVED_BY_ALL,
+        "train.py",
+        "if dist.rank == 0:\n        callbacks.append(tf.keras.callbacks.ModelCheckpoint",
+        "if True:\n        callbacks.append(tf.keras.callbacks.ModelCheckpoint",
+        "files-apart",
+        "ranks 0 and 1 save checkpoints to",
     ),
     Mutant(
         "tf_cnn_benchmarks, ranks",

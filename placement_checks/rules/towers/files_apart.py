@@ -23,7 +23,7 @@ from placement_checks.util.text import plural
 
 
 class _Words(NamedTuple):
-    """The words of findings on a writer: what the ranks do, its effect, and the fix."""
+    """The words of findings on a writer: the action of the ranks, its effect, and the fix."""
 
     action: str
     consequence: str
@@ -66,20 +66,18 @@ _WORDS = {
 class FilesApart(Rule):
     """No two ranks of a Horovod program write checkpoints, logs or summaries to the same path.
 
-    All ranks run the same program, and each of them writes what the program writes. So a program
-    that saves checkpoints without a condition on the rank saves them once per rank, to the same
-    files and at the same time. TensorFlow reports no error.
+    All ranks run the same program. If it saves checkpoints without a condition on the rank, every
+    rank saves them, to the same files and at the same time. TensorFlow reports no error.
 
-    The rule compares the paths that the ranks write until their first training step, and the
-    paths in the callbacks of `fit`: `ModelCheckpoint`, `BackupAndRestore`, `CSVLogger` and
-    `TensorBoard`. It sees calls of `tf.compat.v1.train.Saver.save`, and the first checkpoint that
-    `MonitoredTrainingSession` saves in its `checkpoint_dir`. It sees no writer that may stay
-    unused on some ranks: `FileWriter`, `tf.summary.create_file_writer`, subclasses of the
-    callbacks, and callbacks whose path contains the value of a metric. If it sees no writer at
-    all, the rule is not checked.
+    The rule compares the checkpoints that the ranks save before their first training step, and
+    the paths of the callbacks `ModelCheckpoint`, `BackupAndRestore`, `CSVLogger` and `TensorBoard`
+    in a call of `fit`. `MonitoredTrainingSession` saves its first checkpoint before the first
+    step. The rule ignores writers that may stay unused on some ranks: `FileWriter`,
+    `tf.summary.create_file_writer`, subclasses of the callbacks, models with their own methods to
+    save, and paths that contain a metric. If no other writer exists, the rule is not checked.
 
-    `allow` lists paths that several ranks may write, for example on hosts with one rank and a
-    disk each; a pattern such as /local/* matches several paths.
+    `allow` lists paths that several ranks may write, for example because each rank is on a host
+    with its own disk; a pattern such as /local/* matches several paths.
     """
 
     name = "files-apart"
@@ -94,8 +92,8 @@ class FilesApart(Rule):
         paths = {write.location for record in strategy.ranks for write in record.writes}
         if not paths:
             return self.not_checked(
-                "no rank saves a checkpoint before its first step, or passes a callback to fit "
-                "that writes files"
+                "no rank saves a checkpoint before its first step, or passes a callback that "
+                "certainly writes files to fit"
             )
         writing = [number for number, record in enumerate(strategy.ranks) if record.writes]
         return self.verdict(
