@@ -69,6 +69,10 @@ THREADS: Mapping[str, Mapping[str, str]] = {
     "loss-of-all-towers": {
         "tensorflow/tensorflow#2994": "the CIFAR-10 tutorial prints the last tower's loss",
     },
+    "files-apart": {
+        "horovod/horovod#58": "all workers save in the directory of MonitoredTrainingSession",
+        "apcode/tensorflow_fasttext#3": "processes race to write checkpoints to the same file",
+    },
     "trainables-trained": {
         "tensorflow/tensorflow#13403": "a None gradient of a variable that no loss reads",
         "tensorpack/tensorpack#373": "a warning: no gradient with respect to an embedding",
