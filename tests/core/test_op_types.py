@@ -25,10 +25,6 @@ WORDS = {
     ("core/ranks.py", "Sum"),
     ("horovod/collectives.py", "Max"),
     ("horovod/collectives.py", "Min"),
-    ("horovod/keras.py", "Sum"),
-    ("horovod/tensorflow.py", "Max"),
-    ("horovod/tensorflow.py", "Min"),
-    ("horovod/tensorflow.py", "Sum"),
     ("logs/__init__.py", "Log"),
     ("run/feeding/batches.py", "BatchFunction"),  # a type of ours
     ("testing/assertion_factory.py", "Batch"),  # annotations
