@@ -15,7 +15,7 @@ from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
-from placement_checks.core.op_types import LEARNING_RATES
+from placement_checks.core.op_types import LEARNING_RATES, SUM
 from placement_checks.core.placement import producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import AVERAGE, Rule, matches_any
@@ -385,16 +385,38 @@ class _Comparison:
             yield self._scaled(variable, factor, number)
             return
         scale = self._rule.scale
-        if not _close(factor, scale) and (scale != 1 or not self._compensated(variable, factor)):
+        factors = [factor]
+        if self._adds_up_rows(parts, alone):
+            factors.append(1.0)
+        if not any(_close(each, scale) for each in factors) and (
+            scale != 1 or not self._compensated(variable, factor)
+        ):
             if any(each.kind == "sum" for each in alone):
                 self.compared.remove(variable)
                 self.unread[variable] = Unread("", _SUMS)
                 return
             yield self._scaled(variable, factor, number)
         for key in sorted(parts.penalties.keys() | expected.penalties.keys(), key=str):
-            weight = parts.penalties.get(key, 0.0) / factor
-            if not _close(weight, expected.penalties.get(key, 0.0)):
-                yield self._penalized(variable, key[0], weight, expected.penalties.get(key, 0.0))
+            weight = parts.penalties.get(key, 0.0)
+            on_one = expected.penalties.get(key, 0.0)
+            if not any(_close(weight / each, on_one) for each in factors):
+                yield self._penalized(variable, key[0], weight / factor, on_one)
+
+    def _adds_up_rows(self, parts: _Parts, alone: Sequence[_TermWeight]) -> bool:
+        """Whether all terms are sums that count each of a known number of rows once.
+
+        If each GPU has the same number of rows as a single GPU, such a sum grows with the number
+        of GPUs. It is still the objective of a program that adds up the losses of all rows.
+        """
+        sides = [(self._one, alone), *((self._many, each) for each in parts.towers.values())]
+        return all(
+            (size := self._size(each.term, side)) > 0
+            and side.analysis.flow.types[side.analysis.flow.number[producer_of(each.term.tensor)]]
+            == SUM
+            and _close(abs(each.weight), size)
+            for side, terms in sides
+            for each in terms
+        )
 
     def _compensated(self, variable: str, factor: float) -> bool:
         """Whether the learning rate is divided by the factor of the gradients."""
@@ -422,17 +444,20 @@ class _Comparison:
         """Return the part of all rows that each tower has; equal parts if it is unknown."""
         sizes = self._rule.shares
         if len(sizes) != len(parts.towers):
-            sizes = tuple(self._size(terms[0].term) for _, terms in sorted(parts.towers.items()))
+            sizes = tuple(
+                self._size(terms[0].term, self._many) for _, terms in sorted(parts.towers.items())
+            )
         if not all(sizes):
             sizes = (1,) * len(parts.towers)
             means = [each for terms in parts.towers.values() for each in terms if not each.adds_up]
             self.assumes_equal_rows |= len(sizes) > 1 and bool(means)
         return dict(zip(sorted(parts.towers), (size / sum(sizes) for size in sizes), strict=True))
 
-    def _size(self, term: Term) -> int:
+    @staticmethod
+    def _size(term: Term, side: Objective) -> int:
         """Return the number of elements that a mean or sum reduces, or 0 if it is unknown."""
-        op = self._many.analysis.flow.number[producer_of(term.tensor)]
-        shape = self._many.scalars.shape(self._many.scalars.inputs(op)[0])
+        op = side.analysis.flow.number[producer_of(term.tensor)]
+        shape = side.scalars.shape(side.scalars.inputs(op)[0])
         return 0 if shape is None else prod(size or 0 for size in shape)
 
     def _scaled(self, variable: str, factor: float, towers: int) -> Finding:

@@ -113,6 +113,29 @@ def test_the_mean_of_sums_depends_on_the_number_of_rows(
         assert "counts 0.5 times" in verdict.findings[0].message
 
 
+@pytest.mark.parametrize(("scale", "state"), [(None, "kept"), (0.125, "broken")])
+def test_a_sum_over_the_fixed_rows_of_each_gpu_is_added_up(
+    scale: float | None, state: str
+) -> None:
+    """A sum that is divided by its number of rows is a mean, which the towers must average."""
+
+    def summed(count: int) -> Placement:
+        ops = [on(i, f"tower_{i}/sum", "Sum", f"tower_{i}/w/MatMul") for i in range(count)]
+        ops += [
+            on(i, f"tower_{i}/loss", "Identity", f"tower_{i}/sum")
+            if scale is None
+            else on(i, f"tower_{i}/loss", "Mul", f"tower_{i}/sum", "scale")
+            for i in range(count)
+        ]
+        outputs: dict[str, tuple[int | None, ...]] = {"scale": ()}
+        for i in range(count):
+            outputs |= {f"tower_{i}/w/MatMul": (8,), f"tower_{i}/sum": (), f"tower_{i}/loss": ()}
+        values = {} if scale is None else {"scale": scale}
+        return towers(count, 1.0, host("scale", "Const"), *ops, values=values, outputs=outputs)
+
+    assert judge(summed(2), summed(1)).state == state
+
+
 def test_a_sum_times_a_constant_is_not_checked() -> None:
     """The constant may be the number of rows of a tower, or of all towers."""
 
