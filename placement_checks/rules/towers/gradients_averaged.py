@@ -69,8 +69,9 @@ class GradientsAveraged(Rule):
     tower's gradient. For a mean over rows, and for a penalty such as weight decay, the
     coefficients of all towers must add up to the coefficient on one GPU. A sum over rows must have
     this coefficient in each tower. The rule ignores factors that all terms of an update share,
-    such as a clip by the norm of the averaged gradient, and weight decay that is added to the
-    averaged gradient. The program is compared with its reference or, without a reference, with
+    such as a clip by the norm of the averaged gradient, weight decay that is added to the averaged
+    gradient, and the ops of an optimizer, also if the program assigns the variables itself, as in
+    BERT's Adam. The program is compared with its reference or, without a reference, with
     the program built for one GPU. gradients-equal also judges what a tower computes inside of a
     term.
 
