@@ -136,7 +136,9 @@ class GradientWeights:
             if its inputs are computed from several gradients.
         """
         flow = self._analysis.flow
-        while True:
+        passed: set[str] = set()  # a while loop leads back to its ops
+        while source not in passed:
+            passed.add(source)
             op = flow.number[producer_of(source)]
             inputs = [] if self._is_leaf(op) else self._inputs_of_this_run(op)
             of_variable = [each for each in inputs if self._scalars.shape(each) != ()]
@@ -145,6 +147,7 @@ class GradientWeights:
             if len(of_variable) != 1:
                 return None
             (source,) = of_variable
+        return None
 
     def _is_quotient(self, op: OpId) -> bool:
         flow = self._analysis.flow

@@ -159,3 +159,24 @@ def test_a_reduction_by_the_maximum_is_not_read() -> None:
     graph = updated_by("reduced_0", *members, attributes=attributes)
 
     assert unread(graph).op == "reduced_0"
+
+
+@pytest.mark.timeout(20)
+def test_an_update_by_the_result_of_a_loop_is_not_read() -> None:
+    """A loop of TensorFlow 1 leads back to its first op."""
+    loop = [
+        host("initial", "Const"),
+        host("enter", "Enter", "initial"),
+        host("norm", "L2Loss", gradient(0)),
+        host("scaled", "Mul", "merge", "norm"),
+        host("next", "NextIteration", "scaled"),
+        host("update/w", "AssignSubVariableOp", "w", "merge"),
+    ]
+    # A graph in the order of building has no op that uses a later one, except here.
+    merge = host("merge", "Merge", "enter", "next")
+    graph = updated_by("merge", *loop, merge, outputs={"norm": ()})
+
+    assert (
+        unread(graph).reason
+        == "(NextIteration) computes neither a sum nor a multiple of gradients"
+    )

@@ -32,7 +32,7 @@ WRITERS = (SAVER, MODEL_CHECKPOINT, BACKUP, CSV_LOGGER, TENSORBOARD)
 
 
 def write(path: str, writer: str = SAVER) -> FileWrite:
-    return FileWrite(writer, path, f"/work/{path}", ("train.py:9", "train.py:4"))
+    return FileWrite(writer, path, f"/data/{path}", ("train.py:9", "train.py:4"))
 
 
 def ranks(*writes: Sequence[FileWrite]) -> Placement:
@@ -67,7 +67,7 @@ def test_some_ranks_write_one_path() -> None:
 
 def test_one_path_in_other_words() -> None:
     """The ranks name the same file in different ways."""
-    other = FileWrite(SAVER, "../work/out", "/work/out")
+    other = FileWrite(SAVER, "../data/out", "/data/out")
 
     assert objects(ranks([write("out")], [other])) == ["out"]
 
