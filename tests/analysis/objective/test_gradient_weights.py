@@ -161,6 +161,27 @@ def test_a_reduction_by_the_maximum_is_not_read() -> None:
     assert unread(graph).op == "reduced_0"
 
 
+def assigned(tensor: str, *ops: Op, **more: Any) -> Placement:
+    """Three towers; the program itself subtracts a tensor from w."""
+    losses = {f"tower_{i}/loss:0": [gradient(i)] for i in range(_TOWERS)}
+    update = host("update/w", "AssignSubVariableOp", "w", tensor)
+    return program(*ops, update, gpus=range(_TOWERS), step={"gradients": losses}, **more)
+
+
+def test_a_sum_of_functions_of_one_gradient_is_no_quotient() -> None:
+    """As in Nesterov's momentum: the learning rate stays a factor."""
+    ops = [
+        host("total", "AddN", *map(gradient, range(_TOWERS))),
+        host("half", "Mul", "total", "factor"),
+        host("both", "AddV2", "total", "half"),
+        host("step/w", "Mul", "both", "rate"),
+        *(host(name, "Const") for name in ("factor", "rate")),
+    ]
+    graph = assigned("step/w", *ops, values={"factor": 0.5, "rate": 0.1})
+
+    assert coefficients(graph) == pytest.approx({gradient(i): 0.15 for i in range(_TOWERS)})
+
+
 @pytest.mark.timeout(20)
 def test_an_update_by_the_result_of_a_loop_is_not_read() -> None:
     """A loop of TensorFlow 1 leads back to its first op."""
@@ -170,13 +191,7 @@ def test_an_update_by_the_result_of_a_loop_is_not_read() -> None:
         host("norm", "L2Loss", gradient(0)),
         host("scaled", "Mul", "merge", "norm"),
         host("next", "NextIteration", "scaled"),
-        host("update/w", "AssignSubVariableOp", "w", "merge"),
+        host("merge", "Merge", "enter", "next"),
     ]
-    # A graph in the order of building has no op that uses a later one, except here.
-    merge = host("merge", "Merge", "enter", "next")
-    graph = updated_by("merge", *loop, merge, outputs={"norm": ()})
 
-    assert (
-        unread(graph).reason
-        == "(NextIteration) computes neither a sum nor a multiple of gradients"
-    )
+    assert unread(assigned("merge", *loop, outputs={"norm": ()})).op == "next"

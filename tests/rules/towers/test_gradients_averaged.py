@@ -535,6 +535,12 @@ def test_momentum_that_is_written_out_is_compared_with_its_rate() -> None:
     assert judge(written_out(2, 1.0, momentum), written_out(1, 1.0, momentum)).state == "broken"
 
 
+def test_momentum_on_the_gpu_of_a_tower_is_no_part_of_its_gradient() -> None:
+    on_gpu = (on(0, "moment", "AddV2", "decayed", "part"), host("direction", "Identity", "moment"))
+
+    assert judge(written_out(2, 0.5, *on_gpu), written_out(1, 1.0, *on_gpu)).state == "kept"
+
+
 def test_a_quotient_of_the_gradients_of_different_towers_is_not_read() -> None:
     quotient = host("direction", "RealDiv", gradient(0), gradient(1))
 
