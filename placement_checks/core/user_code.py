@@ -157,7 +157,7 @@ def _hint(error: BaseException) -> str:
     """The fix for an error that an option avoids; ``""`` for other errors."""
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     if missing == "horovod":
-        return "pass --horovod 2, to run it as 2 ranks: Horovod need not be installed"
+        return "pass --horovod 2 to run it as 2 ranks; Horovod need not be installed"
     return ""
 
 

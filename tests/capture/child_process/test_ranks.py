@@ -97,7 +97,7 @@ def test_an_error_names_the_rank(written: Path, begin: str, device: str, words: 
 def test_without_ranks_the_option_is_named(written: Path) -> None:
     written.write_text(program(), encoding="utf-8")
 
-    with pytest.raises(InputError, match="pass --horovod 2, to run it as 2 ranks"):
+    with pytest.raises(InputError, match="pass --horovod 2 to run it as 2 ranks"):
         place("train.py")
 
 
