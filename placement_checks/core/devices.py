@@ -10,6 +10,7 @@ import os
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import takewhile
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -183,27 +184,30 @@ Devices: TypeAlias = Literal["auto", "real", "simulated"]
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"  # environment variable
 
 
-def present_gpus() -> tuple[int, ...]:
-    """The indices of the NVIDIA GPUs of this machine; empty without a driver."""
-    numbers = (re.fullmatch(r"nvidia(\d+)", path.name) for path in Path("/dev").glob("nvidia*"))
-    return tuple(sorted(int(number[1]) for number in numbers if number))
+def present_gpus() -> int:
+    """The number of NVIDIA GPUs of this machine: the device files of the driver."""
+    return sum(
+        bool(re.fullmatch(r"nvidia\d+", path.name)) for path in Path("/dev").glob("nvidia*")
+    )
 
 
-def local_gpus() -> tuple[int, ...]:
-    """The indices of the NVIDIA GPUs that this process may use; empty without a driver.
+def local_gpus() -> int:
+    """The number of NVIDIA GPUs that this process may use, by ``CUDA_VISIBLE_DEVICES``.
 
-    Reads the device files of the driver and ``CUDA_VISIBLE_DEVICES``, and needs no TensorFlow.
+    Needs no TensorFlow, which may find fewer: `run.runnable.usable_gpus`.
     """
     present = present_gpus()
     visible = os.environ.get(VISIBLE_GPUS)
-    if visible is None:
+    if visible is None or not present:
         return present
-    chosen = []
-    for entry in visible.split(","):
-        if not entry.strip().isdigit() or int(entry) not in present:
-            break
-        chosen.append(int(entry))
-    return tuple(chosen)
+    entries = [entry.strip() for entry in visible.split(",")]
+    # CUDA ignores the entries after an invalid one.
+    return len(list(takewhile(lambda entry: _names_gpu(entry, present), entries)))
+
+
+def _names_gpu(entry: str, present: int) -> bool:
+    """Whether an entry of ``CUDA_VISIBLE_DEVICES`` is an index or an identifier of a GPU."""
+    return int(entry) < present if entry.isdigit() else entry.startswith(("GPU-", "MIG-"))
 
 
 def checked_gpus(count: int) -> int:

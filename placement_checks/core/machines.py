@@ -238,7 +238,7 @@ class Machine:
             InputError: ``TF_CONFIG`` describes no cluster.
         """
         if text.strip() == "this":
-            return Machine.local(len(local_gpus()))
+            return Machine.local(local_gpus())
         if text.strip() == cluster_spec.TF_CONFIG:
             spec, own = cluster_spec.from_environment()
             machine = _of_addresses(spec, gpus)

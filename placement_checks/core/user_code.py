@@ -73,9 +73,38 @@ def is_user_file(file: str, folder: Path | None) -> bool:
     if _UNSAVED.fullmatch(file):
         return True
     path = Path(file).resolve()
-    if not _exists(path) or str(path).startswith(_LIBRARIES) or "site-packages" in path.parts:
+    is_library = (
+        str(path).startswith(_LIBRARIES) or "site-packages" in path.parts or _is_installed(path)
+    )
+    if is_library or not _exists(path):
         return folder is not None and "site-packages" in folder.parts and _within(path, folder)
     return folder is None or _within(path, folder)
+
+
+def _is_installed(path: Path) -> bool:
+    """Whether a file belongs to a package that was installed into a directory of its own.
+
+    ``pip install --target`` and some package managers install outside of ``site-packages``. The
+    directory may also contain the user's files.
+    """
+    return any(
+        path.relative_to(folder).parts[0] in _installed_names(folder) for folder in path.parents
+    )
+
+
+@lru_cache(maxsize=4096)
+def _installed_names(folder: Path) -> frozenset[str]:
+    """The top-level names of the packages that are installed in a directory.
+
+    The file ``RECORD`` of a package lists its files
+    (packaging.python.org/specifications/recording-installed-packages).
+    """
+    names: set[str] = set()
+    for record in folder.glob("*.dist-info/RECORD"):
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            for line in record.read_text(encoding="utf-8").splitlines():
+                names.add(line.partition(",")[0].partition("/")[0])
+    return frozenset(names)
 
 
 def _exists(path: Path) -> bool:

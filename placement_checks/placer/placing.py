@@ -9,10 +9,10 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
-from placement_checks.core.devices import LOCALHOST, Device, Devices, local_gpus
+from placement_checks.core.devices import LOCALHOST, Device
 from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
-from placement_checks.core.placement import Op, Placement, Placer, Refusal
+from placement_checks.core.placement import Op, Placement, Refusal
 from placement_checks.graph.graph_def import all_nodes, without_large_constants
 from placement_checks.placer.reasons import (
     BOUND_TO_ANOTHER,
@@ -21,13 +21,13 @@ from placement_checks.placer.reasons import (
     parse_refusal,
 )
 from placement_checks.placer.request import PlacerQuery, TaskOrder
-from placement_checks.placer.worker.client import PlacerUnavailable, phantom, session
+from placement_checks.placer.worker.client import PlacerUnavailable, phantom
 from placement_checks.placer.worker.protocol import GraphRefused
 
 
 @contextlib.contextmanager
 def place_async(
-    placement: Placement, graph_def: Any, machine: Machine, devices: Devices
+    placement: Placement, graph_def: Any, machine: Machine
 ) -> Iterator[Callable[[], Placement]]:
     """Send a graph to TensorFlow's placer; the block may do other work until it answers.
 
@@ -36,9 +36,7 @@ def place_async(
     Args:
         placement: the requested devices, and whether soft placement is on.
         graph_def: the program's ``GraphDef``, which is not changed.
-        machine: the devices to place on.
-        devices: ``real`` for devices of this computer, ``simulated`` for devices that need not
-            exist, ``auto`` for real devices if there are enough GPUs.
+        machine: the devices to place on, which need not exist.
 
     Yields:
         A function that waits for the answer. It returns ``placement`` with assigned devices.
@@ -49,19 +47,11 @@ def place_async(
         PlacerError: the placer process died or hung.
     """
     placement = placement.with_fields(machine=machine)
-    here = machine.is_local and 0 < len(machine.gpus) <= len(local_gpus())
-    if devices == "real" and not here:
-        missing = Missing(f"this machine lacks the requested devices ({machine})")
-        yield lambda: replace(placement, assigned=missing)
-        return
-    real = here and devices != "simulated"
-    kind: Placer = "session" if real else "phantom"
     if refusals := _refused_by_machine(placement):
         missing = Missing(f"the machine ({machine}) lacks tasks that the program names")
-        yield lambda: replace(placement, refusals=refusals, placer=kind, assigned=missing)
+        yield lambda: replace(placement, refusals=refusals, placer="phantom", assigned=missing)
         return
-    process = session if real else phantom
-    query = PlacerQuery(process, prepare_graph_def(graph_def, machine), placement)
+    query = PlacerQuery(phantom, prepare_graph_def(graph_def, machine), placement)
     with contextlib.ExitStack() as stack:
         try:
             answer = stack.enter_context(query.send(soft=placement.soft))
@@ -69,10 +59,10 @@ def place_async(
             missing = reason.missing
             yield lambda: replace(placement, assigned=missing)
         else:
-            yield partial(_receive, query, answer, kind)
+            yield partial(_receive, query, answer)
 
 
-def _receive(query: PlacerQuery, answer: Callable[[], list[str]], kind: Placer) -> Placement:
+def _receive(query: PlacerQuery, answer: Callable[[], list[str]]) -> Placement:
     """Wait for the assigned devices; if strict placement is refused, place softly."""
     placement = query.placement
     refusals: list[Refusal] = []
@@ -88,12 +78,14 @@ def _receive(query: PlacerQuery, answer: Callable[[], list[str]], kind: Placer) 
         return replace(
             placement,
             refusals=refusals or [parse_refusal(refused, placement)],
-            placer=kind,
+            placer="phantom",
             assigned=Missing("the placer refused the graph"),
         )
     except PlacerUnavailable as reason:
         return replace(placement, assigned=reason.missing)
-    return _with_assigned(placement, devices).with_fields(refusals=tuple(refusals), placer=kind)
+    return _with_assigned(placement, devices).with_fields(
+        refusals=tuple(refusals), placer="phantom"
+    )
 
 
 def _refused_by_machine(placement: Placement) -> list[Refusal]:

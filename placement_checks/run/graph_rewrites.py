@@ -1,11 +1,11 @@
-"""Rewrites of a GraphDef, so that a program for GPUs runs on CPU devices and on given rows.
+"""Rewrites of a GraphDef, so that a program for GPUs runs in a session, on given rows.
 
-- `convert_to_channels_last`: most CPU kernels take images in NHWC only. Ops that take NCHW get
-  transposed images, and their outputs are transposed back under the old name, so that the rest of
-  the graph stays as it is.
-- `replace_collectives`: NCCL ops have no CPU kernel, and in a session a collective waits forever
-  for a member of its group that does not run. One sum that all members pass on has the same
-  result.
+- `convert_to_channels_last`, for runs on CPU devices: most CPU kernels take images in NHWC only.
+  Ops that take NCHW get transposed images, and their outputs are transposed back under the old
+  name, so that the rest of the graph stays as it is.
+- `replace_collectives`: in a session a collective waits forever for a member of its group that
+  does not run, NCCL ops have no CPU kernel, and on GPUs an op takes an ordering token, a variable
+  that the session lacks. One sum that all members pass on has the same result.
 - `remove_fed_dependencies`: ops with fed outputs need not run.
 """
 
@@ -254,7 +254,7 @@ def _constant(neighbor: Any, name: str, value: Any, inputs: Sequence[str] = ()) 
 
 
 def _unsupported(program: str, node: Any, why: str) -> CannotRun:
-    return CannotRun(f"{program} cannot run on CPU devices: {node.name} ({node.op}) {why}")
+    return CannotRun(f"{program} cannot be run: {node.name} ({node.op}) {why}")
 
 
 def fed_ops(placement: Placement, fed: Collection[str]) -> frozenset[str]:

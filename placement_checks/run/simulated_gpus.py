@@ -23,6 +23,17 @@ from placement_checks.tf.simulated_devices import configure_logical_cpus, simula
 _group_keys = count(1000, 1000)
 
 
+def _with_new_keys(init: Callable[..., None]) -> Callable[..., None]:
+    """Every strategy counts from 1, and a group that was used before expects the same shapes."""
+    return lambda self, group_key_start=1: init(self, group_key_start + next(_group_keys))
+
+
+# Patches with which a process may use several strategies one after another. Otherwise TensorFlow
+# fails if the second one reduces tensors of other shapes, on GPUs as well
+# (github.com/tensorflow/tensorflow/issues/62790).
+SEVERAL_STRATEGIES: Mapping[Patch, Around] = {Patch.NEW_KEYS: _with_new_keys}
+
+
 @contextlib.contextmanager
 def simulated_gpus(gpus: int, *, devices: Devices = "auto") -> Iterator[None]:
     """Run code for GPUs, unchanged, on CPU devices: ``GPU:i`` is ``CPU:i+1``.
@@ -31,12 +42,8 @@ def simulated_gpus(gpus: int, *, devices: Devices = "auto") -> Iterator[None]:
     traced here, and in strategies such as ``tf.distribute.MirroredStrategy(["GPU:0", "GPU:1"])``.
     ``MirroredStrategy()`` and ``CentralStorageStrategy()`` use all simulated GPUs. TensorFlow
     still lists real GPUs only, because Keras would choose GPU kernels for others. Soft placement
-    is off, so that no op silently falls back to another device. If the machine has enough GPUs,
-    only soft placement is changed.
-
-    A process may use several strategies one after another. TensorFlow itself fails if the second
-    one reduces tensors of other shapes (github.com/tensorflow/tensorflow/issues/62790), on real
-    GPUs too.
+    is off, so that no op silently falls back to another device. A process may use several
+    strategies one after another. If the machine has enough GPUs, device scopes stay as they are.
 
     Args:
         gpus: the number of GPUs that the code names.
@@ -51,7 +58,7 @@ def simulated_gpus(gpus: int, *, devices: Devices = "auto") -> Iterator[None]:
     soft = tf.config.get_soft_device_placement()
     tf.config.set_soft_device_placement(False)
     try:
-        with all_patched(_device_patches(gpus) if simulated else {}):
+        with all_patched({**SEVERAL_STRATEGIES, **(_device_patches(gpus) if simulated else {})}):
             yield
     finally:
         tf.config.set_soft_device_placement(soft)
@@ -60,15 +67,9 @@ def simulated_gpus(gpus: int, *, devices: Devices = "auto") -> Iterator[None]:
 def _device_patches(gpus: int) -> Mapping[Patch, Around]:
     """Patches that redirect device scopes, and that show strategies the simulated GPUs."""
     devices = tuple(f"/device:GPU:{index}" for index in range(gpus)) or ("/device:CPU:0",)
-
-    def wrap_keys(init: Callable[..., None]) -> Callable[..., None]:
-        # Every strategy counts from 1, and a group that was used before expects the same shapes.
-        return lambda self, group_key_start=1: init(self, group_key_start + next(_group_keys))
-
     return {
         Patch.EAGER_SCOPE: simulated_scope,
         Patch.GRAPH_SCOPE: simulated_scope,
         Patch.MIRRORED_DEVICES: lambda _: lambda num_gpus=None: devices[:num_gpus],
         Patch.CENTRAL_DEVICES: lambda choose: lambda found: choose(found or gpus),
-        Patch.NEW_KEYS: wrap_keys,
     }

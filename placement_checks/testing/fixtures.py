@@ -66,7 +66,7 @@ def place(request: pytest.FixtureRequest) -> Place:
                 "name the program for one GPU: reference=build_single",
                 is_predicate=True,
             )
-        evidence = placing.place(target, devices=devices, **options)
+        evidence = placing.place(target, **options)
         policy = settings.defaulting_to(configuration.Settings(policy=evidence.policy)).policy
         evidence = replace(evidence, policy=policy)
         if note := running_test.current().note:

@@ -109,7 +109,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     """Print the devices that programs run on, and a limit of the installed TensorFlow."""
     from placement_checks.tf.startup import limit_of_installation
 
-    devices = f"devices {markers.devices_of(config)}, {_gpus_here(len(local_gpus()))}"
+    devices = f"devices {markers.devices_of(config)}, {_gpus_here(local_gpus())}"
     limit = limit_of_installation()
     return [f"placement: {line}" for line in (devices, *([] if limit is None else [limit]))]
 
@@ -150,7 +150,7 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """With --placement-devices=real, skip a test that needs more GPUs than there are."""
     wanted = markers.needed_gpus(item)
-    present = len(local_gpus())
+    present = local_gpus()
     if markers.devices_of(item.config) == "real" and present < wanted:
         pytest.skip(
             f"needs {wanted} GPU{'s' if wanted > 1 else ''}, {_gpus_here(present)} "

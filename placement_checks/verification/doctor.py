@@ -150,7 +150,7 @@ def _files() -> Check:
 
 def _placer() -> Check:
     begin = time.monotonic()
-    placement = place(f"{_SAMPLE}:build", gpus=_GPUS, devices="simulated").placement
+    placement = place(f"{_SAMPLE}:build", gpus=_GPUS).placement
     seconds = time.monotonic() - begin
     if not placement.assigned:
         return Check("placer", "missing", placement.assigned.reason, placement.assigned.fix)
@@ -194,7 +194,7 @@ def _programs() -> Check:
     from placement_checks.run.doctor import sample
 
     begin = time.monotonic()
-    evidence = place(sample.__file__, gpus=2, devices="simulated", args=["{gpus}"])
+    evidence = place(sample.__file__, gpus=2, args=["{gpus}"])
     seconds = time.monotonic() - begin
     ops = plural(len(evidence.ops), "op")
     found = f"captured a whole program of {ops} at its first training step, in {seconds:.1f} s"
@@ -203,7 +203,7 @@ def _programs() -> Check:
 
 def _numbers() -> Check:
     begin = time.monotonic()
-    evidence = place(f"{_SAMPLE}:build", gpus=2, devices="simulated")
+    evidence = place(f"{_SAMPLE}:build", gpus=2)
     rules = ("gradients-equal", "weights-equal")
     evidence = with_numbers(
         evidence, f"{_SAMPLE}:build", f"{_SAMPLE}:batch", devices="simulated", only=rules
@@ -223,7 +223,7 @@ def _gpus() -> Check:
     if not present:
         return Check("GPUs", "ok", "none here, and none are needed")
     if not visible:
-        found = f"{VISIBLE_GPUS} hides {plural(len(present), 'GPU')}; none are needed"
+        found = f"{VISIBLE_GPUS} hides {plural(present, 'GPU')}; none are needed"
         return Check("GPUs", "ok", found)
     driver = f"driver {_driver_version()}"
     hide = f"use CPU devices instead: {VISIBLE_GPUS}=-1"
@@ -234,8 +234,8 @@ def _gpus() -> Check:
     except Ended as ended:
         reason = f"a process that started the GPUs {ended.how} ({driver})"
         return Check("GPUs", "limited", reason, f"test the driver with nvidia-smi, or {hide}")
-    if len(gpus) < len(visible):
-        reason = f"TensorFlow finds {len(gpus)} of {plural(len(visible), 'GPU')} ({driver})"
+    if len(gpus) < visible:
+        reason = f"TensorFlow finds {len(gpus)} of {plural(visible, 'GPU')} ({driver})"
         fix = f"install the libraries of CUDA: pip install 'tensorflow[and-cuda]'; or {hide}"
         return Check("GPUs", "limited", reason, fix)
     names = join_and(f"{number} {name}" for name, number in Counter(map(str, gpus)).items())

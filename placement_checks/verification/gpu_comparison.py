@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 _PROGRAMS = "placement_checks.run.doctor.programs"
 # Parts of the placer's errors (core/common_runtime/placer.cc and colocation_graph.cc).
 _REFUSALS = ("Cannot assign a device for operation", "Cannot place the graph", "Cannot colocate")
+_ERROR = re.compile(r"\b[A-Z]+(_[A-Z]+)*: ")  # such as INVALID_ARGUMENT:
 _MOST_UNITS = 8.0  # units in the last place; sums in another order differ by a few
 
 
@@ -233,7 +235,13 @@ def _failed(program: Program, reason: str) -> ComparedProgram:
 
 
 def _first_line(error: str) -> str:
-    return without_private_names(error).partition("\n")[0]
+    """The first line of an error; if it only introduces others, with the first error in these."""
+    first, *others = without_private_names(error).splitlines() or [""]
+    if not first.endswith(":"):
+        return first
+    named = [line.strip() for line in others if line.strip()]
+    errors = [line for line in named if _ERROR.search(line)]
+    return " ".join([first, *(errors or named)[:1]])
 
 
 def _predict(program: Program, simulated: bool) -> _Predicted:
@@ -250,7 +258,7 @@ def _predict(program: Program, simulated: bool) -> _Predicted:
             graph, cpus = on_cpus(asked.built.graph_def), Machine.local(0, cpus=GPUS + 1)
             evidence = place(graph, machine=cpus, soft=asked.requested.soft)
         else:
-            evidence = place(target, gpus=GPUS, soft=soft, devices="simulated")
+            evidence = place(target, gpus=GPUS, soft=soft)
     placement = evidence.placement
     if not placement.assigned and not placement.refusals:
         raise InputError("", str(placement.assigned))

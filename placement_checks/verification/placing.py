@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from placement_checks.analysis.towers.analysis import analyze
-from placement_checks.core.devices import Device, Devices, checked_gpus, local_gpus
+from placement_checks.core.devices import Device, checked_gpus
 from placement_checks.core.errors import UsageError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.machines import Machine
@@ -33,7 +33,6 @@ def place(
     gpus: int = 2,
     machine: Machine | str | None = None,
     soft: bool | None = None,
-    devices: Devices = "auto",
     args: Sequence[str] = (),
     v1: bool = False,
     let: Mapping[str, str] = MappingProxyType({}),
@@ -55,8 +54,6 @@ def place(
             smallest machine that has the requested devices.
         soft: whether the placer may use other devices than requested; by default the session
             configuration of the program, else False (the default of TensorFlow 1).
-        devices: ``real`` places on the GPUs of this computer, and ``simulated`` on GPUs that need
-            not exist. ``auto`` places on the GPUs of this computer if it has enough of them.
         args: command-line arguments; ``{gpus}`` is replaced by the number of GPUs, and
             ``{gpu_list}`` by ``0,1,…``.
         v1: whether the program runs with the API of TensorFlow 1.
@@ -79,7 +76,7 @@ def place(
         target = target_of_function(target)
     program = resolve(target, args, v1=v1, let=let, limit=limit, ranks=horovod)
     requested = request(program, gpus=gpus, machine=machine, soft=soft, for_one_gpu=True)
-    return requested.placed(devices)
+    return requested.placed()
 
 
 def check_ranks(ranks: int, *, gpus: int | None, machine: object) -> None:
@@ -126,14 +123,14 @@ class Request:
         """The evidence without assigned devices."""
         return _evidence_of(self.built, self.requested, for_one_gpu=self.for_one_gpu)
 
-    def placed(self, devices: Devices = "auto") -> Evidence:
+    def placed(self) -> Evidence:
         """Let the placer assign devices; errors are as for `place`."""
         from placement_checks.placer.placing import place_async
 
         graph_def = self.built.graph_def
         with (
             step(f"placing {self.requested.program}"),
-            place_async(self.requested, graph_def, self.machine, devices) as placed,
+            place_async(self.requested, graph_def, self.machine) as placed,
         ):
             evidence = self.evidence  # while the placer works
             with gc_paused():
@@ -284,8 +281,7 @@ def _clean_fork() -> None:
 
 
 def _start_placer() -> None:
-    """Start the placer's process for GPUs that need not exist, if this computer has no GPU."""
+    """Start the process of the placer."""
     from placement_checks.placer.worker.client import phantom
 
-    if not local_gpus():
-        phantom.start()
+    phantom.start()

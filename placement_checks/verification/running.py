@@ -73,7 +73,6 @@ def with_numbers(
     __tracebackhide__ = True
     check_installed()
     from placement_checks.capture.programs import load, load_reference
-    from placement_checks.run.compare.measure import measure
     from placement_checks.run.compare.pair import ProgramPair
     from placement_checks.run.feeding.batches import load_batch_function
 
@@ -114,7 +113,7 @@ def with_numbers(
             trace = _or_missing(lambda: _trace(pair, batch_function, conditions))
             evidence = replace(evidence, trace=trace)
         if used & {Need.MEASUREMENT, Need.TRAJECTORY}:
-            measurement = _or_missing(lambda: measure(pair, batch_function, conditions))
+            measurement = _measured(pair, devices, batch_function, conditions)
             evidence = replace(evidence, measurement=measurement)
     return evidence
 
@@ -143,7 +142,6 @@ def with_revision(
     """
     from placement_checks.baseline.compare import renamed_variables
     from placement_checks.capture.renaming import with_renamed_variables
-    from placement_checks.run.compare.measure import measure
     from placement_checks.run.compare.pair import ProgramPair
     from placement_checks.run.feeding.batches import load_batch_function
 
@@ -160,11 +158,41 @@ def with_revision(
     conditions = replace(_conditions(rules), scale=1.0, statistics_per_tower=False)
     batch_function = load_batch_function(batch, towers.gpus)
 
-    def measured() -> Measurement:
-        pair = ProgramPair.from_programs(towers, reference, "auto", same_towers=True)
-        return measure(pair, batch_function, conditions)
+    pair = _or_missing(
+        lambda: ProgramPair.from_programs(towers, reference, "auto", same_towers=True)
+    )
+    measurement = _measured(pair, "auto", batch_function, conditions) if pair else pair
+    return replace(evidence, measurement=measurement)
 
-    return replace(evidence, measurement=_or_missing(measured))
+
+_ONLY_ON_GPUS = (
+    "on the GPUs of this machine, gradients or weights differ by more than the rounding of CPUs "
+    "explains; on CPU devices in their place they are equal"
+)
+
+
+def _measured(
+    pair: ProgramPair, devices: Devices, batch: BatchFunction | None, conditions: Conditions
+) -> Measurement | Missing:
+    """Measure a pair; with ``auto``, repeat a difference on GPUs on CPU devices.
+
+    Algorithms of GPUs may round more than any bound that would still show mistakes: for example
+    convolutions in TF32, if this process has trained before. CPU devices compute the same program
+    in full precision.
+    """
+    from placement_checks.run.compare.measure import differs, measure
+
+    first = _or_missing(lambda: measure(pair, batch, conditions))
+    if devices != "auto" or pair.towers.simulated or (first and not differs(first)):
+        return first
+    with step("repeating the comparison on CPU devices"):
+        second = _or_missing(lambda: measure(pair.on_cpus(), batch, conditions))
+    if not second:
+        return first
+    if differs(second):
+        return second
+    note = _ONLY_ON_GPUS if first else f"on the GPUs of this machine: {first}"
+    return replace(second, notes=[*second.notes, note])
 
 
 def _conditions(rules: Mapping[str, Rule]) -> Conditions:

@@ -170,7 +170,7 @@ def test_the_comparison_with_gpus(run: Run, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_machine_without_gpus_is_an_error(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("placement_checks.verification.gpu_comparison.local_gpus", lambda: ())
+    monkeypatch.setattr("placement_checks.verification.gpu_comparison.local_gpus", lambda: 0)
 
     ran = run("doctor", "--gpus")
 

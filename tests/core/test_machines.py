@@ -127,7 +127,7 @@ def test_presets_have_their_devices(preset: str, text: str) -> None:
 
 
 def test_this_is_the_current_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machines, "local_gpus", lambda: (0, 3, 4))
+    monkeypatch.setattr(machines, "local_gpus", lambda: 3)
     assert Machine.parse("this") == Machine.local(3)
 
 

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from placement_checks.core.errors import InputError, UsageError
-from placement_checks.core.user_code import users_code
+from placement_checks.core.user_code import is_user_file, users_code
 
 
 def input_error(code: Callable[[], object], fix: str = "") -> InputError:
@@ -114,3 +114,22 @@ def test_keyboard_interrupts_pass(error: BaseException) -> None:
 def test_a_skip_in_a_builder_skips_the_test() -> None:
     with pytest.raises(pytest.skip.Exception), users_code("train.py:build", "it", None):
         pytest.skip("no data here")
+
+
+def test_packages_installed_in_a_directory_of_their_own_are_libraries(tmp_path: Path) -> None:
+    """``pip install --target`` may install next to the user's files."""
+    files = ("tensorflow/python/ops.py", "six.py", "train.py", "models/six.py", "own/layers.py")
+    for file in files:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    for name, record in {
+        "tensorflow-2.21.0": "tensorflow/python/ops.py,sha256=a_b,0\n../../bin/saved_model,,\n",
+        "six-1.17.0": "six.py,sha256=c-d,0\nsix-1.17.0.dist-info/RECORD,,\n",
+    }.items():
+        (tmp_path / f"{name}.dist-info").mkdir()
+        (tmp_path / f"{name}.dist-info" / "RECORD").write_text(record)
+
+    assert [is_user_file(str(tmp_path / file), None) for file in files] == [
+        *(False, False),
+        *(True, True, True),
+    ]

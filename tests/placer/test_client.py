@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +37,7 @@ def devices(placement: Evidence) -> set[str]:
 
 
 def pid_now() -> int:
-    """The ID of the phantom placer process."""
+    """The ID of the placer process."""
     assert phantom.pid is not None
     return phantom.pid
 
@@ -60,7 +58,7 @@ def test_a_killed_process_is_reported_and_replaced() -> None:
         place(build)
 
     assert str(caught.value) == (
-        "the phantom placer was ended by SIGKILL, as the kernel does when memory runs out; "
+        "the placer was ended by SIGKILL, as the kernel does when memory runs out; "
         "run it again, which starts a new process; if that fails too, report this graph"
     )
     assert devices(place(build)) == {"/device:GPU:1"}
@@ -117,7 +115,7 @@ def test_a_wheel_without_gpu_kernels_leaves_the_assigned_rules_unchecked(
         def send(self, request: Request) -> Any:
             raise PlacerUnavailable("a build without GPU kernels", "install another")
 
-    monkeypatch.setattr(placing, "phantom", NoKernels("phantom", {}))
+    monkeypatch.setattr(placing, "phantom", NoKernels({}))
 
     evidence = place(build)
 
@@ -137,39 +135,13 @@ def test_an_unavailable_process_is_started_once(
         file = tmp_path / f"{name}.py"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(code)
-    process = PlacerProcess("phantom", {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"})
+    process = PlacerProcess({"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"})
     for _ in range(2):
         with pytest.raises(
             PlacerUnavailable, match=r"tensorflow 2\.99 is a build without GPU kernels"
         ):
             answer_of(process, Request(b"", 1, [], [], soft=False))
         assert process.pid is None
-
-
-def test_real_devices_are_used_if_there_are_enough(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """This machine has enough GPUs, so a local session places, and the evidence names it."""
-    asked = []
-
-    class Session(PlacerProcess):
-        @contextlib.contextmanager
-        def send(self, request: Request) -> Iterator[Callable[[], dict[str, str]]]:
-            asked.append(request.tasks)
-            nodes = tf.compat.v1.GraphDef.FromString(request.graph).node
-            device = "/job:localhost/replica:0/task:0/device:GPU:1"
-            yield lambda: dict.fromkeys((node.name for node in nodes), device)
-
-    monkeypatch.setattr(placing, "local_gpus", lambda: (0, 1))
-    monkeypatch.setattr(placing, "session", Session("session", {}))
-
-    assert place(build, gpus=2).placer == "session"
-    assert place(build, gpus=2, devices="simulated").placer == "phantom"
-    assert place(build, gpus=4).placer == "phantom"
-    assert place(build, gpus=4, devices="real").placement.assigned == Missing(
-        "this machine lacks the requested devices (gpu*4)"
-    )
-    assert len(asked) == 1
 
 
 def test_a_hundred_placements_leak_neither_memory_nor_files(fixtures: Path) -> None:

@@ -60,7 +60,7 @@ def placer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[PlacerPr
     script.write_text(textwrap.dedent(ECHO))
 
     monkeypatch.setattr(child, "_command", lambda _module: [sys.executable, "-S", str(script)])
-    process = PlacerProcess("phantom", {})
+    process = PlacerProcess({})
     yield process
     process.stop()
 
@@ -141,7 +141,7 @@ def test_a_wrong_answer_is_an_error_and_replaces_the_process(
         ask(placer, answer)
 
     assert str(caught.value) == (
-        f"the phantom placer{message}; run it again, which starts a new process; "
+        f"the placer{message}; run it again, which starts a new process; "
         "if that fails too, report this graph"
     )
     assert caught.value.details == ("the pipe of the master burst" if answer == "failed" else "")
@@ -194,7 +194,7 @@ def test_a_graph_too_large_for_memory_is_refused_before_placing(
         answer_of(placer, request("/GPU:0")._replace(ops=1_000_000))
 
     assert str(caught.value) == (
-        "the phantom placer needs at least 4.0 GB of memory for 1,000,000 ops, but only 3.0 GB "
+        "the placer needs at least 4.0 GB of memory for 1,000,000 ops, but only 3.0 GB "
         "are free; place it on a machine with more memory, or with fewer GPUs"
     )
     assert placer.pid is None

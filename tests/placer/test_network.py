@@ -70,7 +70,7 @@ def _shared_network() -> Iterator[None]:
     """A placer on a system that forbids network namespaces."""
     environment = {**placer_process()._environment, main.SHARED_NETWORK: "1"}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(placing, "phantom", PlacerProcess("phantom", environment))
+        patch.setattr(placing, "phantom", PlacerProcess(environment))
         yield
         placer_process().stop()
 
@@ -109,7 +109,7 @@ def test_a_foreign_process_on_the_port_is_a_failure(
         "    raise ConnectionError('found that another process had connected')\n"
         "loopback.reserve = reserve\n"
     )
-    process = PlacerProcess("phantom", {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"})
+    process = PlacerProcess({"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"})
 
     with pytest.raises(PlacerError, match="found that another process had connected"):
         answer_of(process, Request(b"", 1, [], [], soft=False))

@@ -137,8 +137,8 @@ def placing(graph: bytes, how: str) -> Iterator[tuple[subprocess.Popen[bytes], B
         "class StandIn:\n"
         "    @contextlib.contextmanager\n"
         f"    def place(self, graph, *_): {how}\n"
-        "main._placer, main._GRACE = lambda _kind: StandIn(), 1\n"
-        f"sys.argv = ['child', 'phantom', '{os.getpid()}']\n"
+        "main._start, main._GRACE = StandIn, 1\n"
+        f"sys.argv = ['child', '{os.getpid()}']\n"
         "main.main()\n"
     )
     process = subprocess.Popen(
@@ -172,10 +172,10 @@ def test_the_time_that_an_answer_waits_for_the_parent_does_not_count() -> None:
 
 def test_a_failing_start_is_an_error_with_its_output(tmp_path: Path) -> None:
     stand_in(tmp_path, "raise ImportError('libcudart.so.9: no such file')")
-    placer = PlacerProcess("phantom", {"PYTHONPATH": f"{tmp_path}:{ROOT}"})
+    placer = PlacerProcess({"PYTHONPATH": f"{tmp_path}:{ROOT}"})
 
     for _ in range(2):
-        with pytest.raises(PlacerError, match="the phantom placer ended with status 1") as caught:
+        with pytest.raises(PlacerError, match="the placer ended with status 1") as caught:
             answer_of(placer, Request(b"", 1, [], [], soft=False))
 
         assert caught.value.details.endswith("ImportError: libcudart.so.9: no such file")
@@ -185,7 +185,7 @@ def test_a_failing_start_is_an_error_with_its_output(tmp_path: Path) -> None:
 def test_the_process_starts_if_sigchld_is_ignored() -> None:
     """Some supervisors and shells ignore SIGCHLD, and child processes inherit this."""
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    placer = PlacerProcess("phantom", {})
+    placer = PlacerProcess({})
     try:
         placer.start()
         time.sleep(1)  # it tries to create its own network
@@ -199,7 +199,7 @@ def test_the_process_starts_if_sigchld_is_ignored() -> None:
 
 
 def test_signals_of_a_terminal_do_not_reach_the_process() -> None:
-    placer = PlacerProcess("phantom", {})
+    placer = PlacerProcess({})
     placer.start()
     try:
         assert placer.pid is not None
@@ -213,7 +213,7 @@ def test_no_temporary_directory_is_needed(monkeypatch: pytest.MonkeyPatch) -> No
         raise FileNotFoundError("No usable temporary directory found")
 
     monkeypatch.setattr("tempfile.TemporaryFile", none)
-    placer = PlacerProcess("phantom", {})
+    placer = PlacerProcess({})
     placer.start()
     placer.stop()
 

@@ -190,7 +190,7 @@ def test_control_inputs_of_a_collective_stay(graph: tf.Graph) -> None:
 
 def test_refuses_unsupported_collectives(graph: tf.Graph) -> None:
     assert refusal(reduced(tf.constant([1.0]), 1)) == (
-        "train cannot run on CPU devices: CollectiveReduceV2 (CollectiveReduceV2) waits for 2 "
+        "train cannot be run: CollectiveReduceV2 (CollectiveReduceV2) waits for 2 "
         "devices, but its group has 1 op"
     )
 

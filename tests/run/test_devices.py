@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
+from placement_checks.run import runnable
 from placement_checks.run.runnable import full_precision, running_on
 from placement_checks.run.simulated_gpus import simulated_gpus
 from placement_checks.tf.simulated_devices import to_simulated
@@ -55,12 +56,33 @@ def test_towers_run_apart_and_soft_placement_stays_off() -> None:
 
 
 def test_real_gpus_are_left_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("placement_checks.run.runnable.local_gpus", lambda: (0, 1))
+    monkeypatch.setattr("placement_checks.run.runnable.usable_gpus", lambda: 2)
     with tf.Graph().as_default(), running_on(2) as config, tf.device("/gpu:1"):
         x = tf1.placeholder(tf.float32)
 
     assert x.op.device == "/device:GPU:1"
     assert dict(config.device_count) == {}
+
+
+@pytest.mark.parametrize(
+    ("here", "found", "usable", "clause"),
+    [
+        (0, 0, 0, "this machine has none"),
+        (2, 2, 2, "this machine has 2"),
+        (1, 2, 1, "this machine has 1"),
+        (2, 0, 0, "TensorFlow finds only 0 of the 2 GPUs of this machine"),
+    ],
+)
+def test_gpus_that_tensorflow_finds(
+    monkeypatch: pytest.MonkeyPatch, here: int, found: int, usable: int, clause: str
+) -> None:
+    """Without the libraries of CUDA, TensorFlow finds no GPU; others may be hidden from it."""
+    monkeypatch.setattr(runnable, "local_gpus", lambda: here)
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: [object()] * found)
+
+    assert (runnable.usable_gpus(), runnable.gpus_found()) == (usable, clause)
+    assert runnable.uses_simulated(2) == (usable < 2)
+    assert runnable.uses_simulated(1, "simulated")
 
 
 @pytest.mark.parametrize("enabled", [True, False])

@@ -18,7 +18,7 @@ def test_two():
 
 @pytest.fixture(params=[0, 1, 2], ids=lambda count: f"{count} GPUs here")
 def gpus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(pytest_plugin, "local_gpus", lambda: tuple(range(request.param)))
+    monkeypatch.setattr(pytest_plugin, "local_gpus", lambda: request.param)
     return int(request.param)
 
 

@@ -52,7 +52,7 @@ def test_all_ops_and_kernels_are_registered_except_in_python_modules() -> None:
 
 
 def test_an_op_of_such_a_module_is_placed(monkeypatch: pytest.MonkeyPatch) -> None:
-    process = PlacerProcess("phantom", phantom._environment)
+    process = PlacerProcess(phantom._environment)
     monkeypatch.setattr(placing, "phantom", process)
 
     def build() -> None:

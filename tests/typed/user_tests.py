@@ -88,7 +88,7 @@ def test_what_runs() -> None:
 
 
 def test_without_fixtures() -> None:
-    evidence = placement_checks.place(build_towers, gpus=2, devices="simulated")
+    evidence = placement_checks.place(build_towers, gpus=2)
     report: Report = verify(with_numbers(evidence, build_towers, batch))
     verdict: Verdict = report.verdicts[0]
     finding: Finding = verdict.findings[0]

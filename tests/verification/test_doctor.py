@@ -148,7 +148,7 @@ def test_a_build_without_gpu_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
         def send(self, request: Request) -> Any:
             raise PlacerUnavailable("a build without GPU kernels", "install another")
 
-    monkeypatch.setattr(placing, "phantom", NoKernels("phantom", {}))
+    monkeypatch.setattr(placing, "phantom", NoKernels({}))
     monkeypatch.setattr("placement_checks.tf.startup.build_info", lambda: {"is_cuda_build": False})
     checkup = doctor.examine()
     checks = {check.name: check for check in checkup.checks}
@@ -261,8 +261,8 @@ def test_gpus_that_tensorflow_finds(
     state: str,
     message: str,
 ) -> None:
-    monkeypatch.setattr(doctor, "present_gpus", lambda: (0, 1))
-    monkeypatch.setattr(doctor, "local_gpus", lambda: (0, 1))
+    monkeypatch.setattr(doctor, "present_gpus", lambda: 2)
+    monkeypatch.setattr(doctor, "local_gpus", lambda: 2)
     monkeypatch.setattr(doctor, "_DRIVER_VERSION", tmp_path / "version")
     (tmp_path / "version").write_text(
         "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\n"
@@ -277,8 +277,8 @@ def test_gpus_that_tensorflow_finds(
 
 
 def test_hidden_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "present_gpus", lambda: (0, 1))
-    monkeypatch.setattr(doctor, "local_gpus", lambda: ())
+    monkeypatch.setattr(doctor, "present_gpus", lambda: 2)
+    monkeypatch.setattr(doctor, "local_gpus", lambda: 0)
 
     assert doctor._gpus().found == "CUDA_VISIBLE_DEVICES hides 2 GPUs; none are needed"
 

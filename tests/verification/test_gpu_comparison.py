@@ -88,7 +88,7 @@ def compare(monkeypatch: pytest.MonkeyPatch) -> Callable[..., GpuComparison]:
         def stand_in(**_: Any) -> Iterator[StandIn]:
             yield StandIn()
 
-        monkeypatch.setattr(gpu_comparison, "local_gpus", lambda: (0,))
+        monkeypatch.setattr(gpu_comparison, "local_gpus", lambda: 1)
         monkeypatch.setattr(gpu_comparison, "_predict", lambda program, _: predicted(program.name))
         monkeypatch.setattr(machine, "worker", stand_in)
         return compare_with_gpus()
@@ -294,14 +294,16 @@ def test_a_program_that_runs_although_a_refusal_was_predicted(
 
 def test_a_refusal_that_was_not_predicted(compare: Callable[..., GpuComparison]) -> None:
     def change(name: str, observed: Observed) -> Observed:
-        return Observed(error=f"{REFUSED} w:\nmore") if name == "towers" else observed
+        return Observed(error=f"{REFUSED} w: no kernel\nmore") if name == "towers" else observed
 
     comparison = compare(change)
 
     found = program_of(comparison, "towers")
-    assert (found.state, found.reason) == ("different", f"refused here: {REFUSED} w:")
+    assert (found.state, found.reason) == ("different", f"refused here: {REFUSED} w: no kernel")
     assert answer_to(comparison, "a session on real GPUs") == Answer(
-        comparison.answers[0].assumption, "different", f"towers: refused here: {REFUSED} w:"
+        comparison.answers[0].assumption,
+        "different",
+        f"towers: refused here: {REFUSED} w: no kernel",
     )
 
 
@@ -340,7 +342,7 @@ def test_a_prefix_of_all_names_is_found() -> None:
 
 
 def test_without_a_gpu_it_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_comparison, "local_gpus", lambda: ())
+    monkeypatch.setattr(gpu_comparison, "local_gpus", lambda: 0)
 
     with pytest.raises(InputError, match="this machine has no GPU that this process may use; run"):
         compare_with_gpus()
@@ -360,3 +362,28 @@ def test_the_page_has_all_assumptions() -> None:
     assert re.findall(r"^\| (.+?) \| (.+?) \|$", table, re.MULTILINE) == [
         (text, affects) for text, affects, _ in ASSUMPTIONS
     ]
+
+
+GRAPH_ERROR = """InvalidArgumentError: Graph execution error:
+
+Detected at node CollectiveReduceV2 defined at (most recent call last):
+<stack traces unavailable>
+2 root error(s) found.
+  (0) INVALID_ARGUMENT:  shape mismatch
+     [[{{node CollectiveReduceV2}}]]"""
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        ("RuntimeError: no memory\nmore", "RuntimeError: no memory"),
+        ("ValueError: these differ:\n  a and b", "ValueError: these differ: a and b"),
+        (
+            GRAPH_ERROR,
+            "InvalidArgumentError: Graph execution error: (0) INVALID_ARGUMENT:  shape mismatch",
+        ),
+        ("", ""),
+    ],
+)
+def test_the_reason_of_a_failed_program_is_one_line(error: str, line: str) -> None:
+    assert gpu_comparison._first_line(error) == line

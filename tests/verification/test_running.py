@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,11 @@ from support import pairs
 from placement_checks import verify, with_numbers
 from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.measurement import Measurement
 from placement_checks.core.missing import Missing
+from placement_checks.run import runnable
 from placement_checks.run.compare import measure
+from placement_checks.run.compare.pair import ProgramPair
 from placement_checks.run.timing import trace
 from placement_checks.util import progress
 from placement_checks.verification.placing import requested
@@ -114,3 +118,84 @@ def test_a_time_limit_is_shown_while_the_programs_run(
     with_numbers(requested(pairs.towers), pairs.single if has_reference else None, pairs.batch)
 
     assert shown == ["working" if has_reference else "comparing with one GPU, for at most 120 s"]
+
+
+def on_gpus(
+    monkeypatch: pytest.MonkeyPatch, result: Callable[[Measurement], Measurement]
+) -> Callable[..., Measurement | Missing]:
+    """Compare two programs on two fake GPUs, which yield ``result`` of the measurement on CPUs."""
+    real = measure.measure
+
+    def fake(pair: ProgramPair, *rest: Any) -> Measurement:
+        if pair.towers.simulated:
+            return real(pair, *rest)
+        found = real(pair.on_cpus(), *rest)
+        return result(replace(found, devices="real"))
+
+    monkeypatch.setattr(measure, "measure", fake)
+    monkeypatch.setattr(runnable, "usable_gpus", lambda: 2)
+
+    def compare(towers: Any = pairs.towers, **options: Any) -> Measurement | Missing:
+        only = ["gradients-equal", "weights-equal"]
+        evidence = with_numbers(requested(towers), pairs.single, pairs.batch, only=only, **options)
+        return evidence.measurement
+
+    return compare
+
+
+def rounded(measured: Measurement) -> Measurement:
+    """Gradients with 10 bits of fraction, as in TF32."""
+    (trial, *others) = measured.trials
+    found = {
+        name: value.astype(np.float16).astype(np.float64) for name, value in trial.found.items()
+    }
+    return replace(measured, trials=[replace(trial, found=found), *others])
+
+
+def test_equal_numbers_on_gpus_are_not_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = on_gpus(monkeypatch, lambda found: found)()
+
+    assert isinstance(measured, Measurement)
+    assert (measured.devices, measured.notes) == ("real", [])
+
+
+def test_a_difference_that_only_gpus_have_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = on_gpus(monkeypatch, rounded)()
+
+    assert isinstance(measured, Measurement)
+    assert measured.devices == "simulated"
+    assert not measure.differs(measured)
+    assert "on CPU devices in their place they are equal" in measured.notes[-1]
+
+
+def test_a_difference_on_gpus_counts_if_real_gpus_are_required(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    measured = on_gpus(monkeypatch, rounded)(devices="real")
+
+    assert isinstance(measured, Measurement)
+    assert measured.devices == "real"
+    assert measure.differs(measured)
+
+
+def test_a_mistake_is_found_on_gpus_and_on_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    def twice(num_gpus: int = 2) -> dict[str, Any]:
+        return pairs.towers(num_gpus, loss=lambda x, y: 2 * pairs.squared_error(x, y))
+
+    measured = on_gpus(monkeypatch, rounded)(twice)
+
+    assert isinstance(measured, Measurement)
+    assert measured.devices == "simulated"
+    assert measure.differs(measured)
+
+
+def test_numbers_that_gpus_cannot_show_come_from_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Measurement) -> Measurement:
+        raise CannotRun("two runs of towers on the same rows give different gradients")
+
+    measured = on_gpus(monkeypatch, fail)()
+
+    assert isinstance(measured, Measurement)
+    assert measured.notes[-1] == (
+        "on the GPUs of this machine: two runs of towers on the same rows give different gradients"
+    )

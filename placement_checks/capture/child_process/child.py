@@ -26,6 +26,7 @@ from placement_checks.core.devices import VISIBLE_GPUS
 from placement_checks.core.errors import as_error
 from placement_checks.tf.startup import hide_deprecations, import_tensorflow
 from placement_checks.util.child import end_with_parent, reserve_stdout
+from placement_checks.util.streams import quiet_stderr
 
 _PACKAGES = str(Path(__file__).resolve().parents[3])
 
@@ -92,7 +93,8 @@ def _set_visible_gpus(request: CaptureRequest) -> None:
     if DRIVER.exists():
         import tensorflow as tf
 
-        tf.config.list_physical_devices("GPU")
+        with quiet_stderr():  # TensorFlow prints that no GPU is visible
+            tf.config.list_physical_devices("GPU")
     del os.environ[VISIBLE_GPUS]
     if request.names_gpus:
         os.environ[VISIBLE_GPUS] = ",".join(map(str, range(request.gpus)))

@@ -53,7 +53,7 @@ class PlacerUnavailable(Unavailable):
 
 
 class PlacerProcess:
-    """One kind of placer, ``phantom`` or ``session``, in a process of its own.
+    """TensorFlow's placer for GPUs that need not exist, in a process of its own.
 
     This object holds the process only while it is idle. A request takes the process, and gives it
     back after the complete answer. If an exception interrupts a request, such as Ctrl-C or an
@@ -61,8 +61,7 @@ class PlacerProcess:
     request.
     """
 
-    def __init__(self, kind: str, environment: dict[str, str]) -> None:
-        self._kind = kind
+    def __init__(self, environment: dict[str, str]) -> None:
         self._environment = environment
         self._lock = threading.RLock()  # a builder may place a graph of its own
         self._child: _PlacerChild | None = None
@@ -123,7 +122,7 @@ class PlacerProcess:
         try:
             devices = logged_devices(b"".join(blobs).decode())
         except ValueError as error:
-            raise _error(self._kind, str(error)) from None
+            raise _error(str(error)) from None
         unanswered.pop_all()
         if self._child is not None:  # from a request that was sent and answered meanwhile
             self._child.end()
@@ -137,7 +136,7 @@ class PlacerProcess:
         needed, free = ops * _MEMORY_PER_OP, available_memory()
         if free is not None and max(free, _ALWAYS_ALLOWED_MEMORY) < needed:
             raise PlacerError(
-                f"the {self._kind} placer",
+                "the placer",
                 f"needs at least {needed / 1e9:.1f} GB of memory for {ops:,} ops, but "
                 f"only {free / 1e9:.1f} GB are free",
                 "place it on a machine with more memory, or with fewer GPUs",
@@ -156,7 +155,7 @@ class PlacerProcess:
             if self._child.is_own:
                 return self._child
             self._child.end()
-        return _PlacerChild(self._kind, self._environment)
+        return _PlacerChild(self._environment)
 
 
 class _PlacerChild(Child):
@@ -166,9 +165,8 @@ class _PlacerChild(Child):
         isolation: how the process is isolated; None before the first request.
     """
 
-    def __init__(self, kind: str, environment: dict[str, str]) -> None:
-        super().__init__("placement_checks.placer.worker.main", kind, environment=environment)
-        self._kind = kind
+    def __init__(self, environment: dict[str, str]) -> None:
+        super().__init__("placement_checks.placer.worker.main", environment=environment)
         self.isolation: Isolation | None = None
         self._requests = 0
 
@@ -205,9 +203,9 @@ class _PlacerChild(Child):
             reply, blobs = protocol.read(self.replies)
             if reply["number"] != self._requests:
                 what = f"answered request {reply['number']} instead of {self._requests}"
-                raise _error(self._kind, what, is_predicate=True)
+                raise _error(what, is_predicate=True)
             if "failed" in reply:
-                raise _error(self._kind, reply["failed"], self.last_output())
+                raise _error(reply["failed"], self.last_output())
         return reply, blobs
 
     @contextlib.contextmanager
@@ -217,12 +215,12 @@ class _PlacerChild(Child):
             with self.time_limit(limit + _PIPE_LIMIT):
                 yield
         except Ended as ended:
-            raise _error(self._kind, ended.how, ended.output, is_predicate=True) from None
+            raise _error(ended.how, ended.output, is_predicate=True) from None
 
 
-def _error(kind: str, what: str, details: str = "", *, is_predicate: bool = False) -> PlacerError:
+def _error(what: str, details: str = "", *, is_predicate: bool = False) -> PlacerError:
     return PlacerError(
-        f"the {kind} placer",
+        "the placer",
         what,
         "run it again, which starts a new process; if that fails too, report this graph",
         details=details,
@@ -254,7 +252,6 @@ def logged_devices(log: str) -> Mapping[str, str]:
 
 
 phantom = PlacerProcess(
-    "phantom",
     {
         "CUDA_VISIBLE_DEVICES": "-1",
         "MALLOC_ARENA_MAX": "1",  # each further arena would keep its memory: 12 % of the peak
@@ -263,4 +260,3 @@ phantom = PlacerProcess(
         "no_grpc_proxy": "127.0.0.1,localhost",  # gRPC uses proxies even for loopback
     },
 )
-session = PlacerProcess("session", {"TF_CPP_MIN_LOG_LEVEL": "3"})

@@ -1,4 +1,4 @@
-"""The placer process: ``python -m placement_checks.placer.worker.main phantom|session PARENT``.
+"""The placer process: ``python -m placement_checks.placer.worker.main PARENT``.
 
 It reads requests from standard input and writes replies to standard output, one at a time, as
 messages of `protocol`; each reply carries the number of its request. It ends when its input ends,
@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
 from placement_checks.placer.worker import network, protocol
 from placement_checks.placer.worker.protocol import Failed, GraphRefused
@@ -19,24 +18,24 @@ from placement_checks.tf import c_library
 from placement_checks.tf.startup import INSTALL_GPU_KERNELS, NO_GPU_KERNELS, build_info
 from placement_checks.util.child import end_with_parent, reserve_stdout
 
+if TYPE_CHECKING:
+    from placement_checks.placer.worker.gpu_less_server import GpuLessServer
+
 SHARED_NETWORK = "PLACEMENT_CHECKS_SHARED_NETWORK"  # if set: stay in the shared network
 _ARGUMENTS = ("types", "tasks", "soft", "limit")  # header fields that are arguments of `place`
 _GRACE = 30  # seconds after a request's limit; by then the parent should have ended this process
 
 
 def main() -> None:
-    kind = sys.argv[1]
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it is ignored, waitpid fails
     # Before any thread; on failure the port is closed later.
-    has_own_network = (
-        kind == "phantom" and SHARED_NETWORK not in os.environ and network.leave_shared()
-    )
+    has_own_network = SHARED_NETWORK not in os.environ and network.leave_shared()
     end_with_parent()
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     requests = os.fdopen(os.dup(0), "rb")
     replies = reserve_stdout()
     try:
-        placer = _placer(kind)
+        placer = _start()
     except _Unavailable as fault:
         reason, fix = fault.args
         return protocol.write(replies, {"number": 0, "unavailable": reason, "fix": fix})
@@ -53,7 +52,7 @@ def main() -> None:
         # An alarm ends a process that hangs in C++, which no Python thread could interrupt.
         signal.alarm(int(header["limit"]) + _GRACE)
         try:
-            with placer.place(blobs.pop(), *map(header.get, _ARGUMENTS)) as log:
+            with placer.place(blobs.pop(), *map(header.__getitem__, _ARGUMENTS)) as log:
                 signal.alarm(0)  # writing may wait for the parent
                 protocol.write(replies, number, log)
         except GraphRefused as refusal:
@@ -67,11 +66,13 @@ class _Unavailable(Exception):
     """This installation has no kernels for GPUs; the arguments are the reason and the fix."""
 
 
-def _placer(kind: str) -> Any:
-    if kind == "session":
-        from placement_checks.placer.worker.session import LocalSession
+def _start() -> GpuLessServer:
+    """Start TensorFlow's server.
 
-        return LocalSession()
+    Raises:
+        _Unavailable: this installation has no kernels for GPUs.
+        Failed: the port of the server could not be closed to other users.
+    """
     c_library.load()
     if not build_info()["is_cuda_build"]:
         raise _Unavailable(

@@ -14,8 +14,7 @@ from typing import Any, BinaryIO, Literal
 # filtered: its port drops all connections of others from the start.
 # closed: its port is closed after some milliseconds.
 # open: its port stays open.
-# no-port: it has no port.
-Isolation = Literal["own-network", "filtered", "closed", "open", "no-port"]
+Isolation = Literal["own-network", "filtered", "closed", "open"]
 
 _LENGTH = struct.Struct("<Q")
 

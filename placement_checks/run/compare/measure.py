@@ -92,6 +92,11 @@ def measure(pair: ProgramPair, batch: BatchFunction | None, conditions: Conditio
         return checks.check(measured) if checks else measured
 
 
+def differs(measured: Measurement) -> bool:
+    """Whether a gradient or a step differs, or only one program has it."""
+    return bool(measured.missing) or any(True for _ in _differences(measured))
+
+
 class _Comparison:
     """A comparison of two programs in their sessions."""
 
@@ -100,7 +105,8 @@ class _Comparison:
         self._towers = sessions.towers
         self._reference = sessions.reference
         self._feeding = sessions.feeding
-        self._notes: list[str] = []
+        reason = self._towers.program.unusable_gpus
+        self._notes = [f"{reason}, so CPU devices replaced the GPUs"] if reason else []
         some, others = precisions(self._towers.program), precisions(self._reference.program)
         self._precisions = {
             name: max(some[name], others[name], key=lambda dtype: EPS.get(dtype, 0.0))

@@ -68,6 +68,17 @@ class ProgramPair:
             replace(program, ends_at=ends_at), replace(single, ends_at=ends_at), same_towers
         )
 
+    def on_cpus(self) -> ProgramPair:
+        """The same programs on CPU devices in place of GPUs; errors are as for `from_programs`."""
+        towers, single = self.towers, self.reference
+        return ProgramPair.from_programs(
+            towers.built,
+            single.built,
+            "simulated",
+            ends_at=towers.ends_at,
+            same_towers=self.same_towers,
+        )
+
     def feeding(
         self,
         batch: BatchFunction | None,

@@ -20,8 +20,8 @@ from placement_checks.logs import Log
 from placement_checks.logs.live import catch_log
 from placement_checks.placer.worker import protocol
 from placement_checks.run.doctor.programs import GPUS, PROGRAMS, Program
-from placement_checks.run.simulated_gpus import simulated_gpus
-from placement_checks.tf.patching import eager_context
+from placement_checks.run.simulated_gpus import SEVERAL_STRATEGIES, simulated_gpus
+from placement_checks.tf.patching import all_patched, eager_context
 from placement_checks.tf.simulated_devices import configure_logical_cpus
 from placement_checks.util.child import end_with_parent, reserve_stdout
 
@@ -58,7 +58,9 @@ def _run(name: str, simulated: bool) -> dict[str, Any]:
     """Run a program; returns the fields of `machine.Observed`."""
     program = PROGRAMS[name]
     _configure(simulated)
-    devices = simulated_gpus(GPUS, devices="simulated") if simulated else contextlib.nullcontext()
+    devices = (
+        simulated_gpus(GPUS, devices="simulated") if simulated else all_patched(SEVERAL_STRATEGIES)
+    )
     answer: dict[str, Any] = {"facts": {}, "executed": {}, "error": ""}
     with catch_log() as caught, devices:
         try:

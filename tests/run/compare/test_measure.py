@@ -620,13 +620,30 @@ def test_an_unused_tower_does_not_run() -> None:
 
 
 def test_real_devices_are_not_simulated_and_not_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(CannotRun, match="towers needs 2 real GPUs, and this machine has fewer"):
+    with pytest.raises(CannotRun, match="towers needs 2 real GPUs, and this machine has none"):
         run(pairs.towers, devices="real")
 
-    monkeypatch.setattr(
-        "placement_checks.run.runnable.local_gpus", lambda: (0,)
-    )  # enough for the reference alone
+    # Enough for the reference alone.
+    monkeypatch.setattr("placement_checks.run.runnable.usable_gpus", lambda: 1)
     assert sound(run(pairs.towers))
+
+
+def test_gpus_that_tensorflow_does_not_find_are_replaced_and_noted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The driver has two GPUs, but TensorFlow finds none, as without the libraries of CUDA."""
+    monkeypatch.setattr("placement_checks.run.runnable.local_gpus", lambda: 2)
+
+    measured = run(pairs.towers)
+
+    assert sound(measured)
+    assert measured.devices == "simulated"
+    (note,) = measured.notes
+    assert note == (
+        "TensorFlow finds only 0 of the 2 GPUs of this machine, so CPU devices replaced the GPUs"
+    )
+    with pytest.raises(CannotRun, match="needs 2 real GPUs, and TensorFlow finds only 0 of the 2"):
+        run(pairs.towers, devices="real")
 
 
 def test_a_batch_function_without_odd_batches_is_named() -> None:
