@@ -1,7 +1,8 @@
-"""The phantom placer agrees with TensorFlow's dump of a local session, node by node."""
+"""The placer agrees with TensorFlow's dump of a local session, node by node."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from placer.zoo import GRAPHS, PROGRAMS
 from support.builders import builder_of
 
 from placement_checks import Machine, place
-from placement_checks.placer import placing
+from placement_checks.placer.request import name_in_body
 from placement_checks.run.runnable import running_on
 
 CPUS = 3
@@ -55,17 +56,12 @@ def answers(
 
 @pytest.mark.parametrize("soft", [False, True], ids=["strict", "soft"])
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("process", ["phantom", "session"])
 def test_every_node_agrees_with_a_local_session(
     graphs: dict[str, tf.Graph],
     answers: dict[str, dict[str, str] | str],
-    monkeypatch: pytest.MonkeyPatch,
-    process: str,
     name: str,
     soft: bool,
 ) -> None:
-    """Both for simulated devices and for the devices of this machine."""
-    monkeypatch.setattr(placing, "phantom", getattr(placing, process))
     expected = answers[f"{name} {'soft' if soft else 'strict'}"]
     evidence = place(graphs[name], machine=Machine.local(0, cpus=CPUS), soft=soft)
 
@@ -78,3 +74,23 @@ def test_every_node_agrees_with_a_local_session(
         assert {op: str(evidence.ops[op].assigned) for op in names} == {
             op: expected[op] for op in names
         }
+
+
+def test_a_session_on_gpus_placed_each_op_as_predicted(fixtures: Path) -> None:
+    """The log of a session on two parts of an NVIDIA H200 has the placement of the same graph."""
+    logs = fixtures / "logs"
+    truth = json.loads((logs / "2.21.0/session.gpus.truth.json").read_text())
+    logged = {name_in_body(node): device for node, _, device, _ in truth["ops"]}
+    with pytest.MonkeyPatch.context() as patch, tf.Graph().as_default() as graph:
+        patch.syspath_prepend(str(logs / "programs"))
+        program = importlib.import_module("session")
+        _, _, logits = program.build(0, program.GPUS)
+        program.evaluation(logits, program.GPUS[0])
+        tf.compat.v1.global_variables_initializer()
+
+    ops = place(graph, gpus=2, soft=False).ops
+
+    assert len(ops) > 150
+    assert {name: str(op.assigned) for name, op in ops.items()} == {
+        name: logged[name] for name in ops
+    }
