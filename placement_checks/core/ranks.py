@@ -17,6 +17,7 @@ AVERAGE, SUM = "Average", "Sum"
 SAVER, MODEL_CHECKPOINT = "Saver.save", "ModelCheckpoint"
 BACKUP, CSV_LOGGER, TENSORBOARD = "BackupAndRestore", "CSVLogger", "TensorBoard"
 _VARIABLE = "HOROVOD_{}"
+_OF_OPEN_MPI = "OMPI_COMM_WORLD_{}"
 
 
 @dataclass(frozen=True)
@@ -38,16 +39,22 @@ class Rank:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment variables that ``horovodrun`` sets for the process."""
+        """The environment variables that ``horovodrun`` and ``mpirun`` of Open MPI set."""
         values = {
             "RANK": self.number,
             "SIZE": self.size,
             "LOCAL_RANK": self.number,
             "LOCAL_SIZE": self.size,
-            "CROSS_RANK": 0,
-            "CROSS_SIZE": 1,
         }
-        return {_VARIABLE.format(name): str(value) for name, value in values.items()}
+        across_hosts = {"CROSS_RANK": 0, "CROSS_SIZE": 1}
+        return {
+            variable.format(name): str(value)
+            for variable, known in (
+                (_VARIABLE, values | across_hosts),
+                (_OF_OPEN_MPI, values),
+            )
+            for name, value in known.items()
+        }
 
     @staticmethod
     def of_environment(environment: Mapping[str, str]) -> Rank:
@@ -84,7 +91,6 @@ class RankRecord:
         broadcast: the names of the variables that a broadcast has made equal.
         starts: digests of the values of its trainable variables before the first step, by name.
         gpus: the indices of the GPUs that it made visible; None if it sees all GPUs of the host.
-        asked_for_rank: whether it asked for its rank or the number of ranks.
         writes: the checkpoints, backups, logs and summaries that it writes.
     """
 
@@ -93,5 +99,4 @@ class RankRecord:
     broadcast: frozenset[str] = frozenset()
     starts: Mapping[str, str] = field(default_factory=dict, repr=False)
     gpus: Sequence[int] | None = None
-    asked_for_rank: bool = False
     writes: Sequence[FileWrite] = ()

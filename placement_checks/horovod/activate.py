@@ -120,7 +120,6 @@ class RankWatch:
             frozenset(self._broadcast | broadcast),
             starts,
             gpus,
-            self._process.asked_for_rank,
             list(dict.fromkeys(self._process.writes)),
         )
 

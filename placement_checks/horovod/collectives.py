@@ -52,7 +52,6 @@ class Process:
     Attributes:
         rank: the rank.
         initialized: whether the program has called ``init``.
-        asked_for_rank: whether it asked for its rank or the number of ranks.
         broadcast: the variables that a broadcast makes equal outside of sessions, each with the
             digest of the value that is sent; ``""`` for the value before the step.
         broadcasts_later: whether the program broadcasts after its first step, by a callback.
@@ -64,24 +63,18 @@ class Process:
 
     rank: Rank
     initialized: bool = False
-    asked_for_rank: bool = False
     broadcast: list[tuple[Any, str]] = field(default_factory=list)
     broadcasts_later: bool = False
     receives: bool = False
     collectives: list[str] = field(default_factory=list)
     writes: list[FileWrite] = field(default_factory=list)
 
-    def place(self) -> Rank:
-        """The rank, for the program.
+    def initialized_rank(self) -> Rank:
+        """The rank.
 
         Raises:
             ValueError: the program has not called ``init``.
         """
-        self.asked_for_rank = True
-        return self.initialized_rank()
-
-    def initialized_rank(self) -> Rank:
-        """The rank, for a collective; raises ``ValueError`` before ``init``."""
         if not self.initialized:
             raise ValueError(_NOT_INITIALIZED)
         return self.rank

@@ -17,7 +17,7 @@ Min, Max, Product = collectives.Min, collectives.Max, collectives.Product
 
 def is_homogeneous() -> bool:
     """Whether each host has the same number of processes."""
-    process().place()
+    process().initialized_rank()
     return True
 
 

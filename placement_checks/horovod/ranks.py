@@ -33,12 +33,12 @@ def is_initialized() -> bool:
 
 def rank() -> int:
     """The number of this process among all."""
-    return process().place().number
+    return process().initialized_rank().number
 
 
 def size() -> int:
     """The number of processes."""
-    return process().place().size
+    return process().initialized_rank().size
 
 
 def local_rank() -> int:
@@ -53,13 +53,13 @@ def local_size() -> int:
 
 def cross_rank() -> int:
     """The number of this host."""
-    process().place()
+    process().initialized_rank()
     return 0
 
 
 def cross_size() -> int:
     """The number of hosts."""
-    process().place()
+    process().initialized_rank()
     return 1
 
 

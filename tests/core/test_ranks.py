@@ -18,6 +18,8 @@ def test_the_environment_states_the_rank(place: tuple[int, int]) -> None:
 
     assert Rank.of_environment(rank.environment) == rank
     assert rank.environment["HOROVOD_LOCAL_RANK"] == str(rank.number)
+    assert rank.environment["OMPI_COMM_WORLD_RANK"] == str(rank.number)
+    assert rank.environment["OMPI_COMM_WORLD_LOCAL_SIZE"] == str(rank.size)
 
 
 def test_without_the_variables_there_is_no_rank() -> None:
