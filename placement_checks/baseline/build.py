@@ -201,6 +201,13 @@ class Spread:
         }
         return {name: text for name, text in texts.items() if text}
 
+    def update_line(self, variable: str) -> str:
+        """The user's source line of a trained variable's update; ``""`` without one."""
+        found = objective(self.placement)
+        names = found.analysis.flow.names
+        lines = (self.placement.where(names[each.op]) for each in found.updates(variable))
+        return next((str(line) for line in lines if line), "")
+
     def _place(self, op: str) -> str:
         return device_text(self._devices[self._number[op]])
 

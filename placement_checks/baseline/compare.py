@@ -182,7 +182,7 @@ class _Comparison:
             what = f"objective of {first_few(names)}"
             if new:
                 note = plural(len(names), "variable") if len(names) > 1 else ""
-                where = self.spread.placement.where(names[0])
+                where = self.spread.update_line(names[0])
                 found.moved.append(Change("objective", what, old, new, names, note, where))
             else:
                 found.notes.append(f"{what} cannot be read any more, was {old}")
