@@ -143,6 +143,15 @@ def test_a_mistake_in_a_refactor_is_found(since: Since, name: str) -> None:
     assert rule in rules if rule else rules == []
 
 
+def test_a_changed_objective_has_the_line_of_the_update(since: Since) -> None:
+    difference = program(since, "sum.py:build").difference
+
+    assert difference is not None
+    (change,) = (each for each in difference.moved if each.kind == "objective")
+    line = SUM.splitlines()[int(str(change.where).rpartition(":")[2]) - 1]
+    assert "optimizer.minimize(loss" in line
+
+
 def test_the_comparison_as_a_whole(since: Since) -> None:
     assert (since.status, since.errors, since.notes) == (1, [], [])
     document = valid("diff", render_json(since))
