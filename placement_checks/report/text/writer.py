@@ -140,7 +140,7 @@ _STEP_WIDTH = 200  # for the next step, which may contain a command to be copied
 _NOTES = 6  # lines
 _PLACERS = {
     "phantom": "TensorFlow's placer, devices that need not exist",
-    "session": "TensorFlow's placer, the devices of this machine",
+    "session": "TensorFlow's placer, the devices of a running cluster",
 }
 
 

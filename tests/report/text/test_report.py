@@ -69,7 +69,7 @@ def test_all_shows_the_objectives() -> None:
         ({}, "p on gpu*2 (TensorFlow's placer, devices that need not exist, strict)"),
         (
             {"placer": "session", "soft": True},
-            "p on gpu*2 (TensorFlow's placer, the devices of this machine, soft)",
+            "p on gpu*2 (TensorFlow's placer, the devices of a running cluster, soft)",
         ),
         ({"placer": "log"}, "p on gpu*2 (a placement log)"),
         ({"placer": None}, "p on gpu*2, not placed"),
