@@ -44,6 +44,7 @@ from placement_checks.run.graph_rewrites import (
     replace_collectives,
 )
 from placement_checks.tf.simulated_devices import to_simulated
+from placement_checks.tf.startup import INSTALL_CUDA
 from placement_checks.util.text import plural
 
 tf1 = tf.compat.v1
@@ -182,7 +183,8 @@ def make_runnable(
             )
         if devices == "real" and simulated:
             raise CannotRun(
-                f"{placement.program} needs {plural(most_gpus, 'real GPU')}, and {gpus_found()}"
+                f"{placement.program} needs {plural(most_gpus, 'real GPU')}, and {gpus_found()}",
+                INSTALL_CUDA if usable_gpus() < local_gpus() else "",
             )
     _check_initial_values(built)
     config = session_config(most_gpus, devices)

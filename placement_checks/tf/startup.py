@@ -26,6 +26,7 @@ NO_GPU_KERNELS = (
     "is a build without GPU kernels, so its placer cannot place ops for a machine with GPUs"
 )
 INSTALL_GPU_KERNELS = "install the Linux x86-64 wheel of tensorflow, which is a CUDA build"
+INSTALL_CUDA = "install the libraries of CUDA: pip install 'tensorflow[and-cuda]'"
 
 
 def check_installed() -> None:

@@ -21,7 +21,7 @@ from placement_checks.core.devices import VISIBLE_GPUS, local_gpus, present_gpus
 from placement_checks.core.errors import InputError, as_error
 from placement_checks.core.versions import versions
 from placement_checks.tf.keras import LEGACY_KERAS, comes_with_keras_2, uses_tf_keras
-from placement_checks.tf.startup import build_info, limit_of_installation
+from placement_checks.tf.startup import INSTALL_CUDA, build_info, limit_of_installation
 from placement_checks.util.child import Ended
 from placement_checks.util.privacy import without_private_names
 from placement_checks.util.progress import step
@@ -236,8 +236,7 @@ def _gpus() -> Check:
         return Check("GPUs", "limited", reason, f"test the driver with nvidia-smi, or {hide}")
     if len(gpus) < visible:
         reason = f"TensorFlow finds {len(gpus)} of {plural(visible, 'GPU')} ({driver})"
-        fix = f"install the libraries of CUDA: pip install 'tensorflow[and-cuda]'; or {hide}"
-        return Check("GPUs", "limited", reason, fix)
+        return Check("GPUs", "limited", reason, f"{INSTALL_CUDA}; or {hide}")
     names = join_and(f"{number} {name}" for name, number in Counter(map(str, gpus)).items())
     return Check("GPUs", "ok", f"{names}, {driver}")
 

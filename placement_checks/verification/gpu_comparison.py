@@ -26,7 +26,7 @@ from placement_checks.core.devices import VISIBLE_GPUS, Device, local_gpus
 from placement_checks.core.errors import InputError, as_error
 from placement_checks.core.machines import Machine
 from placement_checks.core.op_types import COLLECTIVES, FUNCTION_CALLS, NO_OP
-from placement_checks.tf.startup import hide_deprecations
+from placement_checks.tf.startup import INSTALL_CUDA, hide_deprecations
 from placement_checks.util.child import Ended
 from placement_checks.util.privacy import without_private_names
 from placement_checks.util.progress import step, track
@@ -160,8 +160,7 @@ def _found_gpus() -> tuple[Sequence[Gpu], Sequence[str]]:
         fix = "test the driver with nvidia-smi"
         raise InputError("the GPUs", f"the process that started them {ended.how}", fix) from None
     if not gpus:
-        fix = "install the libraries of CUDA: pip install 'tensorflow[and-cuda]'"
-        raise InputError("TensorFlow", "finds no GPU", fix, is_predicate=True)
+        raise InputError("TensorFlow", "finds no GPU", INSTALL_CUDA, is_predicate=True)
     return gpus, types
 
 

@@ -36,6 +36,7 @@ from placement_checks.run.preconditions import (
 )
 from placement_checks.run.runnable import RunnableProgram, full_precision
 from placement_checks.run.session import ProgramSession
+from placement_checks.tf.startup import INSTALL_CUDA
 from placement_checks.util.progress import step
 
 # Numbers of other orders of the rows in which the noise is measured. Most correct programs are
@@ -105,8 +106,9 @@ class _Comparison:
         self._towers = sessions.towers
         self._reference = sessions.reference
         self._feeding = sessions.feeding
-        reason = self._towers.program.unusable_gpus
-        self._notes = [f"{reason}, so CPU devices replaced the GPUs"] if reason else []
+        self._notes: list[str] = []
+        if reason := self._towers.program.unusable_gpus:
+            self._notes.append(f"{reason}, so CPU devices replaced the GPUs ({INSTALL_CUDA})")
         some, others = precisions(self._towers.program), precisions(self._reference.program)
         self._precisions = {
             name: max(some[name], others[name], key=lambda dtype: EPS.get(dtype, 0.0))

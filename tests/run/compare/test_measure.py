@@ -640,9 +640,10 @@ def test_gpus_that_tensorflow_does_not_find_are_replaced_and_noted(
     assert measured.devices == "simulated"
     (note,) = measured.notes
     assert note == (
-        "TensorFlow finds only 0 of the 2 GPUs of this machine, so CPU devices replaced the GPUs"
+        "TensorFlow finds only 0 of the 2 GPUs of this machine, so CPU devices replaced the GPUs "
+        "(install the libraries of CUDA: pip install 'tensorflow[and-cuda]')"
     )
-    with pytest.raises(CannotRun, match="needs 2 real GPUs, and TensorFlow finds only 0 of the 2"):
+    with pytest.raises(CannotRun, match="TensorFlow finds only 0 of the 2 GPUs"):
         run(pairs.towers, devices="real")
 
 
