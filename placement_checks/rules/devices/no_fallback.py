@@ -245,7 +245,7 @@ def _reason(op: Op, placement: Placement, *, are_several: bool) -> str:
     if not op.fell_with_another:
         return op.fallback_reason or "the placer gives no reason"
     if are_several:
-        return "they are colocated with other ops, or use ops, that must be there"
+        return "they are colocated with ops, or use ops, that must be there"
     for name in _bound_to(op, placement):
         other = placement.ops.get(name)
         if other is not None and other is not op and other.assigned == op.assigned:

@@ -13,6 +13,7 @@ from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import NO_COMPUTATION
 from placement_checks.core.placement import TRAINABLE, Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
+from placement_checks.core.strategies import Strategy
 from placement_checks.rules.base import Rule, about
 from placement_checks.rules.ranks import shared_gpus
 from placement_checks.rules.requirements import Need
@@ -76,7 +77,8 @@ class NoIdleDevice(Rule):
         own = _own_tasks(placement, required)
         gpus = [gpu for gpu in required if gpu.task_device in own.get(gpu.job, [gpu.task_device])]
         idle = [gpu for gpu in gpus if not work[gpu]]
-        findings = list(_findings(placement, idle, gpus, work))
+        computing = [gpu for gpu in existing if gpu in gpus or work[gpu]]  # allowed GPUs too
+        findings = list(_findings(placement, idle, computing, work))
         if placement.strategy is not None and placement.strategy.ranks:
             findings += shared_gpus(placement.strategy)
         if not findings and placement.requested:
@@ -138,11 +140,18 @@ def _findings(
             message=f"{gpu.short} {fault}; {others}",
             summary=f"{gpu.short} {fault}",
             consequence=consequence,
-            fix=f"{_fix(gpu)}{more}",
+            fix=f"{_fix(gpu, placement.strategy)}{more}",
         )
 
 
-def _fix(gpu: Device) -> str:
+def _fix(gpu: Device, strategy: Strategy | None) -> str:
+    if strategy is not None and not strategy.ranks:
+        if any(map(gpu.matches, strategy.replicas)):
+            return "run the training step on all replicas: strategy.run(step, args=…)"
+        if strategy.name == "OneDeviceStrategy":
+            return "use tf.distribute.MirroredStrategy(), which trains on all GPUs"
+        if strategy.name in ("MirroredStrategy", "CentralStorageStrategy"):
+            return f"name all GPUs in the list of devices of {strategy.name}, or omit the list"
     is_local = gpu.short == f"/device:GPU:{gpu.index}"
     task = "" if is_local else f"/job:{gpu.job}/task:{{task}}"
     return f"build tower i under `with tf.device(f'{task}/gpu:{{i}}'):`"

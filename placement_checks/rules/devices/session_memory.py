@@ -79,7 +79,7 @@ class SessionMemory(Rule):
             return self.not_checked(
                 "the session configuration does not limit GPU memory, so TensorFlow takes all of "
                 "it",
-                fix="if other programs need some, --set session-memory.fraction=0.9",
+                fix="if other programs need GPU memory, --set session-memory.fraction=0.9",
             )
         if forced == "true":
             own = own._replace(share=0)
@@ -103,7 +103,7 @@ class SessionMemory(Rule):
             **about("gpu_options", "configuration"),
             expected=f"allow_growth, or at most {self.fraction:g} of the memory",
             found=f"{takes} of it",
-            message=f"{summary}; a second program there fails",
+            message=f"{summary}; a second program on the same GPUs fails",
             summary=summary,
             fix="set config.gpu_options.allow_growth = True, or "
             f"per_process_gpu_memory_fraction to at most {self.fraction:g}",

@@ -134,7 +134,7 @@ class TowersOverlap(Rule):
             message=f"the tower on {analysis.towers[late]} overlaps with the tower on "
             f"{analysis.towers[early]} for {share:.0%} of the time: "
             f"{names[path[0]]} waits for {names[path[-1]]}",
-            consequence="for the rest of the time one of these GPUs is idle",
+            consequence="for the rest of the time only one of the two towers computes",
             fix="build it outside of the `with tf.control_dependencies(...):` that makes it wait"
             if by_control
             else "let it read no value of the other tower",

@@ -176,8 +176,8 @@ def _input_ops_on_gpus(placement: Placement) -> Iterator[Finding]:
                 found=requested_device(op),
                 message=f"{op.name} ({op.type}) is an input op and requests "
                 f"{requested_device(op)}: input ops belong on the CPU",
-                consequence="it has no kernel there and fails, or each batch is copied to the "
-                "GPU and back",
+                consequence="without a GPU kernel it fails or runs on the CPU; with a GPU "
+                "kernel, each batch is copied to the GPU and back",
                 fix="build the pipeline before the loop over towers, under "
                 "`with tf.device('/cpu:0'):`",
                 alike="on a GPU",

@@ -133,7 +133,9 @@ def _repeated_update(
     is_trained = variable in gradient_flow(placement).trained
     if is_trained:
         how = "successive" if _wait_for_each_other(analysis, updates) else "unordered"
-        consequence = f"{count} {how} updates instead of one, each with a part of the batch"
+        consequence = f"{count} {how} updates instead of one"
+        if all(_towers_behind(analysis, update) != analysis.all_towers for update in updates):
+            consequence += ", each with a part of the batch"
         fix = f"apply once, after the loop over towers: optimizer.apply_gradients({AVERAGE})"
     elif not is_scalar and _updates_by_towers(analysis, updates):
         consequence = f"it decays {count} times in a step, and depends on the order of the towers"
@@ -194,16 +196,18 @@ def _updates_by_towers(analysis: TowerAnalysis, updates: Sequence[Update]) -> li
     if len(repeated) < 2 or len(analysis.towers) < 2:
         return []
     decays = [update for update in repeated if _decays(analysis, update)]
-    masks = {
-        reduce(or_, (analysis.towers_behind[value] for value in update.values), 0)
-        & analysis.all_towers
-        for update in decays
-    }
+    masks = {_towers_behind(analysis, update) for update in decays}
     if len(decays) < 2 or any(map(statistics(analysis.placement).is_of_normalization, decays)):
         return []
     one_of_each = all(mask.bit_count() == 1 for mask in masks) and len(masks) == len(decays)
     without_towers = masks == {0} and len(decays) == len(analysis.towers)
     return decays if one_of_each or without_towers else []
+
+
+def _towers_behind(analysis: TowerAnalysis, update: Update) -> int:
+    """Return the towers that compute a part of the values of an update."""
+    towers = (analysis.towers_behind[value] for value in update.values)
+    return reduce(or_, towers, 0) & analysis.all_towers
 
 
 def _decays(analysis: TowerAnalysis, update: Update) -> bool:

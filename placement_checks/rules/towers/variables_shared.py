@@ -424,7 +424,7 @@ def _additional(
         summary=summary,
         consequence="each optimizer adapts its steps only to the gradients of its own tower"
         if is_slot
-        else "a checkpoint of this program does not fit the program for one GPU",
+        else "a checkpoint of the program for one GPU cannot be restored: it lacks this variable",
         fix=_ONE_OPTIMIZER if is_slot else _SHARE if len(readers) == 1 else _CREATE_ALWAYS,
         alike=("added", is_slot, tuple(names)),
         devices=tuple(readers),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 from unittest.mock import ANY
 
@@ -11,9 +12,11 @@ from support.towers import on, program, variable
 from syrupy.assertion import SnapshotAssertion
 
 from placement_checks import Finding, Op, Placement, Verdict
+from placement_checks.core.devices import Device
 from placement_checks.core.errors import InputError
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import StepOps
+from placement_checks.core.strategies import Strategy
 from placement_checks.rules.devices.no_idle_device import NoIdleDevice
 
 _APPLY = "ResourceApplyGradientDescent"
@@ -156,6 +159,34 @@ def gpu(job: str, index: int) -> str:
 def test_allow_takes_patterns_of_devices(allow: tuple[str, ...], found: Sequence[str]) -> None:
     graph = busy("/cpu:0", machine="eval*1: gpu*2; worker*1: gpu*2")
     assert [finding.object for finding in NoIdleDevice(allow).judge(graph).findings] == found
+
+
+def test_an_allowed_gpu_that_computes_is_named() -> None:
+    (finding,) = NoIdleDevice(allow=("/gpu:0",)).judge(busy("/gpu:0")).findings
+
+    assert finding.message == "/device:GPU:1 computes nothing; /device:GPU:0 computes with 1 op"
+    assert (
+        finding.consequence == "the step is no faster than on one GPU, as the other does nothing"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "replicas", "fix"),
+    [
+        ("MirroredStrategy", "0", "name all GPUs in the list of devices of MirroredStrategy, or"),
+        ("CentralStorageStrategy", "0", "name all GPUs in the list of devices of Central"),
+        ("OneDeviceStrategy", "0", "use tf.distribute.MirroredStrategy(), which"),
+        ("MirroredStrategy", "01", "run the training step on all replicas: strategy.run("),
+        ("MultiWorkerMirroredStrategy", "0", "build tower i under"),
+    ],
+)
+def test_the_fix_for_a_strategy(name: str, replicas: str, fix: str) -> None:
+    devices = [Device.parse(f"/device:GPU:{index}") for index in replicas]
+    graph = replace(busy("/gpu:0"), strategy=Strategy(name, devices))
+
+    (finding,) = NoIdleDevice().judge(graph).findings
+
+    assert finding.fix.startswith(fix)
 
 
 def test_note_is_short_on_large_machines(snapshot: SnapshotAssertion) -> None:
