@@ -316,7 +316,9 @@ class Machine:
         for device in devices:
             if max(device.index or 0, device.task or 0) >= MAX_TASKS:
                 raise InputError(
-                    str(device), f"a machine has at most {MAX_TASKS} of a kind", "check its name"
+                    str(device),
+                    f"the index of a device or task must be below {MAX_TASKS:,}",
+                    "check the name",
                 )
             kinds = counts.setdefault((device.job or "localhost", device.task or 0), {"CPU": 1})
             kind = device.type or "CPU"

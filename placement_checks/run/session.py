@@ -68,12 +68,12 @@ class ProgramSession:
         self.program = program
         self._seconds = seconds
         self._timeout_fix = (
-            "check that all tasks of the cluster run, or give it more seconds or fewer rows"
+            "check that all tasks of the cluster run, or allow more seconds or fewer rows"
             if target
             else "take fewer rows"
             if timed
-            else "give it more with --set gradients-equal.seconds=N, or fewer rows with "
-            "gradients-equal.rows=N"
+            else "allow more time, --set gradients-equal.seconds=N, or use fewer rows, "
+            "--set gradients-equal.rows=N"
         )
         config = type(program.config)()
         config.CopyFrom(program.config)

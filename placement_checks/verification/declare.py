@@ -71,7 +71,7 @@ def declaration(report: Report, verdict: Verdict, policy: Policy) -> Declaration
             return Declaration(rule.name, fields, findings, _MEANINGS[rule.name])
     if fields := _allow_objects(report.evidence, verdict, rule, judge):
         return Declaration(rule.name, fields, findings, _MEANINGS[rule.name])
-    return Declaration(rule.name, {}, findings, "no field of its policy fits")
+    return Declaration(rule.name, {}, findings, "no field of the rule declares this")
 
 
 def value_declaration(report: Report, verdict: Verdict) -> Fields:
@@ -161,7 +161,7 @@ _VALUES: Mapping[str, _FieldSource] = {
     "session-memory": lambda *_: iter([{"fraction": 1.0}]),
 }
 _SINGLE_VALUE = ("variables-on-host", "averaging-on-host", "update-ops-run", "session-memory")
-_NO_POLICY = "not a matter of policy"
+_NO_POLICY = "cannot be declared as intended"
 # The rules that can be declared, with the statement that a declaration makes about the program.
 _MEANINGS: Mapping[str, str] = {
     "no-fallback": "these ops may run on other devices than requested",
@@ -186,7 +186,7 @@ _MEANINGS: Mapping[str, str] = {
     "update-ops-run": "the step need not run the other updates of statistics",
     "transfer-budget": "a step may copy as much as it does now",
     "shards-balanced": "the parameter servers keep their present share of the variables",
-    "session-memory": "the session takes all memory of its GPUs, and a second program there fails",
+    "session-memory": "the session takes all memory of its GPUs, and other programs on them fail",
 }
 
 

@@ -307,7 +307,7 @@ def test_devices_of_any_type_in_any_spelling() -> None:
 def test_an_impossible_device() -> None:
     log = read(f"x: (Add): {HOST}:GPU:99999999\n")
 
-    with pytest.raises(InputError, match="a machine has at most 10000 of a kind"):
+    with pytest.raises(InputError, match="the index of a device or task must be below 10,000"):
         log.placement()
 
 

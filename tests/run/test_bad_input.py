@@ -370,8 +370,8 @@ def test_a_run_over_its_time_limit_is_ended() -> None:
     begin = time.perf_counter()
 
     assert refused(with_loss(endless), seconds=1.0) == (
-        "InputError: towers: one run of it took longer than 1 s; give it more with --set "
-        "gradients-equal.seconds=N, or fewer rows with gradients-equal.rows=N"
+        "InputError: towers: one run of it took longer than 1 s; allow more time, --set "
+        "gradients-equal.seconds=N, or use fewer rows, --set gradients-equal.rows=N"
     )
     assert time.perf_counter() - begin < 30
 

@@ -208,7 +208,7 @@ def test_refuses_another_kind_of_nccl(graph: tf.Graph) -> None:
 def test_refuses_dynamic_keys(graph: tf.Graph) -> None:
     key = tf1.placeholder(tf.int32, [], "key")
 
-    assert "a key that is known at run time only" in refusal(
+    assert "a group size or key that is known only at run time" in refusal(
         reduced(tf.constant([1.0]), 1, instance=key)
     )
 

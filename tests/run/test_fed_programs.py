@@ -246,7 +246,7 @@ def test_fed_loss_weights_for_the_number_of_gpus() -> None:
 
     added_up = several(**fed, average=tf.add_n)
     assert states(added_up, alone(**fed), rows=(16, 8), batch=batch) == ("kept", "kept")
-    assert "and the two are fed different numbers for 'weight:0'" in cannot(
+    assert "but the two programs are also fed different numbers for 'weight:0'" in cannot(
         several(**fed), alone(**fed), rows=(16, 8), batch=batch
     )
 
@@ -350,7 +350,7 @@ def test_sums_as_losses() -> None:
     assert "divided by the number of towers" in messages(several(loss=summed), reference)
     for fixed in (None, 8):
         reason = cannot(program, alone(loss=summed, rows=fixed), rows=(16, 8))
-        assert "and its loss may be a sum over rows" in reason
+        assert "a loss that is a sum over rows may be the cause" in reason
         assert states(several(loss=summed), alone(loss=summed, rows=fixed), rows=(16, 8)) == (
             "kept",
             "kept",
@@ -366,7 +366,7 @@ def test_a_constant_number_of_rows() -> None:
     """The reference divides by the constant even if it is fed more rows."""
     assert states(several(loss=over(8)), alone(loss=over(8)), rows=(16, 8))[0] == "kept"
     assert states(several(loss=over(8)), alone(loss=over(16))) == ("kept", "kept")
-    assert "may be a sum over rows" in cannot(
+    assert "a loss that is a sum over rows may be the cause" in cannot(
         several(loss=over(8), average=tf.add_n), alone(loss=over(8)), rows=(16, 8)
     )
 
@@ -418,7 +418,7 @@ def test_an_unexplained_difference_is_not_a_finding() -> None:
 
     reason = cannot(several(loss=other), alone())
 
-    assert "no known mistake explains it; pass --batch" in reason
+    assert "no known mistake explains the difference; pass --batch" in reason
 
 
 def test_dropout_with_fed_rates(fixtures: Path) -> None:
@@ -520,7 +520,7 @@ def test_row_statistics_outside_the_loss() -> None:
         other = normalized(x, y)
         return other - tf.stop_gradient(other) + tf.reduce_mean(y)
 
-    assert "but equal the mean of its gradients on each tower's rows" in cannot(
+    assert "but equal the mean of its gradients on each tower's rows alone" in cannot(
         several(loss=loss), alone(loss=loss)
     )
 

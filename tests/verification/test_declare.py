@@ -20,7 +20,7 @@ from placement_checks.verification.configuration import Settings
 from placement_checks.verification.declare import Declaration, declarations, declared_text
 
 Policies = Mapping[str, Mapping[str, Any]]
-NO_POLICY = "not a matter of policy"
+NO_POLICY = "cannot be declared as intended"
 
 
 def report_of(graph: Evidence | Placement, policy: Policies | None = None) -> Report:
@@ -115,7 +115,7 @@ def test_memory_for_other_programs_cannot_be_declared() -> None:
 
     (declared,) = declarations(report_of(graph, policy), policy)
 
-    assert (declared.fields, declared.meaning) == ({}, "no field of its policy fits")
+    assert (declared.fields, declared.meaning) == ({}, "no field of the rule declares this")
 
 
 def test_a_budget_is_the_present_number_of_copies() -> None:
@@ -213,7 +213,7 @@ def test_the_lines_of_one_program() -> None:
         "[tool.placement_checks.policy.variables-on-host]\n"
         'device = "/gpu:0"\n'
         "\n"
-        "# not a matter of policy: one-update, 2 findings in train.py:build\n"
+        "# cannot be declared as intended: one-update, 2 findings in train.py:build\n"
     )
 
 

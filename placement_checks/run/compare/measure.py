@@ -201,9 +201,7 @@ class _Comparison:
         except InputError:
             self._sessions.batches = self._sessions.batches[:1]
             name = self._towers.program.name
-            self._notes.append(
-                f"not tested with an uneven batch: {name} does not accept {rows} rows"
-            )
+            self._notes.append(f"not tested with an uneven batch: {name} fails on {rows} rows")
             return
         yield self._trial(batch, rows)
 

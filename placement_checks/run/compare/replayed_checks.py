@@ -111,31 +111,36 @@ class ReplayedChecks:
         diagnoses = diagnose(measured, trial, sorted(wrong))
         unexplained = [name for name, found in diagnoses.items() if found is UNEXPLAINED]
         if unexplained:
-            raise self._inconclusive(unexplained, "and no known mistake explains it")
+            raise self._inconclusive(unexplained, ", and no known mistake explains the difference")
         if self._feeding.inputs.unequal_scalars:
             fed = join_and(f"'{name}'" for name in self._feeding.inputs.unequal_scalars)
-            raise self._inconclusive(wrong, f"and the two are fed different numbers for {fed}")
+            raise self._inconclusive(
+                wrong, f", but the two programs are also fed different numbers for {fed}"
+            )
         changed = wrong & measured.changed
         if not self._sessions.on_parts:
             if not changed and _is_mean_per_tower(trial, measured):
                 raise self._inconclusive(
-                    wrong, "but equal the mean of its gradients on each tower's rows"
+                    wrong, ", but equal the mean of its gradients on each tower's rows alone"
                 )
             return
         if changed:
             raise self._inconclusive(
-                changed, f"{_TOWER_ALONE}, and they are clipped or otherwise changed"
+                changed,
+                f", compared {_TOWER_ALONE}; these gradients are clipped or otherwise changed, "
+                "which may be the cause",
             )
         scaled = [name for name, found in diagnoses.items() if found.ratio is not None]
         if scaled and not self._feeding.same_size and not self._is_mean():
             raise self._inconclusive(
-                scaled, f"{_TOWER_ALONE}, and its loss may be a sum over rows"
+                scaled,
+                f", compared {_TOWER_ALONE}; a loss that is a sum over rows may be the cause",
             )
 
     def _inconclusive(self, names: Collection[str], why: str) -> CannotRun:
         return CannotRun(
             f"the gradients of {listed(sorted(names), 2)} differ from "
-            f"{self._sessions.reference.program.name} on the recorded rows, {why}",
+            f"{self._sessions.reference.program.name} on the recorded rows{why}",
             "pass --batch to compare on other rows",
         )
 

@@ -417,9 +417,7 @@ def test_a_program_that_splits_the_batch_also_gets_an_odd_batch() -> None:
     assert sound(weighted)
     assert [trial.rows for trial in weighted.trials] == [16, 17]
     assert [trial.rows for trial in evenly.trials] == [16]
-    assert list(evenly.notes) == [
-        "not tested with an uneven batch: towers does not accept 17 rows"
-    ]
+    assert list(evenly.notes) == ["not tested with an uneven batch: towers fails on 17 rows"]
     assert [trial.rows for trial in run(towers, rows=8).trials] == [8]
 
 
