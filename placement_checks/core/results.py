@@ -105,8 +105,8 @@ class Finding:
 
     @property
     def advice(self) -> str:
-        """The fix with its label, which is "way out" for a library's known behavior."""
-        return f"{'way out' if self.known else 'fix'}: {self.fix}"
+        """The fix with its label, which is "workaround" for a library's known behavior."""
+        return f"{'workaround' if self.known else 'fix'}: {self.fix}"
 
 
 def worst_impact(findings: Iterable[Finding]) -> Impact:

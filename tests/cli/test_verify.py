@@ -138,8 +138,8 @@ def test_soft_and_strict_placement_with_the_placers_reason(run: Run) -> None:
     assert [f["message"] for f in states["--soft"]["no-fallback"]["findings"]] == [
         "buckets (StringToHashBucketFast) requests /device:GPU:0 and ends on /device:CPU:0: "
         "StringToHashBucketFast has no GPU kernel",
-        "step (VariableV2) requests /device:GPU:0 and ends on /device:CPU:0, and so do 2 ops "
-        "that must be there too: the GPU kernel of VariableV2 does not take int32",
+        "step (VariableV2) requests /device:GPU:0 and ends on /device:CPU:0, with 2 ops "
+        "that must be on the same device: the GPU kernel of VariableV2 does not take int32",
     ]
     assert states["--strict"]["placeable"]["findings"][0]["message"] == (
         "buckets cannot be placed: Could not satisfy explicit device specification "

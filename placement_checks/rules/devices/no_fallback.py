@@ -216,9 +216,9 @@ def _finding(placement: Placement, op: Op, group: list[Op]) -> Finding:
     requested = requested_device(first)
     found = first.assigned.short if first.assigned else ""
     if itself:
-        so = f", and so {'does' if count == 1 else 'do'} {plural(count, 'op')} that must be there"
         what = f"{op.name} ({op.type}) requests {requested} and ends on {found}"
-        what += f"{so} too" if followers else ""
+        if followers:
+            what += f", with {plural(count, 'op')} that must be on the same device"
     else:
         what = (
             f"op {first.name} in the body of {op.name} ({op.type}) requests {requested} and ends"
@@ -245,7 +245,7 @@ def _reason(op: Op, placement: Placement, *, are_several: bool) -> str:
     if not op.fell_with_another:
         return op.fallback_reason or "the placer gives no reason"
     if are_several:
-        return "they are colocated with ops, or use ops, that must be there"
+        return "they are colocated with ops, or use ops, that must be on this device"
     for name in _bound_to(op, placement):
         other = placement.ops.get(name)
         if other is not None and other is not op and other.assigned == op.assigned:

@@ -183,7 +183,7 @@ def _round_robin_findings(
                 f"it, is on {shards[numbers[previous]].task}, so the next in turn is {expected}",
                 summary=f"variable {name} is on {found}",
                 fix="create all variables under one replica_device_setter, which assigns them in "
-                "turn, and pin none",
+                "turn, and request no device for a single variable",
             )
         previous = name
 
@@ -209,8 +209,8 @@ def _finding(shards: Sequence[Shard], heavy: Shard) -> Finding:
         ),
         message=f"{summary}{idle}",
         summary=summary,
-        consequence=f"every worker fetches all of them from {heavy.task} in each step, while the "
-        "other servers wait",
+        consequence=f"every worker fetches all these variables from {heavy.task} in each step, "
+        "while the other servers wait",
         fix="pass replica_device_setter a ps_strategy that picks the server with the fewest "
         "bytes, or partition large variables (tf.compat.v1.fixed_size_partitioner)",
     )

@@ -273,7 +273,7 @@ def _finding(
     scaling: Sequence[int] = ()
     if ratio is not None and diagnosis.mistake == "scaled":
         scaling = loss_scalings(placement, ratio)
-    verb = f"is {ratio:.4g} times" if ratio is not None else "is not"
+    verb = f"is {ratio:.4g} times" if ratio is not None else "differs from"
     if difference.ratio is None:
         found = "NaN or infinite" if isnan(difference.error) else "not zero"
     else:

@@ -135,9 +135,10 @@ class TowersOverlap(Rule):
             f"{analysis.towers[early]} for {share:.0%} of the time: "
             f"{names[path[0]]} waits for {names[path[-1]]}",
             consequence="for the rest of the time only one of the two towers computes",
-            fix="build it outside of the `with tf.control_dependencies(...):` that makes it wait"
+            fix="build the waiting op outside of the `with tf.control_dependencies(...):` that "
+            "makes it wait"
             if by_control
-            else "let it read no value of the other tower",
+            else "let the tower read no value of the other tower",
         )
 
 

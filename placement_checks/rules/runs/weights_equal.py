@@ -380,7 +380,7 @@ def _change_cause(
     updates = f": {number} ops in a step update it" if number > 1 else ""
     despite = ", though its gradient is equal" if is_trained else ""
     return Cause(
-        f"that step changes it {moved:.3g} times as much{despite}{updates}",
+        f"that step changes it {moved:.3g} times as much as in the reference{despite}{updates}",
         "update it once per step for all towers together, with the reference's learning rate",
         "training has another learning rate than on one GPU" if is_trained else "",
         place=location,

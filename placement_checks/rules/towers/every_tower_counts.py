@@ -189,8 +189,8 @@ def _combining_op(placement: Placement, update: Update) -> OpId | None:
 
 _AVERAGE = f"average over towers before apply_gradients: {AVERAGE}"
 _ADD_EACH = (
-    "add one gradient of each tower: look for an index that leaves one out, a list that each "
-    "tower overwrites, or a tf.stop_gradient in one"
+    "add one gradient of each tower: look for an index that leaves a tower out, a list that "
+    "each tower overwrites, or a tf.stop_gradient in one tower"
 )
 _INDEXED_SLICES = "; IndexedSlices cannot be added: tf.concat their values and their indices"
 _SKIPPED = ": look for an `if` that skips it, or a tf.stop_gradient in one tower"

@@ -223,8 +223,8 @@ def _repeated_pipeline(
             "an epoch reads each example once per tower, and all towers may get the same rows"
         )
         fix = (
-            "build it once, before the loop, and call get_next() once per tower, or give each "
-            "tower its part: dataset.shard(num_gpus, i)"
+            "build the pipeline once, before the loop, and call get_next() once per tower, or "
+            "give each tower its part: dataset.shard(num_gpus, i)"
         )
     return Finding(
         **about(placement.ops[name]),

@@ -134,7 +134,7 @@ def _partial_loss(analysis: TowerAnalysis, ops: list[OpId]) -> Iterator[Finding]
         f"{analysis.names_of(analysis.all_towers ^ read)}",
         summary=f"{name} ({kind}) reports only the loss of {towers}",
         devices=analysis.devices_of(analysis.all_towers),
-        consequence="the printed number looks like the loss of the batch, but is the loss of a "
+        consequence="the reported number looks like the loss of the batch, but is the loss of a "
         "part of it",
         fix="append each tower's loss to a list in the loop, and report "
         "tf.add_n(losses) / num_gpus after it"

@@ -97,8 +97,8 @@ def _finding(placement: Placement, mixed: MixedLoss) -> Finding:
         "which does not use it",
         consequence="the tower computes on both GPUs, one waits for the other, and values cross "
         "between them in every step",
-        fix="build all of tower i under `with tf.device(f'/gpu:{i}'):`, and write no fixed number "
-        "of a GPU, such as '/gpu:0', inside of the model",
+        fix="build all of tower i under `with tf.device(f'/gpu:{i}'):`, and name no fixed GPU, "
+        "such as '/gpu:0', inside the model",
         alike=("misplaced", mixed.other),
         devices=other.devices,
     )

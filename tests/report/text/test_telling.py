@@ -23,7 +23,7 @@ def test_the_sentences_of_a_group() -> None:
 def test_known_behavior_of_a_library_has_a_workaround() -> None:
     of_keras = finding("w", frames=(), known="Keras 3")
 
-    assert list(finding_sentences(Group([of_keras]))) == ["w is [on a GPU]", "way out: pin it"]
+    assert list(finding_sentences(Group([of_keras]))) == ["w is [on a GPU]", "workaround: pin it"]
 
 
 def test_long_values_are_cut() -> None:
