@@ -36,13 +36,13 @@ from placement_checks.core.op_types import (
     RANDOM_STATELESS,
 )
 from placement_checks.core.placement import producer_of
+from placement_checks.core.program import Script
 from placement_checks.numerics.comparing import Limits, compare_gradients
 from placement_checks.numerics.sampling import build_trial
 from placement_checks.run.runnable import RunnableProgram
 from placement_checks.run.session import ProgramSession
 from placement_checks.util.text import join_and, nearest, plural
 
-_PIPELINE = PIPELINE_OUTPUTS | GRADIENT_OUTPUTS
 _MAX_DISTANCE = 10  # edges between a random op and the placeholder that disables it
 
 
@@ -71,7 +71,12 @@ def check_all_fed(program: RunnableProgram, fed: Collection[str]) -> None:
                 "list it in the inputs that its builder returns, and let the batch function "
                 "return its value",
             )
-        if kind in _PIPELINE:
+        if kind in GRADIENT_OUTPUTS:
+            raise CannotRun(
+                f"{program.name} takes gradients from an accumulator, '{name}' ({kind})"
+                f"{program.built_at(name)}, which may hold gradients of other runs"
+            )
+        if kind in PIPELINE_OUTPUTS:
             raise CannotRun(
                 f"{program.name} reads rows from '{name}' ({kind})"
                 f"{program.built_at(name)}, so both programs cannot be fed the same rows",
@@ -150,7 +155,9 @@ def _gradients_differ(some: Arrays, others: Arrays) -> bool:
 
 def _random_gradients(program: RunnableProgram, random: str, feeds: Arrays) -> CannotRun:
     switch = _disabling_placeholder(program, random)
-    if switch is None:
+    if switch is None and isinstance(program.built.program, Script):
+        fix = "pass a value that disables it, such as a dropout rate: -- ARGS, or --let NAME=VALUE"
+    elif switch is None:
         fix = (
             "let the builder take an argument that disables it, such as a dropout rate, and name "
             "a target that gives this argument"

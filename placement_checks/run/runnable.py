@@ -332,10 +332,11 @@ def find_gradients(
                 found.optimizers.add(given.optimizer)
         elif variable in gradient_flow(placement).trained and variable not in initial.mirrors:
             update = (
-                f"{names[-1]} ({placement.ops[names[-1]].type}) changes the variable by an update"
+                f"{names[-1]} ({placement.ops[names[-1]].type}) updates its variable without "
+                "a call of an optimizer"
             )
             found.unread[variable] = (
-                f"{update}, without a call of an optimizer"
+                update
                 if initial.values
                 else f"{update}; return {{'gradients': [(gradient, variable), …]}}"
             )

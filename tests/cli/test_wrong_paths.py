@@ -13,7 +13,10 @@ import pytest
 NO_TENSORFLOW = "raise SystemExit('TensorFlow is loaded')\n"
 
 FILE = "nosuch.py: there is no such file"
-CASE = "nosuch.npz is not a saved case: there is no such file; name a file that a run has saved"
+CASE = (
+    "nosuch.npz is not a saved case: there is no such file; name the .npz file that a failed "
+    "comparison saved"
+)
 NAMELESS = "its argument 50 has no name; write build(NAME=VALUE), with the name of the parameter"
 CALLS = {
     "verify nosuch.py:build": FILE,

@@ -129,6 +129,20 @@ def test_unfed_placeholders() -> None:
     )
 
 
+def test_gradients_from_an_accumulator() -> None:
+    def loss(predicted: Any, y: Any) -> Any:
+        sums = tf1.ConditionalAccumulator(tf.float32, shape=[])
+        return mean_of(predicted - y) * sums.take_grad(1)
+
+    message = refused(with_loss(loss))
+
+    assert (
+        "towers takes gradients from an accumulator, 'ResourceAccumulatorTakeGradient' ("
+        in message
+    )
+    assert message.endswith(", which may hold gradients of other runs")
+
+
 def test_rows_from_a_pipeline() -> None:
     def loss(predicted: Any, y: Any) -> Any:
         rows = tf.data.Dataset.from_tensors([[1.0]]).repeat()
@@ -251,8 +265,8 @@ X, Y = (0, [4], np.float32), (0, [1], np.float32)
         (
             lambda _rng: {},
             "batch(rng, 16) raised TypeError: batch_of_mine() takes 1 positional argument but 2 "
-            "were given; it is called with a numpy.random.Generator and the rows of the global "
-            "batch",
+            "were given; it is called with a numpy.random.Generator and the number of rows "
+            "of the global batch",
         ),
     ],
 )
@@ -410,7 +424,7 @@ def test_a_file_that_is_not_a_case(tmp_path: Path) -> None:
             Case.load(tmp_path / name)
         assert error.value.object == str(tmp_path / name)
         assert error.value.message.startswith("is not a saved case: ")
-        assert error.value.fix == "name a file that a run has saved"
+        assert error.value.fix == "name the .npz file that a failed comparison saved"
 
 
 def test_inputs_other_than_placeholders() -> None:

@@ -29,6 +29,7 @@ from placement_checks.targets.forms import parse_target
 from placement_checks.targets.importing import import_program
 
 SUFFIX = ".npz"
+_NAME_CASE = f"name the {SUFFIX} file that a failed comparison saved"
 _MAX_FILES = 32  # in the cache directory, including the newest
 _MAX_BYTES = 1 << 30  # in the cache directory, except for the newest file
 _MAX_NAME = 150  # characters of a program's name; a file name may have 255
@@ -73,7 +74,7 @@ def parse_batch(batch: Batch) -> Target | BatchFunction | None:
             raise InputError(
                 str(batch),
                 "is not a saved case",
-                f"name a {SUFFIX} file that a run has saved",
+                _NAME_CASE,
                 is_predicate=True,
             )
         target = parse_target(batch)
@@ -86,7 +87,7 @@ def parse_batch(batch: Batch) -> Target | BatchFunction | None:
         raise UsageError(
             f"batch {batch!r:.60}",
             "is not a function",
-            f"give batch(rng, n) itself, 'train.py:batch' or a {SUFFIX} file that a run has saved",
+            "give batch(rng, n) itself, 'train.py:batch' or the file of a failed comparison",
             is_predicate=True,
         )
     return batch
@@ -126,7 +127,7 @@ class Case:
         for number, batch in enumerate(self._left):
             if _batch_size(batch) in (0, rows):
                 return self._left.pop(number)
-        raise IndexError(f"the case has no more batch of {rows} rows")
+        raise IndexError(f"the saved case has no other batch of {rows} rows")
 
     def rewound(self) -> Case:
         """Return a copy of the case that starts again with its first batch."""
@@ -203,13 +204,11 @@ class Case:
             raise InputError(
                 str(path),
                 f"is not a saved case: {reason}",
-                "name a file that a run has saved",
+                _NAME_CASE,
                 is_predicate=True,
             ) from None
         if not batches:
-            raise InputError(
-                str(path), "holds no batch", "name a file that a run has saved", is_predicate=True
-            )
+            raise InputError(str(path), "holds no batch", _NAME_CASE, is_predicate=True)
         return Case([batches[number] for number in sorted(batches)], start, str(path))
 
 

@@ -148,7 +148,9 @@ class DeclaredFeeding(Feeding):
         names = sorted({name for mapping in mappings for name in mapping})
         if self._batch_function is None:
             return {name: self._random_rows(name, rng, rows) for name in names}
-        fix = "it is called with a numpy.random.Generator and the rows of the global batch"
+        fix = (
+            "it is called with a numpy.random.Generator and the number of rows of the global batch"
+        )
         with users_code(self._name, f"batch(rng, {rows})", None, fix):
             returned = self._batch_function(rng, rows)
             if not isinstance(returned, Mapping):

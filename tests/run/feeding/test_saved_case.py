@@ -98,7 +98,7 @@ def test_a_file_that_is_not_a_case_is_refused(kind: str) -> None:
     assert error.value.object == "no.npz"
     assert error.value.message.startswith("is not a saved case: ")
     assert error.value.message.endswith(reason)
-    assert error.value.fix == "name a file that a run has saved"
+    assert error.value.fix == "name the .npz file that a failed comparison saved"
     assert not Path("harmed").exists()
 
 
