@@ -91,7 +91,7 @@ def _path_of(config: pytest.Config) -> Path | None:
 
     path = Path(os.path.realpath(config.invocation_params.dir / given))
     if path.exists() and not path.is_file():
-        raise pytest.UsageError(f"--placement-report={given}: is not a file")
+        raise pytest.UsageError(f"--placement-report={given}: it is not a file")
     try:
         check_replaceable(path)
     except OSError as error:

@@ -418,7 +418,7 @@ def test_an_unexplained_difference_is_not_a_finding() -> None:
 
     reason = cannot(several(loss=other), alone())
 
-    assert "no known mistake explains the difference; pass --batch" in reason
+    assert "no known mistake explains the difference; compare on other rows: --batch" in reason
 
 
 def test_dropout_with_fed_rates(fixtures: Path) -> None:

@@ -122,7 +122,7 @@ def test_a_page_or_text_names_the_test(
     ("path", "reason"),
     [
         ("nowhere/out.json", "No such file or directory"),
-        (".", "is not a file"),
+        (".", "it is not a file"),
         ("/proc/out.json", "No such file or directory"),
     ],
 )

@@ -188,7 +188,8 @@ def _show_same_variable(analysis: TowerAnalysis, summary: OpId, other: OpId) -> 
 
 _NOT_KNOWN = Missing(
     "the program returns no loss, and the step fetches none",
-    "return it from the function that builds the graph: {'loss': loss}",
+    "fetch it with the train op, or return it from the function that builds the graph: "
+    "{'loss': loss}",
 )
 _NOT_RETURNED = Missing(
     "the training step returns no number that is computed from its loss",

@@ -141,7 +141,7 @@ class ReplayedChecks:
         return CannotRun(
             f"the gradients of {listed(sorted(names), 2)} differ from "
             f"{self._sessions.reference.program.name} on the recorded rows{why}",
-            "pass --batch to compare on other rows",
+            "compare on other rows: --batch train.py:batch",
         )
 
     def _is_mean(self) -> bool:
