@@ -89,13 +89,16 @@ def unmet_before_step(strategy: Strategy) -> Iterator[Finding]:
         joining = [n for n, count in enumerate(ran) if count[name] == most]
         absent = [n for n, count in enumerate(ran) if count[name] < most]
         if absent:
+            runs = f"{'runs' if len(joining) == 1 else 'run'} {name}"
+            do_not = f"{'does' if len(absent) == 1 else 'do'} not"
+            if any(ran[n][name] for n in absent):
+                runs, do_not = f"{runs} {most} times", "fewer times"
             yield Finding(
                 **about(name),
                 expected="the same collectives in all ranks",
                 found=f"a collective of {ranks_text(joining)} alone",
-                message=f"before the first step, {ranks_text(joining)} "
-                f"{'runs' if len(joining) == 1 else 'run'} {name}, and "
-                f"{ranks_text(absent)} {'does' if len(absent) == 1 else 'do'} not",
+                message=f"before the first step, {ranks_text(joining)} {runs}, and "
+                f"{ranks_text(absent)} {do_not}",
                 devices=tuple(strategy.replicas[n] for n in (*joining, *absent)),
                 consequence=_NEVER_ENDS,
                 fix="run it in all ranks, outside of conditions on hvd.rank()",

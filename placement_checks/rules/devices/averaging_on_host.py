@@ -100,7 +100,7 @@ class AveragingOnHost(Rule):
             message=f"{summary}; it requests {requested_device(op)}",
             summary=summary,
             devices=(assigned,),
-            consequence=f"all gradients travel to {assigned.short}, which adds them up in "
+            consequence=f"these gradients travel to {assigned.short}, which combines them in "
             "addition to its other work",
             fix="compute a list of gradients per tower, and average the lists under "
             f"`with tf.device('{names[0]}'):`",

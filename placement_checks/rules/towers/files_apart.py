@@ -92,8 +92,8 @@ class FilesApart(Rule):
         paths = {write.location for record in strategy.ranks for write in record.writes}
         if not paths:
             return self.not_checked(
-                "no rank saves a checkpoint before its first step, or passes a callback that "
-                "certainly writes files to fit"
+                "no rank saves a checkpoint before its first step, or passes fit a callback "
+                "that is certain to write files"
             )
         writing = [number for number, record in enumerate(strategy.ranks) if record.writes]
         return self.verdict(

@@ -1,0 +1,43 @@
+"""Ranks that wait for each other before the first step."""
+
+from __future__ import annotations
+
+import pytest
+
+from placement_checks.core.devices import Device
+from placement_checks.core.ranks import HOROVOD, Rank, RankRecord
+from placement_checks.core.strategies import Strategy
+from placement_checks.rules.ranks import unmet_before_step
+
+
+@pytest.mark.parametrize(
+    ("collectives", "message"),
+    [
+        (
+            (["start", "sum"], ["start"]),
+            "before the first step, rank 0 runs sum, and rank 1 does not",
+        ),
+        (
+            (["start"], ["sum", "start"], ["start", "sum"]),
+            "before the first step, ranks 1 and 2 run sum, and rank 0 does not",
+        ),
+        (
+            (["sum"], ["sum", "sum"]),
+            "before the first step, rank 1 runs sum 2 times, and rank 0 fewer times",
+        ),
+    ],
+)
+def test_a_collective_that_a_rank_omits(collectives: list[list[str]], message: str) -> None:
+    ranks = [Rank(number, len(collectives)) for number in range(len(collectives))]
+    devices = [Device.parse(f"/job:rank/task:{rank.number}/gpu:0") for rank in ranks]
+    records = [RankRecord(*each) for each in zip(ranks, collectives, strict=True)]
+
+    (finding,) = unmet_before_step(Strategy(HOROVOD, devices, ranks=records))
+
+    assert finding.message == message
+
+
+def test_the_same_collectives_in_another_order() -> None:
+    records = [RankRecord(Rank(0, 2), ["a", "b"]), RankRecord(Rank(1, 2), ["b", "a"])]
+
+    assert list(unmet_before_step(Strategy(HOROVOD, [], ranks=records))) == []
