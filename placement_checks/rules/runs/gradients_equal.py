@@ -77,7 +77,9 @@ class GradientsEqual(Rule):
                     name, f"{getattr(self, name)} is not above 0", "give a positive number"
                 )
         if not self.scale:
-            raise ConfigError("scale", "0 leaves no gradient", "give the factor of the gradients")
+            raise ConfigError(
+                "scale", "0 leaves no gradient", "give the number that multiplies all gradients"
+            )
         if self.rows < 0:
             raise ConfigError("rows", f"{self.rows} is below 0", "give a number of rows")
         if any(share < 1 for share in self.shares):

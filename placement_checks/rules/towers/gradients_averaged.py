@@ -97,7 +97,9 @@ class GradientsAveraged(Rule):
 
     def __post_init__(self) -> None:
         if not self.scale:
-            raise ConfigError("scale", "0 leaves no gradient", "give the factor of the gradients")
+            raise ConfigError(
+                "scale", "0 leaves no gradient", "give the number that multiplies all gradients"
+            )
         if any(share < 1 for share in self.shares):
             raise ConfigError("shares", "a tower gets no rows", "give whole numbers above 0")
 

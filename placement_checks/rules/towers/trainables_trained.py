@@ -194,7 +194,7 @@ def _untrained(placement: Placement, name: str, lost: int | None) -> Finding:
         alike="unread" if lost is None else "lost",
         message=f"{name} is trainable, and no step updates it: {reason}",
         consequence="it keeps its initial value",
-        fix=_APPLY_ALL,
+        fix=_USE_IT if lost is None else _APPLY_ALL,
     )
 
 
@@ -226,7 +226,9 @@ def _applying_op(placement: Placement) -> tuple[str, ...]:
     return tuple(names[update.op] for update in updates[:1])
 
 
-_APPLY_ALL = (
-    "apply all gradients; for a variable that must not change, pass trainable=False when you "
-    "create it, or declare it: --set trainables-trained.frozen=PATTERN"
+_FROZEN = (
+    "for a variable that must not change, pass trainable=False when you create it, or declare it: "
+    "--set trainables-trained.frozen=PATTERN"
 )
+_APPLY_ALL = f"apply all gradients; {_FROZEN}"
+_USE_IT = f"let the loss use the variable, or delete it; {_FROZEN}"

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
@@ -91,7 +91,8 @@ class UpdateOpsRun(Rule):
                     "--set update-ops-run.allow=PATTERN",
                 )
         note = f"the step runs {runs} of {plural(len(updates), 'update')}"
-        return self.verdict([_skipped_update(analysis, op, runs) for op in left_out], note)
+        run = {_target(analysis, op) for op in updates if steps[op]}
+        return self.verdict([_skipped_update(analysis, op, run) for op in left_out], note)
 
     def _required(self, analysis: TowerAnalysis, updates: Sequence[OpId]) -> Sequence[OpId]:
         """Return the updates that should run: of the declared tower, or all, and of no tower."""
@@ -122,30 +123,34 @@ def _evaluation_update(analysis: TowerAnalysis, op: OpId) -> Finding:
     )
 
 
-def _skipped_update(analysis: TowerAnalysis, op: OpId, runs: int) -> Finding:
+def _skipped_update(analysis: TowerAnalysis, op: OpId, updated: Collection[str]) -> Finding:
+    """Return the finding on an update that the step skips.
+
+    ``updated`` are the statistics that other updates of the step change.
+    """
     name, kind = analysis.flow.names[op], analysis.flow.types[op]
     towers = analysis.towers_behind[op] & analysis.all_towers
     by = f" in {analysis.names_of(towers)}" if towers else ""
     roots = [analysis.flow.names[root] for root in analysis.updates.roots[:3]]
     train_op = " and ".join(f"'{root}'" for root in roots)
-    one_tower = ""
-    if runs:
+    target, one_tower = _target(analysis, op), ""
+    if updated:
         one_tower = "; if the updates of one tower are enough: --set update-ops-run.tower=/gpu:0"
     return Finding(
         **about(analysis.placement.ops[name]),
         expected=f"part of {train_op}",
         found="not part of the step",
-        message=f"{name} ({kind}), which updates {_target(analysis, op)}{by}, is not part of the "
+        message=f"{name} ({kind}), which updates {target}{by}, is not part of the "
         f"train op {train_op}",
         path=path_lines(analysis.placement, [op]),
         ops=tuple(roots[:1]),
         consequence="evaluation uses statistics of the other towers' examples alone"
-        if runs
+        if target in updated
         else "evaluation uses the initial values: no step changes them",
         fix="make the train op tf.group(train_op, "
         "*tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS)); pass "
         "no scope to get_collection" + one_tower,
-        alike=bool(runs),
+        alike=target in updated,
         devices=analysis.devices_of(towers),
     )
 

@@ -618,7 +618,7 @@ def test_an_allowed_variable_does_not_hide_a_mistake_of_the_others(
         ({"seconds": 0}, ["seconds: 0 is not above 0; give a positive number"]),
         (
             {"scale": 0},
-            ["scale: 0 leaves no gradient; give the factor of the gradients"],
+            ["scale: 0 leaves no gradient; give the number that multiplies all gradients"],
         ),
         (
             {"rows": -1},
