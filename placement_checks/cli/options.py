@@ -88,7 +88,7 @@ _PROGRAM_OPTIONS = (
         "--let",
         multiple=True,
         metavar="NAME=VALUE",
-        help="Replace the value that the program's source assigns to NAME.",
+        help="Replace the value that the program's source assigns to NAME; may be repeated.",
     ),
     click.option(
         "--horovod",

@@ -50,7 +50,7 @@ from placement_checks.verification.targets import gather
     "--tensorboard",
     metavar="FOLDER",
     type=FILE,
-    help="Write the graph with its assigned devices for TensorBoard instead.",
+    help="Write the graph with its assigned devices to this directory, for TensorBoard.",
 )
 @format_option("text", "json", "html")
 @click.option("--output", metavar="FILE", type=FILE, help="Write to this file.")

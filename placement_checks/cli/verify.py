@@ -126,11 +126,22 @@ class _Options:
 @settings_options(comparison=True)
 @click.option("--graph", metavar="TARGET", type=FILE, help="The program that printed the log.")
 @click.option(
-    "--rule", "rules", multiple=True, metavar="RULE", type=RULE, help="Check only this rule."
+    "--rule",
+    "rules",
+    multiple=True,
+    metavar="RULE",
+    type=RULE,
+    help="Check only this rule; may be repeated.",
 )
-@click.option("--without", multiple=True, metavar="RULE", type=RULE, help="Skip this rule.")
 @click.option(
-    "--set", "sets", multiple=True, metavar="RULE.FIELD=VALUE", help="Set a field of a rule."
+    "--without", multiple=True, metavar="RULE", type=RULE, help="Skip this rule; may be repeated."
+)
+@click.option(
+    "--set",
+    "sets",
+    multiple=True,
+    metavar="RULE.FIELD=VALUE",
+    help="Set a field of a rule; may be repeated.",
 )
 @click.option(
     "--baseline",

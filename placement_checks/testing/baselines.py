@@ -182,7 +182,7 @@ class BaselineFiles:
         for file, (text, _) in sorted(self.texts.items()):
             if file in self.conflicts:
                 tests = join_and(dict.fromkeys(self.conflicts[file]))
-                fix = 'name one of them: placement_baseline("name")'
+                fix = 'name one of the baselines: placement_baseline("name")'
                 message = f"is not written, because {tests} have different placements"
                 errors.append(UsageError(relpath(file), message, fix, is_predicate=True))
                 continue

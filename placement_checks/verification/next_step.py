@@ -128,7 +128,7 @@ def _fix(reports: Sequence[Report], cause: _Cause) -> str:
     fixes = {finding.fix for finding in _roots(cause)}
     fix = next(iter(fixes))
     if len(fixes) > 1 or not 0 < len(fix) <= _MAX_FIX:
-        return f"see placement-checks explain {rule}, with a program that breaks it, and the fix"
+        return f"for an example with its fix, run placement-checks explain {rule}"
     return f"{fix}, for {_summary(cause)}{_or_set(reports, cause)}"
 
 

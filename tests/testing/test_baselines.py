@@ -182,7 +182,7 @@ def test_two_tests_of_one_file_that_differ_are_both_named(project: Project) -> N
         [
             r"placements/towers\.build\.gpu-2\.txt is not written, because "
             r"test_it\.py::test_\w+ and test_it\.py::test_\w+ have different placements; "
-            r'name one of them: placement_baseline\("name"\)'
+            r'name one of the baselines: placement_baseline\("name"\)'
         ]
     )
     assert project.files() == []

@@ -177,8 +177,7 @@ def test_no_line_is_known() -> None:
     memory = broken("session-memory", finding("gpu_options"), finding("/device:GPU:0"))
 
     assert next_step([report(idle, memory)]) == (
-        "next: see placement-checks explain session-memory, with a program that breaks it, and "
-        "the fix"
+        "next: for an example with its fix, run placement-checks explain session-memory"
     )
 
 
