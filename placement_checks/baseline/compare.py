@@ -230,10 +230,10 @@ def _compare_conditions(old: Baseline, new: Baseline, *, is_different: bool) -> 
     """Notes on other conditions of placement, and on other versions if anything differs."""
     notes = []
     if old.soft != new.soft:
-        ways = ["strictly", "softly"]
-        notes.append(f"placed {ways[new.soft]}, before {ways[old.soft]}")
+        ways = ["strict", "soft"]
+        notes.append(f"placement is {ways[new.soft]}, was {ways[old.soft]}")
     if old.placer != new.placer:
-        notes.append(f"placed by the {new.placer} placer, before by {old.placer}")
+        notes.append(f"the placer is {new.placer}, was {old.placer}")
     if is_different and old.versions != new.versions:
         was, now = (
             ", ".join(f"{name} {version}" for name, version in each.versions.items())

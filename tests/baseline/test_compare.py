@@ -266,8 +266,8 @@ def test_another_placer_is_a_note() -> None:
 
     assert not found
     assert found.notes == [
-        "placed softly, before strictly",
-        "placed by the session placer, before by phantom",
+        "placement is soft, was strict",
+        "the placer is session, was phantom",
     ]
 
 
