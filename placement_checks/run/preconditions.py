@@ -36,7 +36,7 @@ from placement_checks.core.op_types import (
     RANDOM_STATELESS,
 )
 from placement_checks.core.placement import producer_of
-from placement_checks.core.program import Script
+from placement_checks.core.target import Script
 from placement_checks.numerics.comparing import Limits, compare_gradients
 from placement_checks.numerics.sampling import build_trial
 from placement_checks.run.runnable import RunnableProgram
