@@ -184,6 +184,23 @@ def test_an_enabled_random_op() -> None:
     )
 
 
+def test_a_random_op_of_a_whole_program() -> None:
+    noisy = with_loss(lambda predicted, y: mean_of(tf1.nn.dropout(predicted, rate=0.5) - y))
+    pair = pairs.pair(noisy, partial(noisy, 1))
+    towers, reference = (
+        replace(each.built, program=script("train.py")) for each in (pair.towers, pair.reference)
+    )
+
+    with pytest.raises(CannotRun) as error:
+        measure(
+            ProgramPair.from_programs(towers, reference, "simulated"), pairs.batch, Conditions()
+        )
+
+    assert str(error.value).endswith(
+        "; pass a value that disables it, such as a dropout rate: -- ARGS, or --let NAME=VALUE"
+    )
+
+
 @pytest.mark.parametrize("stateless", [False, True])
 def test_a_disabled_random_op_is_allowed(stateless: bool) -> None:
     def towers(num_gpus: int = 2) -> dict[str, Any]:

@@ -96,8 +96,8 @@ class GradientsEqual(Rule):
         if not read:
             return verdict
         note = (
-            f"the programs were not run; gradients-averaged checks {read} of "
-            f"{plural(len(formulas), 'variable')} from the graphs alone, without rows and values"
+            f"gradients-averaged checks {read} of {plural(len(formulas), 'variable')} from the "
+            "graphs alone, without rows and values"
         )
         return replace(verdict, note=note)
 

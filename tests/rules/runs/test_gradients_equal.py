@@ -260,7 +260,7 @@ def test_an_unexplained_difference_shows_both_objectives() -> None:
     [
         (
             0.5,
-            "the programs were not run; gradients-averaged checks 1 of 1 variable from the graphs "
+            "gradients-averaged checks 1 of 1 variable from the graphs "
             "alone, without rows and values",
         ),
         (None, None),
