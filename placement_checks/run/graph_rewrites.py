@@ -201,7 +201,7 @@ def _group_key(node: Any, by_name: Mapping[str, Any], program: str) -> tuple[obj
         keys = [node.attr[key].i for key in ("group_size", "group_key", "instance_key")]
         return keys[0], node.op, *keys[1:]
     if node.op not in _KEYS_AS_INPUTS:
-        raise _unsupported(program, node, "is a collective that CPU devices cannot replace")
+        raise _unsupported(program, node, "is a collective that no sum replaces")
     size, *keys = (constant_int(source, by_name) for source in node.input[1:4])
     if size is None or None in keys:
         raise _unsupported(program, node, "has a group size or key that is known only at run time")

@@ -24,11 +24,11 @@ def place(request: pytest.FixtureRequest) -> Place:
 
     The argument is a builder, a function that trains, a ``tf.Graph``, the value that
     ``with watch()`` yields, a target such as ``train.py:build_towers``, the path of a saved graph,
-    or a whole program, ``train.py``, with its ``args``. Keywords are ``gpus`` (default 2),
+    or a whole program, ``train.py``, with its ``args``. Keywords are ``gpus``,
     ``machine`` (a `Machine` or its text form) and ``soft``, or ``horovod``, the number of ranks of
-    a Horovod program. With ``reference``, the program for
-    one GPU, and ``batch``, both programs run, for the rules on numbers. The call returns
-    `Evidence` for the ``assert_*`` functions.
+    a Horovod program, as for `placement_checks.place`. With ``reference``, the program for one
+    GPU, and ``batch``, both programs run, for the rules on numbers. The call returns `Evidence`
+    for the ``assert_*`` functions.
 
     Defaults come from the marks of the test, then from ``[tool.placement_checks]``.
     """
@@ -39,7 +39,7 @@ def place(request: pytest.FixtureRequest) -> Place:
     placement_marks = list(request.node.iter_markers("placement"))
     settings = configuration.load(request.config.rootpath).settings
     defaults: dict[str, Any] = {
-        "gpus": settings.gpus or 2,
+        "gpus": settings.gpus,
         "machine": settings.machine,
         "soft": settings.soft,
     }

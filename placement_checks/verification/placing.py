@@ -24,13 +24,14 @@ from placement_checks.core.target import Script, Target
 from placement_checks.util.progress import step
 from placement_checks.util.resources import gc_paused
 
+_DEFAULT_GPUS = 2
 _REQUESTS_NO_DEVICE = VARIABLE_READS | INITIALIZATION_TESTS | {NO_OP}
 
 
 def place(
     target: TargetLike,
     *,
-    gpus: int = 2,
+    gpus: int | None = None,
     machine: Machine | str | None = None,
     soft: bool | None = None,
     args: Sequence[str] = (),
@@ -49,7 +50,8 @@ def place(
         target: a builder, a `Program`, a ``tf.Graph``, the path of a saved graph, or a target as
             on the command line (``train.py:build_towers``).
         gpus: the number of GPUs that the builder gets, and that each host or worker of the
-            smallest machine has. If ``machine`` is given, its number is used instead.
+            smallest machine has; by default 2, or 1 if the program trains under a strategy with
+            one device. If ``machine`` is given, its number is used instead.
         machine: the devices, or their text form such as ``"worker*8: gpu*4"``; by default the
             smallest machine that has the requested devices.
         soft: whether the placer may use other devices than requested; by default the session
@@ -142,13 +144,13 @@ class Request:
 def request(
     target: TargetLike,
     *,
-    gpus: int = 2,
+    gpus: int | None = None,
     machine: Machine | str | None = None,
     soft: bool | None = None,
     for_one_gpu: bool = False,
 ) -> Request:
     """Build a program for the placer; arguments and errors are as for `place` and `Request`."""
-    checked_gpus(gpus)
+    number = _DEFAULT_GPUS if gpus is None else checked_gpus(gpus)
     program = _resolve(target)
     if isinstance(machine, str):
         machine = Machine.parse(machine)
@@ -163,14 +165,14 @@ def request(
     if isinstance(program, Script) and program.ranks:
         machine = Machine.of_ranks(program.ranks)
     if machine is not None:
-        gpus = machine.towers
+        number = machine.towers
     from placement_checks.capture.programs import load  # imports TensorFlow
 
-    built = load(program, gpus, machine, expects_one_gpu=for_one_gpu)
+    built = load(program, number, machine, expects_one_gpu=for_one_gpu)
     placement = built.requested if soft is None else replace(built.requested, soft=soft)
-    if placement.strategy is not None and placement.strategy.gpus == 1:
-        gpus = 1  # the program is for one GPU, as a reference is
-    machine = machine or built.machine or Machine.smallest(_devices(placement), gpus)
+    if gpus is None and placement.strategy is not None and placement.strategy.gpus == 1:
+        number = 1  # the program is for one GPU, as a reference is
+    machine = machine or built.machine or Machine.smallest(_devices(placement), number)
     return Request(built, placement, machine, for_one_gpu)
 
 

@@ -55,7 +55,7 @@ def gather(
         )
     program = settings.resolve(target, tree)
     placing.prepare()
-    gpus, machine = settings.gpus or 2, settings.parse_machine()
+    gpus, machine = settings.gpus, settings.parse_machine()
     request = placing.request(
         program, gpus=gpus, machine=machine, soft=settings.soft, for_one_gpu=for_one_gpu
     )
