@@ -178,7 +178,7 @@ def _compare_two(old: str, new: str, *, settings: Settings, options: _Options) -
             )
         target = parse_target(new)
         with stdout_for_report(), live():
-            evidence = gather(target, settings)
+            evidence = gather(target, settings, rows="none")
             changes = compare_with_baseline(baseline, evidence.placement, old)
             if changes:
                 changes = with_rules(changes, with_single_gpu(evidence), [settings.policy])
@@ -196,8 +196,10 @@ def _compare_two(old: str, new: str, *, settings: Settings, options: _Options) -
     ]
     with stdout_for_report(), live(), early_captures(options.jobs):
         for each in zip(targets, own, strict=True):
-            announce(*each, ())
-        placements = [gather(*each).placement for each in zip(targets, own, strict=True)]
+            announce(*each, (), rows="none")
+        placements = [
+            gather(*each, rows="none").placement for each in zip(targets, own, strict=True)
+        ]
         difference = compare(*placements)
     if output_format == "html":
         click.echo(render_page([changes_data(difference, *placements)]), nl=False)

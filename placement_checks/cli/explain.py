@@ -80,7 +80,7 @@ def command(name: str, target: str | None, settings: Settings) -> int:
 
 
 def _object_lines(name: str, target: str, settings: Settings) -> Iterable[str]:
-    evidence = gather(parse_target(target), settings)
+    evidence = gather(parse_target(target), settings, rows="none")
     placement = evidence.placement
     try:
         found = object_named(placement, name)

@@ -80,7 +80,7 @@ def command(
     settings = with_defaults(settings)
     with open_output(output) as stream:
         with stdout_for_report(), live():
-            evidence = gather(parse_target(target), settings)
+            evidence = gather(parse_target(target), settings, rows="none")
         placement = evidence.placement
         if placement.refusals:
             raise _refusal(placement, target)

@@ -47,7 +47,7 @@ from placement_checks.verification.declare import declarations, declared_text
 from placement_checks.verification.judging import verify
 from placement_checks.verification.next_step import next_step
 from placement_checks.verification.placing import with_single_gpu
-from placement_checks.verification.policy import evidence_used, rule_named
+from placement_checks.verification.policy import evidence_used, rows_used, rule_named
 from placement_checks.verification.running import is_watched, with_numbers
 from placement_checks.verification.targets import (
     MOST_ANNOUNCED,
@@ -259,7 +259,7 @@ def _announce(target: str, settings: Settings) -> None:
     """Let the captures of a program start early. `_Results.add` reports its errors later."""
     with contextlib.suppress(PlacementError):
         used = evidence_used(settings.rules, settings.without)
-        announce(parse_target(target), settings, used)
+        announce(parse_target(target), settings, used, rows=rows_used(used))
 
 
 def _programs(targets: Iterable[str], call: Settings) -> list[_Program]:
@@ -300,6 +300,7 @@ class _Results:
                 settings,
                 graph,
                 for_one_gpu=Need.SINGLE_GPU in used,
+                rows=rows_used(used),
                 on_placer_error=self._without_placement,
             )
             evidence = self._with_numbers(evidence, target, settings)

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 GPUS = "{gpus}"  # Python parses it as a set with the name ``gpus``
 GPU_LIST = "{gpu_list}"
@@ -135,6 +135,11 @@ class SourceTree:
 DEFAULT_LIMIT = 300.0  # seconds until the first training step
 
 
+# The rows of a program's first step that are read from its queues and iterators, which may take
+# seconds: all, for runs; those that could be the same rows for two towers; or none.
+RowsToRead: TypeAlias = Literal["all", "of-towers", "none"]
+
+
 @dataclass(frozen=True)
 class Script:
     """A program that runs in a process of its own until its first training step.
@@ -151,6 +156,7 @@ class Script:
         eager: whether the target is a function that runs eagerly and builds no graph.
         tree: the copy of the repository whose code is run; None for the working tree.
         ranks: the number of processes of a Horovod program; 0 for any other program.
+        rows: the rows of the first step that are read from queues and iterators.
     """
 
     target: Target
@@ -161,6 +167,7 @@ class Script:
     eager: bool = False
     tree: SourceTree | None = None
     ranks: int = 0
+    rows: RowsToRead = "all"
 
     @property
     def name(self) -> str:

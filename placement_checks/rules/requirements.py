@@ -24,6 +24,7 @@ class Need(Enum):
     LOSSES = auto()  # a loss for each tower
     LOSSES_APART = auto()  # no loss contains the loss of another tower
     SESSION_CONFIG = auto()
+    ROWS = auto()  # values that the first step reads from input pipelines; never missing
     SINGLE_GPU = auto()  # the same program, built for one GPU
     REFERENCE = auto()
     MEASUREMENT = auto()
@@ -163,6 +164,7 @@ _MISSING: Mapping[Need, Callable[[Evidence], Missing | None]] = {
     Need.LOSSES: lambda evidence: analyze(evidence.placement).losses.unknown,
     Need.LOSSES_APART: _losses_apart,
     Need.SESSION_CONFIG: _session_config,
+    Need.ROWS: lambda _: None,
     Need.SINGLE_GPU: lambda evidence: _if_missing(evidence.single_gpu),
     Need.REFERENCE: lambda evidence: _if_missing(evidence.reference),
     Need.MEASUREMENT: lambda evidence: _if_run_missing(evidence, evidence.measurement),

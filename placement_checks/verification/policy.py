@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from placement_checks.core.errors import ConfigError, PlacementError, UsageError
+from placement_checks.core.target import RowsToRead
 from placement_checks.rules.base import Rule
 from placement_checks.rules.plugins import FailedPlugin
 from placement_checks.rules.registry import RULES
@@ -126,6 +127,13 @@ def evidence_used(only: Collection[str] = (), without: Collection[str] = ()) -> 
     """
     rules = rules_for([], only=only, without=without)
     return frozenset[Need]().union(*(rule.requires | rule.uses for rule in rules))
+
+
+def rows_used(used: Collection[Need]) -> RowsToRead:
+    """The rows that must be read for evidence, as `evidence_used` returns it."""
+    if not RUNS.isdisjoint(used):
+        return "all"
+    return "of-towers" if Need.ROWS in used else "none"
 
 
 def _declared_fields(rule: type[Rule], policies: Sequence[Policy]) -> Mapping[str, Any]:

@@ -24,7 +24,7 @@ from placement_checks.core.errors import (
 )
 from placement_checks.core.results import Report, Verdict
 from placement_checks.core.revisions import Effect, Numbers, ProgramChange, RuleChange, Since
-from placement_checks.core.target import DEFAULT_LIMIT, SourceTree
+from placement_checks.core.target import DEFAULT_LIMIT, RowsToRead, SourceTree
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.runs.gradients_equal import GradientsEqual
 from placement_checks.rules.runs.weights_equal import WeightsEqual
@@ -36,7 +36,7 @@ from placement_checks.verification import configuration
 from placement_checks.verification.baseline_rules import with_rules
 from placement_checks.verification.configuration import Settings
 from placement_checks.verification.judging import verify
-from placement_checks.verification.policy import evidence_used
+from placement_checks.verification.policy import evidence_used, rows_used
 from placement_checks.verification.running import with_revision
 from placement_checks.verification.targets import MOST_ANNOUNCED, announce, gather
 
@@ -141,7 +141,7 @@ def compare_jobs(
     with early_captures(captures):  # they end before the copy is removed
         for number, job in enumerate(track(jobs, "program")):
             for each in jobs[number : number + MOST_ANNOUNCED]:
-                _announce(each, tree, here)
+                _announce(each, tree, here, numbers=numbers)
             try:
                 programs.append(_compare(job, tree, here, numbers=numbers))
             except KeyboardInterrupt:
@@ -219,25 +219,33 @@ def _old_settings(
     return replace(own, gpus=job.settings.gpus, machine=job.settings.machine)
 
 
-def _announce(job: Job, tree: SourceTree, here: Path) -> None:
+def _announce(job: Job, tree: SourceTree, here: Path, *, numbers: bool) -> None:
     """Let the captures of both sides start early. `_compare` reports their errors."""
     with contextlib.suppress(PlacementError):
-        _announce_side(job.target, job.settings)
+        _announce_side(job.target, job.settings, numbers=numbers)
     with contextlib.suppress(PlacementError), _within(tree, here):
-        _announce_side(job.old_target, job.old_settings or job.settings, tree)
+        _announce_side(job.old_target, job.old_settings or job.settings, tree, numbers=numbers)
 
 
-def _announce_side(target: str, settings: Settings, tree: SourceTree | None = None) -> None:
+def _announce_side(
+    target: str, settings: Settings, tree: SourceTree | None = None, *, numbers: bool
+) -> None:
     needs = {Need.SINGLE_GPU} if _is_built_for_one_gpu(settings) else set()
-    announce(parse_target(target), _with_limit(settings), needs, tree)
+    announce(
+        parse_target(target),
+        _with_limit(settings),
+        needs,
+        tree,
+        rows=_rows(settings, numbers=numbers),
+    )
 
 
 def _compare(job: Job, tree: SourceTree, here: Path, *, numbers: bool) -> ProgramChange:
     with step("in the working tree"):
-        new = _report(job.target, job.settings)
+        new = _report(job.target, job.settings, numbers=numbers)
     try:
         with step(f"at {tree.revision}"), _within(tree, here):
-            old = _report(job.old_target, job.old_settings or job.settings, tree)
+            old = _report(job.old_target, job.old_settings or job.settings, tree, numbers=numbers)
     except MissingTargetError as error:
         if job.old_target != job.target:
             raise _at_revision(error, tree, here) from None
@@ -297,7 +305,9 @@ def _differing(verdict: Verdict, kind: str) -> str:
     return f"{kind} differ for {listed(names)}{times}"
 
 
-def _report(target: str, settings: Settings, tree: SourceTree | None = None) -> Report:
+def _report(
+    target: str, settings: Settings, tree: SourceTree | None = None, *, numbers: bool
+) -> Report:
     """Place a program in a child process, and judge it."""
     parsed = parse_target(target)
     if not parsed.is_code and parsed.kind != "graph":
@@ -311,8 +321,20 @@ def _report(target: str, settings: Settings, tree: SourceTree | None = None) -> 
     if parsed.kind == "graph":
         evidence = gather(parsed, settings, for_one_gpu=for_one_gpu)
     else:
-        evidence = gather(parsed, _with_limit(settings), for_one_gpu=for_one_gpu, tree=tree)
+        evidence = gather(
+            parsed,
+            _with_limit(settings),
+            for_one_gpu=for_one_gpu,
+            rows=_rows(settings, numbers=numbers),
+            tree=tree,
+        )
     return verify(evidence, [settings.policy], only=settings.rules, without=settings.without)
+
+
+def _rows(settings: Settings, *, numbers: bool) -> RowsToRead:
+    if numbers:
+        return "all"
+    return rows_used(evidence_used(settings.rules, settings.without))
 
 
 def _is_built_for_one_gpu(settings: Settings) -> bool:

@@ -9,7 +9,8 @@ from dataclasses import replace
 from placement_checks.core.errors import PlacementError, UsageError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.machines import Machine
-from placement_checks.core.target import Script, SourceTree, Target
+from placement_checks.core.program import Loadable
+from placement_checks.core.target import RowsToRead, Script, SourceTree, Target
 from placement_checks.logs import read_logs
 from placement_checks.rules.requirements import Need
 from placement_checks.util.progress import step
@@ -26,6 +27,7 @@ def gather(
     graph: Target | None = None,
     *,
     for_one_gpu: bool = False,
+    rows: RowsToRead = "all",
     tree: SourceTree | None = None,
     on_placer_error: Callable[[Exception, Evidence], Evidence] | None = None,
 ) -> Evidence:
@@ -36,6 +38,7 @@ def gather(
         settings: the settings of the call and the configuration.
         graph: the program that printed the log, or None.
         for_one_gpu: whether to build the program for one GPU too, for rules that use this build.
+        rows: as `Script.rows`.
         tree: the copy of the repository whose code is run; None for the working tree.
         on_placer_error: called if the placer fails, with the error and the evidence of requested
             devices; its return value replaces the evidence.
@@ -53,7 +56,7 @@ def gather(
             "omit it",
             is_predicate=True,
         )
-    program = settings.resolve(target, tree)
+    program = _resolve(target, settings, tree, rows=rows)
     placing.prepare()
     gpus, machine = settings.gpus, settings.parse_machine()
     request = placing.request(
@@ -75,6 +78,8 @@ def announce(
     settings: Settings,
     uses: Collection[Need],
     tree: SourceTree | None = None,
+    *,
+    rows: RowsToRead = "all",
 ) -> None:
     """Let the captures of a whole program, and of its reference, start early (`early_captures`).
 
@@ -85,9 +90,11 @@ def announce(
         settings: its settings.
         uses: the evidence that will be used.
         tree: the copy of the repository whose code is run; None for the working tree.
+        rows: as `Script.rows`; the same as for `gather`.
     """
     with contextlib.suppress(PlacementError):
-        program, reference = settings.resolve(target, tree), settings.resolve_reference()
+        program = _resolve(target, settings, tree, rows=rows)
+        reference = settings.resolve_reference()
         if not isinstance(program, Script) and not isinstance(reference, Script):
             return
         machine = settings.parse_machine()
@@ -98,6 +105,15 @@ def announce(
         expect(program, gpus, machine, expects_one_gpu=Need.SINGLE_GPU in uses)
         if reference is not None and not NEEDS_REFERENCE.isdisjoint(uses):
             expect_reference(reference, program)
+
+
+def _resolve(
+    target: Target, settings: Settings, tree: SourceTree | None, *, rows: RowsToRead
+) -> Loadable:
+    program = settings.resolve(target, tree)
+    if isinstance(program, Script):
+        return replace(program, rows=rows)
+    return program
 
 
 def check_comparison(settings: Settings) -> None:

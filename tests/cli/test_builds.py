@@ -95,3 +95,69 @@ def test_whole_programs(run: Run, arguments: str, builds: str) -> None:
     run(*arguments.split())
 
     assert Path("builds").read_text().split() == builds.split()
+
+
+PIPELINE = """
+import sys
+
+import numpy as np
+import tensorflow as tf
+
+tf1 = tf.compat.v1
+gpus, rows = int(sys.argv[1]), sys.argv[2]
+
+
+def read(number):
+    with open("reads", "a") as file:
+        file.write(".")
+    return np.ones(3, np.float32) * number
+
+
+def row(number):
+    return tf.ensure_shape(tf.numpy_function(read, [number], tf.float32), [3])
+
+
+with tf.Graph().as_default(), tf1.Session() as session:
+    data = tf.data.Dataset.range(64).map(row).batch(4)
+    iterator = tf1.data.make_initializable_iterator(data)
+    parts = (
+        tf.split(iterator.get_next(), gpus)
+        if rows == "split"
+        else [iterator.get_next() for _ in range(gpus)]
+    )
+    with tf.device("/cpu:0"):
+        w = tf1.get_variable("w", [3, 1])
+    gradients = []
+    for gpu, part in enumerate(parts):
+        with tf.device(f"/gpu:{gpu}"):
+            gradients += tf.gradients(tf.reduce_mean(tf.square(part @ w)), w)
+    with tf.device("/cpu:0"):
+        mean = tf.add_n(gradients) / gpus
+        step = tf1.train.GradientDescentOptimizer(0.1).apply_gradients([(mean, w)])
+    session.run([iterator.initializer, tf1.global_variables_initializer()])
+    session.run(step)
+"""
+
+
+@pytest.mark.one_version
+@pytest.mark.parametrize(
+    ("command", "rows", "is_read"),
+    [
+        ("place", "of_each", False),
+        ("verify --rule one-update", "of_each", False),
+        ("verify --rule inputs-distinct", "split", False),
+        ("verify --rule inputs-distinct", "of_each", True),
+        ("verify --rule gradients-equal", "split", True),
+    ],
+)
+def test_rows_are_read_only_if_they_are_used(
+    run: Run, command: str, rows: str, is_read: bool
+) -> None:
+    """Towers that each take a batch might take the same rows."""
+    Path("pipeline.py").write_text(PIPELINE)
+    name, *options = command.split()
+
+    ran = run(name, "pipeline.py", *options, "--", "{gpus}", rows)
+
+    assert "placement-checks:" not in ran.err
+    assert Path("reads").exists() == is_read

@@ -182,6 +182,9 @@ class CapturedRun:
         eager = not self._script.v1
         with record_build(program, self._gpus, self._answer, eager=eager) as building:
             self._building = building
+            # Each rank reads the rows of its tower with an op of its own.
+            of_ranks = self._script.ranks and self._script.rows == "of-towers"
+            building.watch.rows = "all" if of_ranks else self._script.rows
             self._report_query(building)
             try:
                 with (

@@ -26,6 +26,7 @@ from placement_checks.core.builder_result import ScalarLosses
 from placement_checks.core.op_types import PIPELINE_OUTPUTS
 from placement_checks.core.placement import producer_of
 from placement_checks.core.program import Step
+from placement_checks.core.target import RowsToRead
 from placement_checks.core.user_code import users_line
 from placement_checks.graph.details import static_shape
 from placement_checks.graph.gradients import GradientNotes
@@ -99,6 +100,7 @@ class SessionWatch:
         graphs: the graphs that runs fetched from.
         accumulations: the distinct runs that accumulated gradients without training; they were
             executed.
+        rows: as `Script.rows`.
     """
 
     def __init__(
@@ -110,6 +112,7 @@ class SessionWatch:
         self.servers: list[str] = []
         self.graphs: dict[tf.Graph, RunAnalyzer] = {}
         self.accumulations: dict[_Fetches, SeenStep] = {}
+        self.rows: RowsToRead = "all"
         self._initializations: set[_Fetches] = set()
         self._notes = notes
         self._on_last_step = on_last_step
@@ -229,10 +232,11 @@ class SessionWatch:
     ) -> None:
         """Record a training step. It is the last one if every optimizer of the graph has run."""
         rows: Mapping[str, Any] = {}
-        if run.updates - self._updates and session not in self._remote:
+        is_new = run.updates - self._updates and session not in self._remote
+        if is_new and self.rows != "none":
             roots = [item.name for item in fetched] + self._notes[session.graph].objectives
             # Without the lock: other threads of the program fill the pipelines meanwhile.
-            rows = read_pipelines(execute, session, roots)
+            rows = read_pipelines(execute, session, roots, if_several=self.rows != "all")
         with self._lock:
             if run.updates - self._updates:
                 if run.skips_gradients:  # it applies gradients that other runs have accumulated
@@ -419,16 +423,23 @@ def pipeline_outputs(nodes: Iterable[Any], roots: Iterable[str]) -> list[str]:
 
 
 def read_pipelines(
-    run: Callable[..., list[Any]], session: Any, roots: Iterable[str]
+    run: Callable[..., list[Any]], session: Any, roots: Iterable[str], *, if_several: bool = False
 ) -> Mapping[str, Any]:
     """Read the values that a step would take from its queues and iterators, by tensor name.
 
     By the first training step, the program has filled them. The result is empty if the pipelines
     fail, or yield nothing within 10 s.
+
+    Args:
+        run: runs the session.
+        session: the session.
+        roots: names of the fetched ops or tensors of the step, and of its objectives.
+        if_several: whether to read only if several ops yield rows, which might be the same rows
+            for two towers.
     """
     graph = session.graph
     names = pipeline_outputs(graph.as_graph_def().node, roots)
-    if not names:
+    if not names or (if_several and len(set(map(producer_of, names))) == 1):
         return {}
     tensors = [graph.get_tensor_by_name(name) for name in names]
     try:

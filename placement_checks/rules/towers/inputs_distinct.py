@@ -68,6 +68,7 @@ class InputsDistinct(Rule):
     name = "inputs-distinct"
     kind = "requested"
     requires = frozenset({Need.TWO_TOWERS})
+    uses = frozenset({Need.ROWS})
 
     allow: tuple[str, ...] = ()
 

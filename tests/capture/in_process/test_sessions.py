@@ -384,7 +384,7 @@ def pretraining() -> None:
 def test_an_optimizer_that_never_runs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     pipelines: list[str] = []
 
-    def read(*_: Any) -> dict[str, Any]:
+    def read(*_: Any, **__: Any) -> dict[str, Any]:
         pipelines.append("read")
         return {}
 
