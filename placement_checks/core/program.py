@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields, replace
@@ -250,8 +251,11 @@ def _by_keyword(parameter: inspect.Parameter) -> bool:
     return parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
 
 
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # differs from run to run
+
+
 def _described(value: object) -> str:
-    text = repr(value)
+    text = _ADDRESS.sub("", repr(value))
     return f"{text[:60]}… ({type(value).__name__})" if len(text) > 60 else text
 
 
