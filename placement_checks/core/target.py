@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import shlex
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -136,7 +136,7 @@ DEFAULT_LIMIT = 300.0  # seconds until the first training step
 
 
 # The rows of a program's first step that are read from its queues and iterators, which may take
-# seconds: all, for runs; those that could be the same rows for two towers; or none.
+# seconds: all, for runs; all if two towers might take the same rows; or none.
 RowsToRead: TypeAlias = Literal["all", "of-towers", "none"]
 
 
@@ -156,7 +156,8 @@ class Script:
         eager: whether the target is a function that runs eagerly and builds no graph.
         tree: the copy of the repository whose code is run; None for the working tree.
         ranks: the number of processes of a Horovod program; 0 for any other program.
-        rows: the rows of the first step that are read from queues and iterators.
+        rows: the rows of the first step that are read from queues and iterators. A function reads
+            all rows.
     """
 
     target: Target
@@ -167,7 +168,7 @@ class Script:
     eager: bool = False
     tree: SourceTree | None = None
     ranks: int = 0
-    rows: RowsToRead = "all"
+    rows: RowsToRead = field(default="all", compare=False)  # the program is the same
 
     @property
     def name(self) -> str:

@@ -74,37 +74,33 @@ def is_user_file(file: str, folder: Path | None) -> bool:
         return True
     path = Path(file).resolve()
     is_library = (
-        str(path).startswith(_LIBRARIES) or "site-packages" in path.parts or _is_installed(path)
+        str(path).startswith(_LIBRARIES) or "site-packages" in path.parts or _is_framework(path)
     )
     if is_library or not _exists(path):
         return folder is not None and "site-packages" in folder.parts and _within(path, folder)
     return folder is None or _within(path, folder)
 
 
-def _is_installed(path: Path) -> bool:
-    """Whether a file belongs to a package that was installed into a directory of its own.
+# Packages that call the user's code, or that it builds ops with.
+_FRAMEWORKS = frozenset({"tensorflow", "keras", "tf_keras", "tf_slim", "absl", "numpy", "wrapt"})
 
-    ``pip install --target`` and some package managers install outside of ``site-packages``. The
-    directory may also contain the user's files.
+
+def _is_framework(path: Path) -> bool:
+    """Whether a file belongs to a framework in a directory of its own.
+
+    ``pip install --target`` and some package managers install outside of ``site-packages``, maybe
+    next to the user's files.
     """
+    parts = path.parts
     return any(
-        path.relative_to(folder).parts[0] in _installed_names(folder) for folder in path.parents
+        part in _FRAMEWORKS and _has_installed_packages(Path(*parts[:number]))
+        for number, part in enumerate(parts)
     )
 
 
 @lru_cache(maxsize=4096)
-def _installed_names(folder: Path) -> frozenset[str]:
-    """The top-level names of the packages that are installed in a directory.
-
-    The file ``RECORD`` of a package lists its files
-    (packaging.python.org/specifications/recording-installed-packages).
-    """
-    names: set[str] = set()
-    for record in folder.glob("*.dist-info/RECORD"):
-        with contextlib.suppress(OSError, UnicodeDecodeError):
-            for line in record.read_text(encoding="utf-8").splitlines():
-                names.add(line.partition(",")[0].partition("/")[0])
-    return frozenset(names)
+def _has_installed_packages(folder: Path) -> bool:
+    return any(folder.glob("*.dist-info"))
 
 
 def _exists(path: Path) -> bool:

@@ -36,7 +36,7 @@ from placement_checks.verification import configuration
 from placement_checks.verification.baseline_rules import with_rules
 from placement_checks.verification.configuration import Settings
 from placement_checks.verification.judging import verify
-from placement_checks.verification.policy import evidence_used, rows_used
+from placement_checks.verification.policy import RUNS, evidence_used, rows_used
 from placement_checks.verification.running import with_revision
 from placement_checks.verification.targets import MOST_ANNOUNCED, announce, gather
 
@@ -332,9 +332,9 @@ def _report(
 
 
 def _rows(settings: Settings, *, numbers: bool) -> RowsToRead:
-    if numbers:
-        return "all"
-    return rows_used(evidence_used(settings.rules, settings.without))
+    """The rows to read. Without numbers, the rules on runs have nothing to check."""
+    used = evidence_used(settings.rules, settings.without)
+    return "all" if numbers else rows_used(used - RUNS)
 
 
 def _is_built_for_one_gpu(settings: Settings) -> bool:

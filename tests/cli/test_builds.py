@@ -161,3 +161,32 @@ def test_rows_are_read_only_if_they_are_used(
 
     assert "placement-checks:" not in ran.err
     assert Path("reads").exists() == is_read
+
+
+RANK = """
+import horovod.tensorflow as hvd
+import numpy as np
+import tensorflow as tf
+
+tf1 = tf.compat.v1
+hvd.init()
+with tf.Graph().as_default(), tf1.Session() as session:
+    data = tf.data.Dataset.from_tensor_slices(np.eye(8, 3, dtype=np.float32)).batch(4)
+    rows = tf1.data.make_one_shot_iterator(data).get_next()
+    w = tf1.get_variable("w", [3, 1])
+    optimizer = hvd.DistributedOptimizer(tf1.train.GradientDescentOptimizer(0.1))
+    step = optimizer.minimize(tf.reduce_mean(tf.square(rows @ w)))
+    session.run(tf1.global_variables_initializer())
+    session.run(step)
+"""
+
+
+@pytest.mark.one_version
+def test_each_rank_reads_its_rows(run: Run) -> None:
+    """A rank has a single batch, which other ranks may read too."""
+    Path("rank.py").write_text(RANK)
+
+    ran = run("verify", "rank.py", "--horovod", 2, "--rule", "inputs-distinct")
+
+    assert ran.status == 1
+    assert "received the same rows" in ran.out

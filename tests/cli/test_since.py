@@ -16,6 +16,7 @@ from support.tower_programs import MEAN, towers, whole
 
 from placement_checks.core.revisions import ProgramChange, Since
 from placement_checks.report.commands.since import render_json
+from placement_checks.verification import since as revisions_since
 from placement_checks.verification.configuration import Settings
 from placement_checks.verification.since import compare_since
 
@@ -450,3 +451,11 @@ def test_a_directory_that_the_revision_lacks(
         "placement-checks: part does not exist at HEAD; run the command from the top directory of "
         "the repository\n",
     )
+
+
+@pytest.mark.parametrize(
+    ("rules", "numbers", "rows"),
+    [((), False, "of-towers"), ((), True, "all"), (("one-update",), False, "none")],
+)
+def test_rows_are_read_for_numbers(rules: tuple[str, ...], numbers: bool, rows: str) -> None:
+    assert revisions_since._rows(Settings(rules=rules), numbers=numbers) == rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -116,20 +116,23 @@ def test_a_skip_in_a_builder_skips_the_test() -> None:
         pytest.skip("no data here")
 
 
-def test_packages_installed_in_a_directory_of_their_own_are_libraries(tmp_path: Path) -> None:
-    """``pip install --target`` may install next to the user's files."""
-    files = ("tensorflow/python/ops.py", "six.py", "train.py", "models/six.py", "own/layers.py")
-    for file in files:
+def test_frameworks_in_a_directory_of_their_own_are_libraries(tmp_path: Path) -> None:
+    """``pip install --target`` may install the user's package into the same directory."""
+    libraries = ("lib/tensorflow/python/ops.py", "lib/keras/src/layer.py")
+    others = (
+        "lib/trainer/train.py",
+        "lib/train.py",
+        "work/tensorflow/train.py",
+        "lib/x/keras/a.py",
+    )
+    for file in (*libraries, *others):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).touch()
-    for name, record in {
-        "tensorflow-2.21.0": "tensorflow/python/ops.py,sha256=a_b,0\n../../bin/saved_model,,\n",
-        "six-1.17.0": "six.py,sha256=c-d,0\nsix-1.17.0.dist-info/RECORD,,\n",
-    }.items():
-        (tmp_path / f"{name}.dist-info").mkdir()
-        (tmp_path / f"{name}.dist-info" / "RECORD").write_text(record)
+    for name in ("tensorflow-2.21.0", "keras-3.15.1", "trainer-1.0"):
+        (tmp_path / "lib" / f"{name}.dist-info").mkdir()
 
-    assert [is_user_file(str(tmp_path / file), None) for file in files] == [
-        *(False, False),
-        *(True, True, True),
-    ]
+    def users(files: Iterable[str]) -> list[bool]:
+        return [is_user_file(str(tmp_path / file), None) for file in files]
+
+    assert users(libraries) == [False, False]
+    assert all(users(others))

@@ -38,14 +38,14 @@ class Unfitted(Exception):
     """`fit` has begun."""
 
 
-class Stop(_Callback):  # type: ignore[misc]
+class Stop(_Callback):  # type: ignore[misc]  # Keras is not typed
     """Ends `fit` before its first step."""
 
     def on_train_begin(self, logs: Any = None) -> None:
         raise Unfitted
 
 
-class Model(_Sequential):  # type: ignore[misc]
+class Model(_Sequential):  # type: ignore[misc]  # Keras is not typed
     """A model with the methods of Keras."""
 
 
@@ -56,7 +56,7 @@ class OwnModel(Model):
         """Save nothing."""
 
 
-class OwnCheckpoint(_Checkpoint):  # type: ignore[misc]
+class OwnCheckpoint(_Checkpoint):  # type: ignore[misc]  # Keras is not typed
     """A callback that may ask for the rank."""
 
 

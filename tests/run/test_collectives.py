@@ -1,4 +1,4 @@
-"""Collectives become sums that a session runs on CPU devices."""
+"""Collectives become sums that a session runs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from placement_checks.capture.programs import load
 from placement_checks.core.errors import CannotRun
+from placement_checks.core.op_types import COLLECTIVES
+from placement_checks.core.program import Program
+from placement_checks.run import runnable
 from placement_checks.run.graph_rewrites import replace_collectives
+from placement_checks.run.runnable import make_runnable
 
 tf1 = tf.compat.v1
 GROUP = 7
@@ -186,6 +191,26 @@ def test_control_inputs_of_a_collective_stay(graph: tf.Graph) -> None:
     for result in results:
         passes_on = nodes[result.op.inputs[0].op.name]
         assert any(source.startswith("^") for source in passes_on.input)
+
+
+@pytest.mark.parametrize("gpus", [0, 2])
+def test_collectives_are_replaced_on_cpus_and_on_gpus(
+    monkeypatch: pytest.MonkeyPatch, gpus: int
+) -> None:
+    def train() -> dict[str, Any]:
+        with tf.device("/gpu:0"):
+            w = tf1.get_variable("w", [1])
+        sums = [reduced(w + value, 0) for value in (1.0, 2.0)]
+        return {"train_op": [tf1.assign_sub(w, each) for each in sums]}
+
+    monkeypatch.setattr(runnable, "usable_gpus", lambda: gpus)
+    built = load(Program("train", train), 2)
+
+    program = make_runnable(built, "auto")
+
+    assert program.simulated == (gpus == 0)
+    assert COLLECTIVES & {node.op for node in built.graph_def.node}
+    assert not COLLECTIVES & {op.type for op in program.graph.get_operations()}
 
 
 def test_refuses_unsupported_collectives(graph: tf.Graph) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import tensorflow as tf
+from tensorflow.python.distribute import cross_device_utils
 
 from placement_checks.run import runnable
 from placement_checks.run.runnable import full_precision, running_on
@@ -96,3 +99,28 @@ def test_float32_is_float32_for_a_while(enabled: bool) -> None:
         assert settings.tensor_float_32_execution_enabled() is enabled
     finally:
         settings.enable_tensor_float_32_execution(before)
+
+
+@pytest.mark.parametrize("before", [None, "1"])
+def test_cudnn_searches_no_algorithm_for_a_while(
+    monkeypatch: pytest.MonkeyPatch, before: str | None
+) -> None:
+    name = "TF_CUDNN_USE_AUTOTUNE"
+    monkeypatch.delenv(name, raising=False)
+    if before is not None:
+        monkeypatch.setenv(name, before)
+    with full_precision():
+        assert os.environ[name] == "0"
+    assert os.environ.get(name) == before
+
+
+def test_strategies_on_gpus_use_different_collectives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runnable, "usable_gpus", lambda: 2)
+
+    def first_key() -> int:
+        keys = cross_device_utils.CollectiveKeys()
+        return int(keys.get_group_key(["/gpu:0", "/gpu:1"]))
+
+    assert first_key() == first_key()
+    with simulated_gpus(2):
+        assert first_key() != first_key()

@@ -185,7 +185,7 @@ def test_a_mistake_is_found_on_gpus_and_on_cpus(monkeypatch: pytest.MonkeyPatch)
     measured = on_gpus(monkeypatch, rounded)(twice)
 
     assert isinstance(measured, Measurement)
-    assert measured.devices == "simulated"
+    assert (measured.devices, measured.notes) == ("simulated", [])
     assert measure.differs(measured)
 
 

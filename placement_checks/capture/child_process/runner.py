@@ -39,11 +39,11 @@ from placement_checks.capture.in_process.builder import (
     record_eager_code,
 )
 from placement_checks.capture.in_process.sessions import SessionWatch
-from placement_checks.core.cluster_spec import RecordedServer
+from placement_checks.core.cluster_spec import TF_CONFIG, RecordedServer
 from placement_checks.core.errors import InputError, MissingTargetError, as_error
 from placement_checks.core.missing import Missing
 from placement_checks.core.program import CapturedProgram, Program, Step
-from placement_checks.core.target import Script
+from placement_checks.core.target import RowsToRead, Script
 from placement_checks.core.user_code import users_code, users_line
 from placement_checks.graph.details import RecordedDetails
 from placement_checks.graph.reading import GraphSource
@@ -176,15 +176,20 @@ class CapturedRun:
             is_function = self._script.target.kind == "function"
             return self._run_function() if is_function else self._run_program()
 
+    @property
+    def _rows(self) -> RowsToRead:
+        """The rows to read. A rank or worker reads the rows of its own tower, and no others."""
+        is_one_of_several = self._script.ranks or TF_CONFIG in os.environ
+        rows = self._script.rows
+        return "all" if rows == "of-towers" and is_one_of_several else rows
+
     def _run_program(self) -> NoReturn:
         program = Program(self._script.name, lambda: run_as_main(self._script, self._values))
         started = record_started_programs()
         eager = not self._script.v1
         with record_build(program, self._gpus, self._answer, eager=eager) as building:
             self._building = building
-            # Each rank reads the rows of its tower with an op of its own.
-            of_ranks = self._script.ranks and self._script.rows == "of-towers"
-            building.watch.rows = "all" if of_ranks else self._script.rows
+            building.watch.rows = self._rows
             self._report_query(building)
             try:
                 with (

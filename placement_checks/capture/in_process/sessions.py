@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import combinations
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -23,7 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 from placement_checks.core.builder_result import ScalarLosses
-from placement_checks.core.op_types import PIPELINE_OUTPUTS
+from placement_checks.core.op_types import CUTS, PIPELINE_OUTPUTS
 from placement_checks.core.placement import producer_of
 from placement_checks.core.program import Step
 from placement_checks.core.target import RowsToRead
@@ -236,7 +237,7 @@ class SessionWatch:
         if is_new and self.rows != "none":
             roots = [item.name for item in fetched] + self._notes[session.graph].objectives
             # Without the lock: other threads of the program fill the pipelines meanwhile.
-            rows = read_pipelines(execute, session, roots, if_several=self.rows != "all")
+            rows = read_pipelines(execute, session, roots, of_towers=self.rows == "of-towers")
         with self._lock:
             if run.updates - self._updates:
                 if run.skips_gradients:  # it applies gradients that other runs have accumulated
@@ -423,7 +424,7 @@ def pipeline_outputs(nodes: Iterable[Any], roots: Iterable[str]) -> list[str]:
 
 
 def read_pipelines(
-    run: Callable[..., list[Any]], session: Any, roots: Iterable[str], *, if_several: bool = False
+    run: Callable[..., list[Any]], session: Any, roots: Iterable[str], *, of_towers: bool = False
 ) -> Mapping[str, Any]:
     """Read the values that a step would take from its queues and iterators, by tensor name.
 
@@ -434,17 +435,33 @@ def read_pipelines(
         run: runs the session.
         session: the session.
         roots: names of the fetched ops or tensors of the step, and of its objectives.
-        if_several: whether to read only if several ops yield rows, which might be the same rows
-            for two towers.
+        of_towers: whether to read only if two towers might take the same rows.
     """
     graph = session.graph
     names = pipeline_outputs(graph.as_graph_def().node, roots)
-    if not names or (if_several and len(set(map(producer_of, names))) == 1):
-        return {}
     tensors = [graph.get_tensor_by_name(name) for name in names]
+    if not tensors or (of_towers and not _may_have_same_rows(tensors)):
+        return {}
     try:
         with options_buffer(tf1.RunOptions(timeout_in_ms=_PIPELINE_LIMIT)) as options:
             values = run(session, None, [], tensors, {}, options, None)
     except tf.errors.OpError:
         return {}
     return dict(zip(names, values, strict=True))
+
+
+def _may_have_same_rows(tensors: Iterable[tf.Tensor]) -> bool:
+    """Whether two tensors have the same kind of rows, each for one tower.
+
+    A tensor that is only cut, such as by `tf.split`, has the rows of all towers.
+    """
+    uncut = [
+        tensor
+        for tensor in tensors
+        if not all(consumer.type in CUTS for consumer in tensor.consumers())
+    ]
+    return any(
+        one.dtype.base_dtype == other.dtype.base_dtype
+        and one.shape.is_compatible_with(other.shape)
+        for one, other in combinations(uncut, 2)
+    )

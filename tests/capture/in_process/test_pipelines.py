@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import pytest
+import tensorflow as tf
+
+from placement_checks.capture.in_process import sessions
 from placement_checks.capture.in_process.sessions import pipeline_outputs
+
+tf1 = tf.compat.v1
 
 
 class Node(NamedTuple):
@@ -64,3 +71,39 @@ def test_a_loop_ends() -> None:
     )
 
     assert found == ["dequeue:1"]
+
+
+def batches(shapes: Sequence[list[int | None]], cut: bool) -> list[tf.Tensor]:
+    """Batches from queues; each is cut into the rows of towers, or read as a whole."""
+    found = []
+    for shape in shapes:
+        batch = tf.ensure_shape(tf1.FIFOQueue(4, [tf.float32]).dequeue(), shape)
+        found.append(batch)
+        tf.split(batch, 2) if cut else tf.square(batch)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("shapes", "cut", "same"),
+    [
+        ([[4, 3]], False, False),
+        ([[4, 3], [4, 1]], False, False),  # images and labels
+        ([[4, 3], [4, 3]], False, True),
+        ([[None, 3], [4, 3], [4, 1]], False, True),
+        ([[4, 3], [4, 3]], True, False),  # the left and the right image of each row
+    ],
+)
+def test_batches_that_two_towers_might_share(
+    shapes: Sequence[list[int | None]], cut: bool, same: bool
+) -> None:
+    with tf.Graph().as_default():
+        assert sessions._may_have_same_rows(batches(shapes, cut)) == same
+
+
+def test_outputs_of_one_op_may_be_for_two_towers() -> None:
+    with tf.Graph().as_default():
+        one, other = tf1.FIFOQueue(4, [tf.float32] * 2, [[4, 3]] * 2).dequeue()
+        for tensor in (one, other):
+            tf.square(tensor)
+
+        assert sessions._may_have_same_rows([one, other])
