@@ -2,15 +2,13 @@
 
 An address does not depend on names, order or devices, so an op that a refactor renames or moves
 keeps its address. Two placements of one program can thus be compared, and drawn in the same rows.
-
-Slots are variables that belong to other variables, such as momentum or averages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Final, Literal
+from typing import Literal
 
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.by_loss import single_tower, towers_by_op
@@ -43,7 +41,6 @@ _SHARED: Mapping[Part, Part] = {
 _ONE_FOR_ALL: frozenset[Part] = frozenset({"average", "update", "apply"})  # not of one tower
 
 _READS = VARIABLE_READS | INITIALIZATION_TESTS
-_MOST_OF_AVERAGE: Final = 100  # ops in the computation of an average
 
 
 class Addresses:
@@ -80,52 +77,6 @@ class Addresses:
         self._follow_forward()
         self._follow_calls()
         self.parts: Sequence[Part] = list(map(self._final_part, self._flow.ops))
-
-    @cached_property
-    def slot_of(self) -> Mapping[str, str]:
-        """The variable that each slot belongs to, by the name of the slot.
-
-        A slot is an input of an update of the variable, or its name begins with the name of the
-        variable and a slash, or it is a moving average of the variable.
-        """
-        variables, number = self._placement.variables, self._flow.number
-        forms = {number[each.name]: (each.dtype, each.shape) for each in variables}
-        owners: dict[str, str] = {}
-        for name in self._updates.by_variable:
-            for value in self._updates.values(name):
-                if self._op_layers.passed_on[value] == value:
-                    owners.setdefault(self._flow.names[value], name)
-        plain = {variable.name for variable in variables} - owners.keys()
-        for name in sorted(plain):
-            scopes = name.split("/")
-            prefixes = ("/".join(scopes[:end]) for end in range(len(scopes) - 1, 0, -1))
-            owner = next((prefix for prefix in prefixes if prefix in plain), None)
-            op = number[name]
-            if owner is None and op not in self._behind_losses:
-                averaged = self._variables_averaged(name) - {op}
-                alike = [other for other in averaged if forms[other] == forms[op]]
-                owner = self._flow.names[alike[0]] if len(alike) == 1 else None
-            if owner is not None:
-                owners[name] = owner
-        return {name: _last_owner(name, owners) for name in owners}
-
-    def _variables_averaged(self, name: str) -> set[OpId]:
-        """Return the variables that updates of a variable read, if they average variables.
-
-        The updates of a moving average depend on few ops, and on no examples or gradients.
-        """
-        flow, layers = self._flow, self._op_layers
-        values = self._updates.values(name)
-        if any(self._examples[value] for value in values):
-            return set()
-        behind = flow.reachable(
-            values, until=lambda op: layers.constant[op] or layers.passed_on[op] is not None
-        )
-        ops = [op for op in behind if not layers.constant[op]]
-        depends_on_input = any(layers.passed_on[op] is None and not flow.inputs[op] for op in ops)
-        if depends_on_input or len(ops) > _MOST_OF_AVERAGE:
-            return set()
-        return {read for op in ops if (read := layers.passed_on[op]) is not None}
 
     @cached_property
     def _updated_variable(self) -> Mapping[OpId, OpId | None]:
@@ -262,12 +213,3 @@ def _part_of_type(kind: str) -> Part | None:
 def addresses(placement: Placement) -> Addresses:
     """Return the addresses of a placement, computed once."""
     return placement.cached(Addresses)
-
-
-def _last_owner(name: str, owners: Mapping[str, str]) -> str:
-    """Return the last owner of a slot: the average of a slot belongs to the slot's variable."""
-    seen = {name}
-    while (owner := owners.get(name)) is not None and owner not in seen:
-        seen.add(owner)
-        name = owner
-    return name

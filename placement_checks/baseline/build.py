@@ -18,6 +18,7 @@ from placement_checks.analysis.addresses import addresses
 from placement_checks.analysis.objective.objective import objective
 from placement_checks.analysis.step.transfers import copies, transfers
 from placement_checks.analysis.towers.analysis import analyze
+from placement_checks.analysis.variables.slots import find_slots
 from placement_checks.core.baseline import (
     ANY_NUMBER,
     NO_TOWER,
@@ -90,6 +91,7 @@ class Spread:
         towers: for each tower, the device with most of its forward ops. If several devices have
             equally many, it is the one of these with most of the backward ops.
         groups: the number of ops at each site, by address.
+        slot_owners: the variable that each optimizer slot belongs to, by the name of the slot.
     """
 
     def __init__(self, placement: Placement) -> None:
@@ -110,8 +112,8 @@ class Spread:
         self.names = list(placement.ops)
         self._number = analyze(placement).flow.number
         self._devices = [op.assigned for op in self._ops]
-        slots = self._addresses.slot_of
-        owner = {self._number[slot]: self._number[name] for slot, name in slots.items()}
+        self.slot_owners = find_slots(placement).owner_of
+        owner = {self._number[slot]: self._number[name] for slot, name in self.slot_owners.items()}
         self._layers = [
             NONE if layer is None else owner.get(layer, layer) for layer in self._addresses.layers
         ]
@@ -156,11 +158,6 @@ class Spread:
                     found[group, site].append(op)
         return found
 
-    @property
-    def slot_of(self) -> Mapping[str, str]:
-        """The variable that each optimizer slot belongs to, by the name of the slot."""
-        return self._addresses.slot_of
-
     def variable_name(self, layer: int) -> str:
         """The name of a layer's variable; ``""`` for none."""
         return "" if layer == NONE else self.names[layer]
@@ -168,22 +165,22 @@ class Spread:
     @cached_property
     def variables(self) -> Sequence[HeldVariable]:
         """The variables in the order of data flow, each with its slots."""
-        depth, slot_of = self._addresses.depth, self._addresses.slot_of
-        slots: dict[str, list[str]] = defaultdict(list)
-        for slot, name in slot_of.items():
-            slots[name].append(self._place(slot))
+        depth, owners = self._addresses.depth, self.slot_owners
+        places: dict[str, list[str]] = defaultdict(list)
+        for slot, name in owners.items():
+            places[name].append(self._place(slot))
         unread = len(self.names)
         return [
             HeldVariable(
                 name,
                 Tensor(variable.dtype, variable.shape),
                 self._place(name),
-                tuple(sorted(slots[name])),
+                tuple(sorted(places[name])),
             )
             for _, name, variable in sorted(
                 (depth.get(self._number[variable.name], unread), variable.name, variable)
                 for variable in self.placement.variables
-                if variable.name not in slot_of
+                if variable.name not in owners
             )
         ]
 

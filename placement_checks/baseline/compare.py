@@ -74,7 +74,7 @@ def renamed_variables(old: Placement, new: Placement) -> Mapping[str, str]:
     baseline = build_baseline(before, folded=False)
     comparison = VariableComparison(baseline, now.variables, lambda _: 0, lambda _: None)
     names = {was: name for name, was in comparison.old_names.items() if was != name}
-    for slot, variable in before.slot_of.items():
+    for slot, variable in before.slot_owners.items():
         if variable in names and variable in slot:
             name = slot.replace(variable, names[variable])
             if name in new.ops:

@@ -12,6 +12,7 @@ from support.towers import gradient, host, joint, on, program, split, variable
 
 from placement_checks import Op, Placement
 from placement_checks.analysis.addresses import addresses
+from placement_checks.analysis.variables.slots import find_slots
 from placement_checks.core.placement import StepOps
 from placement_checks.core.variables import Variables
 
@@ -240,7 +241,7 @@ def test_a_split_model_is_one_tower() -> None:
 
     assert addresses(graph).tower_count == 1
     assert address(graph, "second") == ("forward", 0, "b")
-    assert addresses(graph).slot_of == {"a/m": "a", "b/m": "b"}
+    assert find_slots(graph).owner_of == {"a/m": "a", "b/m": "b"}
 
 
 def test_a_constant_has_the_address_of_its_only_user() -> None:

@@ -18,6 +18,7 @@ from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.by_loss import single_tower
 from placement_checks.analysis.towers.discovery import requested_gpu
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
+from placement_checks.analysis.variables.slots import find_slots
 from placement_checks.core.devices import Device
 from placement_checks.core.ids import OpId, TowerIndex, TowerMask
 from placement_checks.core.op_types import (
@@ -25,7 +26,6 @@ from placement_checks.core.op_types import (
     NOT_A_READ,
     OVERWRITES,
     RESTORES,
-    VARIABLE_READS,
     is_update,
 )
 from placement_checks.core.placement import TRAINABLE, Placement
@@ -132,8 +132,7 @@ class Layout:
         towers = {name: tower for group in self.mirrored for tower, name in group.copies.items()}
         towers |= self.strays
         if towers:
-            more = (*self._untrained(towers), *self._slots(towers), *self._composed_slots())
-            for name, tower in more:
+            for name, tower in (*self._untrained(towers), *self._slots(towers)):
                 towers.setdefault(name, tower)
         return towers
 
@@ -309,31 +308,13 @@ class Layout:
                 yield name, owners[others[0]]
 
     def _slots(self, owners: Mapping[str, _T]) -> Iterator[tuple[str, _T]]:
-        """Yield the slots that updates of a key of ``owners`` take, each with its owner."""
-        flow = self._analysis.flow
-        for name, owner in owners.items():
-            for value in self._analysis.updates.values(name):
-                read = flow.inputs[value] if flow.types[value] in VARIABLE_READS else [value]
-                holder = flow.state_holder(read[0])
-                if holder is not None and flow.names[holder] not in self.readers:
-                    yield flow.names[holder], owner
-
-    def _composed_slots(self) -> Iterator[tuple[str, TowerIndex]]:
-        """Yield the slots of optimizers that are composed of simple ops, with the tower.
-
-        Updates of such a slot take the same gradients as a copy.
-        """
-        sums = {self._sources(name) for name in self.copies}
-        numbers = {
-            device: number
-            for number in self._analysis.tower_indices
-            for device in self._analysis.towers[number].devices
-        }
-        for name in self._analysis.updates.by_variable:
-            tower = numbers.get(requested_gpu(self._placement.ops[name].requested))
-            unread = name not in self._analysis.variables_read
-            if unread and tower is not None and self._sources(name) in sums:
-                yield name, tower
+        """Yield the slots of the keys of ``owners`` that no tower reads, each with its owner."""
+        found = find_slots(self._placement)
+        for kind in (found.held, found.read, found.computed):
+            for slot, names in kind.items():
+                for name in names:
+                    if name in owners and slot not in self.readers:
+                        yield slot, owners[name]
 
 
 def variable_layout(placement: Placement) -> Layout:

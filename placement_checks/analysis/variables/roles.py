@@ -26,16 +26,15 @@ unused          is read by nothing that trains
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from placement_checks.analysis.addresses import addresses
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import accumulators, variable_layout
 from placement_checks.analysis.variables.running_statistics import statistics
+from placement_checks.analysis.variables.slots import find_slots
 from placement_checks.core.devices import Device
 from placement_checks.core.ids import TowerIndex
 from placement_checks.core.op_types import ADDITIONS, VARIABLES
@@ -113,7 +112,7 @@ class Roles(Mapping[str, Role]):
             return Role("accumulator", "values are added to it, and no loss depends on it")
         if self._is_counter(variable):
             return Role("counter", "it counts steps")
-        if name in addresses(self._placement).slot_of:
+        if name in find_slots(self._placement).owner_of:
             return self._role_of_slot(name)
         if name in self._statistics:
             return self._role_with_user(name, "statistic", "the forward pass updates it")
@@ -163,10 +162,10 @@ class Roles(Mapping[str, Role]):
         return self._role_of_tower("mirrored", "each tower has a copy", tower, owner)
 
     def _role_of_slot(self, name: str) -> Role:
-        owner = addresses(self._placement).slot_of[name]
-        is_input = owner in self._updates_with.get(name, ())
-        kind: RoleKind = "average" if not is_input and self._takes(name, owner) else "slot"
-        return self._role_with_user(name, kind, f"updates of {owner} use it", owner)
+        owner = find_slots(self._placement).owner_of[name]
+        if name in find_slots(self._placement).averages:
+            return self._role_with_user(name, "average", f"its updates average {owner}", owner)
+        return self._role_with_user(name, "slot", f"updates of {owner} use it", owner)
 
     def _role_with_user(self, name: str, kind: RoleKind, reason: str, owner: str = "") -> Role:
         """Make a role, with the tower or GPU that alone uses the variable, if there is one."""
@@ -174,26 +173,6 @@ class Roles(Mapping[str, Role]):
         if tower is None and device is not None:
             return Role(kind, reason, owner, devices=(device,))
         return self._role_of_tower(kind, reason, tower, owner)
-
-    @cached_property
-    def _updates_with(self) -> Mapping[str, Collection[str]]:
-        """For each variable, the variables with updates that take its value unchanged."""
-        flow, passed_on = self._analysis.flow, self._analysis.layers.passed_on
-        found: dict[str, set[str]] = defaultdict(set)
-        for name in self._analysis.updates.by_variable:
-            for value in self._analysis.updates.values(name):
-                variable = passed_on[value]
-                if variable is not None:
-                    found[flow.names[variable]].add(name)
-        return found
-
-    def _takes(self, name: str, other: str) -> bool:
-        """Whether updates of a variable are computed from another one."""
-        flow = self._analysis.flow
-        values = self._analysis.updates.values(name)
-        # Not by gradients, which depend on the other variable too: the search stops at examples.
-        behind = flow.reachable(values, until=self._analysis.examples.__getitem__)
-        return flow.number[other] in behind
 
     def _accumulates(self, name: str) -> bool:
         """Whether values other than constants are added to a variable that no loss depends on.

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from placement_checks.analysis.addresses import Part, addresses
+from placement_checks.analysis.addresses import Part
 from placement_checks.analysis.step.transfers import copies
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.analysis.variables.roles import roles
+from placement_checks.analysis.variables.slots import find_slots
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
@@ -40,20 +41,20 @@ def variables_data(placement: Placement, number: Mapping[str, int]) -> Iterator[
     The readers are towers; the list is empty if all towers read the variable.
     """
     trained = set(placement.collected.get(TRAINABLE, ()))
-    slots: Mapping[str, str] = {}
+    owners: Mapping[str, str] = {}
     readers: Mapping[str, int] = {}
     towers = 0
     if placement.requested:
-        slots = addresses(placement).slot_of
+        owners = find_slots(placement).owner_of
         layout = variable_layout(placement)
         readers = layout.readers
         trained.update(layout.copies)
         towers = len(analyze(placement).towers)
     for variable in placement.variables:
         name = variable.name
-        mask = readers.get(name) or readers.get(slots.get(name, ""), 0)
+        mask = readers.get(name) or readers.get(owners.get(name, ""), 0)
         by = [] if mask.bit_count() == towers else [n for n in range(towers) if mask >> n & 1]
-        kind = _TRAINED if name in trained else _SLOT if name in slots else _OTHER
+        kind = _TRAINED if name in trained else _SLOT if name in owners else _OTHER
         role = str(roles(placement)[name]) if placement.requested else ""
         size = Tensor(variable.dtype.removesuffix("_ref"), variable.shape).bytes
         shape = "?" if variable.shape is None else list(variable.shape)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from placement_checks.analysis.addresses import Addresses, Part, addresses
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.layout import variable_layout
+from placement_checks.analysis.variables.slots import find_slots
 from placement_checks.core.devices import Device
 from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import VARIABLES
@@ -315,12 +316,13 @@ def _layers(placement: Placement, found: Addresses, rows: Rows) -> Mapping[str, 
         for part, layer in zip(found.parts, found.layers, strict=True)
         if PHASES[part] in (Phase.FORWARD, Phase.BACKWARD)
     }
-    read = [name for name in names if number[name] in computing and name not in found.slot_of]
+    owners = find_slots(placement).owner_of
+    read = [name for name in names if number[name] in computing and name not in owners]
     read.sort(key=lambda name: found.depth.get(number[name], 0))
     inside = strip_common_scopes({name: scope_of[name] for name in read})
     layers = {name: rows.row(inside[name]) for name in read}
-    slots = {name: layers[owner] for name, owner in found.slot_of.items() if owner in layers}
-    return slots | layers
+    of_slots = {name: layers[owner] for name, owner in owners.items() if owner in layers}
+    return of_slots | layers
 
 
 def _by_names(placement: Placement) -> PageLayout:

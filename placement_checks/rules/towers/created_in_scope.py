@@ -3,11 +3,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import reduce
-from operator import or_
 
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
+from placement_checks.analysis.variables.slots import find_slots
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import NotApplicable
 from placement_checks.core.placement import Placement
@@ -69,9 +68,12 @@ def _created_outside_scope(placement: Placement, strategy: Strategy) -> Iterator
     analysis = analyze(placement)
     outside = [name for name in strategy.outside if name in analysis.updates.by_variable]
     trained = gradient_flow(placement).trained
-    slots = _find_slots(placement, [name for name in outside if name not in trained])
+    found = find_slots(placement)
+    forms = {variable.name: variable[1:] for variable in placement.variables}
     for name in outside:
-        if name not in trained and name not in slots:
+        owners = (*found.held.get(name, ()), *found.computed.get(name, ()))
+        is_slot = any(owner in trained and forms[owner] == forms[name] for owner in owners)
+        if name not in trained and not is_slot:
             continue
         updates = analysis.updates.at_once(analysis.updates.by_variable[name])
         by_each_replica = len(updates) > 1 and any(
@@ -82,31 +84,6 @@ def _created_outside_scope(placement: Placement, strategy: Strategy) -> Iterator
             yield _finding(
                 placement, strategy, name, is_trained=name in trained, updates=len(updates)
             )
-
-
-def _find_slots(placement: Placement, variables: list[str]) -> set[str]:
-    """Return the slots among ``variables``: they hold gradients for updates of trained variables.
-
-    Scalars are left out: they scale a loss or count steps.
-    """
-    analysis = analyze(placement)
-    flow, by_variable = analysis.flow, analysis.updates.by_variable
-    shapes = {variable.name: variable.shape for variable in placement.variables}
-    masks = flow.propagate(flow.marks([flow.number[name]] for name in variables))
-    trained = gradient_flow(placement).trained
-    taken = (value for name in trained for update in by_variable[name] for value in update.values)
-    used = reduce(or_, (masks[value] for value in taken), 0)
-    return {
-        name
-        for bit, name in enumerate(variables)
-        if used >> bit & 1
-        and shapes[name] != ()
-        and any(
-            analysis.towers_behind[value] & analysis.gradient_bit
-            for update in by_variable[name]
-            for value in update.values
-        )
-    }
 
 
 def _finding(

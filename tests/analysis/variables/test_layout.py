@@ -238,6 +238,10 @@ def momentum(i: int, slot: str) -> Op:
                 *(variable(f"slot{i}", at=f"GPU:{i}") for i in (0, 1)),
                 *(on(i, f"slower{i}", "Add", f"slot{i}", "mean/w") for i in (0, 1)),
                 *(on(i, f"keep{i}", "AssignVariableOp", f"slot{i}", f"slower{i}") for i in (0, 1)),
+                *(
+                    on(i, f"update/v{i}/w", "AssignSubVariableOp", f"v{i}/w", f"slower{i}")
+                    for i in (0, 1)
+                ),
                 host("all", "NoOp", "^train", "^keep0", "^keep1"),
             ],
             id="slots of an optimizer that is composed of simple ops",

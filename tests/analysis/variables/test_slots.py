@@ -6,7 +6,8 @@ import pytest
 from support.towers import host, on, program, variable
 
 from placement_checks import Op, Placement
-from placement_checks.analysis.addresses import addresses
+from placement_checks.analysis.variables.roles import roles
+from placement_checks.analysis.variables.slots import find_slots
 
 EMA = "train/w/Average"  # made in a scope: its name does not begin with "w/"
 
@@ -17,7 +18,7 @@ def test_slots_and_averages_by_name() -> None:
         *map(variable, ("w/Momentum", "w/Momentum/Average", "w2", "step/x/y")),
     )
 
-    assert addresses(graph).slot_of == {
+    assert find_slots(graph).owner_of == {
         "w/Momentum": "w", "w/Momentum/Average": "w", "step/x/y": "step",
     }  # fmt: skip
 
@@ -30,7 +31,7 @@ def test_two_variables_with_updates_that_take_each_other_have_owners() -> None:
         host("train", "NoOp", "^update/w", "^update/v"),
     )
 
-    assert addresses(graph).slot_of.keys() == {"v", "w"}
+    assert find_slots(graph).owner_of.keys() == {"v", "w"}
 
 
 def averaged(*ops: Op, read: str = "w", value: str = "more") -> Placement:
@@ -50,13 +51,13 @@ def averaged(*ops: Op, read: str = "w", value: str = "more") -> Placement:
 
 
 def test_an_average_in_a_scope_belongs_to_the_variable_in_its_update() -> None:
-    assert addresses(averaged()).slot_of == {EMA: "w"}
+    assert find_slots(averaged()).owner_of == {EMA: "w"}
 
 
 def test_the_number_of_the_step_may_set_its_rate() -> None:
     steps = host("count", "ReadVariableOp", "step"), host("less2", "Mul", "more", "count")
 
-    assert addresses(averaged(*steps, value="less2")).slot_of == {EMA: "w"}
+    assert find_slots(averaged(*steps, value="less2")).owner_of == {EMA: "w"}
 
 
 @pytest.mark.parametrize(
@@ -64,27 +65,45 @@ def test_the_number_of_the_step_may_set_its_rate() -> None:
     [
         pytest.param([host("less2", "Mul", "more", "tower_0/x")], id="examples"),
         pytest.param([host("less2", "Mul", "more", "mean/w")], id="gradients"),
-        pytest.param(
-            [
-                variable("v"),
-                host("also", "ReadVariableOp", "v"),
-                host("less2", "Add", "more", "also"),
-            ],
-            id="two variables",
-        ),
-        pytest.param(
-            [host(f"more{n}", "Neg", f"more{n - 1}" if n else "more") for n in range(100)]
-            + [host("less2", "Neg", "more99")],
-            id="a long computation",
-        ),
     ],
 )
 def test_a_variable_with_other_inputs_is_no_average(ops: list[Op]) -> None:
-    assert addresses(averaged(*ops, value="less2")).slot_of == {}
+    assert find_slots(averaged(*ops, value="less2")).owner_of == {}
+
+
+def test_an_average_of_two_trained_variables_belongs_to_none_of_them() -> None:
+    other = [
+        variable("v"),
+        on(0, "tower_0/v", "MatMul", "tower_0/x", "v"),
+        on(0, "tower_0/loss", "Add", "tower_0/w/MatMul", "tower_0/v"),
+        host("update/v", "ResourceApplyMomentum", "v", "momentum", "rate", "mean/w"),
+        host("both", "Add", "more", "v", "^update/v"),
+    ]
+    graph = averaged(*other, value="both")
+
+    assert find_slots(graph).averages == {EMA: ["w", "v"]}
+    assert find_slots(graph).owner_of == {}
+
+
+def test_momentum_that_is_written_out_belongs_to_the_variable_that_takes_it() -> None:
+    graph = program(
+        *(variable(name) for name in ("velocity", "rate", "unused")),
+        host("slower", "Mul", "velocity", "momentum"),
+        host("velocity/new", "AddV2", "slower", "mean/w"),
+        host("velocity/set", "AssignVariableOp", "velocity", "velocity/new"),
+        host("change", "Mul", "velocity/new", "rate"),
+        host("update/w", "AssignSubVariableOp", "w", "change"),
+        host("update/unused", "AssignVariableOp", "unused", "mean/w"),
+        host("train", "NoOp", "^update/w", "^velocity/set", "^update/unused"),
+        shapes={"rate": ()},
+    )
+
+    assert find_slots(graph).owner_of == {"velocity": "w"}
+    assert str(roles(graph)["velocity"]) == "slot of w"
 
 
 def test_a_variable_of_another_shape_is_no_average() -> None:
-    assert addresses(averaged(read="step")).slot_of == {}
+    assert find_slots(averaged(read="step")).owner_of == {}
 
 
 def test_a_variable_that_a_loss_uses_is_part_of_the_model() -> None:
@@ -94,4 +113,4 @@ def test_a_variable_that_a_loss_uses_is_part_of_the_model() -> None:
         on(0, "tower_0/loss", "Sub", "tower_0/w/MatMul", "target"),
     ]
 
-    assert addresses(averaged(*target)).slot_of == {}
+    assert find_slots(averaged(*target)).owner_of == {}
