@@ -36,8 +36,8 @@ def command(with_gpus: bool, simulated: bool, output_format: str, output: str | 
     If a part is missing, some programs or none can be checked.
 
     --gpus takes some minutes. It places small programs on GPUs that need not exist, runs them on
-    two GPUs of this machine or on two parts of one, and compares the device of each op. The report
-    then states which assumptions about GPUs hold on this machine.
+    two GPUs of this machine, and compares the device of each op. A single GPU is split into two
+    logical GPUs. The report then states which assumptions about GPUs hold on this machine.
 
     --format json is for bug reports. It contains no paths, no user name and no host name.
 

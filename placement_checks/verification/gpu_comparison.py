@@ -1,8 +1,8 @@
 """Compares predicted placements with the GPUs of this machine, op by op.
 
 Each program of `run.doctor.programs` is placed on two GPUs that need not exist, and runs on two
-GPUs of this machine, or on two parts of one. `ASSUMPTIONS` lists the assumptions of predictions
-about GPUs; each of them gets an answer from these programs.
+GPUs of this machine, or on two logical GPUs if it has only one. `ASSUMPTIONS` lists the
+assumptions of predictions about GPUs; each of them gets an answer from these programs.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def _description(gpus: Sequence[Gpu]) -> str:
     from placement_checks.run.doctor.programs import GPUS
 
     if len(gpus) < GPUS:
-        return f"{GPUS} parts of 1 {gpus[0]}"
+        return f"{GPUS} logical GPUs of 1 {gpus[0]}"
     counts = Counter(map(str, gpus[:GPUS]))
     return join_and(f"{number} {name}" for name, number in counts.items())
 

@@ -77,7 +77,7 @@ def test_every_node_agrees_with_a_local_session(
 
 
 def test_a_session_on_gpus_placed_each_op_as_predicted(fixtures: Path) -> None:
-    """The log of a session on two parts of an NVIDIA H200 has the placement of the same graph."""
+    """A session on two logical GPUs of an NVIDIA H200 placed the same graph in the same way."""
     logs = fixtures / "logs"
     truth = json.loads((logs / "2.21.0/session.gpus.truth.json").read_text())
     logged = {name_in_body(node): device for node, _, device, _ in truth["ops"]}

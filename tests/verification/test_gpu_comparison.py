@@ -146,7 +146,7 @@ def program_of(comparison: GpuComparison, name: str) -> ComparedProgram:
 def test_a_gpu_that_agrees_with_all_predictions(compare: Callable[..., GpuComparison]) -> None:
     comparison = compare()
 
-    assert comparison.devices == "2 parts of 1 NVIDIA A100 (compute capability 8.0)"
+    assert comparison.devices == "2 logical GPUs of 1 NVIDIA A100 (compute capability 8.0)"
     assert comparison.is_as_predicted
     assert [(answer.state, answer.reason) for answer in comparison.answers[2:7]] == [
         ("seen", "TensorFlow lists only CPU and GPU devices"),

@@ -27,7 +27,7 @@ from placement_checks.util.child import end_with_parent, reserve_stdout
 
 tf1 = tf.compat.v1
 
-_LOGICAL_GPU = 1024  # MB of each part of a GPU
+_LOGICAL_GPU = 1024  # MB of each logical GPU
 
 
 def main() -> None:
@@ -72,7 +72,7 @@ def _run(name: str, simulated: bool) -> dict[str, Any]:
 
 
 def _configure(simulated: bool) -> None:
-    """Create the two GPUs: two physical ones, or two parts of the only one."""
+    """Create the two GPUs: two physical GPUs, or two logical GPUs of the only physical one."""
     if simulated:
         configure_logical_cpus(GPUS + 1)
     else:
@@ -80,8 +80,8 @@ def _configure(simulated: bool) -> None:
         with contextlib.suppress(RuntimeError):  # they were created for an earlier program
             tf.config.set_visible_devices(gpus, "GPU")
             if len(gpus) < GPUS:
-                part = tf.config.LogicalDeviceConfiguration(memory_limit=_LOGICAL_GPU)
-                tf.config.set_logical_device_configuration(gpus[0], [part] * GPUS)
+                logical = tf.config.LogicalDeviceConfiguration(memory_limit=_LOGICAL_GPU)
+                tf.config.set_logical_device_configuration(gpus[0], [logical] * GPUS)
             else:
                 for gpu in gpus:
                     tf.config.experimental.set_memory_growth(gpu, True)
