@@ -34,7 +34,6 @@ from placement_checks.core.target import Target
 from placement_checks.report.common.baseline import headline, render_text
 from placement_checks.report.formats.outcome import Outcome
 from placement_checks.report.formats.writers import FORMATS
-from placement_checks.report.text.findings import DetailLevel
 from placement_checks.rules.requirements import Need
 from placement_checks.targets.forms import parse_target
 from placement_checks.util.progress import live, track
@@ -408,7 +407,7 @@ def _write_report(
         results.errors,
         requested=rules,
         require_all=options.require_all,
-        extent=DetailLevel.FULL if options.everything else DetailLevel.BRIEF,
+        everything=options.everything,
         is_quiet=options.quiet,
         next_step=step,
         explained=lambda rule: rule_named(rule).explanation(),
