@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, Self, TextIO, TypeAlias
@@ -30,7 +30,7 @@ from placement_checks.core.errors import InputError, PlacementError, UsageError,
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.results import Report
-from placement_checks.core.target import Target
+from placement_checks.core.target import Script, Target
 from placement_checks.report.common.baseline import headline, render_text
 from placement_checks.report.formats.outcome import Outcome
 from placement_checks.report.formats.writers import FORMATS
@@ -47,7 +47,7 @@ from placement_checks.verification.judging import verify
 from placement_checks.verification.next_step import next_step
 from placement_checks.verification.placing import with_single_gpu
 from placement_checks.verification.policy import evidence_used, rows_used, rule_named
-from placement_checks.verification.running import is_watched, with_numbers
+from placement_checks.verification.running import with_numbers
 from placement_checks.verification.targets import (
     MOST_ANNOUNCED,
     announce,
@@ -213,7 +213,8 @@ def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> 
         )
     for name in (*settings.rules, *settings.without):
         rule_named(name)
-    programs = _programs(targets, settings)
+    configured = configuration.load(Path.cwd())
+    programs = configured.select(targets, settings, "placement-checks verify")
     if options.shard is not None:
         programs = options.shard.select(programs)
     graph = None if options.graph is None else parse_target(options.graph)
@@ -259,25 +260,6 @@ def _announce(target: str, settings: Settings) -> None:
     with contextlib.suppress(PlacementError):
         used = evidence_used(settings.rules, settings.without)
         announce(parse_target(target), settings, used, rows=rows_used(used))
-
-
-def _programs(targets: Iterable[str], call: Settings) -> list[_Program]:
-    """The targets to verify with their settings; by default the programs of pyproject.toml."""
-    configured = configuration.load(Path.cwd())
-    programs = [(target, call.defaulting_to(configured.settings)) for target in targets] or [
-        (target, call.defaulting_to(own).defaulting_to(configured.settings))
-        for target, own in configured.programs
-    ]
-    if call.args and not targets:
-        raise UsageError(
-            f"-- {call.args[0]}",
-            "is an argument for a program, but no program is named",
-            f"name it first: placement-checks verify train.py -- {call.args[0]}",
-            is_predicate=True,
-        )
-    if not programs:
-        raise UsageError("", "no target is given", "name a target such as train.py:build_towers")
-    return programs
 
 
 @dataclass
@@ -371,7 +353,8 @@ class _Results:
         """Run the program and its reference, if there is a reference."""
         try:
             reference = settings.resolve_reference()
-            if reference is None and not is_watched(evidence):
+            program = evidence.program and evidence.program.program
+            if reference is None and not isinstance(program, Script):
                 if settings.batch is not None:
                     raise UsageError(
                         f"--batch {settings.batch}",

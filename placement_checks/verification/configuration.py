@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from placement_checks.core.devices import checked_gpus
-from placement_checks.core.errors import ConfigError
+from placement_checks.core.errors import ConfigError, UsageError
 from placement_checks.core.machines import Machine
 from placement_checks.core.program import Loadable
 from placement_checks.core.target import SourceTree, Target
@@ -154,6 +154,38 @@ class Config:
 
     settings: Settings = Settings()
     programs: Sequence[tuple[str, Settings]] = ()
+
+    def complete(self, call: Settings, own: Settings = Settings()) -> Settings:
+        """The settings of a call, completed by a program's own and then by the shared settings."""
+        return call.defaulting_to(own).defaulting_to(self.settings)
+
+    def select(
+        self, targets: Sequence[str], call: Settings, command: str
+    ) -> list[tuple[str, Settings]]:
+        """The named targets, or all configured programs, with their settings.
+
+        Args:
+            targets: the targets of the call.
+            call: the settings of the call.
+            command: the beginning of the command line, for messages.
+
+        Raises:
+            UsageError: there is no program, or arguments for a program that is not named.
+        """
+        if targets:
+            return [(target, self.complete(call)) for target in targets]
+        if call.args:
+            raise UsageError(
+                f"-- {call.args[0]}",
+                "is an argument for a program, but no program is named",
+                f"name it first: {command} train.py -- {call.args[0]}",
+                is_predicate=True,
+            )
+        if not self.programs:
+            raise UsageError(
+                "", "no target is given", "name a target such as train.py:build_towers"
+            )
+        return [(target, self.complete(call, own)) for target, own in self.programs]
 
 
 _NAME = "placement_checks"
