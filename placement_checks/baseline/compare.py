@@ -98,8 +98,7 @@ class _Comparison:
         found.add(self._compare_towers())
         found.add(self._compare_objectives())
         misplaced = list(self._allowed.misplaced())
-        messages = ChangeMessages(self.old, self.spread, self._allowed.is_known)
-        found.add(Changes(*messages.changes(misplaced)))
+        found.add(ChangeMessages(self._allowed).changes(misplaced))
         found.add(self._compare_types())
         difference = Difference(
             name,
