@@ -416,6 +416,8 @@ def _write_declarations(results: _Results, stream: TextIO) -> int:
         for report, settings in zip(results.reports, results.settings, strict=True)
     ]
     declared = [each for _, _, of_program in programs for each in of_program]
+    if not declared and results.errors:
+        return FAILED
     if not declared:
         raise UsageError(
             "--declare", "no rule is broken, so there is nothing to declare", "omit it"
