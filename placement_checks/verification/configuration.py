@@ -127,15 +127,17 @@ class Settings:
     def resolve_reference(self) -> Loadable | None:
         """The program for one GPU; a whole program has its own arguments.
 
+        The settings of the API and of the time limit apply to both programs.
+
         Raises:
             InputError: the program does not exist.
         """
         if self.reference is None:
             return None
         target, args = parse_command(self.reference)
-        if target.kind != "program":
-            return resolve(target)
-        return resolve(target, args, v1=bool(self.v1), limit=self.limit)
+        if target.kind == "program" or (self.v1 and target.is_code):
+            return resolve(target, args, v1=bool(self.v1), limit=self.limit)
+        return resolve(target)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -133,6 +134,18 @@ def test_paths_of_whole_programs_are_relative_to_the_file(
     assert own.resolve_reference() == Script(
         parse_target("single.py"), ("--rows=8",), True, (), 600
     )
+
+
+def test_a_function_as_reference_has_the_api_of_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
+    single = parse_target("train.py:single")
+    in_version_2 = Settings(reference="train.py:single", limit=60)
+
+    assert in_version_2.resolve_reference() == single
+    assert replace(in_version_2, v1=True).resolve_reference() == Script(single, (), True, (), 60)
 
 
 def test_paths_of_targets_with_arguments_are_relative_to_the_file(
