@@ -45,7 +45,6 @@ from placement_checks.verification.configuration import Settings
 from placement_checks.verification.declare import declarations, declared_text
 from placement_checks.verification.judging import verify
 from placement_checks.verification.next_step import next_step
-from placement_checks.verification.placing import with_single_gpu
 from placement_checks.verification.policy import evidence_used, rows_used, rule_named
 from placement_checks.verification.running import with_numbers
 from placement_checks.verification.targets import (
@@ -289,7 +288,7 @@ class _Results:
                 evidence, [settings.policy], only=settings.rules, without=settings.without
             )
             try:
-                report = self._with_baseline(report, settings)
+                report = self._with_baseline(report)
             except Exception as fault:  # the report stays without a comparison
                 self._add_error(as_error(target, fault))
         except KeyboardInterrupt:
@@ -307,7 +306,7 @@ class _Results:
         if all(str(error) != str(other) for other in self.errors):
             self.errors.append(error)
 
-    def _with_baseline(self, report: Report, settings: Settings) -> Report:
+    def _with_baseline(self, report: Report) -> Report:
         """Add the differences from the program's baseline, or write the baseline."""
         if self.options.baseline is None:
             return report
@@ -335,10 +334,7 @@ class _Results:
                 is_predicate=True,
             )
         difference = compare(old, placement, str(file))
-        if difference:
-            evidence = with_single_gpu(report.evidence)
-            difference = with_rules(difference, evidence, [settings.policy])
-        return replace(report, baseline=difference)
+        return replace(report, baseline=with_rules(difference, report.verdicts))
 
     def _without_placement(self, fault: Exception, requested: Evidence) -> Evidence:
         """The evidence after an internal failure of the placer; an input error is raised."""

@@ -251,7 +251,7 @@ def _compare(job: Job, tree: SourceTree, here: Path, *, numbers: bool) -> Progra
         notes.append(f"placed on {machine}, at {tree.revision} on {baseline.machine}")
         baseline = replace(baseline, machine=machine)
     difference = compare(baseline, placement, tree.revision)
-    difference = with_rules(difference, new.evidence, [job.settings.policy])
+    difference = with_rules(difference, new.verdicts)
     difference = replace(difference, notes=[*difference.notes, *notes])
     trained = _numbers(job, old, new, tree.revision) if numbers else None
     return ProgramChange(job.target, old, new, difference, _rule_changes(old, new), trained)
