@@ -106,15 +106,14 @@ def _absolute(target: Target) -> str:
 def _machine_of(evidence: Evidence, program: CapturedProgram) -> dict[str, Any]:
     """The settings for the machine of some evidence.
 
-    A machine of the user has as many towers as the program was built for; any other machine is
-    derived again from the requested devices.
+    A cluster with as many towers as the program was built for may be from the user; any other
+    machine is derived again from the requested devices.
     """
-    machine = evidence.machine
-    is_given = machine is not None and not machine.is_local and machine.towers == program.gpus
-    soft = evidence.placement.soft
+    machine, soft = evidence.machine, evidence.placement.soft
+    cluster = machine if machine is not None and not machine.is_local else None
     return {
-        "machine": str(machine) if is_given else None,
-        "gpus": None if is_given else program.gpus,
+        "machine": str(cluster) if cluster and cluster.towers == program.gpus else None,
+        "gpus": None if cluster else program.gpus,
         "soft": None if soft == program.soft else soft,
     }
 

@@ -58,12 +58,13 @@ def gather(
         )
     program = _resolve(target, settings, tree, rows=rows)
     placing.prepare()
-    gpus, machine = settings.gpus, settings.parse_machine()
     request = placing.request(
-        program, gpus=gpus, machine=machine, soft=settings.soft, for_one_gpu=for_one_gpu
+        program,
+        gpus=settings.gpus,
+        machine=settings.parse_machine(),
+        soft=settings.soft,
+        for_one_gpu=for_one_gpu,
     )
-    if settings.gpus is None and machine is None:
-        request = _with_gpus_of_cluster(request)
     try:
         return request.placed()
     except Exception as fault:
@@ -152,16 +153,3 @@ def _gather_log(
         return Evidence(log.placement(machine))
     requested = placing.requested(program, gpus=settings.gpus or 2, for_one_gpu=for_one_gpu)
     return replace(requested, placement=log.placement(machine, requested.placement))
-
-
-def _with_gpus_of_cluster(request: placing.Request) -> placing.Request:
-    """The request with one GPU for each task, if the program has a fixed number of GPUs.
-
-    Most programs for clusters use one GPU in each task. A program that gets the number of GPUs as
-    an argument was built for the default number, and should use all of them.
-    """
-    program = request.built.program
-    if program and program.takes_num_gpus:
-        return request
-    devices = (op.requested for op in request.requested.ops.values())
-    return replace(request, machine=request.machine.with_one_gpu_each(devices))
