@@ -183,9 +183,11 @@ class RevisionComparison:
 
     def _compare_jobs(self, tree: Any) -> bool:
         from placement_checks.report.commands.since import render_text
-        from placement_checks.verification.configuration import Settings
+        from placement_checks.verification import configuration
         from placement_checks.verification.since import Job, compare_jobs
 
+        shared = configuration.load(self._config.rootpath).settings
+        selection = {"rules": shared.rules, "without": shared.without}
         jobs: list[Job] = []
         outside: list[str] = []
         here = Path.cwd()
@@ -196,7 +198,7 @@ class RevisionComparison:
                 continue
             if target.startswith("/"):
                 target = f"{os.path.relpath(path, here)}.py{rest}"
-            jobs.append(Job(target, Settings(**settings), target))
+            jobs.append(Job(target, configuration.Settings(**settings, **selection), target))
         if outside:
             self._lines.append(f"not compared, outside of the repository: {listed(outside)}")
         since = compare_jobs(jobs, tree)

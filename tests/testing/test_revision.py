@@ -87,6 +87,17 @@ def test_a_refactor_that_moves_a_tower_fails_the_run(project: pytest.Pytester) -
     )
 
 
+def test_rules_that_the_configuration_leaves_out(project: pytest.Pytester) -> None:
+    left_out = '[tool.placement_checks]\nwithout = ["no-idle-device", "averaging-on-host"]\n'
+    write(project.path, {"src/train.py": MOVED, "pyproject.toml": left_out})
+
+    result = project.runpytest_inprocess("--placement-since=HEAD", "-k", "twice")
+
+    result.stdout.fnmatch_lines(
+        ["src/train.py:build: 1 moved, 0 new, 0 gone; 88 ops placed as in HEAD"]
+    )
+
+
 @pytest.mark.parametrize(("gpus", "machine"), [(None, None), (2, "ps*1: cpu*1; worker*1: gpu*2")])
 def test_a_cluster_is_compared_on_the_machine_of_the_test(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: int | None, machine: str | None
