@@ -63,7 +63,7 @@ class PlacedPrograms:
         if found is None:
             self.unnamed.append(program.name)
             return
-        target = _absolute(found.target)
+        target = _absolute_text(found.target)
         settings = {
             "args": found.args,
             "v1": found.v1,
@@ -96,7 +96,7 @@ def _script_of(program: CapturedProgram) -> Script | None:
     return None if target is None else Script(target, tuple(source.argv))
 
 
-def _absolute(target: Target) -> str:
+def _absolute_text(target: Target) -> str:
     """The text of a target with an absolute path, since tests may change the directory."""
     if not target.path.endswith(".py"):
         return target.name
@@ -187,7 +187,6 @@ class RevisionComparison:
         from placement_checks.verification.since import Job, compare_jobs
 
         shared = configuration.load(self._config.rootpath).settings
-        selection = {"rules": shared.rules, "without": shared.without}
         jobs: list[Job] = []
         outside: list[str] = []
         here = Path.cwd()
@@ -198,7 +197,8 @@ class RevisionComparison:
                 continue
             if target.startswith("/"):
                 target = f"{os.path.relpath(path, here)}.py{rest}"
-            jobs.append(Job(target, configuration.Settings(**settings, **selection), target))
+            own = configuration.Settings(**settings, rules=shared.rules, without=shared.without)
+            jobs.append(Job(target, own, target))
         if outside:
             self._lines.append(f"not compared, outside of the repository: {listed(outside)}")
         since = compare_jobs(jobs, tree)

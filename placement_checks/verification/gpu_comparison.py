@@ -365,14 +365,11 @@ class _Findings:
         notes = []
         for run in runs:
             predicted = _collectives(run.predicted.devices.values())
-            found = _collectives(run.observed.placed.values())
-            if predicted != found:
-                reason = (
-                    f"{run.program.name} uses {_listed(found)}, predicted {_listed(predicted)}"
-                )
-                return "different", reason
+            used = _collectives(run.observed.placed.values())
+            if predicted != used:
+                return "different", f"{run.program.name} uses {used}, predicted {predicted}"
             hints = join_and(run.observed.facts["hints"]) or "no"
-            notes.append(f"{run.program.name} uses {_listed(found)} with {hints} hint")
+            notes.append(f"{run.program.name} uses {used} with {hints} hint")
         return "seen", "; ".join(notes)
 
     def sums(self) -> _Answer:
@@ -464,14 +461,10 @@ def _changes_type(difference: OpDifference) -> bool:
     return devices[0].type != devices[1].type
 
 
-def _collectives(placed: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
-    return {(kind, device) for kind, device in placed if kind in COLLECTIVES}
-
-
-def _listed(collectives: set[tuple[str, str]]) -> str:
-    return (
-        join_and(f"{kind} on {_short(device)}" for kind, device in sorted(collectives)) or "none"
-    )
+def _collectives(placed: Iterable[tuple[str, str]]) -> str:
+    """The types of collective ops with their devices, in words."""
+    found = sorted({(kind, device) for kind, device in placed if kind in COLLECTIVES})
+    return join_and(f"{kind} on {_short(device)}" for kind, device in found) or "none"
 
 
 def _short(device: str) -> str:

@@ -289,7 +289,6 @@ def _clean_fork() -> None:
 
 
 def _start_placer() -> None:
-    """Start the process of the placer."""
     from placement_checks.placer.worker.client import phantom
 
     phantom.start()

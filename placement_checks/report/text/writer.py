@@ -83,8 +83,8 @@ def rule_table(
     width = 2 + max((len(verdict.rule) for verdict in verdicts), default=0)
     rows: dict[Hashable, list[Verdict]] = defaultdict(list)
     for verdict in verdicts:
-        is_open = verdict.state == "not-checked"
-        rows[(verdict.reason, verdict.note) if is_open else verdict.rule].append(verdict)
+        is_unchecked = verdict.state == "not-checked"
+        rows[(verdict.reason, verdict.note) if is_unchecked else verdict.rule].append(verdict)
     for members in rows.values():
         first = members[0]
         details = "; ".join(filter(None, (first.reason, first.note, causes.get(first.rule))))
