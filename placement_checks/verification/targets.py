@@ -6,12 +6,13 @@ import contextlib
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
+from placement_checks.core.devices import Device
 from placement_checks.core.errors import PlacementError, UsageError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.machines import Machine
 from placement_checks.core.program import Loadable
 from placement_checks.core.target import RowsToRead, Script, SourceTree, Target
-from placement_checks.logs import read_logs
+from placement_checks.logs import Log, read_logs
 from placement_checks.rules.requirements import Need
 from placement_checks.util.progress import step
 from placement_checks.verification import placing
@@ -151,5 +152,12 @@ def _gather_log(
         log = read_logs([target.path])
     if program is None:
         return Evidence(log.placement(machine))
-    requested = placing.requested(program, gpus=settings.gpus or 2, for_one_gpu=for_one_gpu)
+    gpus = machine.towers if machine else _used_gpus(log)
+    requested = placing.requested(program, gpus=gpus, for_one_gpu=for_one_gpu)
     return replace(requested, placement=log.placement(machine, requested.placement))
+
+
+def _used_gpus(log: Log) -> int:
+    """The number of GPUs that the ops of a log are on, in any task; at least 2."""
+    devices = (Device.parse(name) for name in {record.device for record in log.counts} if name)
+    return max([2, *(1 + (device.index or 0) for device in devices if device.is_gpu)])
