@@ -35,6 +35,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
+from placement_checks.core.cluster_spec import TF_CONFIG
 from placement_checks.core.devices import checked_gpus
 from placement_checks.core.errors import ConfigError, UsageError
 from placement_checks.core.machines import Machine
@@ -277,7 +278,7 @@ def _valid_fields(
             with collect_errors(errors, f"{at}.{key}"):
                 rule_named(name)
     errors += policy_errors(valid.get("policy", {}), f"{at}.policy.")
-    if "machine" in valid and "gpus" in valid:
+    if "gpus" in valid and valid.get("machine", TF_CONFIG).strip() != TF_CONFIG:
         errors.append(
             ConfigError(
                 f"{at}.gpus",

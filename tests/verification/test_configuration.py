@@ -377,6 +377,17 @@ def test_gpus_and_machine_are_mutually_exclusive(project: Callable[..., Path]) -
     assert error.fix == "give one of them"
 
 
+def test_gpus_of_the_tasks_in_tf_config(
+    project: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
+
+    settings = load(project("gpus = 4\nmachine = 'TF_CONFIG'")).settings
+
+    assert str(settings.parse_machine()) == "worker*2: gpu*4; master=worker/task:1"
+
+
 @pytest.mark.parametrize(
     "text", ["tool = 3", "tool.placement_checks = 3", f"a = {'9' * 5000}", f"a = {'[' * 3000}"]
 )
