@@ -399,10 +399,7 @@ def _write_report(
             stream.write(f"{difference.new}: {render_text(difference)}\n")
         elif difference is not None and options.output_format == "html":
             write_stderr(f"placement-checks: {difference.new}: {headline(difference)}")
-    statuses = (
-        report.status(requested=rules, require_all=options.require_all) for report in reports
-    )
-    return max(statuses, default=0)
+    return max(map(outcome.status, reports), default=0)
 
 
 def _write_declarations(results: _Results, stream: TextIO) -> int:

@@ -35,9 +35,12 @@ class Outcome:
     next_step: str | None = None
     explained: Callable[[str], str] = lambda _rule: ""
 
+    def status(self, report: Report) -> int:
+        """The exit status of a program."""
+        return report.status(requested=self.requested, require_all=self.require_all)
+
     def fails(self, report: Report) -> bool:
-        """Whether a program makes the exit status non-zero."""
-        return report.status(requested=self.requested, require_all=self.require_all) != 0
+        return self.status(report) != 0
 
     def must_be_checked(self, verdict: Verdict) -> bool:
         """Whether a rule was not checked although it must be."""
