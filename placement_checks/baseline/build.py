@@ -40,7 +40,7 @@ from placement_checks.core.op_types import GLUE, NO_OP
 from placement_checks.core.placement import Op, Placement, Tensor
 from placement_checks.core.versions import versions
 
-NONE: Final = -1  # for ops without a tower, or without a layer
+NO_LAYER: Final = -1
 _MOST_LISTED: Final = 500  # variables
 _OF_TOWERS = ("forward", "backward")
 
@@ -115,7 +115,8 @@ class Spread:
         self.slot_owners = find_slots(placement).owner_of
         owner = {self._number[slot]: self._number[name] for slot, name in self.slot_owners.items()}
         self._layers = [
-            NONE if layer is None else owner.get(layer, layer) for layer in self._addresses.layers
+            NO_LAYER if layer is None else owner.get(layer, layer)
+            for layer in self._addresses.layers
         ]
         rows = Counter(self._rows())
         by_tower: list[dict[str, list[int]]] = [{} for _ in range(self._addresses.tower_count)]
@@ -125,7 +126,7 @@ class Spread:
                 continue
             site = Site(device_text(device), is_with_variable)
             self.groups[Group(part, tower, layer, kind)][site] = number
-            if part in _OF_TOWERS and tower != NONE:
+            if part in _OF_TOWERS and tower != NO_TOWER:
                 counts = by_tower[tower].setdefault(site.place, [0, 0])
                 counts[_OF_TOWERS.index(part)] += number
         self.towers = [
@@ -141,7 +142,7 @@ class Spread:
             for layer, device in zip(found.layers, devices, strict=True)
         ]
         types = [op.type for op in self._ops]
-        towers = [NONE if tower is None else tower for tower in found.towers]
+        towers = [NO_TOWER if tower is None else tower for tower in found.towers]
         columns = (found.parts, towers, self._layers, types, devices, with_variable)
         return zip(*columns, strict=True)
 
@@ -160,7 +161,7 @@ class Spread:
 
     def variable_name(self, layer: int) -> str:
         """The name of a layer's variable; ``""`` for none."""
-        return "" if layer == NONE else self.names[layer]
+        return "" if layer == NO_LAYER else self.names[layer]
 
     @cached_property
     def variables(self) -> Sequence[HeldVariable]:
@@ -222,7 +223,7 @@ class Spread:
 def place_matches(place: str, group: Group, site: Site, spread: Spread) -> bool:
     """Whether a site matches a place in a baseline. A place is a device or a symbol."""
     if place == TOWER:
-        return group.tower != NONE and spread.towers[group.tower] == site.place
+        return group.tower != NO_TOWER and spread.towers[group.tower] == site.place
     return site.is_with_variable if place == VARIABLE else site.place == place
 
 

@@ -14,7 +14,9 @@ from functools import cached_property
 from placement_checks.baseline.build import Spread, build_baseline, summarize
 from placement_checks.baseline.compare_ops import AllowedPlaces, ChangeMessages
 from placement_checks.baseline.compare_variables import VariableComparison, match_towers
+from placement_checks.baseline.text import ranges
 from placement_checks.core.baseline import (
+    NO_TOWER,
     PARTS,
     UNCOUNTED_PARTS,
     VARIABLE,
@@ -96,8 +98,7 @@ class _Comparison:
         found.add(self._compare_towers())
         found.add(self._compare_objectives())
         misplaced = list(self._allowed.misplaced())
-        messages = ChangeMessages(self.old, self.spread, self._allowed.is_known)
-        found.add(Changes(*messages.changes(misplaced)))
+        found.add(ChangeMessages(self._allowed).changes(misplaced))
         found.add(self._compare_types())
         difference = Difference(
             name,
@@ -197,33 +198,37 @@ class _Comparison:
     def _compare_types(self) -> Changes:
         """Returns changed numbers of ops: notes, or changes if the comparison is exact."""
         found = Changes()
-        old, new = _largest_towers(self.old), _largest_towers(self.new)
+        towers = self._allowed.towers
         for part in PARTS:
             if part in UNCOUNTED_PARTS or part not in self.old.defaults:
                 continue
-            changed = [
-                f"{kind} {old[part][kind]} -> {new[part][kind]}"
-                for kind in sorted(old[part].keys() | new[part].keys())
-                if old[part][kind] != new[part][kind]
-            ]
-            if not changed:
-                continue
-            more = len(changed) - _MOST_TYPES
-            listed = ", ".join(changed[:_MOST_TYPES])
-            listed += f" and {plural(more, 'more type')}" if more > 0 else ""
-            if self.exact:
-                found.moved.append(Change("types", f"ops of {part}", "", "", note=listed))
-            else:
-                found.notes.append(f"numbers of ops in {part}: {listed}")
+            changed: dict[tuple[str, bool], list[int]] = defaultdict(list)
+            for tower, was in ((NO_TOWER, NO_TOWER), *towers.items()):
+                before = Counter(self.old.types.get((part, was), {}))
+                after = Counter(self.new.types.get((part, tower), {}))
+                if numbers := _changed_numbers(before, after):
+                    changed[numbers, tower == NO_TOWER].append(tower)
+            for (numbers, is_shared), members in changed.items():
+                what = part
+                if not is_shared and len(members) < len(towers):
+                    what += f" of tower {ranges(members)}"
+                if self.exact:
+                    found.moved.append(Change("types", f"ops of {what}", "", "", note=numbers))
+                else:
+                    found.notes.append(f"numbers of ops in {what}: {numbers}")
         return found
 
 
-def _largest_towers(baseline: Baseline) -> Mapping[str, Counter[str]]:
-    """For each part and type the number of ops in the tower with the most of them."""
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for (part, _), types in baseline.types.items():
-        counts[part] |= Counter(types)
-    return counts
+def _changed_numbers(old: Counter[str], new: Counter[str]) -> str:
+    """The changed numbers of ops by type: ``Tanh 0 -> 1``; empty if all are equal."""
+    changed = [
+        f"{kind} {old[kind]} -> {new[kind]}"
+        for kind in sorted(old.keys() | new.keys())
+        if old[kind] != new[kind]
+    ]
+    more = len(changed) - _MOST_TYPES
+    text = ", ".join(changed[:_MOST_TYPES])
+    return f"{text} and {plural(more, 'more type')}" if more > 0 else text
 
 
 def _compare_conditions(old: Baseline, new: Baseline, *, is_different: bool) -> Sequence[str]:

@@ -8,13 +8,13 @@ address. `ChangeMessages` combines misplaced ops that moved between the same pla
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
 
 from placement_checks.baseline.build import (
-    NONE,
+    NO_LAYER,
     Group,
     Site,
     Spread,
@@ -32,6 +32,7 @@ from placement_checks.core.baseline import (
     Address,
     Baseline,
     Change,
+    Changes,
     device_text,
 )
 from placement_checks.core.op_types import GLUE
@@ -103,7 +104,7 @@ class AllowedPlaces:
 
     def is_known(self, group: Group) -> bool:
         """Whether the baseline has the variable of an address; true without a layer."""
-        return group.layer == NONE or self.spread.names[group.layer] in self.variables
+        return group.layer == NO_LAYER or self.spread.names[group.layer] in self.variables
 
     def places(self, group: Group) -> Mapping[str, int]:
         """The allowed places of an address, each with the allowed number of ops."""
@@ -194,33 +195,26 @@ class ChangeKind(NamedTuple):
 
 @dataclass
 class ChangeMessages:
-    """Describes misplaced ops.
+    """Describes misplaced ops."""
 
-    Attributes:
-        old: the baseline.
-        spread: the ops of the placement.
-        is_known: whether the baseline has the variable of an address.
-    """
+    allowed: AllowedPlaces
 
-    old: Baseline
-    spread: Spread
-    is_known: Callable[[Group], bool]
-    _ops: Mapping[Misplaced, Sequence[Op]] = field(default_factory=dict)
+    @property
+    def spread(self) -> Spread:
+        return self.allowed.spread
 
-    def changes(self, misplaced: Sequence[Misplaced]) -> tuple[list[Change], list[Change]]:
+    def changes(self, misplaced: Sequence[Misplaced]) -> Changes:
         """Returns the moved and the new ops, in the order of the parts."""
+        found = Changes()
         if not misplaced:
-            return [], []
+            return found
         sites: dict[Group, set[Site]] = defaultdict(set)
         for each in misplaced:
             sites[each.group].add(each.site)
         ops = self.spread.ops_at(sites)
-        self._ops = {each: ops[each.group, each.site] for each in misplaced}
         kinds: dict[ChangeKind, list[Misplaced]] = defaultdict(list)
         for each in misplaced:
             kinds[self._kind(each)].append(each)
-        moved: list[Change] = []
-        new_there: list[Change] = []
         done: set[ChangeKind] = set()
         for kind in sorted(kinds, key=lambda kind: (PARTS.index(kind.part), kind)):
             if kind in done:
@@ -232,12 +226,14 @@ class ChangeMessages:
                 if {each.group.layer for each in kinds[backward]} <= layers:
                     done.add(backward)
                     members, parts = [*members, *kinds[backward]], ["forward", "backward"]
-            (new_there if kind.is_new else moved).append(self._change(kind, members, parts))
-        return moved, new_there
+            named = [op for each in members for op in ops[each.group, each.site]]
+            change = self._change(kind, members, parts, named)
+            (found.new_there if kind.is_new else found.moved).append(change)
+        return found
 
     def _kind(self, each: Misplaced) -> ChangeKind:
         group = each.group
-        is_new = not each.allowed or not self.is_known(group)
+        is_new = not each.allowed or not self.allowed.is_known(group)
         if group.type not in GLUE and group.type not in self._types.get(group.part, ()):
             is_new = is_new or group.part not in UNCOUNTED_PARTS
         old = sorted({self._describe_allowed(place, each) for place in each.allowed})
@@ -247,29 +243,32 @@ class ChangeMessages:
     def _types(self) -> Mapping[str, set[str]]:
         """The counted types of ops in each part of the baseline."""
         types: dict[str, set[str]] = defaultdict(set)
-        for (part, _), counts in self.old.types.items():
+        for (part, _), counts in self.allowed.old.types.items():
             types[part] |= counts.keys()
         return types
 
     def _describe_allowed(self, place: str, each: Misplaced) -> str:
-        if place == VARIABLE and each.group.layer != NONE:
+        if place == VARIABLE and each.group.layer != NO_LAYER:
             device = self.spread.placement.by_number[each.group.layer].assigned
             return f"with its variable on {device_text(device)}"
         return self._describe(place, each)
 
     def _describe(self, place: str, each: Misplaced) -> str:
         tower = each.group.tower
-        is_own = tower != NONE and self.spread.towers[tower] == place
+        is_own = tower != NO_TOWER and self.spread.towers[tower] == place
         return TOWER if is_own else place
 
     def _change(
-        self, kind: ChangeKind, members: Sequence[Misplaced], parts: Sequence[str]
+        self,
+        kind: ChangeKind,
+        members: Sequence[Misplaced],
+        parts: Sequence[str],
+        ops: Sequence[Op],
     ) -> Change:
-        towers = sorted({each.group.tower for each in members} - {NONE})
+        towers = sorted({each.group.tower for each in members} - {NO_TOWER})
         own = self.spread.towers[towers[0]] if len(towers) == 1 else "its tower's device"
         old = " or ".join(own if place == TOWER else place for place in kind.old)
         new = own if kind.new == TOWER else kind.new
-        ops = [op for each in members for op in self._ops[each]]
         number = sum(each.number for each in members)
         what = " and ".join(parts)
         what += f" of tower {ranges(towers)}" if towers else ""
@@ -297,7 +296,7 @@ class ChangeMessages:
         return sum(
             sum(sites.values())
             for group, sites in self.spread.groups.items()
-            if group.part in parts and group.tower in (towers or [NONE])
+            if group.part in parts and group.tower in (towers or [NO_TOWER])
         )
 
 

@@ -91,7 +91,7 @@ class VariableComparison:
             if len(old.slots) != len(variable.slots):
                 has = plural(len(variable.slots), "slot")
                 found.notes.append(f"variable {variable.name} has {has}, had {len(old.slots)}")
-        if redistributed := _redistributed(found.moved, len(self.new)):
+        if redistributed := _redistribution(found.moved, len(self.new)):
             found.moved = [redistributed]
         found.moved += [
             Change("slots", f"slots of {plural(len(names), 'variable')}", was, now, names)
@@ -136,7 +136,7 @@ def _join_places(places: Iterable[str]) -> str:
     return join_and(sorted(set(places)))
 
 
-def _redistributed(moved: Sequence[Change], variables: int) -> Change | None:
+def _redistribution(moved: Sequence[Change], variables: int) -> Change | None:
     """One change for variables that exchanged places among the tasks of one job."""
     places = [place for change in moved for place in (change.old, change.new)]
     jobs = {place.partition("/task:")[0] for place in places}
@@ -295,13 +295,15 @@ def compare_folded(
             places_before[group.place] += group.count
             devices_before[group.place, group.slots] += group.count
         places_after = Counter(variable.place for variable in variables)
-        change = Change("variable", what, _counted(places_before), _counted(places_after))
+        change = Change(
+            "variable", what, _count_by_place(places_before), _count_by_place(places_after)
+        )
         is_reordered = not _digests(was) <= digests
         if before != after:
             change = replace(change, note=f"were {before}")
             (found.new_there if after > before else found.gone).append(change)
         elif len(was) == 1:
-            elsewhere = list(_elsewhere(was[0], variables))
+            elsewhere = list(_moved_from(was[0], variables))
             found.moved += elsewhere
             if not elsewhere and is_reordered:
                 found.notes.append(f"{what} have other dtypes or shapes, or another order")
@@ -317,11 +319,11 @@ def _digests(groups: Iterable[FoldedScope]) -> set[tuple[str, str, tuple[str, ..
     return {(each.scope, each.place, each.slots, each.digest) for each in groups}
 
 
-def _counted(places: Mapping[str, int]) -> str:
+def _count_by_place(places: Mapping[str, int]) -> str:
     return join_and(f"{count} on {place}" for place, count in places.items()) if places else ""
 
 
-def _elsewhere(was: FoldedScope, new: Sequence[HeldVariable]) -> Iterator[Change]:
+def _moved_from(was: FoldedScope, new: Sequence[HeldVariable]) -> Iterator[Change]:
     """Yields the variables of a scope, and the slots, that left the one device of the scope."""
     for variable in new:
         name, ops = variable.name, [variable.name]

@@ -206,7 +206,7 @@ def _objectives(objectives: Mapping[str, Sequence[str] | int]) -> Iterator[str]:
             yield f"  {text}: {plural(variables, 'variable')}"
         else:
             yield f"  {text}:"
-            yield from _wrapped("   ", map(word, variables), indent=3)
+            yield from _wrap_words("   ", map(word, variables), indent=3)
 
 
 def _parts(baseline: Baseline) -> Iterator[str]:
@@ -252,13 +252,13 @@ def _types(counted: Iterable[tuple[int, Mapping[str, int]]]) -> Iterator[str]:
     for counts, towers in sorted(alike.items(), key=lambda each: min(each[1])):
         own = [tower for tower in towers if tower != NO_TOWER]
         if NO_TOWER in towers:
-            yield from _wrapped("    holds:", counts)
+            yield from _wrap_words("    holds:", counts)
         if own:
             each = "each of " if len(own) > 1 else ""
-            yield from _wrapped(f"    {each}tower {ranges(own)}:", counts)
+            yield from _wrap_words(f"    {each}tower {ranges(own)}:", counts)
 
 
-def _wrapped(line: str, words: Iterable[str], *, indent: int = 5) -> Iterator[str]:
+def _wrap_words(line: str, words: Iterable[str], *, indent: int = 5) -> Iterator[str]:
     for each in words:
         if line.strip() and len(line) + 1 + len(each) > _WIDTH:
             yield line
@@ -454,14 +454,14 @@ class _Reader:
         elif name.endswith("/") and rest.startswith(ALL):  # a plain word includes the slash
             self._read_scope(name.removesuffix("/"), rest.removeprefix(ALL))
         else:
-            tensor, where = _take_form(_after(": ", rest))
-            place, slots = _take_slots(_after(": ", where))
+            tensor, where = _take_form(_strip_start(": ", rest))
+            place, slots = _take_slots(_strip_start(": ", where))
             self._variables.append(HeldVariable(name, tensor, place, slots))
 
     def _read_scope(self, scope: str, rest: str) -> None:
-        match = _matched(_FOLDED.match(rest))
+        match = _require_match(_FOLDED.match(rest))
         place, slots = _take_slots(rest[match.end() :])
-        count, size = _number(match["count"]), _number(match["bytes"])
+        count, size = _parse_number(match["count"]), _parse_number(match["bytes"])
         self._folded.append(FoldedScope(scope, count, size, match["digest"], place, slots))
 
     def _read_towers(self, line: str) -> None:
@@ -479,13 +479,15 @@ class _Reader:
                 raise ValueError(line)
             self._updated = []
             self._objectives[objective] = (
-                _number(_matched(_VARIABLES.fullmatch(count))["count"]) if count else self._updated
+                _parse_number(_require_match(_VARIABLES.fullmatch(count))["count"])
+                if count
+                else self._updated
             )
             return
         while text:
             name, rest = take_word(text)
             self._updated.append(name)
-            text = _after(" ", rest) if rest else ""
+            text = _strip_start(" ", rest) if rest else ""
 
     def _read_part(self, line: str) -> None:
         text = line.strip()
@@ -499,7 +501,7 @@ class _Reader:
                 raise ValueError(line)
             towers = [NO_TOWER]
             if head != "holds":
-                span = _after("tower ", head.removeprefix("each of "))
+                span = _strip_start("tower ", head.removeprefix("each of "))
                 towers = list(read_ranges(span, len(self._towers)))
             self._counted = [self._types.setdefault((self._part, tower), {}) for tower in towers]
             self._read_counts(counts.strip())
@@ -515,9 +517,9 @@ class _Reader:
             raise ValueError(text)
         while text:
             kind, rest = take_word(text)
-            number = _matched(_NUMBER.match(_after(" ", rest)))
+            number = _require_match(_NUMBER.match(_strip_start(" ", rest)))
             for types in self._counted:
-                types[kind] = _number(number[0])
+                types[kind] = _parse_number(number[0])
             text = rest[1 + number.end() :].lstrip()
 
     def _read_exception(self, text: str) -> None:
@@ -525,18 +527,20 @@ class _Reader:
         if match := _TOWERS.match(text):
             towers = list(read_ranges(match["towers"], len(self._towers)))
             text = text[match.end() :]
-        layer, rest = _name(text)
-        kind, places = _name(_after(" ", rest))
+        layer, rest = _take_name(text)
+        kind, places = _take_name(_strip_start(" ", rest))
         counts = {}
-        for each in _after(": ", places).split(", "):
+        for each in _strip_start(": ", places).split(", "):
             place, _, number = each.partition(" ")
-            counts[_place(place)] = _number(number) if number else ANY_NUMBER
+            counts[_parse_place(place)] = _parse_number(number) if number else ANY_NUMBER
         for tower in towers:
             self._exceptions[Address(self._part, tower, layer, kind)] = counts
 
     def _read_copies(self, line: str) -> None:
-        match = _matched(_COPIES.fullmatch(line.strip()))
-        amount = Copies(*(_number(match[key] or "0") for key in ("copies", "bytes", "unknown")))
+        match = _require_match(_COPIES.fullmatch(line.strip()))
+        amount = Copies(
+            *(_parse_number(match[key] or "0") for key in ("copies", "bytes", "unknown"))
+        )
         for source in self._places(match["source"]):
             for to in self._places(match["to"]):
                 self._copies[source, to] = amount
@@ -548,27 +552,27 @@ class _Reader:
         return [self._towers[tower] for tower in read_ranges(span, len(self._towers))]
 
 
-def _after(start: str, text: str) -> str:
+def _strip_start(start: str, text: str) -> str:
     if not text.startswith(start):
         raise ValueError(text)
     return text.removeprefix(start)
 
 
-def _matched(match: re.Match[str] | None) -> re.Match[str]:
+def _require_match(match: re.Match[str] | None) -> re.Match[str]:
     if match is None:
         raise ValueError
     return match
 
 
-def _number(text: str) -> int:
+def _parse_number(text: str) -> int:
     return int(text.replace(",", ""))
 
 
-def _place(text: str) -> str:
-    return _matched(_PLACE.fullmatch(text))[0]
+def _parse_place(text: str) -> str:
+    return _require_match(_PLACE.fullmatch(text))[0]
 
 
-def _name(text: str) -> tuple[str | None, str]:
+def _take_name(text: str) -> tuple[str | None, str]:
     """Splits off a layer or type: None for all, ``""`` for none."""
     if text.startswith(ALL):
         return None, text.removeprefix(ALL)
@@ -579,8 +583,8 @@ def _name(text: str) -> tuple[str | None, str]:
 
 def _take_form(text: str) -> tuple[Tensor, str]:
     """Splits off a dtype and shape."""
-    dtype, rest = _name(text)
-    match = _matched(_FORM.match(rest))
+    dtype, rest = _take_name(text)
+    match = _require_match(_FORM.match(rest))
     shape: tuple[int | None, ...] | None = None
     if match[0]:
         dims = (match["dims"] or "").split(",") if match["dims"] else []
@@ -590,12 +594,12 @@ def _take_form(text: str) -> tuple[Tensor, str]:
 
 def _take_slots(text: str) -> tuple[str, tuple[str, ...]]:
     """Returns the place of a variable and the places of its slots."""
-    match = _matched(_SLOTS.fullmatch(text))
-    place, count = _place(match["place"]), int(match["count"] or 0)
+    match = _require_match(_SLOTS.fullmatch(text))
+    place, count = _parse_place(match["place"]), int(match["count"] or 0)
     if count > _MOST_SLOTS:
         raise ValueError(text)
     places = match["places"]
-    slots = tuple(map(_place, places.split(", "))) if places else (place,) * count
+    slots = tuple(map(_parse_place, places.split(", "))) if places else (place,) * count
     if len(slots) != count:
         raise ValueError(text)
     return place, slots

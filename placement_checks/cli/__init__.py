@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 import click
 from click.shell_completion import shell_complete
@@ -125,8 +125,9 @@ def cli(context: click.Context) -> None:
 
 def _fail(error: PlacementError, arguments: Sequence[str]) -> int:
     """Print an error that ended the command, and write it to stdout if the format has errors."""
-    # click may not have parsed the arguments.
-    words = [word for argument in arguments for word in argument.split("=", 1)]
+    # click may not have parsed the arguments. Arguments after -- belong to the program.
+    own = takewhile(lambda argument: argument != "--", arguments)
+    words = [word for argument in own for word in argument.split("=", 1)]
     name = next((value for option, value in pairwise(words) if option == "--format"), None)
     is_written = False
     if name is not None:

@@ -22,6 +22,7 @@ from placement_checks.cli.options import (
     settings_options,
     with_defaults,
 )
+from placement_checks.core.baseline import Baseline
 from placement_checks.core.errors import UsageError
 from placement_checks.report.commands.diff import render_json, render_text
 from placement_checks.report.common import baseline as baseline_report
@@ -35,6 +36,7 @@ from placement_checks.util.text import join_and
 from placement_checks.verification.baseline_rules import with_rules
 from placement_checks.verification.configuration import Settings
 from placement_checks.verification.diff import compare
+from placement_checks.verification.judging import verify
 from placement_checks.verification.placing import with_single_gpu
 from placement_checks.verification.since import compare_since
 from placement_checks.verification.targets import announce, gather
@@ -169,24 +171,7 @@ def _compare_two(old: str, new: str, *, settings: Settings, options: _Options) -
             is_predicate=True,
         )
     if baseline is not None:
-        if output_format == "html":
-            raise UsageError(
-                old,
-                "is a baseline, which lists no ops that --format html could draw",
-                "compare two programs or logs, or omit --format html",
-                is_predicate=True,
-            )
-        target = parse_target(new)
-        with stdout_for_report(), live():
-            evidence = gather(target, settings, rows="none")
-            changes = compare_with_baseline(baseline, evidence.placement, old)
-            if changes:
-                changes = with_rules(changes, with_single_gpu(evidence), [settings.policy])
-        if output_format == "json":
-            click.echo(baseline_report.render_json(changes))
-        else:
-            click.echo(baseline_report.render_text(changes))
-        return int(bool(changes))
+        return _compare_baseline(baseline, old, new, settings, output_format)
     targets = [parse_target(old), parse_target(new)]
     kinds = [target.kind for target in targets]
     # A log takes no arguments: they are for the program that it is compared with.
@@ -208,3 +193,32 @@ def _compare_two(old: str, new: str, *, settings: Settings, options: _Options) -
     if difference:
         return 1
     return FAILED if difference.unread else 0
+
+
+def _compare_baseline(
+    baseline: Baseline, name: str, new: str, settings: Settings, output_format: str
+) -> int:
+    if output_format == "html":
+        raise UsageError(
+            name,
+            "is a baseline, which lists no ops that --format html could draw",
+            "compare two programs or logs, or omit --format html",
+            is_predicate=True,
+        )
+    target = parse_target(new)
+    with stdout_for_report(), live():
+        evidence = gather(target, settings, rows="none")
+        changes = compare_with_baseline(baseline, evidence.placement, name)
+        if changes:
+            report = verify(
+                with_single_gpu(evidence),
+                [settings.policy],
+                only=settings.rules,
+                without=settings.without,
+            )
+            changes = with_rules(changes, report.verdicts)
+    render = (
+        baseline_report.render_json if output_format == "json" else baseline_report.render_text
+    )
+    click.echo(render(changes))
+    return int(bool(changes))

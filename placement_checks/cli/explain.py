@@ -95,7 +95,9 @@ def _object_lines(name: str, target: str, settings: Settings) -> Iterable[str]:
         ) from None
     if isinstance(found, Device) or found.type in VARIABLES:  # rules compare these with one GPU
         evidence = with_single_gpu(evidence)
-    verdicts = verify(evidence, [settings.policy]).verdicts
+    verdicts = verify(
+        evidence, [settings.policy], only=settings.rules, without=settings.without
+    ).verdicts
     if isinstance(found, Device):
         return list(explain.explain_device(placement, found, verdicts))
     return list(explain.explain_op(placement, found.name, verdicts))

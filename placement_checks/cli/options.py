@@ -178,7 +178,7 @@ def with_defaults(settings: Settings) -> Settings:
     Raises:
         ConfigError: pyproject.toml is invalid.
     """
-    return settings.defaulting_to(configuration.load(Path.cwd()).settings)
+    return configuration.load(Path.cwd()).complete(settings)
 
 
 def _gather(

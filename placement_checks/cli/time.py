@@ -129,7 +129,7 @@ def _complete(call: Settings, target: Target) -> Settings:
     """Complete the settings of the call by the settings of the same target in pyproject.toml."""
     configured = configuration.load(Path.cwd())
     own = (settings for name, settings in configured.programs if name == target.name)
-    settings = call.defaulting_to(next(own, Settings())).defaulting_to(configured.settings)
+    settings = configured.complete(call, next(own, Settings()))
     checked_gpus(settings.gpus or 2)
     if settings.machine is not None and settings.gpus is None:
         raise UsageError(

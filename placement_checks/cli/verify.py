@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, Self, TextIO, TypeAlias
@@ -30,11 +30,10 @@ from placement_checks.core.errors import InputError, PlacementError, UsageError,
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.results import Report
-from placement_checks.core.target import Target
+from placement_checks.core.target import Script, Target
 from placement_checks.report.common.baseline import headline, render_text
 from placement_checks.report.formats.outcome import Outcome
 from placement_checks.report.formats.writers import FORMATS
-from placement_checks.report.text.findings import DetailLevel
 from placement_checks.rules.requirements import Need
 from placement_checks.targets.forms import parse_target
 from placement_checks.util.progress import live, track
@@ -46,9 +45,8 @@ from placement_checks.verification.configuration import Settings
 from placement_checks.verification.declare import declarations, declared_text
 from placement_checks.verification.judging import verify
 from placement_checks.verification.next_step import next_step
-from placement_checks.verification.placing import with_single_gpu
 from placement_checks.verification.policy import evidence_used, rows_used, rule_named
-from placement_checks.verification.running import is_watched, with_numbers
+from placement_checks.verification.running import with_numbers
 from placement_checks.verification.targets import (
     MOST_ANNOUNCED,
     announce,
@@ -214,7 +212,8 @@ def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> 
         )
     for name in (*settings.rules, *settings.without):
         rule_named(name)
-    programs = _programs(targets, settings)
+    configured = configuration.load(Path.cwd())
+    programs = configured.select(targets, settings, "placement-checks verify")
     if options.shard is not None:
         programs = options.shard.select(programs)
     graph = None if options.graph is None else parse_target(options.graph)
@@ -262,25 +261,6 @@ def _announce(target: str, settings: Settings) -> None:
         announce(parse_target(target), settings, used, rows=rows_used(used))
 
 
-def _programs(targets: Iterable[str], call: Settings) -> list[_Program]:
-    """The targets to verify with their settings; by default the programs of pyproject.toml."""
-    configured = configuration.load(Path.cwd())
-    programs = [(target, call.defaulting_to(configured.settings)) for target in targets] or [
-        (target, call.defaulting_to(own).defaulting_to(configured.settings))
-        for target, own in configured.programs
-    ]
-    if call.args and not targets:
-        raise UsageError(
-            f"-- {call.args[0]}",
-            "is an argument for a program, but no program is named",
-            f"name it first: placement-checks verify train.py -- {call.args[0]}",
-            is_predicate=True,
-        )
-    if not programs:
-        raise UsageError("", "no target is given", "name a target such as train.py:build_towers")
-    return programs
-
-
 @dataclass
 class _Results:
     """The reports and errors of all targets; an error in one target does not stop the others."""
@@ -308,7 +288,7 @@ class _Results:
                 evidence, [settings.policy], only=settings.rules, without=settings.without
             )
             try:
-                report = self._with_baseline(report, settings)
+                report = self._with_baseline(report)
             except Exception as fault:  # the report stays without a comparison
                 self._add_error(as_error(target, fault))
         except KeyboardInterrupt:
@@ -326,7 +306,7 @@ class _Results:
         if all(str(error) != str(other) for other in self.errors):
             self.errors.append(error)
 
-    def _with_baseline(self, report: Report, settings: Settings) -> Report:
+    def _with_baseline(self, report: Report) -> Report:
         """Add the differences from the program's baseline, or write the baseline."""
         if self.options.baseline is None:
             return report
@@ -354,10 +334,7 @@ class _Results:
                 is_predicate=True,
             )
         difference = compare(old, placement, str(file))
-        if difference:
-            evidence = with_single_gpu(report.evidence)
-            difference = with_rules(difference, evidence, [settings.policy])
-        return replace(report, baseline=difference)
+        return replace(report, baseline=with_rules(difference, report.verdicts))
 
     def _without_placement(self, fault: Exception, requested: Evidence) -> Evidence:
         """The evidence after an internal failure of the placer; an input error is raised."""
@@ -372,7 +349,8 @@ class _Results:
         """Run the program and its reference, if there is a reference."""
         try:
             reference = settings.resolve_reference()
-            if reference is None and not is_watched(evidence):
+            program = evidence.program and evidence.program.program
+            if reference is None and not isinstance(program, Script):
                 if settings.batch is not None:
                     raise UsageError(
                         f"--batch {settings.batch}",
@@ -408,7 +386,7 @@ def _write_report(
         results.errors,
         requested=rules,
         require_all=options.require_all,
-        extent=DetailLevel.FULL if options.everything else DetailLevel.BRIEF,
+        everything=options.everything,
         is_quiet=options.quiet,
         next_step=step,
         explained=lambda rule: rule_named(rule).explanation(),
@@ -421,10 +399,7 @@ def _write_report(
             stream.write(f"{difference.new}: {render_text(difference)}\n")
         elif difference is not None and options.output_format == "html":
             write_stderr(f"placement-checks: {difference.new}: {headline(difference)}")
-    statuses = (
-        report.status(requested=rules, require_all=options.require_all) for report in reports
-    )
-    return max(statuses, default=0)
+    return max(map(outcome.status, reports), default=0)
 
 
 def _write_declarations(results: _Results, stream: TextIO) -> int:
@@ -434,6 +409,8 @@ def _write_declarations(results: _Results, stream: TextIO) -> int:
         for report, settings in zip(results.reports, results.settings, strict=True)
     ]
     declared = [each for _, _, of_program in programs for each in of_program]
+    if not declared and results.errors:
+        return FAILED
     if not declared:
         raise UsageError(
             "--declare", "no rule is broken, so there is nothing to declare", "omit it"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 from os.path import relpath
 from pathlib import Path
@@ -108,7 +109,8 @@ class PlacementBaseline:
         from placement_checks.report.common.baseline import render_text
         from placement_checks.testing.checking import is_placer_unavailable
         from placement_checks.testing.program_names import program_name
-        from placement_checks.verification.baseline_rules import with_rules
+        from placement_checks.verification.baseline_rules import CHANGE_RULES, with_rules
+        from placement_checks.verification.judging import verify
 
         evidence = Evidence.wrap(other)  # type: ignore[arg-type]
         program = program_name(evidence)
@@ -132,7 +134,7 @@ class PlacementBaseline:
             return False
         difference = compare(old, evidence.placement, path, exact=self.exact)
         if difference:
-            difference = with_rules(difference, evidence, [evidence.policy])
+            difference = with_rules(difference, verify(evidence, only=CHANGE_RULES).verdicts)
             lines = render_text(difference, 1_000_000 if self.all_lines else _MAX_LINES)
             self.why = [*lines.split("\n"), f"if this is intended: {command}"]
         return not difference
@@ -147,6 +149,7 @@ class BaselineFiles:
         used: the files that tests compared with.
         requested: the tests that have the fixture, and the directories of their baselines.
         compared: the tests that compared a placement.
+        uncollected: files of tests that were ignored, or could not be collected.
         conflicts: the tests that gave a file different texts.
     """
 
@@ -154,6 +157,7 @@ class BaselineFiles:
     used: set[str] = field(default_factory=set)
     requested: dict[str, str] = field(default_factory=dict)
     compared: set[str] = field(default_factory=set)
+    uncollected: set[str] = field(default_factory=set)
     conflicts: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, file: str, text: str, test: str) -> None:
@@ -169,6 +173,7 @@ class BaselineFiles:
         self.used |= other.used
         self.requested |= other.requested
         self.compared |= other.compared
+        self.uncollected |= other.uncollected
 
     def write(self) -> tuple[list[str], list[PlacementError]]:
         """Write the files, and return lines that report the changes, and errors."""
@@ -242,6 +247,21 @@ class Baselines:
         if "placement_baseline" in getattr(item, "fixturenames", ()):
             self._files.requested[item.nodeid] = str(item.path.parent / FOLDER)
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_ignore_collect(
+        self, collection_path: Path
+    ) -> Generator[None, bool | None, bool | None]:
+        """Record the ignored files next to baselines."""
+        is_ignored = yield
+        folder = collection_path.parent / FOLDER
+        if is_ignored and collection_path.suffix == ".py" and folder.is_dir():
+            self._files.uncollected.add(str(collection_path))
+        return is_ignored
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self._files.uncollected.add(report.nodeid)
+
     def pytest_assertrepr_compare(self, op: str, left: object, right: object) -> list[str] | None:
         for side in (right, left):
             if op == "==" and isinstance(side, PlacementBaseline) and side.why:
@@ -270,8 +290,12 @@ class Baselines:
 
     def _prune_unused(self) -> None:
         prune = self._config.getoption("placement_prune")
-        runs_all_tests = self._config.args_source != pytest.Config.ArgsSource.ARGS
-        if not runs_all_tests or not self._files.requested.keys() <= self._files.compared:
+        is_part = (
+            self._config.args_source == pytest.Config.ArgsSource.ARGS
+            or self._config.getoption("lf", False)  # it skips whole files
+            or self._files.uncollected
+        )
+        if is_part or not self._files.requested.keys() <= self._files.compared:
             if prune:
                 self._lines.append("no baselines removed: not all tests with baselines ran")
             return

@@ -71,6 +71,10 @@ def place(request: pytest.FixtureRequest) -> Place:
         evidence = replace(evidence, policy=policy)
         if note := running_test.current().note:
             note(evidence)
+        if isinstance(reference, str):
+            reference = configuration.Settings(
+                reference=reference, v1=options.get("v1"), limit=options.get("limit")
+            ).resolve_reference()
         if reference is not None:
             evidence = running.with_numbers(evidence, reference, batch, devices=devices)
         if rules:

@@ -42,6 +42,22 @@ def validate_marks(item: pytest.Item) -> None:
                 rule_named(str(rule))
             except UsageError as error:
                 raise pytest.UsageError(f"{item.nodeid}: {error}") from None
+    _check_that_rules_apply(item)
+
+
+def _check_that_rules_apply(item: pytest.Item) -> None:
+    """Check that a test with rules in a mark of its own uses the fixture `place`.
+
+    A mark of a class or module may also be on tests that place nothing.
+    """
+    own = getattr(getattr(item, "function", None), "pytestmark", ())
+    names_rules = any(mark.name == "placement" and mark.args for mark in own)
+    # With `request`, a fixture may get `place` by its name.
+    if names_rules and not {"place", "request"} & {*getattr(item, "fixturenames", ())}:
+        raise pytest.UsageError(
+            f"{item.nodeid}: @pytest.mark.placement checks programs that the fixture `place` "
+            "places, but the test does not use it; add the argument place, or use assert_rules"
+        )
 
 
 def devices_of(config: pytest.Config) -> Devices:

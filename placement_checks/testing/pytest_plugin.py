@@ -85,8 +85,8 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line(
         "markers",
-        "placement(*rules, gpus=, machine=, soft=): every program that the test places must keep "
-        "these rules; the keywords are defaults of `place`.",
+        "placement(*rules, gpus=, machine=, soft=): every program that the fixture `place` places "
+        "in the test must keep these rules; the keywords are defaults of `place`.",
     )
     settings = contextlib.ExitStack()
     test = RunningTest(markers.devices_of(config), all_findings=config.get_verbosity() > 1)

@@ -63,7 +63,7 @@ class PlacedPrograms:
         if found is None:
             self.unnamed.append(program.name)
             return
-        target = _absolute(found.target)
+        target = _absolute_text(found.target)
         settings = {
             "args": found.args,
             "v1": found.v1,
@@ -96,7 +96,7 @@ def _script_of(program: CapturedProgram) -> Script | None:
     return None if target is None else Script(target, tuple(source.argv))
 
 
-def _absolute(target: Target) -> str:
+def _absolute_text(target: Target) -> str:
     """The text of a target with an absolute path, since tests may change the directory."""
     if not target.path.endswith(".py"):
         return target.name
@@ -106,15 +106,14 @@ def _absolute(target: Target) -> str:
 def _machine_of(evidence: Evidence, program: CapturedProgram) -> dict[str, Any]:
     """The settings for the machine of some evidence.
 
-    A machine of the user has as many towers as the program was built for; any other machine is
-    derived again from the requested devices.
+    A cluster with as many towers as the program was built for may be from the user; any other
+    machine is derived again from the requested devices.
     """
-    machine = evidence.machine
-    is_given = machine is not None and not machine.is_local and machine.towers == program.gpus
-    soft = evidence.placement.soft
+    machine, soft = evidence.machine, evidence.placement.soft
+    cluster = machine if machine is not None and not machine.is_local else None
     return {
-        "machine": str(machine) if is_given else None,
-        "gpus": None if is_given else program.gpus,
+        "machine": str(cluster) if cluster and cluster.towers == program.gpus else None,
+        "gpus": None if cluster else program.gpus,
         "soft": None if soft == program.soft else soft,
     }
 
@@ -184,9 +183,10 @@ class RevisionComparison:
 
     def _compare_jobs(self, tree: Any) -> bool:
         from placement_checks.report.commands.since import render_text
-        from placement_checks.verification.configuration import Settings
+        from placement_checks.verification import configuration
         from placement_checks.verification.since import Job, compare_jobs
 
+        shared = configuration.load(self._config.rootpath).settings
         jobs: list[Job] = []
         outside: list[str] = []
         here = Path.cwd()
@@ -197,7 +197,8 @@ class RevisionComparison:
                 continue
             if target.startswith("/"):
                 target = f"{os.path.relpath(path, here)}.py{rest}"
-            jobs.append(Job(target, Settings(**settings), target))
+            own = configuration.Settings(**settings, rules=shared.rules, without=shared.without)
+            jobs.append(Job(target, own, target))
         if outside:
             self._lines.append(f"not compared, outside of the repository: {listed(outside)}")
         since = compare_jobs(jobs, tree)

@@ -10,10 +10,7 @@ from typing import Final
 from placement_checks.core.baseline import Change, Difference, device_text
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import InputError
-from placement_checks.core.evidence import Evidence
-from placement_checks.core.placement import Placement
-from placement_checks.verification.judging import verify
-from placement_checks.verification.policy import Policy
+from placement_checks.core.results import Verdict
 
 # The rules on devices of ops and variables, and on the objective.
 CHANGE_RULES: Final = (
@@ -22,14 +19,12 @@ CHANGE_RULES: Final = (
 )
 
 
-def with_rules(
-    difference: Difference, evidence: Evidence | Placement, policies: Sequence[Policy] = ()
-) -> Difference:
-    """Verify the placement, and add to each change the rules that it breaks."""
+def with_rules(difference: Difference, verdicts: Sequence[Verdict]) -> Difference:
+    """Add to each change the rules that it breaks, according to the verdicts on the program."""
     if not difference:
         return difference
     broken: dict[str, list[str]] = defaultdict(list)  # by op, variable and device of a finding
-    for verdict in verify(evidence, policies, only=CHANGE_RULES).verdicts:
+    for verdict in verdicts:
         for finding in verdict.findings:
             for name in {finding.object, *finding.ops, _baseline_name(finding.object)}:
                 broken[name].append(verdict.rule)

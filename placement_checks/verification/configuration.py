@@ -35,8 +35,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
+from placement_checks.core.cluster_spec import TF_CONFIG
 from placement_checks.core.devices import checked_gpus
-from placement_checks.core.errors import ConfigError
+from placement_checks.core.errors import ConfigError, UsageError
 from placement_checks.core.machines import Machine
 from placement_checks.core.program import Loadable
 from placement_checks.core.target import SourceTree, Target
@@ -127,15 +128,17 @@ class Settings:
     def resolve_reference(self) -> Loadable | None:
         """The program for one GPU; a whole program has its own arguments.
 
+        The settings of the API and of the time limit apply to both programs.
+
         Raises:
             InputError: the program does not exist.
         """
         if self.reference is None:
             return None
         target, args = parse_command(self.reference)
-        if target.kind != "program":
-            return resolve(target)
-        return resolve(target, args, v1=bool(self.v1), limit=self.limit)
+        if target.kind == "program" or (self.v1 and target.is_code):
+            return resolve(target, args, v1=bool(self.v1), limit=self.limit)
+        return resolve(target)
 
 
 @dataclass(frozen=True)
@@ -154,6 +157,38 @@ class Config:
 
     settings: Settings = Settings()
     programs: Sequence[tuple[str, Settings]] = ()
+
+    def complete(self, call: Settings, own: Settings = Settings()) -> Settings:
+        """The settings of a call, completed by a program's own and then by the shared settings."""
+        return call.defaulting_to(own).defaulting_to(self.settings)
+
+    def select(
+        self, targets: Sequence[str], call: Settings, command: str
+    ) -> list[tuple[str, Settings]]:
+        """The named targets, or all configured programs, with their settings.
+
+        Args:
+            targets: the targets of the call.
+            call: the settings of the call.
+            command: the beginning of the command line, for messages.
+
+        Raises:
+            UsageError: there is no program, or arguments for a program that is not named.
+        """
+        if targets:
+            return [(target, self.complete(call)) for target in targets]
+        if call.args:
+            raise UsageError(
+                f"-- {call.args[0]}",
+                "is an argument for a program, but no program is named",
+                f"name it first: {command} train.py -- {call.args[0]}",
+                is_predicate=True,
+            )
+        if not self.programs:
+            raise UsageError(
+                "", "no target is given", "name a target such as train.py:build_towers"
+            )
+        return [(target, self.complete(call, own)) for target, own in self.programs]
 
 
 _NAME = "placement_checks"
@@ -243,7 +278,7 @@ def _valid_fields(
             with collect_errors(errors, f"{at}.{key}"):
                 rule_named(name)
     errors += policy_errors(valid.get("policy", {}), f"{at}.policy.")
-    if "machine" in valid and "gpus" in valid:
+    if "gpus" in valid and valid.get("machine", TF_CONFIG).strip() != TF_CONFIG:
         errors.append(
             ConfigError(
                 f"{at}.gpus",

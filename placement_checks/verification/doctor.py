@@ -251,7 +251,6 @@ def _gpu_memory() -> Check:
 
 
 def _driver_version() -> str:
-    """The version of NVIDIA's driver."""
     try:
         text = _DRIVER_VERSION.read_text()
     except OSError:

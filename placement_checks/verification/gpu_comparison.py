@@ -14,7 +14,7 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from placement_checks.core.checkup import (
     Answer,
@@ -41,6 +41,7 @@ _PROGRAMS = "placement_checks.run.doctor.programs"
 # Parts of the placer's errors (core/common_runtime/placer.cc and colocation_graph.cc).
 _REFUSALS = ("Cannot assign a device for operation", "Cannot place the graph", "Cannot colocate")
 _ERROR = re.compile(r"\b[A-Z]+(_[A-Z]+)*: ")  # such as INVALID_ARGUMENT:
+_Answer = tuple[Literal["seen", "different", "not answered"], str]  # with the reason
 _MOST_UNITS = 8.0  # units in the last place; sums in another order differ by a few
 
 
@@ -122,7 +123,7 @@ def compare_with_gpus(*, simulated: bool = False) -> GpuComparison:
     else:
         devices = _description(gpus)
         found = _Findings(runs, types)
-        answers = [answer(found, text) for text, _, answer in ASSUMPTIONS]
+        answers = [Answer(text, *answer(found)) for text, _, answer in ASSUMPTIONS]
     return GpuComparison(devices, [run.compared for run in runs], answers)
 
 
@@ -309,43 +310,38 @@ def _splits(name: str) -> Iterable[tuple[str, str]]:
 
 
 class _Findings:
-    """The answers of the programs to each assumption.
-
-    Args:
-        runs: the programs.
-        types: the types of the devices of this machine.
-    """
+    """Answers each assumption by the runs of the programs, and the types of all devices."""
 
     def __init__(self, runs: Sequence[_Run], types: Sequence[str]) -> None:
         self._runs = {run.program.name: run for run in runs}
         self._types = types
 
-    def placed_in_sessions(self, text: str) -> Answer:
+    def placed_in_sessions(self) -> _Answer:
         runs = [run for run in self._runs.values() if run.in_session]
         if apart := [run.compared for run in runs if run.compared.reason]:
             reasons = "; ".join(f"{program.name}: {program.reason}" for program in apart)
-            return Answer(text, "different", reasons)
-        return _answer(text, runs, [_wrong(run, executed=False) for run in runs])
+            return "different", reasons
+        return _answer(runs, [_wrong(run, executed=False) for run in runs])
 
-    def kernels(self, text: str) -> Answer:
+    def kernels(self) -> _Answer:
         """Whether the same ops fall back to the CPU."""
         runs = [run for run in self._runs.values() if run.in_session and run.predicted.moved]
         wrong = [
             [each for each in _wrong(run, executed=False) if _changes_type(each)] for run in runs
         ]
-        return _answer(text, runs, wrong, count=lambda run: len(run.predicted.moved))
+        return _answer(runs, wrong, count=lambda run: len(run.predicted.moved))
 
-    def device_types(self, text: str) -> Answer:
+    def device_types(self) -> _Answer:
         others = sorted(set(self._types) - {"CPU", "GPU"})
         if others:
-            return Answer(text, "different", f"this machine also has {join_and(others)}")
-        return Answer(text, "seen", "TensorFlow lists only CPU and GPU devices")
+            return "different", f"this machine also has {join_and(others)}"
+        return "seen", "TensorFlow lists only CPU and GPU devices"
 
-    def variables(self, text: str) -> Answer:
+    def variables(self) -> _Answer:
         run = self._runs["variables_without_devices"]
         found = run.observed.facts.get("variables")
         if not found:
-            return _unanswered(text, run)
+            return _unanswered(run)
         predicted = {
             name: run.predicted.devices[name][1] for name in found if name in run.predicted.devices
         }
@@ -355,42 +351,39 @@ class _Findings:
             if device != found[name]
         ]
         if wrong:
-            return Answer(text, "different", join_and(wrong))
-        return Answer(text, "seen", f"{join_and(predicted)} are on their predicted devices")
+            return "different", join_and(wrong)
+        return "seen", f"{join_and(predicted)} are on their predicted devices"
 
-    def collectives(self, text: str) -> Answer:
+    def collectives(self) -> _Answer:
         runs = [
             run
             for run in self._runs.values()
             if run.program.name.startswith("mirrored_strategy") and run.observed.facts
         ]
         if not runs:
-            return _unanswered(text, self._runs["mirrored_strategy"])
+            return _unanswered(self._runs["mirrored_strategy"])
         notes = []
         for run in runs:
             predicted = _collectives(run.predicted.devices.values())
-            found = _collectives(run.observed.placed.values())
-            if predicted != found:
-                reason = (
-                    f"{run.program.name} uses {_listed(found)}, predicted {_listed(predicted)}"
-                )
-                return Answer(text, "different", reason)
+            used = _collectives(run.observed.placed.values())
+            if predicted != used:
+                return "different", f"{run.program.name} uses {used}, predicted {predicted}"
             hints = join_and(run.observed.facts["hints"]) or "no"
-            notes.append(f"{run.program.name} uses {_listed(found)} with {hints} hint")
-        return Answer(text, "seen", "; ".join(notes))
+            notes.append(f"{run.program.name} uses {used} with {hints} hint")
+        return "seen", "; ".join(notes)
 
-    def sums(self, text: str) -> Answer:
+    def sums(self) -> _Answer:
         run = self._runs["sums_of_nccl"]
         if "units" not in run.observed.facts:
-            return _unanswered(text, run)
+            return _unanswered(run)
         units = run.observed.facts["units"]
         reason = f"the largest error is {units:.1f} units in the last place"
-        return Answer(text, "seen" if units <= _MOST_UNITS else "different", reason)
+        return "seen" if units <= _MOST_UNITS else "different", reason
 
-    def compiled(self, text: str) -> Answer:
+    def compiled(self) -> _Answer:
         run = self._runs["compiled_by_xla"]
         if run.compared.state == "failed":
-            return _unanswered(text, run)
+            return _unanswered(run)
         calls = {
             node: device
             for node, (kind, device) in run.observed.placed.items()
@@ -406,59 +399,57 @@ class _Findings:
         }
         checked = {call: devices for call, devices in bodies.items() if devices}
         if not checked:
-            reason = "the log has no call that XLA compiles"
-            return Answer(text, "not answered", reason)
+            return "not answered", "the log has no call that XLA compiles"
         apart = [call for call, devices in checked.items() if devices != {calls[call]}]
         if apart:
-            reason = f"ops of {listed(apart)} are predicted on other devices than their call"
-            return Answer(text, "different", reason)
-        reason = f"{plural(len(checked), 'call')}, each on the same device as all its ops"
-        return Answer(text, "seen", reason)
+            return (
+                "different",
+                f"ops of {listed(apart)} are predicted on other devices than their call",
+            )
+        return "seen", f"{plural(len(checked), 'call')}, each on the same device as all its ops"
 
-    def rewrites(self, text: str) -> Answer:
+    def rewrites(self) -> _Answer:
         runs = [run for run in self._runs.values() if run.in_session and run.observed.executed]
         wrong = [_wrong(run, executed=True) for run in runs]
         return _answer(
-            text,
             runs,
             wrong,
             count=lambda run: len(run.observed.executed.keys() & run.predicted.devices.keys()),
         )
 
-    def kernels_run(self, text: str) -> Answer:
+    def kernels_run(self) -> _Answer:
         failed = [run for run in self._runs.values() if run.compared.state == "failed"]
         if failed:
             reasons = "; ".join(f"{run.program.name}: {run.compared.reason}" for run in failed)
-            return Answer(text, "different", reasons)
+            return "different", reasons
         ran = [run for run in self._runs.values() if run.compared.state != "skipped"]
-        return Answer(text, "seen", f"{plural(len(ran), 'program')} ran; no large model was tried")
+        return "seen", f"{plural(len(ran), 'program')} ran; no large model was tried"
 
-    def times(self, text: str) -> Answer:
-        return Answer(text, "not answered", "measure it: placement-checks time")
+    def times(self) -> _Answer:
+        return "not answered", "measure it: placement-checks time"
 
 
 def _answer(
-    text: str,
     runs: Sequence[_Run],
     wrong: Sequence[Sequence[OpDifference]],
     count: Callable[[_Run], int] = lambda run: run.compared.ops,
-) -> Answer:
+) -> _Answer:
     total = sum(map(count, runs))
     if not total:
-        return Answer(text, "not answered", "no program ran")
+        return "not answered", "no program ran"
     number = sum(map(len, wrong))
     programs = plural(len(runs), "program")
     if number:
         reason = (
             f"{number:,} of {plural(total, 'op')} of {programs} are not on their predicted devices"
         )
-        return Answer(text, "different", reason)
-    return Answer(text, "seen", f"{plural(total, 'op')} of {programs}")
+        return "different", reason
+    return "seen", f"{plural(total, 'op')} of {programs}"
 
 
-def _unanswered(text: str, run: _Run) -> Answer:
+def _unanswered(run: _Run) -> _Answer:
     reason = run.compared.reason or "it returned no result"
-    return Answer(text, "not answered", f"{run.program.name}: {reason}")
+    return "not answered", f"{run.program.name}: {reason}"
 
 
 def _wrong(run: _Run, *, executed: bool) -> list[OpDifference]:
@@ -470,14 +461,10 @@ def _changes_type(difference: OpDifference) -> bool:
     return devices[0].type != devices[1].type
 
 
-def _collectives(placed: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
-    return {(kind, device) for kind, device in placed if kind in COLLECTIVES}
-
-
-def _listed(collectives: set[tuple[str, str]]) -> str:
-    return (
-        join_and(f"{kind} on {_short(device)}" for kind, device in sorted(collectives)) or "none"
-    )
+def _collectives(placed: Iterable[tuple[str, str]]) -> str:
+    """The types of collective ops with their devices, in words."""
+    found = sorted({(kind, device) for kind, device in placed if kind in COLLECTIVES})
+    return join_and(f"{kind} on {_short(device)}" for kind, device in found) or "none"
 
 
 def _short(device: str) -> str:
@@ -485,7 +472,7 @@ def _short(device: str) -> str:
 
 
 # The rows of the table in docs/gpu_machines.md: an assumption, what it affects, and its answer.
-ASSUMPTIONS: Final[Sequence[tuple[str, str, Callable[[_Findings, str], Answer]]]] = (
+ASSUMPTIONS: Final[Sequence[tuple[str, str, Callable[[_Findings], _Answer]]]] = (
     (
         "a session on real GPUs places each node as the placer does for GPUs that need not exist",
         "every rule on placements",

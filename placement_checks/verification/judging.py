@@ -71,7 +71,7 @@ def _judge(rule: Rule, evidence: Evidence) -> Verdict:
         verdict = rule.judge(evidence)
     except Exception as fault:
         error = as_error(evidence.placement.program, fault)
-        reason = f"{error.message}; {error.fix}"
+        reason = "; ".join(filter(None, (error.message, error.fix)))
         verdict = Verdict(rule.name, "not-checked", None, reason, error=error, fix=error.fix)
     if verdict.findings:
         findings = [

@@ -174,10 +174,11 @@ def _comparison(reports: Sequence[Report]) -> str | None:
 
 def _reference_option(evidence: Evidence) -> str | None:
     """The --reference option for a builder; one with a parameter for GPUs is its own reference."""
-    program = evidence.program.program if evidence.program else None
-    if not isinstance(program, Program):
+    captured = evidence.program
+    program = captured.program if captured else None
+    if not captured or not isinstance(program, Program):
         return None
-    name = evidence.placement.program
+    name = captured.name  # for a log, the program that printed it
     if program.takes_num_gpus:
         return f"the same function built for one GPU: --reference {name}"
     target = program.target

@@ -50,8 +50,9 @@ def place(
         target: a builder, a `Program`, a ``tf.Graph``, the path of a saved graph, or a target as
             on the command line (``train.py:build_towers``).
         gpus: the number of GPUs that the builder gets, and that each host or worker of the
-            smallest machine has; by default 2, or 1 if the program trains under a strategy with
-            one device. If ``machine`` is given, its number is used instead.
+            smallest machine has; by default 2. The default is 1 if the program trains under a
+            strategy with one device, or is for a cluster, does not get the number of GPUs, and
+            names no second GPU of a task. If ``machine`` is given, its number is used instead.
         machine: the devices, or their text form such as ``"worker*8: gpu*4"``; by default the
             smallest machine that has the requested devices.
         soft: whether the placer may use other devices than requested; by default the session
@@ -172,7 +173,12 @@ def request(
     placement = built.requested if soft is None else replace(built.requested, soft=soft)
     if gpus is None and placement.strategy is not None and placement.strategy.gpus == 1:
         number = 1  # the program is for one GPU, as a reference is
-    machine = machine or built.machine or Machine.smallest(_devices(placement), number)
+    if machine is None:
+        machine = built.machine or Machine.smallest(_devices(placement), number)
+        if gpus is None and not (built.program and built.program.takes_num_gpus):
+            # Most programs for clusters use one GPU in each task. A program that gets the number
+            # of GPUs as an argument was built for the default number, and should use all of them.
+            machine = machine.with_one_gpu_each(op.requested for op in placement.ops.values())
     return Request(built, placement, machine, for_one_gpu)
 
 
@@ -283,7 +289,6 @@ def _clean_fork() -> None:
 
 
 def _start_placer() -> None:
-    """Start the process of the placer."""
     from placement_checks.placer.worker.client import phantom
 
     phantom.start()

@@ -13,8 +13,7 @@ from placement_checks.core.devices import Devices
 from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.evidence import NO_REFERENCE, Evidence
 from placement_checks.core.missing import Missing
-from placement_checks.core.program import Batch, CapturedProgram, TargetLike
-from placement_checks.core.target import Script
+from placement_checks.core.program import Batch, TargetLike
 from placement_checks.rules.base import Rule
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.runs.gradients_equal import GradientsEqual
@@ -209,13 +208,6 @@ def _conditions(rules: Mapping[str, Rule]) -> Conditions:
         statistics_per_tower=gradients.statistics == "tower",
         steps=weights.steps,
         seconds=gradients.seconds,
-    )
-
-
-def is_watched(evidence: Evidence) -> bool:
-    """Whether the program is a whole program, which can be its own reference."""
-    return isinstance(evidence.program, CapturedProgram) and isinstance(
-        evidence.program.program, Script
     )
 
 

@@ -174,21 +174,12 @@ def _jobs(
             f"name it: placement-checks diff --since REV --old {old_target} TARGET",
             is_predicate=True,
         )
-    if call.args and not targets:
-        raise UsageError(
-            f"-- {call.args[0]}",
-            "is an argument for a program, but no program is named",
-            f"name it: placement-checks diff --since REV train.py -- {call.args[0]}",
-            is_predicate=True,
-        )
     jobs = [
-        Job(text, call.defaulting_to(configured.settings), old_target or text) for text in targets
-    ] or [
-        Job(text, call.defaulting_to(own).defaulting_to(configured.settings), text)
-        for text, own in configured.programs
+        Job(target, settings, old_target or target)
+        for target, settings in configured.select(
+            targets, call, "placement-checks diff --since REV"
+        )
     ]
-    if not jobs:
-        raise UsageError("", "no target is given", "name a target such as train.py:build_towers")
     seen: set[tuple[str, tuple[str, ...], object, object]] = set()
     for job in jobs:
         own = job.settings
@@ -209,13 +200,13 @@ def _old_settings(
 ) -> Settings:
     """The settings of a program at the revision, on the machine of the working tree."""
     if is_named:
-        own = call.defaulting_to(old.settings)
+        own = old.complete(call)
     else:
         entries = [settings for text, settings in old.programs if text == job.target]
         same = [each for each in entries if each.args == job.settings.args] or entries
         if len(same) != 1:
             return job.settings
-        own = call.defaulting_to(same[0]).defaulting_to(old.settings)
+        own = old.complete(call, same[0])
     return replace(own, gpus=job.settings.gpus, machine=job.settings.machine)
 
 
@@ -260,7 +251,7 @@ def _compare(job: Job, tree: SourceTree, here: Path, *, numbers: bool) -> Progra
         notes.append(f"placed on {machine}, at {tree.revision} on {baseline.machine}")
         baseline = replace(baseline, machine=machine)
     difference = compare(baseline, placement, tree.revision)
-    difference = with_rules(difference, new.evidence, [job.settings.policy])
+    difference = with_rules(difference, new.verdicts)
     difference = replace(difference, notes=[*difference.notes, *notes])
     trained = _numbers(job, old, new, tree.revision) if numbers else None
     return ProgramChange(job.target, old, new, difference, _rule_changes(old, new), trained)
@@ -317,17 +308,13 @@ def _report(
             "name the program, or compare two logs: placement-checks diff OLD NEW",
             is_predicate=True,
         )
-    for_one_gpu = _is_built_for_one_gpu(settings)
-    if parsed.kind == "graph":
-        evidence = gather(parsed, settings, for_one_gpu=for_one_gpu)
-    else:
-        evidence = gather(
-            parsed,
-            _with_limit(settings),
-            for_one_gpu=for_one_gpu,
-            rows=_rows(settings, numbers=numbers),
-            tree=tree,
-        )
+    evidence = gather(
+        parsed,
+        _with_limit(settings) if parsed.is_code else settings,
+        for_one_gpu=_is_built_for_one_gpu(settings),
+        rows=_rows(settings, numbers=numbers),
+        tree=tree if parsed.is_code else None,
+    )
     return verify(evidence, [settings.policy], only=settings.rules, without=settings.without)
 
 

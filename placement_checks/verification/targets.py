@@ -6,12 +6,13 @@ import contextlib
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
+from placement_checks.core.devices import Device
 from placement_checks.core.errors import PlacementError, UsageError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.machines import Machine
 from placement_checks.core.program import Loadable
 from placement_checks.core.target import RowsToRead, Script, SourceTree, Target
-from placement_checks.logs import read_logs
+from placement_checks.logs import Log, read_logs
 from placement_checks.rules.requirements import Need
 from placement_checks.util.progress import step
 from placement_checks.verification import placing
@@ -58,12 +59,13 @@ def gather(
         )
     program = _resolve(target, settings, tree, rows=rows)
     placing.prepare()
-    gpus, machine = settings.gpus, settings.parse_machine()
     request = placing.request(
-        program, gpus=gpus, machine=machine, soft=settings.soft, for_one_gpu=for_one_gpu
+        program,
+        gpus=settings.gpus,
+        machine=settings.parse_machine(),
+        soft=settings.soft,
+        for_one_gpu=for_one_gpu,
     )
-    if settings.gpus is None and machine is None:
-        request = _with_gpus_of_cluster(request)
     try:
         return request.placed()
     except Exception as fault:
@@ -150,18 +152,12 @@ def _gather_log(
         log = read_logs([target.path])
     if program is None:
         return Evidence(log.placement(machine))
-    requested = placing.requested(program, gpus=settings.gpus or 2, for_one_gpu=for_one_gpu)
+    gpus = machine.towers if machine else _used_gpus(log)
+    requested = placing.requested(program, gpus=gpus, for_one_gpu=for_one_gpu)
     return replace(requested, placement=log.placement(machine, requested.placement))
 
 
-def _with_gpus_of_cluster(request: placing.Request) -> placing.Request:
-    """The request with one GPU for each task, if the program has a fixed number of GPUs.
-
-    Most programs for clusters use one GPU in each task. A program that gets the number of GPUs as
-    an argument was built for the default number, and should use all of them.
-    """
-    program = request.built.program
-    if program and program.takes_num_gpus:
-        return request
-    devices = (op.requested for op in request.requested.ops.values())
-    return replace(request, machine=request.machine.with_one_gpu_each(devices))
+def _used_gpus(log: Log) -> int:
+    """The number of GPUs that the ops of a log are on, in any task; at least 2."""
+    devices = (Device.parse(name) for name in {record.device for record in log.counts} if name)
+    return max([2, *(1 + (device.index or 0) for device in devices if device.is_gpu)])

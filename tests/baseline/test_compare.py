@@ -160,9 +160,37 @@ def test_added_ops_are_a_note_unless_the_comparison_is_exact() -> None:
     found = difference(TWO, more)
 
     assert not found
-    assert found.notes == ["numbers of ops in forward: Tanh 0 -> 1"]
+    assert found.notes == ["numbers of ops in forward of tower 0: Tanh 0 -> 1"]
     (change,) = difference(TWO, more, exact=True).moved
-    assert (change.what, change.note) == ("ops of forward", "Tanh 0 -> 1")
+    assert (change.what, change.note) == ("ops of forward of tower 0", "Tanh 0 -> 1")
+
+
+def with_more_ops(*towers: int) -> Placement:
+    ops = [
+        op
+        for tower in towers
+        for op in (
+            on(tower, f"tower_{tower}/more", "Tanh", f"tower_{tower}/v/MatMul"),
+            on(tower, f"tower_{tower}/loss", "Mean", f"tower_{tower}/more"),
+        )
+    ]
+    return program(*ops, variables=["w", "v"])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "what", "note"),
+    [
+        ((0, 1), (0,), "ops of forward of tower 1", "Tanh 1 -> 0"),
+        ((0,), (0, 1), "ops of forward of tower 1", "Tanh 0 -> 1"),
+        ((), (0, 1), "ops of forward", "Tanh 0 -> 1"),
+    ],
+)
+def test_an_exact_comparison_counts_the_ops_of_each_tower(
+    before: tuple[int, ...], after: tuple[int, ...], what: str, note: str
+) -> None:
+    (change,) = difference(with_more_ops(*before), with_more_ops(*after), exact=True).moved
+
+    assert (change.what, change.note) == (what, note)
 
 
 def test_added_ops_on_another_device_are_new() -> None:

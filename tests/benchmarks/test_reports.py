@@ -13,7 +13,6 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from rich.console import Console
 from support.reports import broken, finding, report
 
-from placement_checks.report.text.findings import DetailLevel
 from placement_checks.report.text.writer import write
 
 pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[benchmark]")
@@ -21,10 +20,10 @@ pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[ben
 FINDINGS = 10_000
 
 
-@pytest.mark.parametrize("extent", [DetailLevel.BRIEF, DetailLevel.FULL])
+@pytest.mark.parametrize("everything", [False, True])
 @pytest.mark.parametrize("alike", [True, False], ids=["alike", "each another"])
 def test_many_findings(
-    benchmark: BenchmarkFixture, record: Record, fixtures: Path, extent: DetailLevel, alike: bool
+    benchmark: BenchmarkFixture, record: Record, fixtures: Path, everything: bool, alike: bool
 ) -> None:
     source = fixtures / "programs/graph/mnist.py"
     found = [
@@ -46,12 +45,12 @@ def test_many_findings(
     def cost() -> None:
         began = time.process_time()
         text = StringIO()
-        write([program], Console(file=text), extent)
+        write([program], Console(file=text), everything=everything)
         costs.append(time.process_time() - began)
         assert "10,000 findings" in text.getvalue()
 
     benchmark.pedantic(cost, rounds=3)
 
-    if extent is DetailLevel.FULL and not alike:
+    if everything and not alike:
         record(figures.REPORT, costs)
     benchmark.extra_info["CPU s"] = [round(each, 3) for each in costs]

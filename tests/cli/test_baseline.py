@@ -82,6 +82,22 @@ def test_a_baseline_survives_a_refactor_and_names_moved_ops(run: Run) -> None:
     assert "is the baseline for another machine, gpu*2; this placement is for gpu*4" in refused.err
 
 
+def test_a_change_names_the_rules_that_it_breaks_unless_they_are_left_out(run: Run) -> None:
+    run(*VERIFY, "--update")
+    on_gpu = OLD.replace('with tf.device("/cpu:0"):', 'with tf.device("/gpu:0"):', 1)
+    Path("moved/train.py").write_text(on_gpu)
+    verify = ("verify", "moved/train.py:build", "--baseline", "placements")
+    diff = ("diff", FILE, "moved/train.py:build")
+
+    for command in (verify, diff):
+        assert "[breaks variables-on-host" in run(*command).out
+    Path("pyproject.toml").write_text('[tool.placement_checks]\nwithout = ["variables-on-host"]\n')
+    for command in (verify, diff):
+        left_out = run(*command).out
+        assert "[breaks averaging-on-host" in left_out
+        assert "variables-on-host" not in left_out
+
+
 def test_a_whole_program_has_a_baseline_too(run: Run) -> None:
     def verify(scope: str, on: str, *options: str) -> Ran:
         Path("whole.py").write_text(whole(towers(scope=scope, product_on=on)))

@@ -88,6 +88,15 @@ def test_an_invalid_target_is_the_only_error(run: Run) -> None:
     assert ran.err.splitlines()[-1].startswith("placement-checks: nowhere/at_all.py: there is no")
 
 
+def test_an_error_is_reported_if_no_rule_is_broken(run: Run) -> None:
+    sound = (target("memory_all"), "--rule", "placeable")
+
+    ran = run("verify", "nowhere/at_all.py:build", *sound, "--declare")
+
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err.splitlines()[-1].startswith("placement-checks: nowhere/at_all.py: there is no")
+
+
 def test_a_report_ends_with_what_to_do_next(run: Run) -> None:
     ran = run("verify", target("scope_per_tower"))
 

@@ -60,6 +60,14 @@ def test_a_variable_of_a_program(run: Run) -> None:
     assert len(ran.out.splitlines()) <= 24
 
 
+def test_findings_of_a_rule_that_is_left_out(run: Run) -> None:
+    Path("pyproject.toml").write_text('[tool.placement_checks]\nwithout = ["variables-on-host"]\n')
+
+    found = rows(run("explain", "model/w", "train.py:build").out)
+
+    assert "variables-on-host" not in found.get("findings", "")
+
+
 def test_a_device_of_a_program(run: Run) -> None:
     found = rows(run("explain", "/gpu:1", "train.py:build").out)
 

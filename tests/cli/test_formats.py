@@ -81,6 +81,13 @@ def test_an_error_that_ends_the_command_obeys_formats_for_programs(
         assert ran.out == ""
 
 
+def test_the_format_of_the_program_is_not_the_format_of_errors(run: Run) -> None:
+    ran = run("verify", "missing.py", "--", "--format", "json")
+
+    assert ran.status == 2
+    assert ran.out == ""
+
+
 def test_sarif_explains_its_rules(run: Run) -> None:
     document = json.loads(run("verify", "outputlog", "--format", "sarif").out)
 

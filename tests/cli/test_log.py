@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from support.commands import Run
+from support.tower_programs import towers
 
 DEVICE = "/job:localhost/replica:0/task:0/device:GPU:0"
 
@@ -209,6 +210,21 @@ def test_verify_with_the_graph_joins_both(run: Run, fixtures: Path, tmp_path: Pa
     assert re.search(r"KEPT +no-fallback\b", ran.out)
     assert re.search(r"KEPT +variables-shared +10 trainable and 32 global variables", ran.out)
     assert re.search(r"KEPT +variables-on-host +32 variables", ran.out)
+
+
+@pytest.mark.parametrize("options", [(), ("--gpus", "3"), ("--machine", "gpu*3")], ids=" ".join)
+def test_the_graph_is_built_for_the_gpus_of_the_log(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: Sequence[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(towers())
+    placed = run("place", "train.py:build", "--gpus", "3").out
+    Path("log").write_text(f"{DEVICE.replace('GPU:0', 'GPU:2')} -> device: 2\n{placed}")
+
+    ran = run("verify", "log", "--graph", "train.py:build", "--rule", "no-idle-device", *options)
+
+    assert ran.status == 0
+    assert "--reference train.py:build" in run("verify", "log", "--graph", "train.py:build").out
 
 
 def test_a_graph_is_for_logs(run: Run, fixtures: Path) -> None:

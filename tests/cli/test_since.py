@@ -427,8 +427,8 @@ def test_a_revision_that_does_not_import(run: Run, home: Path) -> None:
         ),
         (
             ("--since", "HEAD", "--", "--rows=8"),
-            "-- --rows=8 is an argument for a program, but no program is named; name it: "
-            "placement-checks diff --since REV train.py -- --rows=8",
+            "-- --rows=8 is an argument for a program, but no program is named; name it "
+            "first: placement-checks diff --since REV train.py -- --rows=8",
         ),
     ],
 )

@@ -23,7 +23,6 @@ from placement_checks.report.commands.time import Picture, chrome_trace, lanes_s
 from placement_checks.report.formats.since import FORMATS as SINCE_FORMATS
 from placement_checks.report.formats.writers import FORMATS
 from placement_checks.report.text import writer
-from placement_checks.report.text.findings import DetailLevel
 from placement_checks.verification.diff import compare
 
 HOSTILE = ["w\x1b[31mX", "a\nKEPT all is well", "gnp.\u202egpu", "b\x9b2J\x7f", "half\udcff"]
@@ -76,7 +75,7 @@ def since_in_format(format: str) -> str:
 
 FORMS: dict[str, Callable[[], str]] = {
     "text in full": lambda: console_text(
-        lambda to: writer.write([verify(graph("GPU:0"))] * 2, to, DetailLevel.FULL)
+        lambda to: writer.write([verify(graph("GPU:0"))] * 2, to, everything=True)
     ),
     "diff": lambda: diff.render_text(compare(graph("GPU:0", "a\rb"), graph("CPU:0"))),
     "log": of_logs,
@@ -85,7 +84,7 @@ FORMS: dict[str, Callable[[], str]] = {
     ),
     "page": lambda: page(
         "\x1b[2J",
-        lambda to: writer.write([verify(graph("GPU:0"))], to, DetailLevel.FULL),
+        lambda to: writer.write([verify(graph("GPU:0"))], to, everything=True),
         [Picture(lanes(), "\x07")],
     ),
     **{format: partial(in_format, format) for format in FORMATS},

@@ -15,7 +15,6 @@ from placement_checks.core.errors import InputError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.results import Report
 from placement_checks.core.revisions import Numbers, ProgramChange, RuleChange, Since
-from placement_checks.report.text.findings import DetailLevel
 from placement_checks.report.text.writer import write
 
 
@@ -40,11 +39,11 @@ def report(*verdicts: Verdict, program: str = "p") -> Report:
     return Report(Evidence(placement(program=program)), verdicts)
 
 
-def written(*reports: Report, extent: DetailLevel = DetailLevel.BRIEF, width: int = 40) -> str:
+def written(*reports: Report, everything: bool = False, width: int = 40) -> str:
     """The text report, for a terminal that is narrower than its lines: they must not be broken
     again."""
     file = StringIO()
-    write(reports, Console(file=file, width=width), extent)
+    write(reports, Console(file=file, width=width), everything=everything)
     return file.getvalue()
 
 

@@ -154,6 +154,33 @@ def test_unused_baselines_are_listed_and_removed_after_a_run_of_all_tests(
     assert project.files() == ["notes.txt", *FILES]
 
 
+IMPORT, ONE, OTHER = (f"{part}\n" for part in TESTS.split("\n\n"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("-p", "cacheprovider", "--last-failed"),
+        ("--ignore=test_other.py",),
+        ("--continue-on-collection-errors",),
+    ],
+    ids=" ".join,
+)
+def test_baselines_of_a_file_that_is_not_collected_are_not_removed(
+    alone: Project, options: tuple[str, ...]
+) -> None:
+    alone.run("--placement-update", test_it=IMPORT + ONE, test_other=IMPORT + OTHER)
+    assert alone.files() == FILES
+    fails = alone.run("-p", "cacheprovider", test_it=MOVED.replace("def test_other", "def other"))
+    fails.assert_outcomes(passed=1, failed=1)
+    other = "import missing" if "--continue-on-collection-errors" in options else IMPORT + OTHER
+
+    part = alone.run("--placement-prune", *options, test_it=IMPORT + ONE, test_other=other)
+
+    part.stdout.fnmatch_lines(["no baselines removed: not all tests with baselines ran"])
+    assert alone.files() == FILES
+
+
 @pytest.mark.parametrize("xdist", IN_THIS_PROCESS, ids=" ".join, indirect=True)
 def test_nothing_is_written_in_ci_unless_forced(
     project: Project, monkeypatch: pytest.MonkeyPatch

@@ -6,6 +6,7 @@ import pytest
 
 from placement_checks.core.missing import Missing
 from placement_checks.testing import pytest_plugin
+from placement_checks.tf import startup
 
 TWO = """
 import pytest
@@ -49,7 +50,7 @@ def test_the_header_names_a_limit_of_tensorflow(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit = Missing("tensorflow is a build without GPU kernels", "install another")
-    monkeypatch.setattr("placement_checks.tf.startup.limit_of_installation", lambda: limit)
+    monkeypatch.setattr(startup, "limit_of_installation", lambda: limit)
 
     result = pytester.runpytest_inprocess()
 
@@ -78,6 +79,11 @@ def test_options_and_markers_are_listed(pytester: pytest.Pytester) -> None:
             "*::test_it: @pytest.mark.placement has no argument gpu; its "
             "arguments are gpus, machine and soft",
         ),
+        (
+            "placement('no-fallback')",
+            "*::test_it: @pytest.mark.placement checks programs that the fixture `place` places, "
+            "but the test does not use it; add the argument place, or use assert_rules",
+        ),
     ],
 )
 def test_invalid_marks_are_usage_errors(
@@ -89,3 +95,42 @@ def test_invalid_marks_are_usage_errors(
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"ERROR: {message}"])
+
+
+def test_a_mark_with_rules_needs_the_fixture_place(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        import pytest
+
+        rules = pytest.mark.placement("no-fallback")
+
+        @pytest.fixture
+        def placed(place):
+            return place
+
+        @pytest.fixture
+        def by_name(request):
+            return request.getfixturevalue("place")
+
+        @rules
+        def test_argument(place):
+            pass
+
+        @rules
+        def test_fixture(placed):
+            pass
+
+        @rules
+        def test_by_name(by_name):
+            pass
+
+        @pytest.mark.placement(gpus=4)
+        def test_without_rules():
+            pass
+
+        @rules
+        class TestClass:
+            def test_places_nothing(self):
+                pass
+    """)
+
+    pytester.runpytest_inprocess().assert_outcomes(passed=5)

@@ -288,6 +288,46 @@ def test_of_two(place):
     )
 
 
+def test_a_reference_has_the_api_of_the_program(project: pytest.Pytester) -> None:
+    programs = """
+import tensorflow as tf
+
+
+def build(num_gpus=2):
+    gradients = []
+    x = tf.placeholder(tf.float32, [64, 8], "x")
+    with tf.device("/cpu:0"):
+        w = tf.get_variable("w", [8, 1])
+    for i, part in enumerate(tf.split(x, num_gpus)):
+        with tf.device(f"/gpu:{i}"):
+            gradients += tf.gradients(tf.reduce_mean((part @ w) ** 2), w)
+    with tf.device("/cpu:0"):
+        mean = tf.add_n(gradients) / num_gpus
+        return tf.train.GradientDescentOptimizer(0.1).apply_gradients([(mean, w)])
+
+
+def single():
+    return build(1)
+
+
+def batch(rng, n):
+    return {"x": rng.normal(size=(n, 8)).astype("float32")}
+"""
+    tests = """
+from placement_checks import assert_rules
+
+
+def test_numbers(place):
+    evidence = place(
+        "train.py:build", v1=True, reference="train.py:single", batch="train.py:batch"
+    )
+    assert_rules(evidence, "gradients-equal")
+"""
+    write(project, programs, tests)
+
+    project.runpytest_inprocess().assert_outcomes(passed=1)
+
+
 def test_invalid_programs_and_machines(project: pytest.Pytester) -> None:
     write(
         project,

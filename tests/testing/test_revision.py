@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import tensorflow as tf  # once, for all runs in this process
 from support.forked import run_pytest_forked
 from support.repositories import commit, write
 from support.tower_programs import towers, whole
+
+from placement_checks import place
+from placement_checks.testing.revision import PlacedPrograms
 
 assert tf
 pytestmark = pytest.mark.one_version
@@ -80,6 +85,35 @@ def test_a_refactor_that_moves_a_tower_fails_the_run(project: pytest.Pytester) -
             "2 programs compared with HEAD (*): 2 changed.",
         ]
     )
+
+
+def test_rules_that_the_configuration_leaves_out(project: pytest.Pytester) -> None:
+    left_out = '[tool.placement_checks]\nwithout = ["no-idle-device", "averaging-on-host"]\n'
+    write(project.path, {"src/train.py": MOVED, "pyproject.toml": left_out})
+
+    result = project.runpytest_inprocess("--placement-since=HEAD", "-k", "twice")
+
+    result.stdout.fnmatch_lines(
+        ["src/train.py:build: 1 moved, 0 new, 0 gone; 88 ops placed as in HEAD"]
+    )
+
+
+@pytest.mark.parametrize(("gpus", "machine"), [(None, None), (2, "ps*1: cpu*1; worker*1: gpu*2")])
+def test_a_cluster_is_compared_on_the_machine_of_the_test(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: int | None, machine: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("cluster.py").write_text(
+        "import tensorflow as tf\n\ndef build():\n"
+        "    with tf.device('/job:ps/cpu:0'):\n        x = tf.constant(1.0)\n"
+        "    with tf.device('/job:worker/gpu:0'):\n        tf.sqrt(x)\n"
+    )
+    programs = PlacedPrograms()
+
+    programs.add(place("cluster.py:build", gpus=gpus))
+
+    ((_, settings),) = programs.jobs.values()
+    assert (settings["gpus"], settings["machine"]) == (None, machine)
 
 
 def test_workers_of_xdist_send_their_programs(project: pytest.Pytester) -> None:

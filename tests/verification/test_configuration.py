@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -133,6 +134,18 @@ def test_paths_of_whole_programs_are_relative_to_the_file(
     assert own.resolve_reference() == Script(
         parse_target("single.py"), ("--rows=8",), True, (), 600
     )
+
+
+def test_a_function_as_reference_has_the_api_of_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
+    single = parse_target("train.py:single")
+    in_version_2 = Settings(reference="train.py:single", limit=60)
+
+    assert in_version_2.resolve_reference() == single
+    assert replace(in_version_2, v1=True).resolve_reference() == Script(single, (), True, (), 60)
 
 
 def test_paths_of_targets_with_arguments_are_relative_to_the_file(
@@ -362,6 +375,17 @@ def test_gpus_and_machine_are_mutually_exclusive(project: Callable[..., Path]) -
     error = error_of(project("gpus = 2\nmachine = 'gpu*4'"))
     assert error.message == "and machine are mutually exclusive"
     assert error.fix == "give one of them"
+
+
+def test_gpus_of_the_tasks_in_tf_config(
+    project: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
+
+    settings = load(project("gpus = 4\nmachine = 'TF_CONFIG'")).settings
+
+    assert str(settings.parse_machine()) == "worker*2: gpu*4; master=worker/task:1"
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,11 @@ import pytest
 from support.graphs import op, placement
 
 from placement_checks import RULES, Finding, Impact, Verdict, verify
-from placement_checks.core.errors import ConfigError, UsageError, as_error
+from placement_checks.core.errors import ConfigError, InputError, UsageError, as_error
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.results import Report, State
+from placement_checks.rules.base import Rule
 
 KEPT: Final = "kept"
 BROKEN: Final = "broken"
@@ -80,6 +81,24 @@ def test_errors_are_reported_once_with_the_rules_that_raised_them() -> None:
         "p: x and z could not be checked: RuntimeError: a",
         "p: y could not be checked: RuntimeError: c",
     ]
+
+
+@pytest.mark.parametrize(
+    ("fix", "reason"), [("", "is damaged"), ("build it again", "is damaged; build it again")]
+)
+def test_the_reason_of_a_rule_with_an_error_has_the_fix(
+    monkeypatch: pytest.MonkeyPatch, fix: str, reason: str
+) -> None:
+    rule = RULES["variables-on-host"]
+
+    def judge(_rule: Rule, _evidence: Evidence) -> Verdict:
+        raise InputError("train.py", "is damaged", fix, is_predicate=True)
+
+    monkeypatch.setattr(rule, "judge", judge)
+
+    (verdict,) = verify(placement(op("w", "VarHandleOp")), only=[rule.name]).verdicts
+
+    assert verdict.reason == reason
 
 
 @pytest.mark.parametrize(("state", "count"), [(KEPT, 2), (BROKEN, 1), (NOT_CHECKED, 0)])

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tensorflow as tf
 from support import pairs
 
 from placement_checks import place, with_numbers
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.placer.worker.client import PlacerProcess, Request
-from placement_checks.verification.placing import requested
+from placement_checks.verification.placing import request, requested
 
 Build = Callable[..., dict[str, Any]]
 
@@ -56,6 +57,28 @@ def test_towers_are_built_for_two_numbers_of_gpus_and_the_reference_once(
     assert evidence.measurement
     assert evidence.trace
     assert calls == {"towers 2": 1, "towers 1": 1, "single": 1}
+
+
+def cluster() -> None:
+    with tf.device("/job:ps/cpu:0"):
+        x = tf.constant(1.0)
+    for task in range(2):
+        with tf.device(f"/job:worker/task:{task}/gpu:0"):
+            tf.sqrt(x)
+
+
+def cluster_of(num_gpus: int) -> None:
+    assert num_gpus == 2
+    cluster()
+
+
+@pytest.mark.parametrize(
+    ("build", "gpus", "each"), [(cluster, None, 1), (cluster, 2, 2), (cluster_of, None, 2)]
+)
+def test_tasks_of_a_cluster_have_one_gpu_if_the_program_uses_one(
+    build: Callable[..., None], gpus: int | None, each: int
+) -> None:
+    assert str(request(build, gpus=gpus).machine) == f"ps*1: cpu*1; worker*2: gpu*{each}"
 
 
 def test_the_build_for_one_gpu_runs_while_the_placer_works(

@@ -7,20 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from placement_checks.core.op_types import VARIABLES
 from placement_checks.core.results import Difference, Places
-from placement_checks.core.versions import versions
-from placement_checks.report.common.json import to_json
+from placement_checks.report.common.json import versioned_json
 from placement_checks.util.text import plural, printable
-
-_SCHEMA = 1
 
 _MAX_LISTED = 20  # ops of a group
 
 
 def render_json(difference: Difference) -> str:
-    """Returns the JSON document; its schema has version 1."""
+    """Returns the JSON document."""
     document = {
-        "schema": _SCHEMA,
-        "versions": versions(),
         "old": difference.old,
         "new": difference.new,
         "ops": difference.ops,
@@ -37,7 +32,7 @@ def render_json(difference: Difference) -> str:
         "added": [{"node": node, "op": kind} for node, kind in difference.added.items()],
         "unread": list(difference.unread),
     }
-    return to_json(document)
+    return versioned_json(document, schema=1)
 
 
 def render_text(difference: Difference) -> str:

@@ -7,11 +7,9 @@ from dataclasses import asdict
 
 from placement_checks.core.checkup import Check, Checkup, ComparedProgram, GpuComparison
 from placement_checks.core.devices import Device
-from placement_checks.core.versions import versions
-from placement_checks.report.common.json import to_json
+from placement_checks.report.common.json import versioned_json
 from placement_checks.util.text import join_and, plural, printable
 
-_SCHEMA = 1
 _MOST_LISTED = 5  # ops of a program
 
 
@@ -95,15 +93,13 @@ def _short(device: str) -> str:
 
 
 def render_json(checkup: Checkup) -> str:
-    """Returns the JSON document; its schema has version 1."""
+    """Returns the JSON document."""
     document = {
-        "schema": _SCHEMA,
-        "versions": versions(),
         "can_check": checkup.can_check,
         "checks": [_check(check) for check in checkup.checks],
         "gpus": None if checkup.gpus is None else asdict(checkup.gpus),
     }
-    return to_json(document) + "\n"
+    return versioned_json(document, schema=1) + "\n"
 
 
 def _check(check: Check) -> dict[str, str]:

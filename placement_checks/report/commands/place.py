@@ -15,12 +15,10 @@ from placement_checks.analysis.step.transfers import (
     transfers,
 )
 from placement_checks.core.placement import Placement, producer_of
-from placement_checks.core.versions import versions
-from placement_checks.report.common.json import to_json
+from placement_checks.report.common.json import versioned_json
 from placement_checks.report.text.layout import shorten
 from placement_checks.util.text import align_columns
 
-_SCHEMA = 1
 _LAYERS = 16  # rows of the table; with the pairs of devices they fill a screen
 _MAX_NAME = 40  # characters of a layer's name
 _UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
@@ -33,10 +31,8 @@ def render_text(placement: Placement, all_sent: Sequence[SentTensor]) -> Iterato
 
 
 def render_json(placement: Placement, all_sent: Sequence[SentTensor]) -> Sequence[str]:
-    """Returns the lines of the JSON document with each copy; its schema has version 1."""
+    """Returns the lines of the JSON document with each copy."""
     document = {
-        "schema": _SCHEMA,
-        "versions": versions(),
         "program": placement.program,
         "machine": str(placement.machine) if placement.machine else None,
         "placer": placement.placer,
@@ -57,7 +53,7 @@ def render_json(placement: Placement, all_sent: Sequence[SentTensor]) -> Sequenc
         ],
         "copies": [_copy(placement, each) for each in all_sent],
     }
-    return to_json(document).split("\n")
+    return versioned_json(document, schema=1).split("\n")
 
 
 def _copy(placement: Placement, each: SentTensor) -> dict[str, Any]:

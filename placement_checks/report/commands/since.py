@@ -7,14 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from placement_checks.core.revisions import Effect, ProgramChange, RuleChange, Since
-from placement_checks.core.versions import versions
 from placement_checks.report.common import baseline
 from placement_checks.report.common.findings import group_findings
-from placement_checks.report.common.json import difference_document, error_document, to_json
+from placement_checks.report.common.json import difference_document, error_document, versioned_json
 from placement_checks.report.text.findings import finding_lines
 from placement_checks.util.text import join_and, plural, printable
 
-_SCHEMA = 1
 EFFECTS: Mapping[Effect, str] = {
     "broken": "newly broken",
     "unchecked": "no longer checked",
@@ -23,14 +21,9 @@ EFFECTS: Mapping[Effect, str] = {
 _STATES = ("changed", "gone", "new", "same")
 
 
-def render_text(since: Since, most: int = baseline.MOST_LISTED) -> str:
-    """Returns the changes of each program, and the number of programs in the last line.
-
-    Args:
-        since: the comparison.
-        most: the largest number of changes of each kind to list.
-    """
-    lines = [line for program in since.programs for line in _program(program, since, most)]
+def render_text(since: Since) -> str:
+    """Returns the changes of each program, and the number of programs in the last line."""
+    lines = [line for program in since.programs for line in _program(program, since)]
     return "\n".join(map(printable, [*lines, *since.notes, summary(since)]))
 
 
@@ -66,10 +59,10 @@ def headline(program: ProgramChange, since: Since) -> str:
     return "; ".join([baseline.headline(program.difference), *counts])
 
 
-def rule_lines(program: ProgramChange, since: Since) -> Iterator[str]:
+def _rule_lines(program: ProgramChange, since: Since) -> Iterator[str]:
     """Yields the rules with other verdicts, with the findings of rules that are newly broken."""
     for change in program.with_effect("broken"):
-        yield f"newly broken: {rule_text(change, since)}"
+        yield f"newly broken: {_broken_rule(change, since)}"
         groups = group_findings(change.new.findings)
         placement = program.new.evidence.placement if program.new else None
         yield from (line.text for line in finding_lines(groups, placement))
@@ -90,7 +83,7 @@ def unchecked_lines(program: ProgramChange, since: Since) -> Iterator[str]:
         yield f"{join_and(names)} {reason}"
 
 
-def rule_text(change: RuleChange, since: Since) -> str:
+def _broken_rule(change: RuleChange, since: Since) -> str:
     """Returns a broken rule with its verdict at the revision."""
     old, new = change.old, change.new
     if old.state == "broken":
@@ -99,26 +92,24 @@ def rule_text(change: RuleChange, since: Since) -> str:
     return f"{new.rule} ({old.state.replace('-', ' ')} at {since.revision})"
 
 
-def _program(program: ProgramChange, since: Since, most: int) -> Iterator[str]:
+def _program(program: ProgramChange, since: Since) -> Iterator[str]:
     yield f"{program.name}: {headline(program, since)}"
     if program.difference is not None:
-        yield from baseline.render_text(program.difference, most).split("\n")[1:]
-    yield from rule_lines(program, since)
+        yield from baseline.render_text(program.difference).split("\n")[1:]
+    yield from _rule_lines(program, since)
     yield ""
 
 
 def render_json(since: Since) -> str:
-    """Returns the JSON document; its schema has version 1."""
+    """Returns the JSON document."""
     document = {
-        "schema": _SCHEMA,
-        "versions": versions(),
         "since": since.revision,
         "commit": since.commit,
         "programs": [_document(program) for program in since.programs],
         "notes": list(since.notes),
         "errors": [error_document(error) for error in since.errors],
     }
-    return to_json(document)
+    return versioned_json(document, schema=1)
 
 
 def _document(program: ProgramChange) -> dict[str, Any]:

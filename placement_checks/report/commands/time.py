@@ -17,8 +17,7 @@ from rich.text import Text
 
 from placement_checks.core.timing import Loop, Timing
 from placement_checks.core.trace import OpSpan, Timeline, Trace
-from placement_checks.core.versions import versions
-from placement_checks.report.common.json import to_json
+from placement_checks.report.common.json import to_json, versioned_json
 from placement_checks.report.text.layout import print_line
 from placement_checks.util.text import plural, printable
 
@@ -117,7 +116,7 @@ def _share(value: float | None) -> str:
 def render_json(timings: Sequence[Timing]) -> str:
     """Returns the JSON document, which `placement-checks time --against` reads."""
     documents = [timing.document() for timing in timings]
-    return to_json({"schema": SCHEMA, "versions": versions(), "timings": documents})
+    return versioned_json({"timings": documents}, schema=SCHEMA)
 
 
 def comparable_values(document: Mapping[str, Any]) -> Mapping[str, Any]:

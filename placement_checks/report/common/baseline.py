@@ -6,15 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from placement_checks.analysis.step.transfers import copies_text
 from placement_checks.core.baseline import Change, Copies, Difference
-from placement_checks.core.versions import versions
-from placement_checks.report.common.json import difference_document, to_json
+from placement_checks.report.common.json import difference_document, versioned_json
 from placement_checks.util.text import join_and, plural, printable
 
-SCHEMA = 1
-MOST_LISTED = 10  # changes of each kind
+_MOST_LISTED = 10  # changes of each kind
 
 
-def render_text(difference: Difference, most: int = MOST_LISTED) -> str:
+def render_text(difference: Difference, most: int = _MOST_LISTED) -> str:
     """Returns the number of changes in the first line, then the changes and the copies."""
     return "\n".join(map(printable, _text(difference, most)))
 
@@ -90,5 +88,5 @@ def _amount(copies: Copies) -> str:
 
 
 def render_json(difference: Difference) -> str:
-    """Returns the JSON document; its schema has version 1."""
-    return to_json({"schema": SCHEMA, "versions": versions(), **difference_document(difference)})
+    """Returns the JSON document."""
+    return versioned_json(difference_document(difference), schema=1)

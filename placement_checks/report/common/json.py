@@ -36,6 +36,11 @@ def document(reports: Sequence[Report], errors: Sequence[PlacementError]) -> dic
     return document
 
 
+def versioned_json(document: Mapping[str, Any], *, schema: int) -> str:
+    """Returns a document as text, with its schema version and the installed versions."""
+    return to_json({"schema": schema, "versions": versions(), **document})
+
+
 def to_json(document: Mapping[str, Any], indent: int | None = 2) -> str:
     """Returns a document as text, with control characters escaped for terminals."""
     return escape_controls(json.dumps(document, indent=indent, ensure_ascii=False))

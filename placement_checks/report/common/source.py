@@ -191,12 +191,12 @@ class _Values:
         """Yields the statements that assign a name before the innermost step, the last first."""
         for depth in range(len(steps) - 1, -1, -1):
             for statement in reversed(steps[depth].before):
-                if (yield from self._in(statement, name)):
+                if (yield from self._assignments_in(statement, name)):
                     return
             if depth and name in _head_names(steps[depth - 1].statement):
                 return
 
-    def _in(self, statement: ast.stmt, name: str) -> Generator[ast.stmt, None, bool]:
+    def _assignments_in(self, statement: ast.stmt, name: str) -> Generator[ast.stmt, None, bool]:
         """Yields the assignments of a name in a statement; returns whether to stop the search.
 
         The search stops at a statement that replaces the value, or may have replaced it in a block
@@ -210,7 +210,7 @@ class _Values:
         for block in _blocks(statement):
             for each in reversed(block):
                 if self._has_run(each, block, statement):
-                    if (yield from self._in(each, name)):
+                    if (yield from self._assignments_in(each, name)):
                         is_settled = True
                         break
                 elif _may_replace(each, name):

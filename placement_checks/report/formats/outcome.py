@@ -6,8 +6,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from placement_checks.report.text.findings import DetailLevel
-
 if TYPE_CHECKING:
     from placement_checks.core.errors import PlacementError
     from placement_checks.core.results import Report, Verdict
@@ -22,7 +20,7 @@ class Outcome:
         errors: the errors.
         requested: the rules that the user named, which must be checked.
         require_all: whether every rule must be checked.
-        extent: the level of detail of the text.
+        everything: whether the text shows every finding.
         is_quiet: whether the text omits programs without failures.
         next_step: the next step for the user, the last line of the text; None for none.
         explained: returns the explanation of a rule for its name.
@@ -32,14 +30,17 @@ class Outcome:
     errors: Sequence[PlacementError] = ()
     requested: Collection[str] = ()
     require_all: bool = False
-    extent: DetailLevel = DetailLevel.BRIEF
+    everything: bool = False
     is_quiet: bool = False
     next_step: str | None = None
     explained: Callable[[str], str] = lambda _rule: ""
 
+    def status(self, report: Report) -> int:
+        """The exit status of a program."""
+        return report.status(requested=self.requested, require_all=self.require_all)
+
     def fails(self, report: Report) -> bool:
-        """Whether a program makes the exit status non-zero."""
-        return report.status(requested=self.requested, require_all=self.require_all) != 0
+        return self.status(report) != 0
 
     def must_be_checked(self, verdict: Verdict) -> bool:
         """Whether a rule was not checked although it must be."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TextIO
 
 from placement_checks.core.results import Report
-from placement_checks.core.revisions import ProgramChange, Since
+from placement_checks.core.revisions import Since
 from placement_checks.report.commands.since import (
     EFFECTS,
     at_commit,
@@ -55,17 +55,20 @@ def _github(since: Since, stream: TextIO) -> None:
         for each in since.programs
         if each.state == "gone"
     ]
-    errors += [
-        github.annotation(
-            "error", [one_line(line), one_line(f"in {program.name}")], EFFECTS["unchecked"]
-        )
+    faults = [
+        (EFFECTS["unchecked"], line, program.name)
         for program in since.programs
         for line in unchecked_lines(program, since)
     ]
-    for program in since.programs:
-        if program.numbers and program.numbers.state == "different":
-            text = [one_line(program.numbers.text), one_line(f"in {program.name}")]
-            errors.append(github.annotation("error", text, "different numbers"))
+    faults += [
+        ("different numbers", program.numbers.text, program.name)
+        for program in since.programs
+        if program.numbers and program.numbers.state == "different"
+    ]
+    errors += [
+        github.annotation("error", [one_line(text), one_line(f"in {name}")], title)
+        for title, text, name in faults
+    ]
     lines = [*errors, github.count_notice(one_line(summary(since)), len(errors))]
     stream.write("".join(f"{line}\n" for line in lines))
 
@@ -130,15 +133,14 @@ def _table(since: Since) -> Iterator[str]:
 def _changed_reports(since: Since) -> Sequence[Report]:
     """The reports of the working tree, each with its newly broken rules and its changes."""
     return [
-        _changed_report(program, program.new)
+        replace(
+            program.new,
+            verdicts=[change.new for change in program.with_effect("broken")],
+            baseline=program.difference,
+        )
         for program in since.programs
         if program.new is not None
     ]
-
-
-def _changed_report(program: ProgramChange, new: Report) -> Report:
-    broken = [change.new for change in program.with_effect("broken")]
-    return replace(new, verdicts=broken, baseline=program.difference)
 
 
 Writer = Callable[[Since, TextIO], None]

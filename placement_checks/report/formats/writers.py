@@ -22,7 +22,13 @@ def _text(outcome: Outcome, stream: TextIO) -> None:
         step = None if outcome.is_quiet else outcome.next_step
         console = Console(file=stream)
         with terminal_width(console.width if stream.isatty() else WIDTH):
-            writer.write(outcome.reports, console, outcome.extent, step, only=only)
+            writer.write(
+                outcome.reports,
+                console,
+                everything=outcome.everything,
+                next_step=step,
+                only=only,
+            )
 
 
 def _json(outcome: Outcome, stream: TextIO) -> None:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from placement_checks.analysis.addresses import Part
@@ -245,12 +245,12 @@ def changes_data(difference: Difference, old: Placement, new: Placement) -> dict
     data = program_data(Report(Evidence(new), ()), before=old)
     number = {name: at for at, name in enumerate(new.ops)}
     changes = [
-        _change_data("moved", f"from {before} to {after}", ops, number)
+        _moved_data("moved", f"from {before} to {after}", ops, number)
         for before, after, ops in group_by_route(difference)
     ]
     for name, ops in ((new.program, difference.added), (old.program, difference.removed)):
         if ops:
-            changes.append(_change_data(f"only in {name}", "", ops, number))
+            changes.append(_moved_data(f"only in {name}", "", ops, number))
     moved = f"{len(difference.moved):,} of {plural(difference.ops, 'op')} have moved"
     stayed = f"All {plural(difference.ops, 'op')} are where they were"
     return data | {
@@ -281,7 +281,7 @@ def revision_data(program: ProgramChange, headline: str) -> dict[str, Any] | Non
     number = {name: at for at, name in enumerate(program.new.evidence.placement.ops)}
     found = program.difference
     changes = [
-        _finding_data(title, change_text(change), "", [], change.ops, number)
+        _change_data(title, change_text(change), change.ops, number)
         for title, members in (
             [("moved", found.moved), ("new", found.new_there), ("gone", found.gone)]
             if found
@@ -290,9 +290,8 @@ def revision_data(program: ProgramChange, headline: str) -> dict[str, Any] | Non
         for change in members
     ]
     changes += [
-        _finding_data(
-            "no longer checked", change.new.rule, change.new.reason or "", [], [], number
-        )
+        _change_data("no longer checked", change.new.rule, (), number)
+        | {"consequence": change.new.reason or ""}
         for change in program.with_effect("unchecked")
     ]
     return data | {
@@ -304,35 +303,23 @@ def revision_data(program: ProgramChange, headline: str) -> dict[str, Any] | Non
     }
 
 
-def _change_data(
-    rule: str, route: str, ops: Mapping[str, str], number: Mapping[str, int]
+def _moved_data(
+    title: str, route: str, ops: Mapping[str, str], number: Mapping[str, int]
 ) -> dict[str, Any]:
     """Ops with one route, by name with their types, in the form of a finding."""
     first, *others = label_ops(ops)
     message = ": ".join(filter(None, [route, first]))
-    return _finding_data(rule, message, "", others, list(ops), number)
+    return _change_data(title, message, ops, number) | {"others": others}
 
 
-def _finding_data(
-    rule: str,
-    message: str,
-    consequence: str,
-    others: Sequence[str],
-    ops: Sequence[str],
-    number: Mapping[str, int],
+def _change_data(
+    title: str, message: str, ops: Iterable[str], number: Mapping[str, int]
 ) -> dict[str, Any]:
+    """A change in the form of a finding."""
     return {
-        "rule": rule,
+        "rule": title,
         "message": message,
-        "where": "",
-        "source": "",
-        "others": others,
-        "path": [],
-        "consequence": consequence,
-        "fix": "",
-        "follows": "",
-        "figure": [],
-        "objects": [],
         "ops": sorted(number[name] for name in ops if name in number),
-        "devices": [],
+        **dict.fromkeys(("where", "source", "consequence", "fix", "follows"), ""),
+        **{key: [] for key in ("others", "path", "figure", "objects", "devices")},
     }

@@ -102,6 +102,7 @@ _FIRST = (
     *("placeable", "no-idle-device", "every-tower-counts", "variables-shared"),
     *("variables-on-host", "no-fallback", "inputs-distinct", "losses-apart", "gradients-equal"),
 )
+_ALIKE = "towers-alike"  # the rule that towers compute the same
 _LONGEST = 160
 _MOST_NAMED = 4  # devices
 
@@ -130,7 +131,8 @@ def headline(report: Report, places: DeviceTable) -> Headline:
         sentence = f"all {kept} rules that could be checked are kept"
         if kept == 1:
             sentence = "the one rule that could be checked is kept"
-        sharing = _variable_sharing(placement, places)
+        alike = any(each.rule == _ALIKE and each.state == "kept" for each in verdicts)
+        sharing = _variable_sharing(placement, places, alike)
         sentence = f"{sharing}: {sentence}" if sharing else _capitalize(sentence)
     elif report.verdicts:
         state, facts = "not-checked", []
@@ -224,8 +226,11 @@ def _label_devices(sentence: str, places: DeviceTable) -> str:
     return re.sub(rf"(?:{names})(?![\w:])", lambda match: labels[match[0]], sentence)
 
 
-def _variable_sharing(placement: Placement, places: DeviceTable) -> str:
-    """How the towers share their variables; "" if there is no short description."""
+def _variable_sharing(placement: Placement, places: DeviceTable, alike: bool) -> str:
+    """How the towers share their variables; "" if there is no short description.
+
+    ``alike`` is whether the towers were checked to compute the same.
+    """
     towers = len(places.towers)
     if towers < 2 or not placement.assigned:
         return ""
@@ -233,11 +238,13 @@ def _variable_sharing(placement: Placement, places: DeviceTable) -> str:
     read = [name for name in layout.readers if layout.kind(name) != "own"]
     kinds = {layout.kind(name) for name in read}
     if kinds == {"mirrored"}:
-        return f"{towers} towers compute alike, each with a copy of the variables"
+        compute = " compute alike" if alike else ""
+        return f"{towers} towers{compute}, each with a copy of the variables"
     on = {placement.ops[name].assigned for name in read} - {None}
     if kinds == {"central"} and 0 < len(on) <= _MOST_NAMED:
         labels = join_and(places.label(device) for device in places.devices if device in on)
-        return f"{towers} towers compute alike and share the variables on {labels}"
+        compute = " compute alike and" if alike else ""
+        return f"{towers} towers{compute} share the variables on {labels}"
     return ""
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from enum import Enum
 from itertools import groupby, islice
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -171,27 +170,16 @@ _TITLE = 2  # lines: the title, and an empty one at the end
 _STYLES = {"headline": "", "detail": "dim", "consequence": "", "fix": "green"}
 
 
-class DetailLevel(Enum):
-    """The level of detail: findings up to a limit of lines, or all of them."""
-
-    BRIEF = "brief"
-    FULL = "full"
-
-
-def findings_lines(
-    sections: Sections, extent: DetailLevel, lines: int, placement: Placement | None = None
-) -> _Lines:
-    """Yields all findings, with bars of measured differences; `lines` limits the brief text."""
-    if extent is DetailLevel.BRIEF:
-        yield from _brief(sections, lines, placement)
-    else:
-        for section in (*sections.causes, *sections.consequences):
-            found = finding_lines(section.groups, placement, everything=True)
-            yield from _with_title(section, _style_lines(found))
-            yield from _picture(section)
+def all_findings(sections: Sections, placement: Placement | None = None) -> _Lines:
+    """Yields all findings, with bars of measured differences."""
+    for section in (*sections.causes, *sections.consequences):
+        found = finding_lines(section.groups, placement, everything=True)
+        yield from _with_title(section, _style_lines(found))
+        yield from _picture(section)
 
 
-def _brief(sections: Sections, lines: int, placement: Placement | None) -> _Lines:
+def brief_findings(sections: Sections, lines: int, placement: Placement | None = None) -> _Lines:
+    """Yields the first findings of each rule, in a limited number of lines."""
     following = [
         Text(line)
         for section in sections.consequences

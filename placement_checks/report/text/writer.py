@@ -17,7 +17,7 @@ from rich.text import Text
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Report, Verdict, by_impact, worst_impact
 from placement_checks.report.common.findings import Sections, objective_lines
-from placement_checks.report.text.findings import DetailLevel, findings_lines
+from placement_checks.report.text.findings import all_findings, brief_findings
 from placement_checks.report.text.layout import current_width, print_line, shorten, wrap
 from placement_checks.util.text import file_size, plural
 
@@ -73,17 +73,18 @@ _HANGING = 2  # additional spaces at the start of each further line of a shared 
 
 
 def rule_table(
-    verdicts: Sequence[Verdict], causes: Mapping[str, str], *, is_brief: bool
+    verdicts: Sequence[Verdict], causes: Mapping[str, str], *, everything: bool
 ) -> Iterator[Text]:
     """Yields the table of rules; rules that were not checked for the same reason share a row.
 
-    ``causes`` maps the name of a rule to a text on the causes of its findings.
+    ``causes`` maps the name of a rule to a text on the causes of its findings. Texts are shortened
+    unless ``everything`` is set.
     """
     width = 2 + max((len(verdict.rule) for verdict in verdicts), default=0)
     rows: dict[Hashable, list[Verdict]] = defaultdict(list)
     for verdict in verdicts:
-        is_open = verdict.state == "not-checked"
-        rows[(verdict.reason, verdict.note) if is_open else verdict.rule].append(verdict)
+        is_unchecked = verdict.state == "not-checked"
+        rows[(verdict.reason, verdict.note) if is_unchecked else verdict.rule].append(verdict)
     for members in rows.values():
         first = members[0]
         details = "; ".join(filter(None, (first.reason, first.note, causes.get(first.rule))))
@@ -93,7 +94,7 @@ def rule_table(
         else:
             rule, hanging = f"{', '.join(verdict.rule for verdict in members)}: ", _HANGING
             most = 2 + len(rule) // (current_width() - _STATE_WIDTH - hanging)
-        yield from _row(first, rule, hanging, details, most if is_brief else None)
+        yield from _row(first, rule, hanging, details, None if everything else most)
 
 
 def names_by_state(verdicts: Sequence[Verdict]) -> Iterator[Text]:
@@ -147,9 +148,9 @@ _PLACERS = {
 def write(
     reports: Sequence[Report],
     console: Console,
-    extent: DetailLevel = DetailLevel.BRIEF,
-    next_step: str | None = None,
     *,
+    everything: bool = False,
+    next_step: str | None = None,
     only: Callable[[Report], bool] | None = None,
 ) -> None:
     """Prints the verdicts and findings of every program, the counts and the next step.
@@ -157,7 +158,7 @@ def write(
     Args:
         reports: the reports of the programs; several are preceded by a grid.
         console: the console to print to.
-        extent: the level of detail; a brief report of a program has at most 60 lines.
+        everything: whether to print all findings; otherwise a program takes at most 60 lines.
         next_step: the last line; None for none.
         only: whether to print a program; None prints all. The counts include all programs.
     """
@@ -167,7 +168,7 @@ def write(
             print_line(console, Text(row))
         print_line(console, Text())
     for report in shown:
-        for line in _program(report, extent):
+        for line in _program(report, everything):
             print_line(console, line)
     is_broken = any(report.count("broken") for report in reports)
     print_line(console, Text(summary(reports), "bold red" if is_broken else "bold"))
@@ -176,10 +177,9 @@ def write(
             print_line(console, Text(part))
 
 
-def _program(report: Report, extent: DetailLevel) -> Iterator[Text]:
+def _program(report: Report, everything: bool) -> Iterator[Text]:
     sections = Sections(report.verdicts)
-    is_brief = extent is DetailLevel.BRIEF
-    head = list(_head(report, _NOTES if is_brief else None))
+    head = list(_head(report, None if everything else _NOTES))
     measurement = report.evidence.measurement
     below = []
     if measurement and measurement.saved:
@@ -190,14 +190,16 @@ def _program(report: Report, extent: DetailLevel) -> Iterator[Text]:
             Text(),
         ]
     room = _LINES - len(head) - len(below) - _LAST_LINES - 2  # two empty lines
-    if is_brief and report.count("broken"):
-        table = list(names_by_state(report.verdicts))
+    if everything or not report.count("broken"):
+        table = list(rule_table(report.verdicts, sections.cause_texts, everything=everything))
     else:
-        table = list(rule_table(report.verdicts, sections.cause_texts, is_brief=is_brief))
+        table = list(names_by_state(report.verdicts))
     yield from (*head, Text(), *table, Text())
-    yield from findings_lines(sections, extent, room - len(table), report.evidence.placement)
-    if not is_brief:
+    if everything:
+        yield from all_findings(sections, report.evidence.placement)
         yield from _objective(report)
+    else:
+        yield from brief_findings(sections, room - len(table), report.evidence.placement)
     yield from below
 
 

@@ -17,12 +17,11 @@ UNCHECKED = Verdict("towers-overlap", "not-checked", None, "no trace")
     [
         (
             program(),
-            "2 towers compute alike and share the variables on CPU:0: "
-            "the one rule that could be checked is kept.",
+            "2 towers share the variables on CPU:0: the one rule that could be checked is kept.",
         ),
         (
             program(mirrored=True),
-            "2 towers compute alike, each with a copy of the variables: "
+            "2 towers, each with a copy of the variables: "
             "the one rule that could be checked is kept.",
         ),
         (program(gpus=[0]), "The one rule that could be checked is kept."),
@@ -33,6 +32,19 @@ def test_headline_of_a_sound_program(graph: Placement, sentence: str) -> None:
 
     assert (data["state"], data["headline"]) == ("kept", sentence)
     assert data["facts"][0] == "1 not checked."
+
+
+@pytest.mark.parametrize(
+    ("graph", "sentence"),
+    [
+        (program(), "2 towers compute alike and share the variables on CPU:0: "),
+        (program(mirrored=True), "2 towers compute alike, each with a copy of the variables: "),
+    ],
+)
+def test_headline_of_towers_that_were_found_alike(graph: Placement, sentence: str) -> None:
+    data = data_of(graph, KEPT, Verdict("towers-alike", "kept", "requested"))
+
+    assert data["headline"] == f"{sentence}all 2 rules that could be checked are kept."
 
 
 @pytest.mark.parametrize(

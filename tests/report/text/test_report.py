@@ -14,7 +14,6 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing
 from placement_checks.core.results import Report
-from placement_checks.report.text.findings import DetailLevel
 from placement_checks.report.text.writer import run_conditions
 from placement_checks.util.text import plural
 
@@ -55,7 +54,7 @@ def test_all_shows_the_objectives() -> None:
     verdict = Verdict("gradients-averaged", "kept", "requested", note="3 variables")
     program = report(replace(verdict, figures=figures))
 
-    assert below_the_table(written(program, extent=DetailLevel.FULL))[:3] == [
+    assert below_the_table(written(program, everything=True))[:3] == [
         "loss terms that the updates minimize",
         "  w and v: 1/2 mean on each of 2 towers; on one GPU: mean",
         "  u: mean on tower 0; on one GPU: not known",
@@ -128,7 +127,7 @@ def verdicts(rules: int, groups: int) -> list[Verdict]:
 @pytest.mark.parametrize("rules", [1, 4, 23])
 def test_a_report_has_at_most_60_lines(rules: int, groups: int) -> None:
     text = written(report(*verdicts(rules, groups)))
-    everything = written(report(*verdicts(rules, groups)), extent=DetailLevel.FULL)
+    everything = written(report(*verdicts(rules, groups)), everything=True)
 
     assert text.count("\n") <= 57  # what to do next takes three
     assert max(map(len, (text + everything).split("\n"))) <= 130
@@ -204,7 +203,7 @@ def test_consequences_take_one_line() -> None:
         broken("names-portable", *[finding("w", follows="variables-shared")] * 64, note="9 named"),
     )
 
-    everything = written(program, extent=DetailLevel.FULL)
+    everything = written(program, everything=True)
     assert (
         "  BROKEN       names-portable    9 named; follows from variables-shared\n" in everything
     )
@@ -248,10 +247,10 @@ def test_details_of_kept_rules_are_cut_or_omitted() -> None:
     kept = Verdict("placeable", "kept", None, note="word " * 60)
 
     assert written(report(kept)).count("word") == 38
-    assert written(report(kept), extent=DetailLevel.FULL).count("word") == 60
+    assert written(report(kept), everything=True).count("word") == 60
     program = report(kept, broken("no-fallback", finding("w")))
     assert "word" not in written(program)
-    assert written(program, extent=DetailLevel.FULL).count("word") == 60
+    assert written(program, everything=True).count("word") == 60
 
 
 def test_several_programs_have_a_grid_before_them() -> None:
@@ -300,7 +299,7 @@ def test_notes_of_a_program_are_cut() -> None:
     many = [f"note {number}" for number in range(40)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Evidence, "notes", many)
-        brief, everything = written(program), written(program, extent=DetailLevel.FULL)
+        brief, everything = written(program), written(program, everything=True)
     assert brief.split("\n")[1:8] == [*many[:6], "… (--all shows all notes)"]
     assert all(f"{note}\n" in everything for note in many)
 
