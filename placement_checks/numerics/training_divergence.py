@@ -16,6 +16,7 @@ from placement_checks.core.measurement import (
     largest,
 )
 from placement_checks.numerics.comparing import (
+    DEFAULT_LIMITS,
     REQUIRED_RESOLUTION,
     Difference,
     Limits,
@@ -28,7 +29,6 @@ from placement_checks.numerics.comparing import (
 # rounding then decides the direction of elements with a gradient near zero, and a factor on all
 # gradients does not change the weights.
 _PROPORTIONAL = ("GradientDescent", "Momentum", "SGD")
-_LIMITS = Limits()
 _MIN_CHANGE = 1e-4  # of a weight's size; far above the rounding of many steps
 _DRIFT = 0.02  # of a variable's change, under an optimizer that is not proportional
 
@@ -60,7 +60,7 @@ def is_proportional(optimizers: Collection[str]) -> bool:
 def compare_variables(
     measured: Measurement,
     trajectory: Trajectory,
-    limits: Limits = _LIMITS,
+    limits: Limits = DEFAULT_LIMITS,
     *,
     scale: float = 1.0,
 ) -> tuple[list[Difference], list[Divergence]]:

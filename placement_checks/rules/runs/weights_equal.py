@@ -22,7 +22,7 @@ from placement_checks.util.text import plural
 
 if TYPE_CHECKING:
     from placement_checks.core.measurement import Measurement, Trajectory
-    from placement_checks.numerics.comparing import Difference
+    from placement_checks.numerics.comparing import Difference, Limits
     from placement_checks.numerics.training_divergence import Divergence
 
 
@@ -88,8 +88,14 @@ class WeightsEqual(Rule):
                     name, f"{getattr(self, name)} is not above 0", "give a positive number"
                 )
 
-    def check(self, evidence: Evidence) -> Verdict:
+    @property
+    def limits(self) -> Limits:
+        """The largest errors of equal variables."""
         from placement_checks.numerics.comparing import Limits
+
+        return Limits(self.tolerance, self.noise)
+
+    def check(self, evidence: Evidence) -> Verdict:
         from placement_checks.numerics.training_divergence import (
             compare_variables,
             compensated_factor,
@@ -115,7 +121,7 @@ class WeightsEqual(Rule):
         equal, divergences = compare_variables(
             measured,
             trajectory,
-            Limits(self.tolerance, self.noise),
+            self.limits,
             scale=measured.scale * compensated_factor(measured),
         )
         equal = [each for each in equal if not matches_any(each.variable, self.allow)]

@@ -13,7 +13,12 @@ from placement_checks.core.measurement import EPS, Arrays, Measurement, Trial
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import producer_of
 from placement_checks.core.program import BatchFunction
-from placement_checks.numerics.comparing import Difference, compare_gradients, differing_variables
+from placement_checks.numerics.comparing import (
+    Difference,
+    compare_gradients,
+    differing_variables,
+    divide_gradients,
+)
 from placement_checks.numerics.sampling import select_all
 from placement_checks.numerics.training_divergence import (
     compare_variables,
@@ -84,7 +89,7 @@ def measure(pair: ProgramPair, batch: BatchFunction | None, conditions: Conditio
                 checks.adapt()
             comparison = _Comparison(sessions)
             measured = comparison.measurement()
-            differences = list(_differences(measured))
+            differences = list(_differences(measured, conditions))
             is_close = any(each.error < _CLOSE * each.limit for each in differences)
             if not differences or (orders and not is_close):
                 break
@@ -93,9 +98,9 @@ def measure(pair: ProgramPair, batch: BatchFunction | None, conditions: Conditio
         return checks.check(measured) if checks else measured
 
 
-def differs(measured: Measurement) -> bool:
+def differs(measured: Measurement, conditions: Conditions) -> bool:
     """Whether a gradient or a step differs, or only one program has it."""
-    return bool(measured.missing) or any(True for _ in _differences(measured))
+    return bool(measured.missing) or any(True for _ in _differences(measured, conditions))
 
 
 class _Comparison:
@@ -179,7 +184,8 @@ class _Comparison:
             feeds = self._feeding.to_towers(batch)
             origins = {name: self._origin(self._towers, name, feeds) for name in not_finite}
             return replace(trial, not_finite=origins)
-        if not differing_variables(trial, self._precisions):
+        limits = sessions.conditions.gradient_limits
+        if not differing_variables(trial, self._precisions, limits):
             return trial
         singles = [(row,) for row in range(rows)] if rows <= _MAX_SINGLE_ROWS else []
         return replace(
@@ -257,16 +263,19 @@ def _missing_gradients(program: RunnableProgram, single: RunnableProgram) -> dic
     return missing
 
 
-def _differences(measured: Measurement) -> Iterator[Difference]:
+def _differences(measured: Measurement, conditions: Conditions) -> Iterator[Difference]:
     """Yield the differences that rules may report."""
+    limits = conditions.gradient_limits
     factor = compensated_factor(measured)
-    if factor == 1:
-        for trial in measured.trials:
-            compared = compare_gradients(trial, measured.precisions)
-            yield from (each for each in compared if each.state == "differs")
+    for trial in measured.trials:
+        compared = compare_gradients(divide_gradients(trial, factor), measured.precisions, limits)
+        yield from (each for each in compared if each.state == "differs")
     if measured.trajectory:
         _, divergences = compare_variables(
-            measured, measured.trajectory, scale=measured.scale * factor
+            measured,
+            measured.trajectory,
+            conditions.weight_limits,
+            scale=measured.scale * factor,
         )
         yield from (divergence.difference for divergence in divergences)
         stale = variables_with_stale_copies(measured)

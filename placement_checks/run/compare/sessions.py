@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from placement_checks.core.errors import InputError
 from placement_checks.core.measurement import Arrays, Elements, Sample, Trial
+from placement_checks.numerics.comparing import DEFAULT_LIMITS, Limits
 from placement_checks.numerics.sampling import (
     build_trial,
     measure_noise,
@@ -39,6 +40,9 @@ class Conditions:
             separately. Its running statistics are then those of one tower's rows.
         seconds: the time limit of one run.
         seed: the seed of the batches.
+        gradient_limits: the largest errors of equal gradients. If an error is larger, the noise is
+            measured.
+        weight_limits: the same for variables after steps.
     """
 
     rows: int = 0
@@ -49,6 +53,8 @@ class Conditions:
     steps_on_parts: bool = False
     seconds: float = 60.0
     seed: int = 0
+    gradient_limits: Limits = DEFAULT_LIMITS
+    weight_limits: Limits = DEFAULT_LIMITS
 
 
 class PairedSessions:

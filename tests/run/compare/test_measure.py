@@ -18,8 +18,8 @@ from support import pairs
 from placement_checks.core.errors import CannotRun
 from placement_checks.core.measurement import Measurement, Trajectory
 from placement_checks.core.missing import Missing
-from placement_checks.numerics.comparing import differing_variables
-from placement_checks.numerics.training_divergence import compare_variables
+from placement_checks.numerics.comparing import Limits, differing_variables
+from placement_checks.numerics.training_divergence import compare_variables, compensated_factor
 from placement_checks.run.compare import steps
 from placement_checks.run.compare.measure import measure
 from placement_checks.run.compare.sessions import Conditions, PairedSessions
@@ -258,6 +258,19 @@ def test_a_small_difference_is_measured_in_more_orders_of_the_rows(
 
     assert seen == asked
     assert (not sound(measured)) is (factor != 1)
+
+
+def test_noise_is_measured_although_the_learning_rate_compensates_for_a_factor() -> None:
+    twice = partial(
+        pairs.towers,
+        loss=lambda x, y: 2 * pairs.squared_error(x, y),
+        optimizer=lambda: GradientDescentOptimizer(0.05),
+    )
+
+    measured = run(twice, gradient_limits=Limits(tolerance=1e-3))
+
+    assert compensated_factor(measured) == pytest.approx(2)
+    assert max(measured.trials[0].noise.values()) > 0
 
 
 ONE_GPU = Mock(same_towers=False)
