@@ -130,7 +130,7 @@ class _Comparison:
         check_towers_ran_apart(self._towers, self._feeding.to_towers(batch))
         self._towers.initialize(self._sessions.start)
         for session, feeds in self._sessions.both(batch):
-            check_repeatable(session, feeds)
+            check_repeatable(session, feeds, rows)
         trials = [self._trial(batch, rows)]
         conditions, on_parts = self._sessions.conditions, self._sessions.on_parts
         if self._feeding.uneven_rows and not on_parts:
