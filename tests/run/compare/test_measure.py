@@ -15,6 +15,8 @@ import pytest
 import tensorflow as tf
 from support import pairs
 
+from placement_checks import Program
+from placement_checks.capture.programs import load
 from placement_checks.core.errors import CannotRun
 from placement_checks.core.measurement import Measurement, Trajectory
 from placement_checks.core.missing import Missing
@@ -22,6 +24,7 @@ from placement_checks.numerics.comparing import Limits, differing_variables
 from placement_checks.numerics.training_divergence import compare_variables, compensated_factor
 from placement_checks.run.compare import steps
 from placement_checks.run.compare.measure import measure
+from placement_checks.run.compare.pair import ProgramPair
 from placement_checks.run.compare.sessions import Conditions, PairedSessions
 from placement_checks.run.feeding.batches import Case
 
@@ -302,6 +305,25 @@ def test_rows_stay_in_the_towers_of_an_earlier_revision() -> None:
 
     assert {(*sorted(order[:3]), *sorted(order[3:])) for order in orders} == {tuple(range(6))}
     assert list(range(6)) not in orders
+
+
+def test_two_revisions_that_take_no_rows() -> None:
+    def build(num_gpus: int) -> dict[str, Any]:
+        rate = tf1.placeholder(tf.float32, [], name="rate")
+
+        def loss(x: Any, y: Any) -> Any:
+            del x, y
+            return rate * tf.reduce_mean(pairs.predicted(tf.ones([8, 4])) ** 2)
+
+        return {**pairs.towers(num_gpus, loss=loss), "inputs": {"rate": rate}}
+
+    programs = [load(Program(name, build), 2) for name in ("towers", "earlier")]
+    pair = ProgramPair.from_programs(*programs, "simulated", same_towers=True)
+
+    measured = measure(pair, lambda _rng, _n: {"rate": np.float32(0.5)}, Conditions())
+
+    assert measured.trials[0].found.keys() == {"w", "b"}
+    assert sound(measured)
 
 
 def test_two_runs_give_the_same_numbers() -> None:
