@@ -21,19 +21,16 @@ from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.measurement import EPS, Arrays
 from placement_checks.core.op_types import (
     BRANCHES,
-    COLLECTIVE_GATHER,
-    COLLECTIVE_GATHER_V1,
-    COLLECTIVE_REDUCE,
-    COLLECTIVE_REDUCE_V1,
+    GATHERERS,
     GRADIENT_OUTPUTS,
     LINEAR,
-    NCCL_REDUCE,
     NO_COMPUTATION,
     PIPELINE_OUTPUTS,
     PLACEHOLDERS,
     PLACEHOLDERS_TO_FEED,
     RANDOM,
     RANDOM_STATELESS,
+    REDUCTIONS,
 )
 from placement_checks.core.placement import producer_of
 from placement_checks.core.target import Script
@@ -330,10 +327,7 @@ def precisions(program: RunnableProgram) -> dict[str, str]:
 
 
 # Ops that add up the gradients of replicas, or gather the rows of sparse gradients.
-_SUMS = LINEAR | {
-    *(NCCL_REDUCE, COLLECTIVE_REDUCE, COLLECTIVE_GATHER),
-    *(COLLECTIVE_REDUCE_V1, COLLECTIVE_GATHER_V1),
-}
+_SUMS = LINEAR | REDUCTIONS | GATHERERS
 
 
 def clipped_gradients(program: RunnableProgram) -> Iterator[str]:

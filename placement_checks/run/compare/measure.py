@@ -181,9 +181,11 @@ class _Comparison:
             per_tower=sessions.samples(batch, sessions.split(rows), trial.elements),
         )
         if not_finite := _not_finite(trial.found):
-            feeds = self._feeding.to_towers(batch)
-            origins = {name: self._origin(self._towers, name, feeds) for name in not_finite}
-            return replace(trial, not_finite=origins)
+            feeds, where = self._feeding.to_towers(batch), self._towers.program.placement.where
+            origins = {name: _origin(self._towers, name, feeds) for name in not_finite}
+            return replace(
+                trial, not_finite={name: (op, where(op)) for name, op in origins.items()}
+            )
         limits = sessions.conditions.gradient_limits
         if not differing_variables(trial, self._precisions, limits):
             return trial
@@ -221,26 +223,23 @@ class _Comparison:
         name = next(iter(_not_finite(expected)), None)
         if name is None:
             return
-        op, line = self._origin(self._reference, name, self._sessions.to_reference(batch))
-        built_at = f", built at {line}" if line else ""
+        program = self._reference.program
+        op = _origin(self._reference, name, self._sessions.to_reference(batch))
         message = (
             f"its gradient of {name} is NaN or infinite; the first op that yields such a value is "
-            f"{op}{built_at}"
+            f"{op}{program.built_at(op)}"
         )
         fix = "pass rows on which the reference can be trained: --batch train.py:batch"
         if self._feeding.generated:
-            raise CannotRun(f"{self._reference.program.name}: {message}", fix)
-        raise InputError(self._reference.program.name, message, fix)
+            raise CannotRun(f"{program.name}: {message}", fix)
+        raise InputError(program.name, message, fix)
 
-    def _origin(
-        self, session: ProgramSession, variable: str, feeds: Arrays
-    ) -> tuple[str, str | None]:
-        """Return the first op that makes a gradient NaN or infinite, and its source line."""
-        program = session.program
-        gradient = program.gradients.by_variable[variable].values
-        op = session.first_not_finite(program.ancestors([gradient], feeds), feeds)
-        op = op or producer_of(gradient)
-        return op, program.placement.where(op)
+
+def _origin(session: ProgramSession, variable: str, feeds: Arrays) -> str:
+    """Return the first op that makes a gradient NaN or infinite."""
+    gradient = session.program.gradients.by_variable[variable].values
+    ancestors = session.program.ancestors([gradient], feeds)
+    return session.first_not_finite(ancestors, feeds) or producer_of(gradient)
 
 
 def _not_finite(gradients: Arrays) -> list[str]:

@@ -46,7 +46,7 @@ def take_steps(sessions: PairedSessions, steps: int) -> Trajectory | Missing:
     Raises:
         InputError: the steps of the reference change none of its variables.
     """
-    if (missing := step_blocker(sessions)) is not None:
+    if (missing := _step_blocker(sessions)) is not None:
         return missing
     batches = [sessions.batch(sessions.feeding.rows) for _ in range(steps)]
     reference = _reference_steps(sessions, batches)
@@ -62,7 +62,7 @@ def take_steps(sessions: PairedSessions, steps: int) -> Trajectory | Missing:
     return Trajectory(compared, trained, sessions.trial(sessions.batch(rows), rows))
 
 
-def step_blocker(sessions: PairedSessions) -> Missing | None:
+def _step_blocker(sessions: PairedSessions) -> Missing | None:
     """Return why no steps can be compared; None if they can."""
     programs = [session.program for session in (sessions.towers, sessions.reference)]
     if not all(program.placement.step.train_op for program in programs):

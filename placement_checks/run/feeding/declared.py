@@ -264,7 +264,7 @@ def _with_inputs(
     producers = {name: producer_of(name) for name in names}
     if all(op in ops and ops[op].type in PLACEHOLDERS for op in producers.values()):
         inputs = [{name: f"{op}:0" for name, op in producers.items()}]
-        return replace(program, inputs=inputs, shared=True)
+        return replace(program, inputs=inputs)
     return program
 
 

@@ -317,8 +317,8 @@ def test_two_revisions_that_take_no_rows() -> None:
 
         return {**pairs.towers(num_gpus, loss=loss), "inputs": {"rate": rate}}
 
-    programs = [load(Program(name, build), 2) for name in ("towers", "earlier")]
-    pair = ProgramPair.from_programs(*programs, "simulated", same_towers=True)
+    program, earlier = (load(Program(name, build), 2) for name in ("towers", "earlier"))
+    pair = ProgramPair.from_programs(program, earlier, "simulated", same_towers=True)
 
     measured = measure(pair, lambda _rng, _n: {"rate": np.float32(0.5)}, Conditions())
 
