@@ -47,7 +47,7 @@ class CaughtLog:
         }
         self._caught = contextlib.ExitStack()
         for stream, file in self._files.items():
-            self._caught.enter_context(redirected(stream, file))
+            self._caught.enter_context(redirected(stream, file.fileno()))
         return self
 
     def __exit__(self, *exc_info: object) -> None:
