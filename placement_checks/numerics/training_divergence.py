@@ -24,6 +24,7 @@ from placement_checks.numerics.comparing import (
     compare_gradients,
     differing_variables,
 )
+from placement_checks.numerics.sampling import least_squares_ratio
 
 # Optimizers with steps proportional to the gradient. The others divide the gradient by its size:
 # rounding then decides the direction of elements with a gradient near zero, and a factor on all
@@ -253,9 +254,8 @@ def _divergence(trajectory: Trajectory, first: Difference, number: int) -> Diver
 
 def _ratio(expected: Array, found: Array) -> float | None:
     """Return the factor between two arrays; None if one is no multiple of the other."""
-    square = float(np.vdot(expected, expected))
-    if not square:
+    ratio = least_squares_ratio(expected, found)
+    if ratio is None:
         return None
-    ratio = float(np.vdot(expected, found)) / square
-    rest = np.max(np.abs(found - ratio * expected)) / np.max(np.abs(expected))
+    rest = largest(found - ratio * expected) / largest(expected)
     return ratio if rest < 1e-3 * max(1.0, abs(ratio)) else None
