@@ -21,8 +21,10 @@ from placement_checks.numerics.comparing import (
 )
 from placement_checks.numerics.sampling import select_all
 from placement_checks.numerics.training_divergence import (
+    common_factor,
     compare_variables,
     compensated_factor,
+    is_proportional,
     variables_with_stale_copies,
 )
 from placement_checks.run.compare.pair import ProgramPair
@@ -138,7 +140,7 @@ class _Comparison:
         trajectory = (
             Missing(_NO_STEPS_PER_TOWER)
             if on_parts and not conditions.steps_on_parts
-            else take_steps(self._sessions, conditions.steps)
+            else take_steps(self._sessions, conditions.steps, self._own_scalars(trials[0]))
         )
         return Measurement(
             reference=single.name,
@@ -160,6 +162,17 @@ class _Comparison:
             updates=program.gradients.updates,
             notes=self._notes,
         )
+
+    def _own_scalars(self, trial: Trial) -> Arrays:
+        """Return values of the program that may compensate for a factor of all gradients.
+
+        Such as a learning rate that is divided by the number of towers, if gradients are added up.
+        """
+        factor = self._sessions.conditions.scale * common_factor(trial, self._precisions)
+        optimizers = self._towers.program.gradients.optimizers
+        if np.isclose(factor, 1, rtol=1e-4) or not is_proportional(optimizers):
+            return {}
+        return self._sessions.own_scalars()
 
     def save(self, measured: Measurement) -> Measurement:
         """Save the case; if no file can be written, add a note that states why."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.errors import InputError
 from placement_checks.core.measurement import Arrays, Elements, Sample, Trial
 from placement_checks.numerics.comparing import DEFAULT_LIMITS, Limits
@@ -111,6 +112,25 @@ class PairedSessions:
             }
         self.reference.load(self.start)
         self.towers.initialize(self.start)
+
+    def own_scalars(self) -> Arrays:
+        """Initialize the program, and return scalars that no step changes, such as learning rates.
+
+        Scalars with the reference's values are left out.
+        """
+        programs = self.towers.program, self.reference.program
+        updated = {
+            name for each in programs for name in analyze(each.placement).updates.by_variable
+        }
+        self.towers.initialize({})
+        return {
+            name: value
+            for part in self.towers.read()
+            for name, value in part.items()
+            if name in self.start.keys() - updated
+            and (value.dtype.kind, value.ndim) == ("f", 0)
+            and value != self.start[name]
+        }
 
     def restart(self, orders: int) -> None:
         """Start again with the same values and batches; noise is measured in ``orders`` orders."""

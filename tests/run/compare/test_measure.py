@@ -23,7 +23,7 @@ from placement_checks.core.missing import Missing
 from placement_checks.numerics.comparing import Limits, differing_variables
 from placement_checks.numerics.training_divergence import compare_variables, compensated_factor
 from placement_checks.run.compare import steps
-from placement_checks.run.compare.measure import measure
+from placement_checks.run.compare.measure import differs, measure
 from placement_checks.run.compare.pair import ProgramPair
 from placement_checks.run.compare.sessions import Conditions, PairedSessions
 from placement_checks.run.feeding.batches import Case
@@ -274,6 +274,40 @@ def test_noise_is_measured_although_the_learning_rate_compensates_for_a_factor()
 
     assert compensated_factor(measured) == pytest.approx(2)
     assert max(measured.trials[0].noise.values()) > 0
+
+
+def by_variable_rate(rate: float) -> Callable[[], Any]:
+    """An optimizer whose learning rate is a variable, as in Keras."""
+
+    def made() -> Any:
+        initial = tf1.constant_initializer(rate)
+        variable = tf1.get_variable("rate", [], initializer=initial, trainable=False)
+        return GradientDescentOptimizer(variable)
+
+    return made
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0])
+@pytest.mark.parametrize(("rate", "is_sound"), [(0.05, True), (0.1, False), (0.2, False)])
+def test_a_variable_learning_rate_compensates_for_a_sum(
+    rate: float, is_sound: bool, scale: float
+) -> None:
+    summed = partial(
+        pairs.towers,
+        loss=lambda x, y: 2 * pairs.squared_error(x, y),
+        optimizer=by_variable_rate(rate),
+    )
+    single = partial(pairs.towers, 1, optimizer=by_variable_rate(0.1))
+
+    measured = run(summed, single, scale=scale)
+
+    assert (not differs(measured, Conditions(scale=scale))) is is_sound
+
+
+def test_a_variable_learning_rate_may_grow_with_the_number_of_towers() -> None:
+    single = partial(pairs.towers, 1, optimizer=by_variable_rate(0.1))
+
+    assert sound(run(partial(pairs.towers, optimizer=by_variable_rate(0.2)), single))
 
 
 ONE_GPU = Mock(same_towers=False)
