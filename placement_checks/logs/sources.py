@@ -125,13 +125,13 @@ class Source:
             except OSError as error:
                 self.troubles.append(f"it could not be read to its end ({error.strerror})")
 
-    def _raw(self, most: int) -> Iterator[bytes]:
+    def _raw(self, block: int) -> Iterator[bytes]:
         data = self._start
         while data:
             if self.size:
                 self.share = min(1.0, self._file.tell() / self.size)
             yield data
-            data = self._file.read1(most)
+            data = self._file.read1(block)
 
     def _unzipped(self) -> Iterator[bytes]:
         """The contents of all gzip members of the file."""

@@ -116,10 +116,10 @@ class _Comparison:
         self._notes: list[str] = []
         if reason := self._towers.program.unusable_gpus:
             self._notes.append(f"{reason}, so CPU devices replaced the GPUs ({INSTALL_CUDA})")
-        some, others = precisions(self._towers.program), precisions(self._reference.program)
+        found, expected = precisions(self._towers.program), precisions(self._reference.program)
         self._precisions = {
-            name: max(some[name], others[name], key=lambda dtype: EPS.get(dtype, 0.0))
-            for name in some.keys() & others.keys()
+            name: max(found[name], expected[name], key=lambda dtype: EPS.get(dtype, 0.0))
+            for name in found.keys() & expected.keys()
         }
 
     def measurement(self) -> Measurement:
