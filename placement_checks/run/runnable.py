@@ -105,7 +105,6 @@ class RunnableProgram:
 
     @property
     def gpus(self) -> int:
-        """The number of GPUs that it was built for."""
         return self.built.gpus
 
     @property

@@ -134,7 +134,6 @@ class Child(contextlib.AbstractContextManager["Child"]):
         return self._process.wait()
 
     def last_output(self) -> str:
-        """The end of the child's output."""
         return self.output()[-_MAX_OUTPUT:].decode(errors="replace").strip()
 
     def output(self) -> bytes:

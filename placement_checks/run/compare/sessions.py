@@ -76,17 +76,15 @@ class PairedSessions:
         reference: ProgramSession,
         feeding: Feeding,
         conditions: Conditions,
-        *,
-        orders: int = 0,
     ) -> None:
-        """Store the sessions without running anything; noise is measured in ``orders`` orders."""
+        """Store the sessions without running anything; no noise is measured before `restart`."""
         self.towers = towers
         self.reference = reference
         self.feeding = feeding
         self.conditions = conditions
         self.start: Arrays = {}
         self.batches: list[Arrays] = []
-        self._orders = orders
+        self._orders = 0
         self._earlier = Case((), {})
         self._rng = np.random.default_rng(conditions.seed)
 

@@ -315,7 +315,8 @@ ONE_GPU = Mock(same_towers=False)
 
 @pytest.mark.parametrize("rows", [2, 3, 8])
 def test_other_orders_keep_inputs_with_their_labels(rows: int) -> None:
-    sessions = PairedSessions(Mock(), Mock(), ONE_GPU, Conditions(), orders=50)
+    sessions = PairedSessions(Mock(), Mock(), ONE_GPU, Conditions())
+    sessions.restart(50)
 
     orders = sessions.orders(rows)
 
@@ -325,7 +326,8 @@ def test_other_orders_keep_inputs_with_their_labels(rows: int) -> None:
 
 
 def test_one_row_has_no_other_order() -> None:
-    sessions = PairedSessions(Mock(), Mock(), ONE_GPU, Conditions(), orders=2)
+    sessions = PairedSessions(Mock(), Mock(), ONE_GPU, Conditions())
+    sessions.restart(2)
 
     assert sessions.orders(1) == [[0], [0]]
 
@@ -333,7 +335,8 @@ def test_one_row_has_no_other_order() -> None:
 def test_rows_stay_in_the_towers_of_an_earlier_revision() -> None:
     split = ((0, 1, 2), (3, 4, 5))
     feeding = Mock(same_towers=True, split=split, rows=6)
-    sessions = PairedSessions(Mock(), Mock(), feeding, Conditions(), orders=20)
+    sessions = PairedSessions(Mock(), Mock(), feeding, Conditions())
+    sessions.restart(20)
 
     orders = sessions.orders(6)
 
