@@ -76,7 +76,7 @@ class Step:
         return bool(getattr(self.config, "allow_soft_placement", False))
 
     @staticmethod
-    def of(returned: object, program: str) -> Step:
+    def from_result(returned: object, program: str) -> Step:
         """Parse the result of a builder. Unknown keys of a mapping are ignored.
 
         In a tuple or list, ops that update variables are the step, and scalar float tensors are
@@ -148,7 +148,7 @@ class Program:
         return same and self.given == other.given
 
     @staticmethod
-    def of(build: Callable[..., object]) -> Program:
+    def from_function(build: Callable[..., object]) -> Program:
         """The program of a function, such as one that a test has imported.
 
         Raises:

@@ -57,7 +57,7 @@ class Rank:
         }
 
     @staticmethod
-    def of_environment(environment: Mapping[str, str]) -> Rank:
+    def from_environment(environment: Mapping[str, str]) -> Rank:
         """The rank that `environment` describes; raises ``KeyError`` without these variables."""
         number, size = (int(environment[_VARIABLE.format(name)]) for name in ("RANK", "SIZE"))
         return Rank(number, size)

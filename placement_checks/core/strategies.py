@@ -14,12 +14,12 @@ class Copy(NamedTuple):
     """A copy of a variable for one replica.
 
     Attributes:
-        of: the name of the first replica's copy, which identifies all copies.
+        first: the name of the first replica's copy, which identifies all copies.
         replica: the replica's number.
         in_sync: whether all copies are meant to be equal. Otherwise they are combined when read.
     """
 
-    of: str
+    first: str
     replica: int
     in_sync: bool = True
 
@@ -58,7 +58,7 @@ class Strategy:
     def is_later_copy(self, variable: str) -> bool:
         """Whether a variable is a later replica's copy, meant to equal the first replica's."""
         copy = self.copies.get(variable)
-        return copy is not None and copy.in_sync and copy.of != variable
+        return copy is not None and copy.in_sync and copy.first != variable
 
     @property
     def is_whole(self) -> bool:

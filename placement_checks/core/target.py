@@ -41,7 +41,6 @@ class Arguments:
 
     @property
     def names(self) -> Collection[str]:
-        """The names of the arguments."""
         return [name for name, _ in self.literals]
 
     @property

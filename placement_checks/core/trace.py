@@ -70,7 +70,6 @@ class Trace:
 
     @property
     def shortest(self) -> Timeline:
-        """The shortest step."""
         return min(self.steps, key=lambda step: step.seconds)
 
 

@@ -324,7 +324,7 @@ def initial_state(graph: tf.Graph) -> InitialState:
         _initializers(graph, tf1.GraphKeys.GLOBAL_VARIABLES),
         _initializers(graph, tf1.GraphKeys.LOCAL_VARIABLES),
         tables=[table.name for table in graph.get_collection(tf1.GraphKeys.TABLE_INITIALIZERS)],
-        mirrors={name: copy.of for name, copy in copies if copy.replica},
+        mirrors={name: copy.first for name, copy in copies if copy.replica},
         unsynchronized=frozenset(name for name, copy in copies if not copy.in_sync),
     )
 

@@ -156,7 +156,7 @@ def _assigns(tensor: Any) -> bool:
 @contextlib.contextmanager
 def stand_in_for_horovod() -> Iterator[RankWatch]:
     """Let ``import horovod`` in this block import the stand-in, as the rank of the environment."""
-    process = Process(Rank.of_environment(os.environ))
+    process = Process(Rank.from_environment(os.environ))
     watch = RankWatch(process)
     hidden = [name for name in sys.modules if name.partition(".")[0] in (_PACKAGE, _MPI)]
     assert not hidden  # this process has imported nothing of the program

@@ -48,7 +48,6 @@ class Copies:
         return [record for record, times in self.logged.items() if self.plain[record] < times]
 
     def total(self) -> int:
-        """The number of copies of all records."""
         return self.plain.total() + self.logged.total()
 
     def placements(self) -> dict[Record, int]:

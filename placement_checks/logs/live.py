@@ -47,7 +47,7 @@ class CaughtLog:
         }
         self._caught = contextlib.ExitStack()
         for stream, file in self._files.items():
-            self._caught.enter_context(redirected(stream, file))
+            self._caught.enter_context(redirected(stream, file.fileno()))
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -83,14 +83,13 @@ def catch_log() -> CaughtLog:
 
 
 def _reason() -> str:
-    hidden = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "0") not in ("", "0")
-    return (
-        (
+    hidden = ""
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "0") not in ("", "0"):
+        hidden = (
             "TF_CPP_MIN_LOG_LEVEL hides eager ops, set it to 0 before TensorFlow is imported; or "
-            if hidden
-            else ""
         )
-        + "log_device_placement was off, or switched on too late: a session needs "
+    return (
+        f"{hidden}log_device_placement was off, or switched on too late: a session needs "
         "ConfigProto(log_device_placement=True) and logs its graph at the first run, which must "
         "be inside the block; tf.debugging.set_log_device_placement(True) counts only before the "
         "first op of the process, and is ignored later"

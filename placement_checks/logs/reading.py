@@ -186,12 +186,10 @@ class Tally:
 
     @property
     def has_records(self) -> bool:
-        """Whether any record was read."""
         return bool(self._copies)
 
     @property
     def has_text(self) -> bool:
-        """Whether anything but white space was read."""
         return self.has_records or self._hints.has_text
 
     def log(self, name: str, troubles: Sequence[str] = ()) -> Log:

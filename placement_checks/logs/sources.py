@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import stat
 import zlib
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ _TEXT = bytes({7, 8, 9, 10, 12, 13, 27, *range(32, 127), *range(128, 256)})
 _SAMPLE = 4096  # bytes
 _MAGIC = 6  # bytes that identify a format; a pipe may not provide more for a long time
 _ZIPPED_BLOCK = 1 << 14  # bytes; zlib copies the rest of a block after each member
+_LINE_END = re.compile(rb"[\r\n]")
 _GZIP = b"\x1f\x8b"
 _GZIP_FORMAT = 31  # the ``wbits`` of zlib for gzip
 _OTHERS = {
@@ -94,8 +96,9 @@ class Source:
         skipping = False
         for data in self._read():
             if skipping:
-                data = data[_first_end(data) :]
-                skipping = not data
+                line_end = _LINE_END.search(data)
+                data = data[line_end.start() :] if line_end else b""
+                skipping = line_end is None
             end = max(data.rfind(b"\n"), data.rfind(b"\r"))
             if end >= 0:
                 yield b"".join((line, memoryview(data)[:end]))  # copied once
@@ -122,13 +125,13 @@ class Source:
             except OSError as error:
                 self.troubles.append(f"it could not be read to its end ({error.strerror})")
 
-    def _raw(self, most: int) -> Iterator[bytes]:
+    def _raw(self, block: int) -> Iterator[bytes]:
         data = self._start
         while data:
             if self.size:
                 self.share = min(1.0, self._file.tell() / self.size)
             yield data
-            data = self._file.read1(most)
+            data = self._file.read1(block)
 
     def _unzipped(self) -> Iterator[bytes]:
         """The contents of all gzip members of the file."""
@@ -162,9 +165,3 @@ def _opened(name: str) -> io.BufferedReader:
         raise InputError(name, "there is no such file") from None
     except OSError as error:
         raise InputError(name, f"cannot be read: {error.strerror}", is_predicate=True) from None
-
-
-def _first_end(data: bytes) -> int:
-    """The index of the first line end in ``data``, or its length."""
-    ends = [at for at in (data.find(b"\n"), data.find(b"\r")) if at >= 0]
-    return min(ends, default=len(data))

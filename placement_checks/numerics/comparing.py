@@ -43,7 +43,7 @@ class Limits(NamedTuple):
         return self._replace(tolerance=self.tolerance * (_TIMES_ON_TWO_ROWS if rows <= 2 else 1.0))
 
 
-_LIMITS = Limits()
+DEFAULT_LIMITS = Limits()
 
 
 class Difference(NamedTuple):
@@ -79,7 +79,7 @@ def compare_arrays(
     *,
     dtype: str,
     noise: float = 0.0,
-    limits: Limits = _LIMITS,
+    limits: Limits = DEFAULT_LIMITS,
     allowed: float = 0.0,
     zero: float = 0.0,
 ) -> Difference:
@@ -123,7 +123,7 @@ def compare_arrays(
 
 
 def compare_gradients(
-    trial: Trial, precisions: Mapping[str, str], limits: Limits = _LIMITS
+    trial: Trial, precisions: Mapping[str, str], limits: Limits = DEFAULT_LIMITS
 ) -> list[Difference]:
     """Compare the gradients of all variables on one batch.
 
@@ -161,7 +161,9 @@ def divide_gradients(trial: Trial, factor: float) -> Trial:
     )
 
 
-def differing_variables(trial: Trial, precisions: Mapping[str, str]) -> set[str]:
+def differing_variables(
+    trial: Trial, precisions: Mapping[str, str], limits: Limits = DEFAULT_LIMITS
+) -> set[str]:
     """Return the variables with different gradients on one batch."""
-    compared = compare_gradients(trial, precisions)
+    compared = compare_gradients(trial, precisions, limits)
     return {gradient.variable for gradient in compared if gradient.state == "differs"}

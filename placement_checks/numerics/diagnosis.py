@@ -25,6 +25,7 @@ from placement_checks.core.measurement import (
     Trial,
     largest,
 )
+from placement_checks.numerics.sampling import least_squares_ratio
 from placement_checks.util.text import join_and
 
 CLOSE = 0.01  # tolerance of weights and ratios, which are fitted
@@ -177,10 +178,9 @@ class _GradientFit:
 
     def scaled(self) -> Diagnosis | None:
         """Explain gradients that are the reference's, multiplied by one number."""
-        square = float(np.vdot(self._expected, self._expected))
-        if not square:
+        ratio = least_squares_ratio(self._expected, self._found)
+        if ratio is None:
             return None
-        ratio = float(np.vdot(self._expected, self._found)) / square
         is_clear = is_simple(ratio) or np.count_nonzero(self._expected) > 1
         if not is_clear or not self._is_near(ratio * self._expected, self._found):
             return None

@@ -71,11 +71,11 @@ def _selected_blocks(
             yield [value[counts != 0], other[counts != 0]]
 
 
-def find_peaks(sizes: Iterable[Sequence[Array]], most: int) -> Indices:
+def find_peaks(sizes: Iterable[Sequence[Array]], limit: int) -> Indices:
     """Return the indices of large elements; NaN counts as the largest.
 
     ``sizes`` yields for each block one array for each kind of size. For each kind, each of the
-    ``most`` blocks with the largest values contributes its largest element. So the largest
+    ``limit`` blocks with the largest values contributes its largest element. So the largest
     element of all is included.
     """
     indices, values = [], []
@@ -83,7 +83,7 @@ def find_peaks(sizes: Iterable[Sequence[Array]], most: int) -> Indices:
         at = [int(np.argmax(kind)) for kind in kinds]
         indices.append([number * BLOCK + index for index in at])
         values.append([kind[index] for kind, index in zip(kinds, at, strict=True)])
-    last = np.argsort(np.array(values), axis=0)[-most:]
+    last = np.argsort(np.array(values), axis=0)[-limit:]
     return np.unique(np.take_along_axis(np.array(indices, np.intp), last, axis=0))
 
 
@@ -180,11 +180,11 @@ def _gradient_elements(
     swapped their gradients.
     """
     budget = _MAX_OF_ALL_GRADIENTS // max(1, len(expected))
-    most = max(_MIN_OF_GRADIENT, min(_MAX_OF_GRADIENT, budget))
+    limit = max(_MIN_OF_GRADIENT, min(_MAX_OF_GRADIENT, budget))
     elements: dict[str, Elements] = dict.fromkeys(expected)
     by_shape: dict[tuple[int, ...], list[str]] = {}
     for name, values in expected.items():
-        if values.size > most:
+        if values.size > limit:
             by_shape.setdefault(values.shape, []).append(name)
     for names in by_shape.values():
         each = max(1, _PEAKS // len(names))
@@ -195,7 +195,7 @@ def _gradient_elements(
         is_zero = np.logical_and.reduce(
             [(expected[name] == 0) & (found[name] == 0) for name in names]
         )
-        chosen = _add_random(np.concatenate(largest), is_zero.reshape(-1), most)
+        chosen = _add_random(np.concatenate(largest), is_zero.reshape(-1), limit)
         elements |= dict.fromkeys(names, chosen)
     return elements
 
@@ -207,13 +207,13 @@ def _gradient_sizes(
         yield np.abs(value), np.abs(other - value), np.abs(other - (ratio or 0.0) * value)
 
 
-def _add_random(indices: Indices, is_zero: npt.NDArray[np.bool_], most: int) -> Indices:
-    """Add random elements up to ``most``; add zeros only if no other elements are left."""
+def _add_random(indices: Indices, is_zero: npt.NDArray[np.bool_], limit: int) -> Indices:
+    """Add random elements up to ``limit``; add zeros only if no other elements are left."""
     rng = np.random.default_rng(0)
     others = np.flatnonzero(~is_zero)
-    number = min(most - indices.size, others.size)
+    number = min(limit - indices.size, others.size)
     found = np.union1d(indices, rng.choice(others, max(0, number), replace=False))
-    number = max(0, most - found.size) if number == others.size else 0
+    number = max(0, limit - found.size) if number == others.size else 0
     return np.union1d(found, rng.choice(is_zero.size, number, replace=False))
 
 

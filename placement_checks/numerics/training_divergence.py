@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -12,10 +13,12 @@ from placement_checks.core.measurement import (
     Array,
     Measurement,
     Trajectory,
+    Trial,
     VariableStep,
     largest,
 )
 from placement_checks.numerics.comparing import (
+    DEFAULT_LIMITS,
     REQUIRED_RESOLUTION,
     Difference,
     Limits,
@@ -23,12 +26,12 @@ from placement_checks.numerics.comparing import (
     compare_gradients,
     differing_variables,
 )
+from placement_checks.numerics.sampling import least_squares_ratio
 
 # Optimizers with steps proportional to the gradient. The others divide the gradient by its size:
 # rounding then decides the direction of elements with a gradient near zero, and a factor on all
 # gradients does not change the weights.
 _PROPORTIONAL = ("GradientDescent", "Momentum", "SGD")
-_LIMITS = Limits()
 _MIN_CHANGE = 1e-4  # of a weight's size; far above the rounding of many steps
 _DRIFT = 0.02  # of a variable's change, under an optimizer that is not proportional
 
@@ -60,7 +63,7 @@ def is_proportional(optimizers: Collection[str]) -> bool:
 def compare_variables(
     measured: Measurement,
     trajectory: Trajectory,
-    limits: Limits = _LIMITS,
+    limits: Limits = DEFAULT_LIMITS,
     *,
     scale: float = 1.0,
 ) -> tuple[list[Difference], list[Divergence]]:
@@ -174,19 +177,25 @@ def compensated_factor(measured: Measurement) -> float:
     """
     if not measured.trajectory or not is_proportional(measured.optimizers):
         return 1.0
+    factor = common_factor(measured.trials[0], measured.precisions)
+    if not _would_show(measured.trajectory, factor):
+        return 1.0
+    _, divergences = compare_variables(
+        measured, measured.trajectory, scale=measured.scale * factor
+    )
+    return 1.0 if divergences else factor
+
+
+def common_factor(trial: Trial, precisions: Mapping[str, str]) -> float:
+    """Return the factor of all gradients on one batch; 1 if there is none."""
     ratios = [
         gradient.ratio
-        for gradient in compare_gradients(measured.trials[0], measured.precisions)
+        for gradient in compare_gradients(trial, precisions)
         if gradient.state != "noise" and gradient.ratio is not None
     ]
     if not ratios or not np.allclose(ratios, ratios[0], rtol=1e-4):
         return 1.0
-    if not _would_show(measured.trajectory, ratios[0]):
-        return 1.0
-    _, divergences = compare_variables(
-        measured, measured.trajectory, scale=measured.scale * ratios[0]
-    )
-    return 1.0 if divergences else float(ratios[0])
+    return float(ratios[0])
 
 
 def _would_show(trajectory: Trajectory, factor: float) -> bool:
@@ -229,16 +238,40 @@ def undetectable_changes(
     return parts
 
 
-def find_trained_variable(name: str, trained: Collection[str]) -> str | None:
+# Scopes of slots in Keras 2.
+_KERAS_2_SLOTS = frozenset(
+    [
+        *("m", "v", "vhat", "u", "r", "c", "momentum", "velocity", "average_gradient"),
+        *("accumulator", "accumulated_grad", "accumulated_delta_var", "linear"),
+    ]
+)
+
+
+def find_trained_variable(name: str, trained: frozenset[str]) -> str | None:
     """Return the trained variable that ``name`` is, or is a slot of; None if there is none.
 
-    The name of a slot begins with the name of its variable.
+    Slots of ``dense/kernel`` are named like ``dense/kernel/Adam`` in TensorFlow 1,
+    ``m/dense/kernel`` in Keras 2, and ``adam/dense_kernel_momentum`` in Keras 3.
     """
-    while name:
-        if name in trained:
-            return name
-        name = name.rpartition("/")[0]
-    return None
+    if found := _longest_prefix(name, "/", trained):
+        return found
+    scope, _, rest = name.partition("/")
+    if scope in _KERAS_2_SLOTS and (found := _longest_prefix(rest, "/", trained)):
+        return found
+    flat = _flat_names(trained)
+    return flat.get(_longest_prefix(rest, "_", flat))
+
+
+def _longest_prefix(text: str, separator: str, names: Collection[str]) -> str:
+    """Return the longest prefix that ends before a separator and is a name; ``""`` for none."""
+    while text and text not in names:
+        text = text.rpartition(separator)[0]
+    return text
+
+
+@lru_cache(maxsize=16)
+def _flat_names(trained: frozenset[str]) -> Mapping[str, str]:
+    return {name.replace("/", "_"): name for name in trained}
 
 
 def _divergence(trajectory: Trajectory, first: Difference, number: int) -> Divergence:
@@ -253,9 +286,8 @@ def _divergence(trajectory: Trajectory, first: Difference, number: int) -> Diver
 
 def _ratio(expected: Array, found: Array) -> float | None:
     """Return the factor between two arrays; None if one is no multiple of the other."""
-    square = float(np.vdot(expected, expected))
-    if not square:
+    ratio = least_squares_ratio(expected, found)
+    if ratio is None:
         return None
-    ratio = float(np.vdot(expected, found)) / square
-    rest = np.max(np.abs(found - ratio * expected)) / np.max(np.abs(expected))
+    rest = largest(found - ratio * expected) / largest(expected)
     return ratio if rest < 1e-3 * max(1.0, abs(ratio)) else None

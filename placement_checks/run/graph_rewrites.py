@@ -31,6 +31,7 @@ from placement_checks.core.op_types import (
     COLLECTIVES,
     CONST,
     DIVISION,
+    GATHERERS,
     HAS_VALUE,
     IDENTITY,
     JOIN,
@@ -124,7 +125,6 @@ _SUM_ATTRIBUTES = {
     COLLECTIVE_REDUCE: ("merge_op", b"Add"),
     COLLECTIVE_REDUCE_V1: ("merge_op", b"Add"),
 }
-_GATHERS = (COLLECTIVE_GATHER, COLLECTIVE_GATHER_V1)
 # Collectives with the group size and the keys as inputs, or as attributes.
 _KEYS_AS_INPUTS = (COLLECTIVE_REDUCE, COLLECTIVE_GATHER)
 _KEYS_AS_ATTRIBUTES = (COLLECTIVE_REDUCE_V1, COLLECTIVE_GATHER_V1)
@@ -171,7 +171,7 @@ def _inline_gather_branches(graph_def: Any) -> None:
     for node in graph_def.node:
         if node.op in TWO_WAY_BRANCHES:
             both = [node.attr[side].func.name for side in ("then_branch", "else_branch")]
-            if all(any(each.op in _GATHERS for each in library[side].node_def) for side in both):
+            if all(any(each.op in GATHERERS for each in library[side].node_def) for side in both):
                 new_names[node.name] = f"{node.name}/else"
                 sides.add(both[1])
     if len(new_names) < 2:  # a collective needs two devices
@@ -217,7 +217,7 @@ def _replace_group(nodes: list[Any]) -> Iterator[Any]:
     nodes.sort(key=lambda node: Device.parse(node.device))
     dtype = nodes[0].attr["T"].type
     last = _op(nodes[0], ADD_N, dtype, [node.input[0] for node in nodes])
-    if nodes[0].op in _GATHERS:
+    if nodes[0].op in GATHERERS:
         yield (axis := _constant(nodes[0], f"{nodes[0].name}/axis", np.int32(0)))
         last.op = JOIN
         last.input.append(axis.name)

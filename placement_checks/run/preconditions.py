@@ -21,29 +21,27 @@ from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.measurement import EPS, Arrays
 from placement_checks.core.op_types import (
     BRANCHES,
-    COLLECTIVE_GATHER,
-    COLLECTIVE_GATHER_V1,
-    COLLECTIVE_REDUCE,
-    COLLECTIVE_REDUCE_V1,
+    GATHERERS,
     GRADIENT_OUTPUTS,
     LINEAR,
-    NCCL_REDUCE,
     NO_COMPUTATION,
     PIPELINE_OUTPUTS,
     PLACEHOLDERS,
     PLACEHOLDERS_TO_FEED,
     RANDOM,
     RANDOM_STATELESS,
+    REDUCTIONS,
 )
 from placement_checks.core.placement import producer_of
 from placement_checks.core.target import Script
-from placement_checks.numerics.comparing import Limits, compare_gradients
-from placement_checks.numerics.sampling import build_trial
+from placement_checks.numerics.comparing import DEFAULT_LIMITS, Limits, differing_variables
+from placement_checks.numerics.sampling import build_trial, measure_noise
 from placement_checks.run.runnable import RunnableProgram
 from placement_checks.run.session import ProgramSession
 from placement_checks.util.text import join_and, nearest, plural
 
 _MAX_DISTANCE = 10  # edges between a random op and the placeholder that disables it
+_REPEATED = Limits(tolerance=1000)  # of two runs, which may add numbers in different orders
 
 
 def check_all_fed(program: RunnableProgram, fed: Collection[str]) -> None:
@@ -97,11 +95,12 @@ def check_step_known(program: RunnableProgram) -> None:
         )
 
 
-def check_repeatable(session: ProgramSession, feeds: Arrays) -> None:
-    """Check that two runs give equal gradients.
+def check_repeatable(session: ProgramSession, feeds: Arrays, rows: int) -> None:
+    """Check that two runs on a batch of ``rows`` rows give equal gradients.
 
     Gradients must not depend on stateless random ops either: such an op draws the same numbers in
-    each run, but its counterpart in the reference draws others.
+    each run, but its counterpart in the reference draws others. A run with another seed shows
+    whether they do.
 
     Raises:
         CannotRun: the gradients depend on a random op, or differ for another reason.
@@ -112,22 +111,22 @@ def check_repeatable(session: ProgramSession, feeds: Arrays) -> None:
     random = [name for name in ops if by_name[name].type in RANDOM]
     if random and not tensors:  # there are no gradients to compare
         raise _random_gradients(program, random[0], feeds)
-    first = session.gradients(feeds)
-    if _gradients_differ(first, session.gradients(feeds)):
+    first, again = session.gradients(feeds), session.gradients(feeds)
+    if _gradients_differ(first, again, rows, dict.fromkeys(first, 0.0), _REPEATED):
         if random:
             raise _random_gradients(program, random[0], feeds)
         raise CannotRun(f"two runs of {program.name} on the same rows give different gradients")
+    noise = measure_noise(first, [again])
     for name in random:
-        if by_name[name].type not in RANDOM_STATELESS:
+        number = RANDOM_STATELESS.get(by_name[name].type)
+        if number is None:
             continue
-        if by_name[name].caller:  # it cannot be fed
+        seed = program.graph.get_operation_by_name(name).inputs[number].name
+        (value,) = [None] if by_name[name].caller else session.fetch([seed], feeds)
+        if value is None:  # in the body of a function, a branch or a loop
             raise _random_gradients(program, name, feeds)
-        values = session.run(f"{name}:0", feeds)
-        # Different random numbers within the same bounds.
-        others = values[..., ::-1] if values.ndim else values
-        if values.dtype.kind == "f":
-            others = others * values.dtype.type(0.5)
-        if _gradients_differ(first, session.gradients({**feeds, f"{name}:0": others})):
+        others = session.gradients({**feeds, seed: value + 1})
+        if _gradients_differ(first, others, rows, noise, DEFAULT_LIMITS):
             raise _random_gradients(program, name, feeds)
 
 
@@ -144,13 +143,14 @@ def random_op_in_step(program: RunnableProgram, fed: Collection[str]) -> str | N
     )
 
 
-def _gradients_differ(some: Arrays, others: Arrays) -> bool:
-    """Whether gradients differ by more than another order of additions explains."""
-    finite = {name: value for name, value in some.items() if np.all(np.isfinite(value))}
+def _gradients_differ(
+    first: Arrays, second: Arrays, rows: int, noise: Mapping[str, float], limits: Limits
+) -> bool:
+    """Whether the gradients of two runs differ by more than the noise and the limits explain."""
+    finite = {name: value for name, value in first.items() if np.all(np.isfinite(value))}
     dtypes = {name: str(value.dtype) for name, value in finite.items()}
-    trial = build_trial(0, (), finite, others, dict.fromkeys(finite, 0.0))
-    compared = compare_gradients(trial, dtypes, Limits(1000))
-    return any(gradient.state == "differs" for gradient in compared)
+    trial = build_trial(rows, (), finite, second, noise)
+    return bool(differing_variables(trial, dtypes, limits))
 
 
 def _random_gradients(program: RunnableProgram, random: str, feeds: Arrays) -> CannotRun:
@@ -327,10 +327,7 @@ def precisions(program: RunnableProgram) -> dict[str, str]:
 
 
 # Ops that add up the gradients of replicas, or gather the rows of sparse gradients.
-_SUMS = LINEAR | {
-    *(NCCL_REDUCE, COLLECTIVE_REDUCE, COLLECTIVE_GATHER),
-    *(COLLECTIVE_REDUCE_V1, COLLECTIVE_GATHER_V1),
-}
+_SUMS = LINEAR | REDUCTIONS | GATHERERS
 
 
 def clipped_gradients(program: RunnableProgram) -> Iterator[str]:

@@ -83,7 +83,6 @@ class RunnableProgram:
         config: the configuration of its sessions.
         inputs: mappings of array names to the tensors that take the arrays: one mapping for each
             tower, or one for all; empty if the program declares no inputs.
-        shared: whether one mapping is for all towers, because the program splits the batch itself.
         gradients: the gradients of its variables.
         ends_at: when its runs must have ended, in seconds of `time.monotonic`.
         unusable_gpus: why it does not run on the GPUs of this machine, although there are enough;
@@ -95,7 +94,6 @@ class RunnableProgram:
     simulated: bool
     config: Any
     inputs: Sequence[Mapping[str, str]]
-    shared: bool
     gradients: Gradients
     ends_at: float = math.inf
     unusable_gpus: str = ""
@@ -107,13 +105,17 @@ class RunnableProgram:
 
     @property
     def gpus(self) -> int:
-        """The number of GPUs that it was built for."""
         return self.built.gpus
 
     @property
     def placement(self) -> Placement:
         """The requested placement, on GPUs."""
         return self.built.requested
+
+    @property
+    def shared(self) -> bool:
+        """Whether one mapping is for all towers, because the program splits the batch itself."""
+        return len(self.inputs) == 1
 
     @cached_property
     def variables(self) -> Mapping[str, str]:
@@ -189,7 +191,6 @@ def make_runnable(
     _check_initial_values(built)
     config = session_config(most_gpus, devices)
     config.allow_soft_placement = placement.soft
-    inputs, shared = _declared_inputs(built.step, built.name)
     graph = _rewrite_graph(built, simulated=simulated, whole=cluster is not None)
     lacks_gpus = simulated and devices == "auto" and most_gpus <= local_gpus()
     return RunnableProgram(
@@ -197,8 +198,7 @@ def make_runnable(
         graph=graph,
         simulated=simulated,
         config=config,
-        inputs=inputs,
-        shared=shared,
+        inputs=_declared_inputs(built.step, built.name),
         gradients=find_gradients(placement, graph, built.applied, built.initial),
         unusable_gpus=gpus_found() if lacks_gpus else "",
     )
@@ -230,10 +230,10 @@ def _check_tasks(placement: Placement, cluster: Machine) -> None:
             )
 
 
-def _declared_inputs(step: Step, program: str) -> tuple[list[dict[str, str]], bool]:
-    """Return the tensors by input name, and whether one mapping is for all towers."""
+def _declared_inputs(step: Step, program: str) -> list[dict[str, str]]:
+    """Return the tensors by input name: one mapping for each tower, or one for all."""
     if step.inputs is None:
-        return [], False
+        return []
     listed: Any = [step.inputs] if isinstance(step.inputs, Mapping) else step.inputs
     if not all(isinstance(mapping, Mapping) for mapping in listed):
         raise InputError(
@@ -241,11 +241,10 @@ def _declared_inputs(step: Step, program: str) -> tuple[list[dict[str, str]], bo
             f"its inputs must be mappings, but are {step.inputs!r:.80}",
             "return one mapping of names to placeholders for each tower",
         )
-    named = [
+    return [
         {str(key): _tensor_name(tensor, str(key), program) for key, tensor in mapping.items()}
         for mapping in listed
     ]
-    return named, isinstance(step.inputs, Mapping) or len(named) == 1
 
 
 def _tensor_name(value: Any, key: str, program: str) -> str:

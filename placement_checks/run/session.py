@@ -224,27 +224,29 @@ class ProgramSession:
     @cached_property
     def _reads(self) -> Mapping[str, Any]:
         """The tensor with the value of each variable, created at the first access."""
-        return {name: self._read(name, dtype) for name, dtype in self.program.variables.items()}
-
-    def _read(self, name: str, dtype: str) -> Any:
-        variable = self.program.graph.get_tensor_by_name(f"{name}:0")
-        if variable.dtype != tf.resource:
-            return variable
-        with self.program.graph.as_default():
-            return tf.raw_ops.ReadVariableOp(resource=variable, dtype=tf.dtypes.as_dtype(dtype))
+        reads = {}
+        with self.program.graph.as_default() as graph:
+            for name, dtype in self.program.variables.items():
+                variable = graph.get_tensor_by_name(f"{name}:0")
+                if variable.dtype == tf.resource:
+                    dtype = tf.dtypes.as_dtype(dtype)
+                    variable = tf.raw_ops.ReadVariableOp(resource=variable, dtype=dtype)
+                reads[name] = variable
+        return reads
 
     @cached_property
     def _assigns(self) -> Mapping[str, tuple[Any, Any]]:
         """For each variable, the op that assigns it and the placeholder for its value."""
-        return {name: self._assign(name, dtype) for name, dtype in self.program.variables.items()}
-
-    def _assign(self, name: str, dtype: str) -> tuple[Any, Any]:
-        variable = self.program.graph.get_tensor_by_name(f"{name}:0")
-        with self.program.graph.as_default():
-            value = tf1.placeholder(dtype)
-            if variable.dtype == tf.resource:
-                return tf.raw_ops.AssignVariableOp(resource=variable, value=value), value
-            return tf.raw_ops.Assign(ref=variable, value=value, validate_shape=False).op, value
+        assigns = {}
+        with self.program.graph.as_default() as graph:
+            for name, dtype in self.program.variables.items():
+                variable, value = graph.get_tensor_by_name(f"{name}:0"), tf1.placeholder(dtype)
+                if variable.dtype == tf.resource:
+                    assign = tf.raw_ops.AssignVariableOp(resource=variable, value=value)
+                else:
+                    assign = tf.raw_ops.Assign(ref=variable, value=value, validate_shape=False).op
+                assigns[name] = assign, value
+        return assigns
 
     def _with_copies(self, values: Arrays) -> Arrays:
         """Return the values, with the values of first copies repeated for the other copies."""

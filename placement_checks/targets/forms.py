@@ -164,7 +164,7 @@ def resolve(
         return target
     if isinstance(target, Program | Script | WatchedCode | LiveGraph):
         return target
-    return Program.of(target)
+    return Program.from_function(target)
 
 
 # Graphs

@@ -13,12 +13,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from placement_checks.util.fork_server import ForkedProcess, ForkServer
+from placement_checks.util.fork_server import ForkServer
 from placement_checks.util.streams import unnamed_file
 
 _MAX_OUTPUT = 4000  # bytes of a process's output
@@ -74,9 +74,12 @@ class Child(contextlib.AbstractContextManager["Child"]):
         """
         self._owner = os.getpid()
         self._errors = unnamed_file()
-        errors = None if is_shown else self._errors
+        errors = 2 if is_shown else self._errors.fileno()
         environment = child_environment(environment)
-        forked = _forked(forks(environment), module, arguments, environment, errors, directory)
+        forked = None
+        if server := forks(environment):
+            with contextlib.suppress(OSError):  # it cannot fork
+                forked = server.start(module, arguments, environment, errors, directory)
         self._process = forked or subprocess.Popen(
             [*_command(module), *arguments, str(self._owner)],
             stdin=subprocess.PIPE,
@@ -131,7 +134,6 @@ class Child(contextlib.AbstractContextManager["Child"]):
         return self._process.wait()
 
     def last_output(self) -> str:
-        """The end of the child's output."""
         return self.output()[-_MAX_OUTPUT:].decode(errors="replace").strip()
 
     def output(self) -> bytes:
@@ -216,21 +218,3 @@ def reserve_stdout() -> BinaryIO:
 def _command(module: str) -> list[str]:
     # -P: the user's directory may hold a numpy.py. `child_environment` adds this package's.
     return [sys.executable, "-P", "-m", module]
-
-
-def _forked(
-    server: ForkServer | None,
-    module: str,
-    arguments: Sequence[str],
-    environment: Mapping[str, str],
-    errors: BinaryIO | None,
-    directory: str | None,
-) -> ForkedProcess | None:
-    """The forked process; None if there is no server, or it cannot fork."""
-    if server is None:
-        return None
-    try:
-        descriptor = 2 if errors is None else errors.fileno()
-        return server.start(module, arguments, environment, descriptor, directory)
-    except OSError:
-        return None

@@ -66,7 +66,6 @@ class ForkedProcess:
             self._lock.release()
 
     def kill(self) -> None:
-        """Kill the worker."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
 

@@ -113,11 +113,11 @@ def _current_step() -> str:
     return printable(": ".join(_steps) or "working")
 
 
-def _cut(text: str, most: int) -> str:
+def _cut(text: str, width: int) -> str:
     """Shorten a text in its middle."""
-    if len(text) <= most:
+    if len(text) <= width:
         return text
-    half = max(most, 4) // 2
+    half = max(width, 4) // 2
     return f"{text[: half - 1]}…{text[-half:]}"
 
 

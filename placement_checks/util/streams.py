@@ -14,30 +14,22 @@ from typing import IO, BinaryIO, cast
 @contextlib.contextmanager
 def stdout_for_report() -> Iterator[None]:
     """Redirect standard output to standard error, for user code and TensorFlow."""
-    with contextlib.suppress(OSError):
-        flush()
-    original = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        with contextlib.redirect_stdout(sys.stderr):
-            yield
-    finally:
-        with contextlib.suppress(OSError):
-            flush()
-        os.dup2(original, 1)
-        os.close(original)
+    with redirected(1, 2), contextlib.redirect_stdout(sys.stderr):
+        yield
 
 
 @contextlib.contextmanager
-def redirected(descriptor: int, file: IO[bytes]) -> Iterator[None]:
-    """Redirect a file descriptor to ``file`` during this block."""
-    flush()
+def redirected(descriptor: int, target: int) -> Iterator[None]:
+    """Redirect a file descriptor to another one during this block."""
+    with contextlib.suppress(OSError):  # the reader of a pipe may be gone
+        flush()
     original = os.dup(descriptor)
-    os.dup2(file.fileno(), descriptor)
+    os.dup2(target, descriptor)
     try:
         yield
     finally:
-        flush()
+        with contextlib.suppress(OSError):
+            flush()
         os.dup2(original, descriptor)
         os.close(original)
 
@@ -47,7 +39,7 @@ def quiet_stderr() -> Iterator[None]:
     """Suppress output to file descriptor 2; write it if the block raises."""
     with unnamed_file() as buffer:
         try:
-            with redirected(2, buffer):
+            with redirected(2, buffer.fileno()):
                 yield
         except BaseException:
             write_back(buffer, 2)

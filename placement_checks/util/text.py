@@ -18,10 +18,10 @@ def join_and(things: Iterable[object]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def listed(names: Sequence[object], most: int = 3) -> str:
-    """Join names for a sentence: ``a, b and c``, or ``a, b, c and 4 more`` beyond ``most``."""
-    more = len(names) - most
-    return join_and([*names[:most], f"{more:,} more"] if more > 0 else names)
+def listed(names: Sequence[object], limit: int = 3) -> str:
+    """Join names for a sentence: ``a, b and c``, or ``a, b, c and 4 more`` beyond ``limit``."""
+    more = len(names) - limit
+    return join_and([*names[:limit], f"{more:,} more"] if more > 0 else names)
 
 
 def range_text(names: Iterable[str]) -> str:

@@ -227,10 +227,11 @@ def _gpus() -> Check:
         return Check("GPUs", "ok", found)
     driver = f"driver {_driver_version()}"
     hide = f"use CPU devices instead: {VISIBLE_GPUS}=-1"
-    from placement_checks.run.doctor.machine import found_gpus
+    from placement_checks.run.doctor.machine import Worker
 
     try:
-        gpus = found_gpus()
+        with Worker() as worker:
+            gpus, _ = worker.devices()
     except Ended as ended:
         reason = f"a process that started the GPUs {ended.how} ({driver})"
         return Check("GPUs", "limited", reason, f"test the driver with nvidia-smi, or {hide}")

@@ -98,7 +98,7 @@ def compare_with_gpus(*, simulated: bool = False) -> GpuComparison:
         raise InputError("this machine", what, fix, is_predicate=True)
     prepare()
     hide_deprecations()
-    from placement_checks.run.doctor.machine import worker
+    from placement_checks.run.doctor.machine import Worker
     from placement_checks.run.doctor.programs import GPUS, PROGRAMS
 
     gpus, types = ([], ["CPU"]) if simulated else _found_gpus()
@@ -107,7 +107,7 @@ def compare_with_gpus(*, simulated: bool = False) -> GpuComparison:
         programs = [program for program in PROGRAMS.values() if program.kind == kind]
         with (
             _hidden_gpus(len(gpus)) as visible,
-            worker(simulated=simulated, environment={VISIBLE_GPUS: visible}) as machine,
+            Worker(simulated=simulated, environment={VISIBLE_GPUS: visible}) as machine,
         ):
             for program in track(programs, f"{kind} program"):
                 if reason := _not_possible(program, len(gpus), simulated):
@@ -152,10 +152,10 @@ def _hidden_gpus(count: int) -> Iterator[str]:
 
 def _found_gpus() -> tuple[Sequence[Gpu], Sequence[str]]:
     """The GPUs that TensorFlow finds, and the types of all devices."""
-    from placement_checks.run.doctor.machine import worker
+    from placement_checks.run.doctor.machine import Worker
 
     try:
-        with step("starting the GPUs"), worker() as machine:
+        with step("starting the GPUs"), Worker() as machine:
             gpus, types = machine.devices()
     except Ended as ended:
         fix = "test the driver with nvidia-smi"
@@ -245,17 +245,16 @@ def _first_line(error: str) -> str:
 
 
 def _predict(program: Program, simulated: bool) -> _Predicted:
-    from placement_checks.run.doctor.programs import GPUS
+    from placement_checks.run.doctor.programs import GPUS, import_on_cpus
 
     target = f"{_PROGRAMS}:{program.name}"
     soft = program.soft if program.kind == "graph" else None
     with step(f"predicting {program.name}"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if simulated:
-            from placement_checks.run.doctor.on_cpus import on_cpus
-
             asked = request(target, gpus=GPUS, soft=soft)
-            graph, cpus = on_cpus(asked.built.graph_def), Machine.local(0, cpus=GPUS + 1)
+            graph = import_on_cpus(asked.built.graph_def)
+            cpus = Machine.local(0, cpus=GPUS + 1)
             evidence = place(graph, machine=cpus, soft=asked.requested.soft)
         else:
             evidence = place(target, gpus=GPUS, soft=soft)

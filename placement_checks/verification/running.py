@@ -182,13 +182,13 @@ def _measured(
     from placement_checks.run.compare.measure import differs, measure
 
     first = _or_missing(lambda: measure(pair, batch, conditions))
-    if devices != "auto" or pair.towers.simulated or (first and not differs(first)):
+    if devices != "auto" or pair.towers.simulated or (first and not differs(first, conditions)):
         return first
     with step("repeating the comparison on CPU devices"):
         second = _or_missing(lambda: measure(pair.on_cpus(), batch, conditions))
     if not second:
         return first
-    if differs(second):
+    if differs(second, conditions):
         return second
     note = _ONLY_ON_GPUS if first else f"on the GPUs of this machine: {first}"
     return replace(second, notes=[*second.notes, note])
@@ -208,6 +208,8 @@ def _conditions(rules: Mapping[str, Rule]) -> Conditions:
         statistics_per_tower=gradients.statistics == "tower",
         steps=weights.steps,
         seconds=gradients.seconds,
+        gradient_limits=gradients.limits,
+        weight_limits=weights.limits,
     )
 
 

@@ -84,7 +84,7 @@ def test_the_step_and_the_losses_of_a_tuple(which: str, resource: bool) -> None:
     with tf.Graph().as_default() as graph, tf1.variable_scope("", use_resource=resource):
         model = Model()
         built = graph.version
-        step = Step.of(returned(model), "p")
+        step = Step.from_result(returned(model), "p")
 
     assert graph.version == built  # comparing tensors would add ops
     assert [_op_name(op) for op in step.train_op or ()] == train_ops
@@ -98,7 +98,7 @@ def _op_name(item: Any) -> str:
 @pytest.mark.parametrize("returned", [(3, "x"), [None, {"loss": 1}], ([],)])
 def test_a_tuple_without_ops_or_tensors_is_refused(returned: Any) -> None:
     with pytest.raises(InputError) as caught:
-        Step.of(returned, "train.py:build")
+        Step.from_result(returned, "train.py:build")
     assert str(caught.value) == (
         f"train.py:build: the builder returned {returned!r}, which does not describe a step; "
         "return nothing, the train op, or a mapping such as {'train_op': …, 'loss': …}"

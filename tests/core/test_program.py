@@ -30,12 +30,12 @@ class Builder:
     ],
 )
 def test_step_of(returned: Mapping[str | int, str | int] | Step | None, step: Step) -> None:
-    assert Step.of(returned, "p") == step
+    assert Step.from_result(returned, "p") == step
 
 
 def test_an_op_is_its_own_train_op() -> None:
     train_op = SimpleNamespace(name="train", graph=object())
-    assert Step.of(train_op, "p") == Step(train_op=train_op)
+    assert Step.from_result(train_op, "p") == Step(train_op=train_op)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_an_op_is_its_own_train_op() -> None:
 )
 def test_other_return_values_are_refused(returned: Any, shown: str) -> None:
     with pytest.raises(InputError) as caught:
-        Step.of(returned, "train.py:build")
+        Step.from_result(returned, "train.py:build")
     assert str(caught.value) == (
         f"train.py:build: the builder returned {shown}, which does not describe a step; "
         "return nothing, the train op, or a mapping such as {'train_op': …, 'loss': …}"
@@ -62,7 +62,7 @@ def test_step_with_a_malformed_policy(
     policy: int | Sequence[str] | Mapping[str, Sequence[str]],
 ) -> None:
     with pytest.raises(InputError) as caught:
-        Step.of({"policy": policy}, "train.py:build")
+        Step.from_result({"policy": policy}, "train.py:build")
     assert str(caught.value) == (
         f"train.py:build: its policy is {policy!r}; "
         "write it like {'variables-on-host': {'device': '/gpu:0'}}"
@@ -89,7 +89,7 @@ def build_towers(num_gpus: int) -> None:
 
 
 def test_the_name_and_path_of_a_function() -> None:
-    program = Program.of(build_towers)
+    program = Program.from_function(build_towers)
     assert program == Program("build_towers", build_towers, Path(__file__).resolve().parent)
 
 
@@ -97,7 +97,7 @@ def test_the_name_and_path_of_a_function() -> None:
     ("build", "name"), [(Builder(), "Builder"), (partial(build_towers, 2), "partial")]
 )
 def test_a_callable_has_no_directory(build: Callable[..., Any] | Builder, name: str) -> None:
-    program = Program.of(build)
+    program = Program.from_function(build)
     assert (program.name, program.folder) == (name, None)
 
 

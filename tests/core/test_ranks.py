@@ -16,7 +16,7 @@ from placement_checks.core.strategies import Strategy
 def test_the_environment_states_the_rank(place: tuple[int, int]) -> None:
     rank = Rank(*place)
 
-    assert Rank.of_environment(rank.environment) == rank
+    assert Rank.from_environment(rank.environment) == rank
     assert rank.environment["HOROVOD_LOCAL_RANK"] == str(rank.number)
     assert rank.environment["OMPI_COMM_WORLD_RANK"] == str(rank.number)
     assert rank.environment["OMPI_COMM_WORLD_LOCAL_SIZE"] == str(rank.size)
@@ -24,7 +24,7 @@ def test_the_environment_states_the_rank(place: tuple[int, int]) -> None:
 
 def test_without_the_variables_there_is_no_rank() -> None:
     with pytest.raises(KeyError):
-        Rank.of_environment({"HOROVOD_RANK": "0"})
+        Rank.from_environment({"HOROVOD_RANK": "0"})
 
 
 @given(st.integers(2, MAX_RANKS))

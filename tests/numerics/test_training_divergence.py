@@ -99,10 +99,19 @@ def test_optimizers_with_steps_proportional_to_the_gradient(
         ("fc", None),
         ("global_step", None),
         ("w", None),
+        ("m/fc/w", "fc/w"),
+        ("m/fc/w/replica_1", "fc/w"),
+        ("target/fc/w", None),
+        ("adam/fc_w_momentum", "fc/w"),
+        ("adam/fc_w_momentum/replica_1", "fc/w"),
+        ("adam/fc_w2_momentum", None),
+        ("adam/fc_b_momentum", "fc_b"),
+        ("adam/fc_b_1_momentum", "fc_b/1"),
+        ("adam/learning_rate", None),
     ],
 )
-def test_slots_are_named_under_their_variable(name: str, of: str | None) -> None:
-    assert find_trained_variable(name, {"fc/w"}) == of
+def test_slots_are_named_after_their_variable(name: str, of: str | None) -> None:
+    assert find_trained_variable(name, frozenset({"fc/w", "fc_b", "fc_b/1"})) == of
 
 
 def test_equal_steps_do_not_differ() -> None:

@@ -47,7 +47,7 @@ def gathered(build: Callable[..., Any], *, runs: bool) -> Evidence:
         with watch(2, eager=True) as code:
             build(2)
         return place(code, gpus=2)
-    program = Program.of(build)
+    program = Program.from_function(build)
     evidence = place(program, gpus=2 if program.takes_num_gpus else 1)
     return with_numbers(evidence, program) if runs else evidence
 

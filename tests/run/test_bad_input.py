@@ -184,6 +184,27 @@ def test_an_enabled_random_op() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "factor",
+    [
+        lambda tower: 1 + 1e-3 * tf.random.stateless_normal([], [tower, 7]),
+        lambda tower: tf.random.stateless_uniform([], [tower, 7], 1, 40, tf.int32),
+        lambda tower: tf.random.stateless_uniform([1, 1], [tower, 7], 1, 40, tf.int32),
+    ],
+    ids=["small", "integer", "one-element"],
+)
+def test_one_random_number_for_all_rows(factor: Callable[[int], Any]) -> None:
+    towers = iter((1, 2, 3))
+
+    def loss(x: Any, y: Any) -> Any:
+        drawn = tf.cast(factor(next(towers)), tf.float32)
+        return mean_of(drawn * pairs.predicted(x) - y)
+
+    message = refused(partial(pairs.towers, loss=loss))
+
+    assert message.startswith("CannotRun: the gradients of towers depend on the random op ")
+
+
 def test_a_random_op_of_a_whole_program() -> None:
     noisy = with_loss(lambda predicted, y: mean_of(tf1.nn.dropout(predicted, rate=0.5) - y))
     pair = pairs.pair(noisy, partial(noisy, 1))

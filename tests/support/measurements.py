@@ -145,7 +145,7 @@ def trajectory(
             [np.asarray(value, np.float64) for value in (start[name], *steps_of)]
             for steps_of in (expected[name], found.get(name, expected[name]))
         ]
-        of = find_trained_variable(name, trained) or ""
+        of = find_trained_variable(name, frozenset(trained)) or ""
         return build_variable_step(
             values[0][0],
             values[0][number + 1],

@@ -24,5 +24,5 @@ def built_eagerly(program: Callable[..., Any], gpus: int = 2) -> CapturedProgram
     Raises:
         InputError: the function raised an exception, or does not train.
     """
-    with record_eager_code(Program.of(program), gpus) as building:
+    with record_eager_code(Program.from_function(program), gpus) as building:
         return build_eagerly(building)

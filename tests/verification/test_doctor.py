@@ -268,7 +268,7 @@ def test_gpus_that_tensorflow_finds(
         "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\n"
         "GCC version:  gcc version 11.4.0\n"
     )
-    monkeypatch.setattr(machine, "found_gpus", found)
+    monkeypatch.setattr(machine.Worker, "devices", lambda _: (found(), []))
 
     check = doctor._gpus()
 

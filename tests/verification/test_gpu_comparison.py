@@ -52,13 +52,10 @@ def test_cpu_devices_answer_nothing_about_gpus(on_cpus: GpuComparison) -> None:
 
 def test_a_process_that_ends_is_the_result_of_its_program_alone() -> None:
     """The process has no program of this name, and ends with a traceback."""
-    worker = Worker(simulated=True)
-    try:
+    with Worker(simulated=True) as worker:
         first = worker.run("nonsense")
         second = worker.run("refused")
         gpus, types = worker.devices()
-    finally:
-        worker.end()
 
     assert first == Observed(error="its process ended with status 1")
     assert second.error == ""
@@ -90,7 +87,7 @@ def compare(monkeypatch: pytest.MonkeyPatch) -> Callable[..., GpuComparison]:
 
         monkeypatch.setattr(gpu_comparison, "local_gpus", lambda: 1)
         monkeypatch.setattr(gpu_comparison, "_predict", lambda program, _: predicted(program.name))
-        monkeypatch.setattr(machine, "worker", stand_in)
+        monkeypatch.setattr(machine, "Worker", stand_in)
         return compare_with_gpus()
 
     return call

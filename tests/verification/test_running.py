@@ -20,6 +20,7 @@ from placement_checks.core.missing import Missing
 from placement_checks.run import runnable
 from placement_checks.run.compare import measure
 from placement_checks.run.compare.pair import ProgramPair
+from placement_checks.run.compare.sessions import Conditions
 from placement_checks.run.timing import trace
 from placement_checks.util import progress
 from placement_checks.verification.placing import requested
@@ -120,6 +121,20 @@ def test_a_time_limit_is_shown_while_the_programs_run(
     assert shown == ["working" if has_reference else "comparing with one GPU, for at most 120 s"]
 
 
+def test_noise_is_allowed_below_a_strict_tolerance() -> None:
+    strict = {"tolerance": 1e-3}
+    policies = [{"gradients-equal": strict, "weights-equal": strict}]
+
+    evidence = with_numbers(
+        requested(pairs.towers, gpus=4), pairs.single, pairs.batch, policies=policies
+    )
+
+    assert evidence.measurement
+    assert max(evidence.measurement.trials[0].noise.values()) > 0
+    report = verify(evidence, policies, only=["gradients-equal", "weights-equal"])
+    assert [verdict.state for verdict in report.verdicts] == ["kept", "kept"]
+
+
 def on_gpus(
     monkeypatch: pytest.MonkeyPatch, result: Callable[[Measurement], Measurement]
 ) -> Callable[..., Measurement | Missing]:
@@ -164,7 +179,7 @@ def test_a_difference_that_only_gpus_have_is_no_finding(monkeypatch: pytest.Monk
 
     assert isinstance(measured, Measurement)
     assert measured.devices == "simulated"
-    assert not measure.differs(measured)
+    assert not measure.differs(measured, Conditions())
     assert "on CPU devices in their place they are equal" in measured.notes[-1]
 
 
@@ -175,7 +190,7 @@ def test_a_difference_on_gpus_counts_if_real_gpus_are_required(
 
     assert isinstance(measured, Measurement)
     assert measured.devices == "real"
-    assert measure.differs(measured)
+    assert measure.differs(measured, Conditions())
 
 
 def test_a_mistake_is_found_on_gpus_and_on_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +201,7 @@ def test_a_mistake_is_found_on_gpus_and_on_cpus(monkeypatch: pytest.MonkeyPatch)
 
     assert isinstance(measured, Measurement)
     assert (measured.devices, measured.notes) == ("simulated", [])
-    assert measure.differs(measured)
+    assert measure.differs(measured, Conditions())
 
 
 def test_numbers_that_gpus_cannot_show_come_from_cpus(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,9 +178,9 @@ class EqualTensors:
         self._by_kind = by_kind
         strategy = graph.placement.strategy
         self._first_copy = {
-            flow.number[name]: flow.number[copy.of]
+            flow.number[name]: flow.number[copy.first]
             for name, copy in (strategy.copies.items() if strategy is not None else ())
-            if copy.in_sync and name in flow.number and copy.of in flow.number
+            if copy.in_sync and name in flow.number and copy.first in flow.number
         }
         self._class_of: dict[int, int] = {}
         self._classes: dict[Any, int] = {}

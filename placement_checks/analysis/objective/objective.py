@@ -304,7 +304,7 @@ class Objective:
         groups: dict[str, set[str]] = defaultdict(set)
         for name, copy in (strategy.copies if strategy else {}).items():
             if copy.in_sync:
-                groups[copy.of].add(name)
+                groups[copy.first].add(name)
         found = {}
         for copies in variable_layout(self._placement).copies.values():
             groups[min(copies.copies.values())].update(copies.copies.values())

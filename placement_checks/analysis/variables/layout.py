@@ -211,7 +211,7 @@ class Layout:
         """The copies that a strategy keeps equal, each with the first copy of its variable."""
         strategy = self._placement.strategy
         copies = {} if strategy is None else strategy.copies
-        return {name: copy.of for name, copy in copies.items() if copy.in_sync}
+        return {name: copy.first for name, copy in copies.items() if copy.in_sync}
 
     def _kind_by_readers(self, variable: str) -> LayoutKind:
         """Return the layout of a variable without copies, by the towers that read it."""

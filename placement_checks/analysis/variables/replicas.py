@@ -49,7 +49,7 @@ class Replicas:
         groups: dict[str, dict[int, str]] = defaultdict(dict)
         for name, copy in self._strategy_copies.items():
             if copy.in_sync:
-                groups[copy.of][copy.replica] = name
+                groups[copy.first][copy.replica] = name
         return {
             variable: [name for _, name in sorted(copies.items())]
             for variable, copies in groups.items()

@@ -150,7 +150,7 @@ class Roles(Mapping[str, Role]):
             kind: RoleKind = "mirrored" if copy.in_sync else "accumulator"
             reason = f"{strategy.name} keeps it for replica {copy.replica}"
             device = strategy.replicas[copy.replica]
-            owner, tower = "" if copy.of == name else copy.of, TowerIndex(copy.replica)
+            owner, tower = "" if copy.first == name else copy.first, TowerIndex(copy.replica)
             return Role(kind, reason, owner, tower, (device,))
         group = self._layout.copies.get(name) or self._layout.diverging.get(name)
         if group is None:

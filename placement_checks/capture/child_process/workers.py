@@ -365,7 +365,7 @@ def _strategy(parts: Sequence[_Part]) -> Strategy | None:
             continue
         for name, copy in strategy.copies.items():
             replica = len(replicas) + copy.replica
-            copies[part.name(name)] = Copy(part.variable(copy.of), replica, copy.in_sync)
+            copies[part.name(name)] = Copy(part.variable(copy.first), replica, copy.in_sync)
         replicas += map(part.device, strategy.replicas)
     first = parts[0].source.strategy
     ranks = [

@@ -219,7 +219,7 @@ def _build(
             if _is_eager_step(returned):
                 raise NotAGraphProgram
             graph = find_graph(returned)
-            step = Step() if returned is graph else Step.of(returned, program.name)
+            step = Step() if returned is graph else Step.from_result(returned, program.name)
         if building.watch.steps:
             return building.trained()
     if graph is None or not graph.get_operations():

@@ -128,7 +128,7 @@ class GpuLessServer:
         messages = iter([request.SerializeToString()])
         del graph, request  # which may be large
         with unnamed_file() as log:
-            with redirected(1, log):
+            with redirected(1, log.fileno()):
                 session = self._create_session(messages, limit)
             try:
                 log.seek(0)

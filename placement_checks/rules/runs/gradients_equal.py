@@ -20,7 +20,7 @@ from placement_checks.util.text import listed, plural
 
 if TYPE_CHECKING:
     from placement_checks.core.measurement import Measurement, Trial
-    from placement_checks.numerics.comparing import Difference
+    from placement_checks.numerics.comparing import Difference, Limits
     from placement_checks.numerics.diagnosis import Diagnosis
 
 
@@ -85,6 +85,13 @@ class GradientsEqual(Rule):
         if any(share < 1 for share in self.shares):
             raise ConfigError("shares", "a tower gets no rows", "give whole numbers above 0")
 
+    @property
+    def limits(self) -> Limits:
+        """The largest errors of equal gradients."""
+        from placement_checks.numerics.comparing import Limits
+
+        return Limits(self.tolerance, self.noise)
+
     def judge(self, program: Evidence | Placement) -> Verdict:
         """Return the verdict; if the programs could not be run, with what the graphs prove."""
         evidence = Evidence.wrap(program)
@@ -141,10 +148,9 @@ class GradientsEqual(Rule):
         return self._verdict(measured, findings, list(worst.values()), notes)
 
     def _differences(self, measured: Measurement, trial: Trial) -> list[Difference]:
-        from placement_checks.numerics.comparing import Limits, compare_gradients
+        from placement_checks.numerics.comparing import compare_gradients
 
-        limits = Limits(self.tolerance, self.noise)
-        differences = compare_gradients(trial, measured.precisions, limits)
+        differences = compare_gradients(trial, measured.precisions, self.limits)
         return [each for each in differences if not matches_any(each.variable, self.allow)]
 
     def _verdict(

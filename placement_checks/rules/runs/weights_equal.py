@@ -22,7 +22,7 @@ from placement_checks.util.text import plural
 
 if TYPE_CHECKING:
     from placement_checks.core.measurement import Measurement, Trajectory
-    from placement_checks.numerics.comparing import Difference
+    from placement_checks.numerics.comparing import Difference, Limits
     from placement_checks.numerics.training_divergence import Divergence
 
 
@@ -38,11 +38,12 @@ class WeightsEqual(Rule):
     updates, averages that move once per tower, counters that jump.
 
     Weights, slots, statistics and the step counter start equal, and both programs take the same
-    steps. Integers must be equal. Other variables are compared as in gradients-equal; their
-    noise is the change of the reference with its rows in three other orders. Optimizers such as
-    Adam, which divide the gradient by its size, let rounding decide the direction of elements with
-    a gradient next to zero. These elements are left out, and a difference of up to a fiftieth of
-    a variable's change is accepted.
+    steps. A learning rate that is a variable starts equal too, unless it may compensate for a
+    factor of all gradients. Integers must be equal. Other variables are compared as in
+    gradients-equal; their noise is the change of the reference with its rows in three other
+    orders. Optimizers such as Adam, which divide the gradient by its size, let rounding decide the
+    direction of elements with a gradient next to zero. These elements are left out, and a
+    difference of up to a fiftieth of a variable's change is accepted.
 
     After the last step both programs are given the reference's variables, and the gradients are
     compared once more. This shows copies that no step refreshes, even if the optimizer hides them.
@@ -88,8 +89,14 @@ class WeightsEqual(Rule):
                     name, f"{getattr(self, name)} is not above 0", "give a positive number"
                 )
 
-    def check(self, evidence: Evidence) -> Verdict:
+    @property
+    def limits(self) -> Limits:
+        """The largest errors of equal variables."""
         from placement_checks.numerics.comparing import Limits
+
+        return Limits(self.tolerance, self.noise)
+
+    def check(self, evidence: Evidence) -> Verdict:
         from placement_checks.numerics.training_divergence import (
             compare_variables,
             compensated_factor,
@@ -115,7 +122,7 @@ class WeightsEqual(Rule):
         equal, divergences = compare_variables(
             measured,
             trajectory,
-            Limits(self.tolerance, self.noise),
+            self.limits,
             scale=measured.scale * compensated_factor(measured),
         )
         equal = [each for each in equal if not matches_any(each.variable, self.allow)]

@@ -72,7 +72,7 @@ class AggregatedBeforeClipped(Rule):
         copies = placement.strategy.copies if placement.strategy else {}
         by_keras, findings = [], []
         for each in clipped:
-            if each.variable in copies and copies[each.variable].of != each.variable:
+            if each.variable in copies and copies[each.variable].first != each.variable:
                 continue
             op = analyze(placement).flow.names[each.op]
             if CLIPPING in placement.details.parts_of_keras(op):

@@ -526,7 +526,7 @@ class _Comparison:
                 f"{ratio:.4g} for {producer_of(each.term.tensor)}"
                 for ratio, each in zip(ratios[tower], parts.towers[tower], strict=True)
             ],
-            most=4,
+            limit=4,
         )
         return self._finding(
             variable,
@@ -559,7 +559,7 @@ class _Comparison:
             else ""
         )
         factors = listed(
-            [f"{min(each):.4g} on {towers[tower]}" for tower, each in ratios.items()], most=4
+            [f"{min(each):.4g} on {towers[tower]}" for tower, each in ratios.items()], limit=4
         )
         return self._finding(
             variable,

@@ -60,7 +60,6 @@ def main() -> None:
 
 
 def _report_ends(running: dict[int, tuple[str, int]]) -> None:
-    """Report every task that ends."""
     while running:
         process, status = os.waitpid(-1, 0)
         job, index = running.pop(process)

@@ -13,11 +13,18 @@ from placement_checks.core.measurement import EPS, Arrays, Measurement, Trial
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import producer_of
 from placement_checks.core.program import BatchFunction
-from placement_checks.numerics.comparing import Difference, compare_gradients, differing_variables
+from placement_checks.numerics.comparing import (
+    Difference,
+    compare_gradients,
+    differing_variables,
+    divide_gradients,
+)
 from placement_checks.numerics.sampling import select_all
 from placement_checks.numerics.training_divergence import (
+    common_factor,
     compare_variables,
     compensated_factor,
+    is_proportional,
     variables_with_stale_copies,
 )
 from placement_checks.run.compare.pair import ProgramPair
@@ -84,7 +91,7 @@ def measure(pair: ProgramPair, batch: BatchFunction | None, conditions: Conditio
                 checks.adapt()
             comparison = _Comparison(sessions)
             measured = comparison.measurement()
-            differences = list(_differences(measured))
+            differences = list(_differences(measured, conditions))
             is_close = any(each.error < _CLOSE * each.limit for each in differences)
             if not differences or (orders and not is_close):
                 break
@@ -93,9 +100,9 @@ def measure(pair: ProgramPair, batch: BatchFunction | None, conditions: Conditio
         return checks.check(measured) if checks else measured
 
 
-def differs(measured: Measurement) -> bool:
+def differs(measured: Measurement, conditions: Conditions) -> bool:
     """Whether a gradient or a step differs, or only one program has it."""
-    return bool(measured.missing) or any(True for _ in _differences(measured))
+    return bool(measured.missing) or any(True for _ in _differences(measured, conditions))
 
 
 class _Comparison:
@@ -109,10 +116,10 @@ class _Comparison:
         self._notes: list[str] = []
         if reason := self._towers.program.unusable_gpus:
             self._notes.append(f"{reason}, so CPU devices replaced the GPUs ({INSTALL_CUDA})")
-        some, others = precisions(self._towers.program), precisions(self._reference.program)
+        found, expected = precisions(self._towers.program), precisions(self._reference.program)
         self._precisions = {
-            name: max(some[name], others[name], key=lambda dtype: EPS.get(dtype, 0.0))
-            for name in some.keys() & others.keys()
+            name: max(found[name], expected[name], key=lambda dtype: EPS.get(dtype, 0.0))
+            for name in found.keys() & expected.keys()
         }
 
     def measurement(self) -> Measurement:
@@ -125,7 +132,7 @@ class _Comparison:
         check_towers_ran_apart(self._towers, self._feeding.to_towers(batch))
         self._towers.initialize(self._sessions.start)
         for session, feeds in self._sessions.both(batch):
-            check_repeatable(session, feeds)
+            check_repeatable(session, feeds, rows)
         trials = [self._trial(batch, rows)]
         conditions, on_parts = self._sessions.conditions, self._sessions.on_parts
         if self._feeding.uneven_rows and not on_parts:
@@ -133,7 +140,7 @@ class _Comparison:
         trajectory = (
             Missing(_NO_STEPS_PER_TOWER)
             if on_parts and not conditions.steps_on_parts
-            else take_steps(self._sessions, conditions.steps)
+            else take_steps(self._sessions, conditions.steps, self._own_scalars(trials[0]))
         )
         return Measurement(
             reference=single.name,
@@ -156,6 +163,17 @@ class _Comparison:
             notes=self._notes,
         )
 
+    def _own_scalars(self, trial: Trial) -> Arrays:
+        """Return values of the program that may compensate for a factor of all gradients.
+
+        Such as a learning rate that is divided by the number of towers, if gradients are added up.
+        """
+        factor = self._sessions.conditions.scale * common_factor(trial, self._precisions)
+        optimizers = self._towers.program.gradients.optimizers
+        if np.isclose(factor, 1, rtol=1e-4) or not is_proportional(optimizers):
+            return {}
+        return self._sessions.own_scalars()
+
     def save(self, measured: Measurement) -> Measurement:
         """Save the case; if no file can be written, add a note that states why."""
         case = Case(self._sessions.batches, self._sessions.start)
@@ -176,10 +194,13 @@ class _Comparison:
             per_tower=sessions.samples(batch, sessions.split(rows), trial.elements),
         )
         if not_finite := _not_finite(trial.found):
-            feeds = self._feeding.to_towers(batch)
-            origins = {name: self._origin(self._towers, name, feeds) for name in not_finite}
-            return replace(trial, not_finite=origins)
-        if not differing_variables(trial, self._precisions):
+            feeds, where = self._feeding.to_towers(batch), self._towers.program.placement.where
+            origins = {name: _origin(self._towers, name, feeds) for name in not_finite}
+            return replace(
+                trial, not_finite={name: (op, where(op)) for name, op in origins.items()}
+            )
+        limits = sessions.conditions.gradient_limits
+        if not differing_variables(trial, self._precisions, limits):
             return trial
         singles = [(row,) for row in range(rows)] if rows <= _MAX_SINGLE_ROWS else []
         return replace(
@@ -215,26 +236,23 @@ class _Comparison:
         name = next(iter(_not_finite(expected)), None)
         if name is None:
             return
-        op, line = self._origin(self._reference, name, self._sessions.to_reference(batch))
-        built_at = f", built at {line}" if line else ""
+        program = self._reference.program
+        op = _origin(self._reference, name, self._sessions.to_reference(batch))
         message = (
             f"its gradient of {name} is NaN or infinite; the first op that yields such a value is "
-            f"{op}{built_at}"
+            f"{op}{program.built_at(op)}"
         )
         fix = "pass rows on which the reference can be trained: --batch train.py:batch"
         if self._feeding.generated:
-            raise CannotRun(f"{self._reference.program.name}: {message}", fix)
-        raise InputError(self._reference.program.name, message, fix)
+            raise CannotRun(f"{program.name}: {message}", fix)
+        raise InputError(program.name, message, fix)
 
-    def _origin(
-        self, session: ProgramSession, variable: str, feeds: Arrays
-    ) -> tuple[str, str | None]:
-        """Return the first op that makes a gradient NaN or infinite, and its source line."""
-        program = session.program
-        gradient = program.gradients.by_variable[variable].values
-        op = session.first_not_finite(program.ancestors([gradient], feeds), feeds)
-        op = op or producer_of(gradient)
-        return op, program.placement.where(op)
+
+def _origin(session: ProgramSession, variable: str, feeds: Arrays) -> str:
+    """Return the first op that makes a gradient NaN or infinite."""
+    gradient = session.program.gradients.by_variable[variable].values
+    ancestors = session.program.ancestors([gradient], feeds)
+    return session.first_not_finite(ancestors, feeds) or producer_of(gradient)
 
 
 def _not_finite(gradients: Arrays) -> list[str]:
@@ -257,16 +275,19 @@ def _missing_gradients(program: RunnableProgram, single: RunnableProgram) -> dic
     return missing
 
 
-def _differences(measured: Measurement) -> Iterator[Difference]:
+def _differences(measured: Measurement, conditions: Conditions) -> Iterator[Difference]:
     """Yield the differences that rules may report."""
+    limits = conditions.gradient_limits
     factor = compensated_factor(measured)
-    if factor == 1:
-        for trial in measured.trials:
-            compared = compare_gradients(trial, measured.precisions)
-            yield from (each for each in compared if each.state == "differs")
+    for trial in measured.trials:
+        compared = compare_gradients(divide_gradients(trial, factor), measured.precisions, limits)
+        yield from (each for each in compared if each.state == "differs")
     if measured.trajectory:
         _, divergences = compare_variables(
-            measured, measured.trajectory, scale=measured.scale * factor
+            measured,
+            measured.trajectory,
+            conditions.weight_limits,
+            scale=measured.scale * factor,
         )
         yield from (divergence.difference for divergence in divergences)
         stale = variables_with_stale_copies(measured)

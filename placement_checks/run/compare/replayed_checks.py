@@ -105,7 +105,9 @@ class ReplayedChecks:
         return replace(measured, notes=[*measured.notes, note])
 
     def _check_trial(self, trial: Trial, measured: Measurement) -> None:
-        wrong = differing_variables(trial, measured.precisions) - trial.not_finite.keys()
+        limits = self._sessions.conditions.gradient_limits
+        different = differing_variables(trial, measured.precisions, limits)
+        wrong = different - trial.not_finite.keys()
         if not wrong:
             return
         diagnoses = diagnose(measured, trial, sorted(wrong))

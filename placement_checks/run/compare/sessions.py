@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.errors import InputError
 from placement_checks.core.measurement import Arrays, Elements, Sample, Trial
+from placement_checks.numerics.comparing import DEFAULT_LIMITS, Limits
 from placement_checks.numerics.sampling import (
     build_trial,
     measure_noise,
@@ -39,6 +41,9 @@ class Conditions:
             separately. Its running statistics are then those of one tower's rows.
         seconds: the time limit of one run.
         seed: the seed of the batches.
+        gradient_limits: the largest errors of equal gradients. If an error is larger, the noise is
+            measured.
+        weight_limits: the same for variables after steps.
     """
 
     rows: int = 0
@@ -49,6 +54,8 @@ class Conditions:
     steps_on_parts: bool = False
     seconds: float = 60.0
     seed: int = 0
+    gradient_limits: Limits = DEFAULT_LIMITS
+    weight_limits: Limits = DEFAULT_LIMITS
 
 
 class PairedSessions:
@@ -69,17 +76,15 @@ class PairedSessions:
         reference: ProgramSession,
         feeding: Feeding,
         conditions: Conditions,
-        *,
-        orders: int = 0,
     ) -> None:
-        """Store the sessions without running anything; noise is measured in ``orders`` orders."""
+        """Store the sessions without running anything; no noise is measured before `restart`."""
         self.towers = towers
         self.reference = reference
         self.feeding = feeding
         self.conditions = conditions
         self.start: Arrays = {}
         self.batches: list[Arrays] = []
-        self._orders = orders
+        self._orders = 0
         self._earlier = Case((), {})
         self._rng = np.random.default_rng(conditions.seed)
 
@@ -105,6 +110,25 @@ class PairedSessions:
             }
         self.reference.load(self.start)
         self.towers.initialize(self.start)
+
+    def own_scalars(self) -> Arrays:
+        """Initialize the program, and return scalars that no step changes, such as learning rates.
+
+        Scalars with the reference's values are left out.
+        """
+        programs = self.towers.program, self.reference.program
+        updated = {
+            name for each in programs for name in analyze(each.placement).updates.by_variable
+        }
+        self.towers.initialize({})
+        return {
+            name: value
+            for part in self.towers.read()
+            for name, value in part.items()
+            if name in self.start.keys() - updated
+            and (value.dtype.kind, value.ndim) == ("f", 0)
+            and value != self.start[name]
+        }
 
     def restart(self, orders: int) -> None:
         """Start again with the same values and batches; noise is measured in ``orders`` orders."""

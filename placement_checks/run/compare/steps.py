@@ -37,8 +37,14 @@ from placement_checks.util.text import plural
 _T = TypeVar("_T")
 
 
-def take_steps(sessions: PairedSessions, steps: int) -> Trajectory | Missing:
+def take_steps(sessions: PairedSessions, steps: int, own_values: Arrays) -> Trajectory | Missing:
     """Take steps of both programs, and compare their variables after each.
+
+    Args:
+        sessions: both programs.
+        steps: the number of steps.
+        own_values: variables that have another value in the program than in the reference, and
+            are not compared.
 
     Returns:
         The steps, or why none can be compared.
@@ -46,13 +52,13 @@ def take_steps(sessions: PairedSessions, steps: int) -> Trajectory | Missing:
     Raises:
         InputError: the steps of the reference change none of its variables.
     """
-    if (missing := step_blocker(sessions)) is not None:
+    if (missing := _step_blocker(sessions)) is not None:
         return missing
     batches = [sessions.batch(sessions.feeding.rows) for _ in range(steps)]
     reference = _reference_steps(sessions, batches)
     if isinstance(reference, Missing):
         return reference
-    compared = list(_tower_steps(sessions, batches, reference))
+    compared = list(_tower_steps(sessions, batches, reference, own_values))
     trained = frozenset(sessions.reference.program.gradients.by_variable)
     # Both programs get the reference's variables. The program's own steps determine all its other
     # state, such as copies of variables that no step refreshes.
@@ -62,7 +68,7 @@ def take_steps(sessions: PairedSessions, steps: int) -> Trajectory | Missing:
     return Trajectory(compared, trained, sessions.trial(sessions.batch(rows), rows))
 
 
-def step_blocker(sessions: PairedSessions) -> Missing | None:
+def _step_blocker(sessions: PairedSessions) -> Missing | None:
     """Return why no steps can be compared; None if they can."""
     programs = [session.program for session in (sessions.towers, sessions.reference)]
     if not all(program.placement.step.train_op for program in programs):
@@ -191,11 +197,15 @@ def _diverged(sessions: PairedSessions, values: Sequence[Arrays]) -> Missing | N
 
 
 def _tower_steps(
-    sessions: PairedSessions, batches: Sequence[Arrays], reference: _ReferenceSteps
+    sessions: PairedSessions,
+    batches: Sequence[Arrays],
+    reference: _ReferenceSteps,
+    own_values: Arrays,
 ) -> Iterator[dict[str, VariableStep]]:
     """Take the steps of the program, and yield each compared with the reference."""
-    towers, comparison = sessions.towers, _StepComparison(sessions, reference)
+    towers, comparison = sessions.towers, _StepComparison(sessions, reference, own_values)
     towers.initialize(sessions.start)
+    towers.load(own_values)
     for number, batch in enumerate(track(batches, "step")):
         towers.step(sessions.feeding.to_towers(batch))
         after = {
@@ -210,13 +220,18 @@ def _tower_steps(
 class _StepComparison:
     """Comparison of variables of the program and the reference, step by step."""
 
-    def __init__(self, sessions: PairedSessions, reference: _ReferenceSteps) -> None:
+    def __init__(
+        self, sessions: PairedSessions, reference: _ReferenceSteps, own_values: Arrays
+    ) -> None:
         self._start = _with_copies(sessions, sessions.start)
         self._values = [_with_copies(sessions, values) for values in reference.values]
         self._noise = [_with_copies(sessions, noise) for noise in reference.noise]
         self._uncertain = reference.uncertain
-        self._trained = sessions.reference.program.gradients.by_variable
-        self.names = self._values[0].keys()
+        self._trained = frozenset(sessions.reference.program.gradients.by_variable)
+        mirrors = sessions.towers.program.built.initial.mirrors
+        self.names = [
+            name for name in self._values[0] if mirrors.get(name, name) not in own_values
+        ]
         self._elements = {name: sample_elements(self._start[name].size) for name in self.names}
         self._before = {
             name: (select_elements(self._start[name], self._elements[name]),) * 2
@@ -257,7 +272,7 @@ def _comparable(sessions: PairedSessions, values: Arrays) -> Arrays:
     reference computes on the rows of each tower, because its steps then do not compute them.
     """
     unsynchronized = sessions.towers.program.built.initial.unsynchronized
-    trained = sessions.reference.program.gradients.by_variable
+    trained = frozenset(sessions.reference.program.gradients.by_variable)
     return {
         name: value
         for name, value in values.items()

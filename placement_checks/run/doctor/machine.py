@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from placement_checks.placer.worker import protocol
 from placement_checks.util.child import Child, Ended
 
 _WORKER = "placement_checks.run.doctor.worker"
-NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 _LIMIT = 300.0  # seconds of a request; a first start of CUDA may compile kernels
 
 
@@ -55,8 +53,10 @@ class Observed:
     error: str = ""
 
 
-class Worker:
+class Worker(contextlib.AbstractContextManager["Worker"]):
     """A child process that runs programs; it is replaced if it ends.
+
+    It ends with the block that it is the context of.
 
     Args:
         simulated: whether CPU devices replace the GPUs: ``CPU:i+1`` for ``GPU:i``.
@@ -64,11 +64,11 @@ class Worker:
     """
 
     def __init__(
-        self, *, simulated: bool = False, environment: Mapping[str, str] = NO_VARIABLES
+        self, *, simulated: bool = False, environment: Mapping[str, str] | None = None
     ) -> None:
         self._simulated = simulated
         # At a higher level, TensorFlow does not log the devices of eager ops.
-        self._environment = {**environment, "TF_CPP_MIN_LOG_LEVEL": "0"}
+        self._environment = {**(environment or {}), "TF_CPP_MIN_LOG_LEVEL": "0"}
         self._child: Child | None = None
 
     def run(self, name: str) -> Observed:
@@ -112,25 +112,5 @@ class Worker:
             self._child.end()
             self._child = None
 
-
-@contextlib.contextmanager
-def worker(
-    *, simulated: bool = False, environment: Mapping[str, str] = NO_VARIABLES
-) -> Iterator[Worker]:
-    """A worker; its process ends with the block."""
-    started = Worker(simulated=simulated, environment=environment)
-    try:
-        yield started
-    finally:
-        started.end()
-
-
-def found_gpus() -> list[Gpu]:
-    """The GPUs that TensorFlow finds.
-
-    Raises:
-        Ended: the process that asked TensorFlow ended.
-    """
-    with worker() as asked:
-        gpus, _ = asked.devices()
-    return gpus
+    def __exit__(self, *_: object) -> None:
+        self.end()

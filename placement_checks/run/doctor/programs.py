@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from placement_checks.graph.graph_def import all_nodes
+from placement_checks.tf.simulated_devices import to_simulated
 
 tf1 = tf.compat.v1
 
@@ -54,6 +55,17 @@ class Program:
 
 
 PROGRAMS: dict[str, Program] = {}
+
+
+def import_on_cpus(graph_def: Any) -> tf.Graph:
+    """Import a GraphDef with ``CPU:i+1`` for ``GPU:i``; the GraphDef is not changed."""
+    copied = type(graph_def)()
+    copied.CopyFrom(graph_def)
+    for node in all_nodes(copied):
+        node.device = to_simulated(node.device)
+    with tf.Graph().as_default() as graph:
+        tf.import_graph_def(copied, name="")
+    return graph
 
 
 def _program(kind: Literal["graph", "eager"], **settings: Any) -> Callable[[Build], Build]:

@@ -45,7 +45,6 @@ def batch(rng: np.random.Generator, n: int) -> dict[str, npt.NDArray[np.float32]
 
 
 def main(num_gpus: int) -> None:
-    """Train for one step."""
     with tf.Graph().as_default(), tf1.Session() as session:
         train_op = build(num_gpus)
         session.run(tf1.global_variables_initializer())

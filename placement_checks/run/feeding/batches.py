@@ -125,7 +125,7 @@ class Case:
             IndexError: no batch with this number of rows is left.
         """
         for number, batch in enumerate(self._left):
-            if _batch_size(batch) in (0, rows):
+            if batch_size(batch) in (0, rows):
                 return self._left.pop(number)
         raise IndexError(f"the saved case has no other batch of {rows} rows")
 
@@ -135,8 +135,8 @@ class Case:
 
     @property
     def rows(self) -> int:
-        """The number of rows in the first batch; 0 if all its arrays are scalars."""
-        return _batch_size(self.batches[0])
+        """The number of rows in the first batch; 0 if it has none."""
+        return batch_size(self.batches[0])
 
     def initial_values(self, variables: Arrays) -> Arrays:
         """Return the initial values, broadcast to the shapes of ``variables``.
@@ -276,7 +276,8 @@ def _array(stream: Any, member: zipfile.ZipInfo) -> npt.NDArray[Any]:
     return array
 
 
-def _batch_size(batch: Arrays) -> int:
+def batch_size(batch: Arrays) -> int:
+    """Return the number of rows in a batch; 0 if all its arrays are scalars."""
     return max((len(array) for array in batch.values() if array.ndim), default=0)
 
 

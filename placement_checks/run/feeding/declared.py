@@ -26,7 +26,7 @@ from placement_checks.core.program import BatchFunction
 from placement_checks.core.target import Script
 from placement_checks.core.user_code import users_code
 from placement_checks.graph.details import static_shape
-from placement_checks.run.feeding.batches import Case
+from placement_checks.run.feeding.batches import Case, batch_size
 from placement_checks.run.feeding.interface import PASS_BATCH, Feeding, argument_name
 from placement_checks.run.runnable import RunnableProgram
 from placement_checks.util.text import did_you_mean, join_and, plural
@@ -100,15 +100,15 @@ class DeclaredFeeding(Feeding):
         total = towers.gpus if towers.shared else sum(self._shares)
         smallest = max(min_rows, _MIN_ROWS_PER_TOWER * total)
         self.rows = rows or fixed or saved or total * -(-smallest // total)
-        batch_size = plural(self.rows, "row")
+        rows_text = plural(self.rows, "row")
         if fixed and fixed != self.rows:
             raise InputError(
-                f"a batch of {batch_size}", f"the programs take {fixed}", "omit the number"
+                f"a batch of {rows_text}", f"the programs take {fixed}", "omit the number"
             )
         if self.rows % total:
             raise InputError(
                 towers.name,
-                f"{batch_size} cannot be split evenly among its {plural(total, 'tower')}",
+                f"{rows_text} cannot be split evenly among its {plural(total, 'tower')}",
                 f"take a multiple of {total}, such as {total * _MIN_ROWS_PER_TOWER}",
             )
         if not towers.shared:
@@ -206,30 +206,26 @@ class DeclaredFeeding(Feeding):
         raise CannotRun(f"{fault}: its dtype is {dtype.name}", PASS_BATCH)
 
     def to_reference(self, batch: Arrays, rows: Sequence[int] | None = None) -> Arrays:
-        reference = self._reference
+        reference, chosen = self._reference, _select_rows(batch, rows)
         if not self.same_towers:
-            return _feeds(reference, reference.inputs[0], _select_rows(batch, rows))
-        order = range(max(map(len, filter(np.ndim, batch.values())))) if rows is None else rows
-        if len(order) not in (self.rows, self.uneven_rows):
+            return _feeds(reference, reference.inputs[0], chosen)
+        if batch_size(chosen) not in (0, self.rows, self.uneven_rows):
             raise InputError(
                 reference.name,
                 f"can only be run on all {self.rows} rows of a batch",
                 is_predicate=True,
             )
-        if reference.shared:
-            return _feeds(reference, reference.inputs[0], _select_rows(batch, order))
-        feeds: dict[str, npt.NDArray[Any]] = {}
-        for mapping, part in zip(reference.inputs, self.split, strict=True):
-            own = [order[row] for row in part]
-            feeds |= _feeds(reference, mapping, _select_rows(batch, own))
-        return feeds
+        return self._tower_feeds(reference, chosen)
 
     def to_towers(self, batch: Arrays) -> Arrays:
-        """Return the feeds of the program: the parts of the towers, or one batch for all."""
+        return self._tower_feeds(self._towers, batch)
+
+    def _tower_feeds(self, program: RunnableProgram, batch: Arrays) -> Arrays:
+        """Return the feeds of a program: the parts of its towers, or one batch for all."""
         feeds: dict[str, npt.NDArray[Any]] = {}
-        split = [None] if self._towers.shared else self.split
-        for mapping, rows in zip(self._towers.inputs, split, strict=True):
-            feeds |= _feeds(self._towers, mapping, _select_rows(batch, rows))
+        split = [None] if program.shared else self.split
+        for mapping, rows in zip(program.inputs, split, strict=True):
+            feeds |= _feeds(program, mapping, _select_rows(batch, rows))
         return feeds
 
 
@@ -268,7 +264,7 @@ def _with_inputs(
     producers = {name: producer_of(name) for name in names}
     if all(op in ops and ops[op].type in PLACEHOLDERS for op in producers.values()):
         inputs = [{name: f"{op}:0" for name, op in producers.items()}]
-        return replace(program, inputs=inputs, shared=True)
+        return replace(program, inputs=inputs)
     return program
 
 

@@ -45,7 +45,6 @@ class TimedLoop:
         self._cpu: list[float] = []
 
     def run(self) -> None:
-        """Take a step and time it."""
         wall, cpu = time.perf_counter(), time.process_time()
         self._step()
         self._wall.append(time.perf_counter() - wall)
@@ -163,7 +162,6 @@ class TimedPair:
             timed.run()
 
     def run_towers(self) -> None:
-        """Take a step of the program."""
         self._towers.run()
 
     def trace(self) -> Iterator[int]:

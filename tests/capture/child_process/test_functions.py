@@ -270,7 +270,7 @@ def test_a_function_that_other_processes_cannot_load(folder: Path) -> None:
     functions = [lambda: train.main(), functools.partial(train.main, 2), train.Trainer().train]
     for function in functions:
         with pytest.raises(InputError) as caught:
-            load(Program.of(function), 2)
+            load(Program.from_function(function), 2)
         assert str(caught.value).endswith(
             "eager code runs in a process of its own, which cannot import this function: it is "
             "not at the top level of a file; put the code into a 'with watch(eager=True):' block, "

@@ -167,7 +167,7 @@ def test_the_note_on_the_step(program: Callable[[], None], notes: Sequence[str])
         found.extend(session_notes(building.watch))
         raise StopProgram
 
-    build(Program.of(program), 2, trains)
+    build(Program.from_function(program), 2, trains)
 
     assert found == notes
 

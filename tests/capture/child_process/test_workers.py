@@ -52,7 +52,7 @@ def test_a_function_that_reads_its_task_has_one(
 ) -> None:
     monkeypatch.delenv("TF_CONFIG", raising=False)
     with pytest.raises(EagerOnlyError):
-        build(Program.of(program), 1)
+        build(Program.from_function(program), 1)
 
 
 def alone(monkeypatch: pytest.MonkeyPatch, config: str) -> None:

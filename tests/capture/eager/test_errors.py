@@ -18,12 +18,12 @@ tf1 = tf.compat.v1
 
 def fails_in_a_graph(builder: Callable[..., Any]) -> InputError:
     with pytest.raises(InputError) as caught:
-        build(Program.of(builder), 2)
+        build(Program.from_function(builder), 2)
     return caught.value
 
 
 def fails_eagerly(builder: Callable[..., Any]) -> InputError:
-    program = Program.of(builder)
+    program = Program.from_function(builder)
     with record_eager_code(program, 2) as building, pytest.raises(InputError) as caught:
         build_eagerly(building)
     return caught.value

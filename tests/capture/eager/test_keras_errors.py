@@ -105,7 +105,7 @@ def test_a_function_that_fits_a_model_is_eager(
     program: Callable[[], None],
 ) -> None:
     with pytest.raises(EagerOnlyError):
-        build(Program.of(program), 2)
+        build(Program.from_function(program), 2)
 
 
 def from_mapping() -> object:

@@ -56,7 +56,7 @@ def model() -> Model:
 
 
 def built(function: Callable[[], Any]) -> CapturedProgram:
-    result = build(Program.of(function), 2)
+    result = build(Program.from_function(function), 2)
     assert not any(model.trained for model in models)
     models.clear()
     return result
@@ -572,10 +572,10 @@ def test_building_in_threads_restores_sessions() -> None:
         first_ended.wait(10)
 
     def begin() -> None:
-        build(Program.of(first), 1)
+        build(Program.from_function(first), 1)
         first_ended.set()
 
-    thread = threading.Thread(target=lambda: build(Program.of(second), 1))
+    thread = threading.Thread(target=lambda: build(Program.from_function(second), 1))
     other = threading.Thread(target=begin)
     other.start()
     first_builds.wait()

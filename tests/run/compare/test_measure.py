@@ -15,13 +15,16 @@ import pytest
 import tensorflow as tf
 from support import pairs
 
+from placement_checks import Program
+from placement_checks.capture.programs import load
 from placement_checks.core.errors import CannotRun
 from placement_checks.core.measurement import Measurement, Trajectory
 from placement_checks.core.missing import Missing
-from placement_checks.numerics.comparing import differing_variables
-from placement_checks.numerics.training_divergence import compare_variables
+from placement_checks.numerics.comparing import Limits, differing_variables
+from placement_checks.numerics.training_divergence import compare_variables, compensated_factor
 from placement_checks.run.compare import steps
-from placement_checks.run.compare.measure import measure
+from placement_checks.run.compare.measure import differs, measure
+from placement_checks.run.compare.pair import ProgramPair
 from placement_checks.run.compare.sessions import Conditions, PairedSessions
 from placement_checks.run.feeding.batches import Case
 
@@ -260,12 +263,60 @@ def test_a_small_difference_is_measured_in_more_orders_of_the_rows(
     assert (not sound(measured)) is (factor != 1)
 
 
+def test_noise_is_measured_although_the_learning_rate_compensates_for_a_factor() -> None:
+    twice = partial(
+        pairs.towers,
+        loss=lambda x, y: 2 * pairs.squared_error(x, y),
+        optimizer=lambda: GradientDescentOptimizer(0.05),
+    )
+
+    measured = run(twice, gradient_limits=Limits(tolerance=1e-3))
+
+    assert compensated_factor(measured) == pytest.approx(2)
+    assert max(measured.trials[0].noise.values()) > 0
+
+
+def by_variable_rate(rate: float) -> Callable[[], Any]:
+    """An optimizer whose learning rate is a variable, as in Keras."""
+
+    def made() -> Any:
+        initial = tf1.constant_initializer(rate)
+        variable = tf1.get_variable("rate", [], initializer=initial, trainable=False)
+        return GradientDescentOptimizer(variable)
+
+    return made
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0])
+@pytest.mark.parametrize(("rate", "is_sound"), [(0.05, True), (0.1, False), (0.2, False)])
+def test_a_variable_learning_rate_compensates_for_a_sum(
+    rate: float, is_sound: bool, scale: float
+) -> None:
+    summed = partial(
+        pairs.towers,
+        loss=lambda x, y: 2 * pairs.squared_error(x, y),
+        optimizer=by_variable_rate(rate),
+    )
+    single = partial(pairs.towers, 1, optimizer=by_variable_rate(0.1))
+
+    measured = run(summed, single, scale=scale)
+
+    assert (not differs(measured, Conditions(scale=scale))) is is_sound
+
+
+def test_a_variable_learning_rate_may_grow_with_the_number_of_towers() -> None:
+    single = partial(pairs.towers, 1, optimizer=by_variable_rate(0.1))
+
+    assert sound(run(partial(pairs.towers, optimizer=by_variable_rate(0.2)), single))
+
+
 ONE_GPU = Mock(same_towers=False)
 
 
 @pytest.mark.parametrize("rows", [2, 3, 8])
 def test_other_orders_keep_inputs_with_their_labels(rows: int) -> None:
-    sessions = PairedSessions(Mock(), Mock(), ONE_GPU, Conditions(), orders=50)
+    sessions = PairedSessions(Mock(), Mock(), ONE_GPU, Conditions())
+    sessions.restart(50)
 
     orders = sessions.orders(rows)
 
@@ -275,7 +326,8 @@ def test_other_orders_keep_inputs_with_their_labels(rows: int) -> None:
 
 
 def test_one_row_has_no_other_order() -> None:
-    sessions = PairedSessions(Mock(), Mock(), ONE_GPU, Conditions(), orders=2)
+    sessions = PairedSessions(Mock(), Mock(), ONE_GPU, Conditions())
+    sessions.restart(2)
 
     assert sessions.orders(1) == [[0], [0]]
 
@@ -283,12 +335,32 @@ def test_one_row_has_no_other_order() -> None:
 def test_rows_stay_in_the_towers_of_an_earlier_revision() -> None:
     split = ((0, 1, 2), (3, 4, 5))
     feeding = Mock(same_towers=True, split=split, rows=6)
-    sessions = PairedSessions(Mock(), Mock(), feeding, Conditions(), orders=20)
+    sessions = PairedSessions(Mock(), Mock(), feeding, Conditions())
+    sessions.restart(20)
 
     orders = sessions.orders(6)
 
     assert {(*sorted(order[:3]), *sorted(order[3:])) for order in orders} == {tuple(range(6))}
     assert list(range(6)) not in orders
+
+
+def test_two_revisions_that_take_no_rows() -> None:
+    def build(num_gpus: int) -> dict[str, Any]:
+        rate = tf1.placeholder(tf.float32, [], name="rate")
+
+        def loss(x: Any, y: Any) -> Any:
+            del x, y
+            return rate * tf.reduce_mean(pairs.predicted(tf.ones([8, 4])) ** 2)
+
+        return {**pairs.towers(num_gpus, loss=loss), "inputs": {"rate": rate}}
+
+    program, earlier = (load(Program(name, build), 2) for name in ("towers", "earlier"))
+    pair = ProgramPair.from_programs(program, earlier, "simulated", same_towers=True)
+
+    measured = measure(pair, lambda _rng, _n: {"rate": np.float32(0.5)}, Conditions())
+
+    assert measured.trials[0].found.keys() == {"w", "b"}
+    assert sound(measured)
 
 
 def test_two_runs_give_the_same_numbers() -> None:
