@@ -55,9 +55,7 @@ def _allreduce(
 ) -> Any:
     """Combine a dense tensor over all ranks; programs call it for the sum."""
     check_supported(process_set, ignore_name_scope)
-    return collectives.allreduce_tensor(
-        tensor, op, name, prescale=prescale_factor, postscale=postscale_factor
-    )
+    return collectives.allreduce_tensor(tensor, op, name, prescale_factor, postscale_factor)
 
 
 def broadcast(

@@ -15,6 +15,7 @@ from placement_checks.horovod.collectives import (
     ReduceOp,
     Sum,
     allreduce_tensor,
+    check_root,
     normalized,
     process,
     reduce_op,
@@ -70,19 +71,13 @@ def allreduce(
 ) -> Any:
     """Combine a tensor, variable or `tf.IndexedSlices` over all ranks."""
     check_supported(process_set, ignore_name_scope)
-    settings = Settings(
-        compression,
-        op=reduce_op(op, average),
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-    )
+    op = reduce_op(op, average)
+    settings = Settings(compression, op=op, device_dense=device_dense, device_sparse=device_sparse)
     if isinstance(tensor, tf.Variable):
         if compression is Compression.none:
             name = name or name_of("HorovodAllreduce", tensor)
         tensor = tf.convert_to_tensor(tensor)
-    return gradients.reduce_tensor(
-        tensor, settings, name, prescale=prescale_factor, postscale=postscale_factor
-    )
+    return gradients.reduce_tensor(tensor, settings, name, prescale_factor, postscale_factor)
 
 
 def grouped_allreduce(
@@ -100,8 +95,7 @@ def grouped_allreduce(
 ) -> list[Any]:
     """Combine several tensors over all ranks."""
     if name is None and not tf.executing_eagerly() and len(tensors):
-        ends = f"HorovodGroupedAllreduce_{tensors[0].name}_{tensors[-1].name}"
-        name = normalized(ends)
+        name = normalized(f"HorovodGroupedAllreduce_{tensors[0].name}_{tensors[-1].name}")
     return [
         allreduce(
             tensor,
@@ -130,8 +124,7 @@ def broadcast_object(
     """Return the object of the rank ``root_rank``; here it is the object of this rank."""
     del session, name
     check_supported(process_set)
-    if not 0 <= root_rank < size():
-        raise ValueError(f"root_rank {root_rank} does not exist: the number of ranks is {size()}")
+    check_root(root_rank)
     process().receives = True
     return pickle.loads(pickle.dumps(obj))
 
