@@ -160,13 +160,7 @@ def _from_graph(name: str, source: GraphSource, gpus: int, reason: Missing) -> C
 
 
 class _Builds:
-    """The builds of one program, by the number of GPUs.
-
-    Args:
-        program: the program.
-        machine: the machine, as for `load`.
-        expects_one_gpu: as for `load`.
-    """
+    """The builds of one program, by the number of GPUs; the arguments are those of `load`."""
 
     def __init__(
         self,
@@ -220,12 +214,7 @@ class _Builds:
             raise reason.with_eager_error(error) from None
 
     def expect_one_gpu(self, script: Script, gpus: int) -> None:
-        """Announce the capture for one GPU, which may follow a capture for ``gpus`` GPUs.
-
-        Args:
-            script: the program, or the script of a function.
-            gpus: the number of GPUs.
-        """
+        """Announce the capture of a script for one GPU, which may follow its capture for more."""
         machine = self._machine
         is_local = TF_CONFIG not in os.environ if machine is None else machine.is_local
         if is_local and gpus > 1:

@@ -168,10 +168,8 @@ class GraphFile(GraphDetails):
 class LiveDetails(GraphDetails):
     """Details of ops that Python has built in this process.
 
-    Args:
-        graph_def: the graph.
-        folder: the directory of the user's source files; None if any file outside of libraries is
-            the user's.
+    ``folder`` is the directory of the user's source files; None if any file outside of libraries
+    is the user's.
     """
 
     def __init__(self, graph_def: Any, folder: Path | None) -> None:

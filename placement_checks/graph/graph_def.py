@@ -100,12 +100,7 @@ def op_types(graph_def: Any) -> set[str]:
 
 
 def constant_int(source: str, nodes: Mapping[str, Any]) -> int | None:
-    """The integer value of a tensor; None if it does not come from a constant.
-
-    Args:
-        source: the tensor, as in an input of a node.
-        nodes: the nodes of the graph, by name.
-    """
+    """The integer value of a tensor, which an input names; None if it is not a constant's."""
     node = nodes[producer_of(source)]
     while node.op in PASSES_VALUE:
         node = nodes[producer_of(node.input[0])]

@@ -296,10 +296,10 @@ def check_calls(graph_def: Any, program: str) -> None:
 def inlined_ops(
     graph_def: Any, ops: Mapping[str, Op], device_of: Callable[[str, str], Device]
 ) -> Iterator[tuple[Op, BodyOp]]:
-    """Inline all calls of a graph.
+    """Inline all calls of a graph that has passed `check_calls`.
 
     Args:
-        graph_def: a graph that has passed `check_calls`.
+        graph_def: the graph.
         ops: the ops of the graph itself, by name.
         device_of: parses a device name, given the op that requests it.
 

@@ -79,12 +79,7 @@ class RunEffect:
 
 
 class RunAnalyzer:
-    """Analyzes session runs of one graph, given the ops that they fetch.
-
-    Args:
-        graph: the graph, which may still grow.
-        notes: the gradients that were taken in it.
-    """
+    """Analyzes session runs of one graph, which may still grow, given the ops that they fetch."""
 
     def __init__(self, graph: tf.Graph, notes: GradientNotes) -> None:
         self._graph = graph
@@ -246,11 +241,6 @@ def _summands(
 
 def resolve_step_ops(step: Step, source: GraphSource, program: str) -> StepOps:
     """Complete the step of a graph with the ops that the program returned.
-
-    Args:
-        step: the step that the program returned.
-        source: the graph.
-        program: the name of the program for errors.
 
     Raises:
         InputError: the program returned an object that is not an op or tensor of its graph.

@@ -55,11 +55,7 @@ VERSION = "0.28.1"
 
 
 class RankWatch:
-    """Records what a program does as one rank.
-
-    Args:
-        process: the process of the rank.
-    """
+    """Records what a program does as one rank."""
 
     def __init__(self, process: Process) -> None:
         self._process = process

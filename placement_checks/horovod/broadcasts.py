@@ -71,11 +71,7 @@ def broadcast_keras_variables(
 ) -> None:
     """Assign the values on the rank ``root_rank`` to the variables of a model and its optimizer.
 
-    Args:
-        model: the model.
-        optimizer: its optimizer.
-        root_rank: the rank.
-        local: variables of the model that stay as they are.
+    Variables of the model in ``local`` stay as they are.
     """
     if tf.executing_eagerly():
         excluded = set(map(id, local))

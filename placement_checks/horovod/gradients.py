@@ -124,13 +124,9 @@ def reduce_tensor(
 def reduce_gradients(
     gradients: Sequence[Any], variables: Sequence[Any], settings: Settings, scope: str
 ) -> list[Any]:
-    """Combine gradients over all ranks; None stays None.
+    """Combine the gradients of variables over all ranks; None stays None.
 
-    Args:
-        gradients: a gradient for each variable.
-        variables: the variables.
-        settings: how to reduce.
-        scope: the scope of the reductions, without ``_Allreduce``.
+    The names of the reductions begin with ``scope``, followed by ``_Allreduce``.
     """
     predivide = settings.gradient_predivide_factor
     prescale, postscale = (1.0 / predivide, predivide) if settings.op == Average else (1.0, 1.0)

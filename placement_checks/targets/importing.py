@@ -37,11 +37,7 @@ _neighbors: dict[Path, dict[str, ModuleType]] = {}
 
 
 def import_program(target: Target, argv: Sequence[str] = ()) -> Program:
-    """Load the function that a target names.
-
-    Args:
-        target: a function.
-        argv: the command-line arguments that the loaded code finds.
+    """Load the function that a target names; its code finds the command-line arguments ``argv``.
 
     Raises:
         InputError: the module or function does not exist, loading it failed, or the function does
@@ -69,9 +65,7 @@ def import_program(target: Target, argv: Sequence[str] = ()) -> Program:
 def script_from_function(program: Program, error: InputError) -> Script:
     """Return the script that runs a function eagerly in a process of its own.
 
-    Args:
-        program: the program of the function.
-        error: the error that occurred when the function was built into a graph.
+    ``error`` occurred when the function was built into a graph.
 
     Raises:
         InputError: another process cannot import the function.

@@ -103,12 +103,9 @@ def _switch(name: str, *, on: bool) -> None:
 def own_behavior(program: Hashable, shared: Hashable) -> Iterator[None]:
     """Run a program's code in this block with the behavior that it set while it was loaded.
 
-    A program that sets none has the behavior of the process.
-
-    Args:
-        program: the program's file or module.
-        shared: the directory or package of modules that the program may import. If such a module
-            turns something off, this applies to every program that is loaded later and imports it.
+    A program that sets none has the behavior of the process. If a module of ``shared``, the
+    directory or package of the program, turns something off, this applies to every program that is
+    loaded later and imports it.
     """
     before = Behavior.current()
     loaded_before = set(sys.modules)

@@ -79,8 +79,7 @@ class Finished(NamedTuple):
 def early_captures(jobs: int | None) -> Iterator[None]:
     """Let expected captures start early in this block; at its end, kill unneeded captures.
 
-    Args:
-        jobs: the largest number of captures at the same time; None for the number of cores.
+    At most ``jobs`` captures run at the same time; None stands for the number of cores.
     """
     global _current
     before, _current = _current, _EarlyCaptures(jobs)

@@ -39,11 +39,9 @@ _MEMORY_SCHEME = "ram"  # TensorFlow's file system in memory
 def guard_files(journal: Path) -> Iterator[list[Path]]:
     """Protect the user's files in this block. `tf.compat.v1.train.Saver` saves no checkpoints.
 
-    If the process is killed in the block, the journal remains, and `put_back` can restore the
-    files. Files are protected in forks of the process too, but only the process restores them.
-
-    Args:
-        journal: the path of a new file, outside of directories that the program may delete.
+    The journal is a new file, outside of directories that the program may delete. If the process
+    is killed in the block, the journal remains, and `put_back` can restore the files. Files are
+    protected in forks of the process too, but only the process itself restores them.
 
     Yields:
         A list that receives the restored files at the end of the block.

@@ -73,10 +73,7 @@ def capture_ranks(script: Script) -> CapturedProgram:
 def as_rank(built: CapturedProgram, watch: RankWatch, calls: CallWatch | None) -> CapturedProgram:
     """Add what the program of this process did as a rank, until its first training step.
 
-    Args:
-        built: the program.
-        watch: the record of the rank.
-        calls: the calls of traced functions; None if the program trains in no function.
+    ``calls`` is None if the program trains in no traced function.
     """
     assert isinstance(built.source, GraphSource)
     session = built.source.step_ops.session or {}

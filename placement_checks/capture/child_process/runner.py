@@ -57,11 +57,7 @@ from placement_checks.util.text import plural
 
 
 def run_as_main(script: Script, values: SourceValues) -> None:
-    """Run a program as the main module of this process.
-
-    Args:
-        script: the program.
-        values: the values that replace values in its source code.
+    """Run a program as the main module of this process, with new values for its names.
 
     Raises:
         InputError: the program does not exist, or is not valid Python 3.
@@ -125,12 +121,7 @@ _BEFORE = "before its first training step it"
 
 
 class CapturedRun:
-    """The run of a program until its first training step.
-
-    Args:
-        request: the program and the number of GPUs.
-        answers: the stream to which the answer is written.
-    """
+    """The run of a program until its first training step, which writes its answer to a stream."""
 
     def __init__(self, request: CaptureRequest, answers: BinaryIO) -> None:
         self._script = request.script.for_gpus(request.gpus)

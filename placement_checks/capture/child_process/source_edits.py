@@ -43,11 +43,7 @@ _CONFIGURATIONS = frozenset(
 
 
 class SourceValues:
-    """Replaces values in the source code of a program.
-
-    Args:
-        let: the texts of the new values, by name.
-    """
+    """Replaces values in the source code of a program; ``let`` has the new texts by name."""
 
     def __init__(self, let: Mapping[str, str]) -> None:
         self._let = let
@@ -57,11 +53,7 @@ class SourceValues:
         self._refused: InputError | None = None
 
     def compile_main(self, path: Path, source: bytes) -> CodeType:
-        """Compile the main file. Python decodes it according to PEP 263.
-
-        Args:
-            path: the path of the file, for tracebacks.
-            source: the content of the file.
+        """Compile the main file. Python decodes its source according to PEP 263.
 
         Raises:
             InputError: the file is not valid Python 3, or a new value is an expression.
@@ -152,12 +144,7 @@ class _NotALiteral(Exception):
 
 
 class _Replacer(ast.NodeTransformer):
-    """Replaces the values that are assigned to one name.
-
-    Args:
-        name: the name.
-        text: the text of the new value.
-        in_functions: whether to replace values in functions too.
+    """Replaces the values that are assigned to one name, with ``in_functions`` in functions too.
 
     Attributes:
         has_replaced: whether a value was replaced.
@@ -218,11 +205,7 @@ class _Replacer(ast.NodeTransformer):
 
 
 def _literal(text: str, *, where_string: bool) -> ast.expr:
-    """Parse the text of a new value.
-
-    Args:
-        text: the text on the command line.
-        where_string: whether the source code assigns a string.
+    """Parse the text of a new value; ``where_string`` is whether the source code assigns a string.
 
     Raises:
         _NotALiteral: the text is an expression.
@@ -286,8 +269,8 @@ def _unassigned_error(
     Args:
         name: the name.
         text: the text of the new value.
-        assigned: the names that each file of the program assigns to, the main file first, with
-            the lines of their first assignments.
+        assigned: the names that each file assigns to, with the lines of their first assignments;
+            the main file first.
         configurations: the configuration files that the program read.
     """
     option = f"--let {name}={text}"

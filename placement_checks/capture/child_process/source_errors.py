@@ -33,10 +33,8 @@ _CONVERT = "convert it to Python 3, for example with 2to3; placement-checks does
 def compile_error(error: BaseException, path: Path, source: bytes) -> InputError:
     """Return the error for an exception of `compile`, with its source line.
 
-    Args:
-        error: a SyntaxError, or the exception for a file that is not text or is nested too deeply.
-        path: the path of the script.
-        source: the content of the script.
+    The exception is a SyntaxError, or another one if the script is not text or is nested too
+    deeply.
     """
     name = relative_path(str(path))
     if not isinstance(error, SyntaxError):

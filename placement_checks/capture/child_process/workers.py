@@ -44,10 +44,8 @@ _T = TypeVar("_T")
 def capture_workers(script: Script, gpus: int, machine: Machine | None) -> CapturedProgram:
     """Run a program until its first training step, as each of its workers, and join the graphs.
 
-    Args:
-        script: the program.
-        gpus: the number of GPUs that each worker finds.
-        machine: the cluster that the program finds in TF_CONFIG; None leaves TF_CONFIG unchanged.
+    Each worker finds the number of GPUs, and in TF_CONFIG the cluster of ``machine``; None leaves
+    TF_CONFIG unchanged.
 
     Raises:
         InputError: the program failed as one of the workers, ended without a training step, or
@@ -114,13 +112,10 @@ def _capture_worker(script: Script, gpus: int, server: RecordedServer) -> Captur
 
 
 def join_workers(workers: Sequence[CapturedProgram]) -> CapturedProgram:
-    """Join the programs of several workers into one program.
+    """Join the programs of workers, in the order of their replicas, into one program.
 
+    Ops of the first worker keep their names; ops of the others get a prefix: ``worker_1/op``.
     Properties that are the same in all workers are taken from the first one.
-
-    Args:
-        workers: at least one worker, in the order of their replicas. Ops of the first worker keep
-            their names; ops of the others get a prefix: ``worker_1/op``.
     """
     return replace(_join(workers), on_one_host=_join(workers, on_one_host=True))
 
@@ -227,11 +222,8 @@ def _as_one_step(step_ops: StepOps, graph_def: Any) -> StepOps:
 def _part(worker: CapturedProgram, prefix: str, before: int | None) -> CapturedProgram:
     """Give a worker the names and devices of the joint graph.
 
-    Args:
-        worker: the worker.
-        prefix: the prefix of its ops.
-        before: on one host, the number of GPUs of the workers before this one; None if each
-            worker is on a task of its own.
+    ``before`` is the number of GPUs of the workers before this one, if all are on one host; None
+    if each worker is on a task of its own.
     """
 
     def device(own: Device) -> Device:
@@ -334,8 +326,7 @@ def _strategy(parts: Sequence[CapturedProgram], whole: Mapping[str, str]) -> Str
 def _fed_scalars(workers: Iterable[tuple[CapturedProgram, str]]) -> Mapping[str, Hashable]:
     """The placeholders of scalars, each with its name in the worker and the fed value.
 
-    Args:
-        workers: the workers, each with the prefix of its ops in the joint graph.
+    The workers have the prefixes of their ops in the joint graph.
     """
     return {
         f"{prefix}{producer_of(name)}": (name, value.item())

@@ -52,14 +52,14 @@ class _Packed(NamedTuple):
 
 
 def split_packed_sums(graph_def: Any, is_packing: Callable[[str], bool]) -> Mapping[str, str]:
-    """Replace collectives of packed gradients by collectives of single gradients.
+    """Replace collectives of packed gradients by collectives of single gradients, in place.
 
-    The new collectives run one after the other. Control inputs that waited for the old collective
-    wait for the last of them.
+    A group of collectives is only split if all its members can be split, and if the keys of all
+    collectives are constants. The new collectives run one after the other. Control inputs that
+    waited for the old collective wait for the last of them.
 
     Args:
-        graph_def: modified in place. A group of collectives is only split if all its members can
-            be split, and if the keys of all collectives are constants.
+        graph_def: modified in place.
         is_packing: whether a strategy created an op, given its name. A program may concatenate
             and split tensors itself, at other positions.
 
@@ -204,12 +204,7 @@ def _with_key(collective: Any, part: int, nodes: Mapping[str, Any]) -> Iterator[
 
 
 def _find_unused(nodes: Sequence[Any], sources: Iterable[str]) -> set[str]:
-    """Find shape computations that only removed ops used.
-
-    Args:
-        nodes: the remaining nodes of the graph.
-        sources: the inputs of the removed ops.
-    """
+    """Find shape computations that only the removed ops used, given the inputs of these ops."""
     by_name = {node.name: node for node in nodes}
     uses = Counter(producer_of(source) for node in nodes for source in node.input)
     waiting, found = [producer_of(source) for source in sources], set()

@@ -45,11 +45,7 @@ def read_steps(
 ) -> CapturedProgram:
     """Make one graph of the training steps of a program, with the devices that the program named.
 
-    Args:
-        seen: the calls of the steps. If calls train a variable in common, the first one is read.
-        notes: the records of the program.
-        program: the program.
-        gpus: the number of GPUs that the program found.
+    If calls train a variable in common, the first one is read.
 
     Raises:
         InputError: the steps are inside of one op, such as a loop over a dataset.
@@ -291,13 +287,7 @@ def _trained_variables(step: SeenCall, notes: TracingNotes) -> set[int]:
 def step_notes(
     steps: Sequence[SeenCall], left_out: Sequence[str], flat: FlatGraph
 ) -> Iterator[str]:
-    """Yield remarks for the report on the steps that the rules check, and on the others.
-
-    Args:
-        steps: the steps that the rules check.
-        left_out: the names of the steps that the rules do not check.
-        flat: the graph of ``steps``.
-    """
+    """Yield remarks for the report on the steps that the rules check, and on those left out."""
     described = [
         f"{step.name}, at {step.called_at}" if step.called_at else step.name for step in steps
     ]
@@ -320,13 +310,10 @@ def step_notes(
 
 
 def next_elements(graph_def: Any, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Read the next element of each iterator of a graph, by tensor name.
+    """Read the next element of each iterator of a flat graph, by tensor name.
 
-    An iterator without further elements is left out.
-
-    Args:
-        graph_def: a flat graph.
-        arguments: eager tensors by the name of their placeholder, iterators among them.
+    An iterator without further elements is left out. ``arguments`` are eager tensors, iterators
+    among them, by the names of their placeholders.
     """
     found: dict[str, Any] = {}
     for node in graph_def.node:
@@ -361,11 +348,7 @@ _NUMBER = re.compile(r"_\d+$")
 class TracedGraph(LiveDetails):
     """Details of the ops in a flat graph, from the graphs that Python traced.
 
-    Args:
-        flat: the flat graph.
-        forward: the forward op of each backward op.
-        folder: the directory of the user's source files; None if any file outside of libraries is
-            the user's.
+    ``forward`` has the forward op of each backward op.
     """
 
     def __init__(self, flat: FlatStep, forward: Mapping[str, str], folder: Path | None) -> None:

@@ -145,11 +145,6 @@ def _input_replicas(step: SeenCall) -> Sequence[int | None]:
 class FlatStep:
     """The flat graph of some steps, with the devices of a machine with GPUs.
 
-    Args:
-        steps: the calls of the steps.
-        notes: the records of the program.
-        program: the name of the program in reports.
-
     Attributes:
         graphs, arguments, fed, inputs: as in `OuterGraph`.
         variables: the variables of the steps, by name.

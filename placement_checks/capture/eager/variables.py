@@ -132,9 +132,7 @@ class VariableNotes:
     def note_first_value(self, variable: Any, added: Sequence[tuple[Any, Any]]) -> None:
         """Record the symbolic initial value of a variable that a function creates.
 
-        Args:
-            variable: the new variable.
-            added: pairs of a variable that the function creates, and its initial value.
+        ``added`` are pairs of a variable that the function creates, and its initial value.
         """
         for other, value in added:
             if other is variable and (recorded := self.by_handle(variable_handle(variable))):
@@ -212,12 +210,7 @@ def _has_gpu_kernel(dtype: Any) -> bool:
 def step_strategy(
     strategies: Sequence[Any], variables: Mapping[str, RecordedVariable]
 ) -> Strategy | None:
-    """Return the strategy of a step: the one with most of its variables; None without one.
-
-    Args:
-        strategies: the strategies that the program created.
-        variables: the variables of the step, by name.
-    """
+    """Return the strategy of a step: the one with most of its variables; None without one."""
     if not strategies:
         return None
     used = Counter(map(strategy_id, variables.values()))
@@ -270,11 +263,7 @@ _ON_ANY_DEVICE = tf.compat.v1.ConfigProto(allow_soft_placement=True)
 
 
 def state_before_step(variables: Mapping[str, RecordedVariable]) -> InitialState:
-    """Return the values of the variables of a step before it, and their copies.
-
-    Args:
-        variables: the variables of the step, by name.
-    """
+    """Return the values that the variables of a step have before it, and their copies."""
     first = _first_parts(variables)
     mirrors = {
         name: first[id(recorded.part_of)]

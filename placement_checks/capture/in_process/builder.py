@@ -151,14 +151,10 @@ def record_build(
     *,
     eager: bool = False,
 ) -> Iterator[BuildRecorder]:
-    """Record the program that runs in this block.
+    """Record the program that runs in this block and finds a number of GPUs.
 
-    Args:
-        program: the program.
-        gpus: the number of GPUs that the program finds.
-        on_train_step: called in place of the first training step.
-        eager: whether the program may be eager code. Logical CPU devices must then simulate the
-            GPUs.
+    ``on_train_step`` is called in place of the first training step. With ``eager``, the program
+    may be eager code, and logical CPU devices must simulate the GPUs.
     """
     with (
         fake_gpu_count(gpus) as gpu_queries,
@@ -185,10 +181,7 @@ def build(
 ) -> CapturedProgram:
     """Build a program into a graph. A program that trains ends at its first training step.
 
-    Args:
-        program: a builder, or a function that trains.
-        num_gpus: the number of GPUs that the program finds.
-        on_train_step: called in place of the first training step.
+    ``on_train_step`` is called in place of this step.
 
     Raises:
         EagerOnlyError: the program must run eagerly.
@@ -267,8 +260,7 @@ def record_in_new_graph(
 def build_eagerly(building: BuildRecorder) -> CapturedProgram:
     """Run eager code until its first training step, the call of a traced function.
 
-    Args:
-        building: the recorder, which was started before the module of the program was imported.
+    The recorder was started before the module of the program was imported.
 
     Raises:
         InputError: the program raised, or did not call a function that trains.

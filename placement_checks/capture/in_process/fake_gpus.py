@@ -62,9 +62,6 @@ def fake_gpu_count(gpus: int) -> Iterator[set[str]]:
     Settings of these GPUs, such as memory growth, have no effect. ``CUDA_VISIBLE_DEVICES`` is
     restored at the end of the block.
 
-    Args:
-        gpus: the number of GPUs, or 0.
-
     Yields:
         The functions that the program calls to find GPUs, such as ``list_physical_devices``.
     """
@@ -284,10 +281,7 @@ def fake_nvidia_tools(gpus: int, calls: set[str]) -> Iterator[None]:
     """Make NVML and ``nvidia-smi`` report a number of GPUs.
 
     NVML is faked in `ctypes`, however it is loaded. The command is put first on ``PATH``.
-
-    Args:
-        gpus: the number of GPUs.
-        calls: receives the name of the library or command that the program uses.
+    ``calls`` receives the name of the library or command that the program uses.
     """
 
     class FakeLibrary(ctypes.CDLL):
@@ -373,9 +367,7 @@ def _write(where: Any, kind: Any, value: Any) -> None:
 def shadow_command(name: str, script: Callable[[Path], str]) -> Iterator[Path]:
     """Put a shell command first on ``PATH`` in this block, before the real one.
 
-    Args:
-        name: the name of the command.
-        script: returns the text of the command, given its directory.
+    ``script`` returns the text of the command, given its directory.
 
     Yields:
         The directory, which is removed at the end.

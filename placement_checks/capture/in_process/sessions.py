@@ -401,10 +401,7 @@ def pipeline_outputs(nodes: Iterable[Any], roots: Iterable[str]) -> list[str]:
     """Return the tensors that a step reads from input pipelines, in the order of creation.
 
     If one pipeline feeds another, such as a queue that prefetches, only the last one counts.
-
-    Args:
-        nodes: the nodes of the graph.
-        roots: names of the fetched ops or tensors of the step, and of its objectives.
+    ``roots`` are the names of the fetched ops or tensors of the step, and of its objectives.
     """
     by_name = {node.name: node for node in nodes}
     pipelines = {name for name, node in by_name.items() if node.op in PIPELINE_OUTPUTS}
@@ -434,7 +431,7 @@ def read_pipelines(
     Args:
         run: runs the session.
         session: the session.
-        roots: names of the fetched ops or tensors of the step, and of its objectives.
+        roots: as for `pipeline_outputs`.
         of_towers: whether to read only if two towers might take the same rows.
     """
     graph = session.graph
