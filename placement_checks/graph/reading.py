@@ -33,7 +33,7 @@ from placement_checks.core.variables import Variable, Variables
 from placement_checks.graph.details import BodyOp, GraphDetails, LiveGraph
 from placement_checks.graph.gradients import GradientNotes
 from placement_checks.graph.graph_def import called_bodies, function_library
-from placement_checks.tf.distribution import strategy_name
+from placement_checks.tf.distribution import replica_values, strategy_name
 from placement_checks.tf.simulated_devices import requested_name
 from placement_checks.util.resources import gc_paused
 
@@ -182,7 +182,7 @@ def strategy_of_graph(graph: tf.Graph) -> Strategy | None:
     mirrored = [
         entry
         for entry in graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES)
-        if len(component_variables(entry)) > 1
+        if len(replica_values(entry)) > 1
     ]
     if not mirrored:
         return None
@@ -200,12 +200,6 @@ def strategy_of_graph(graph: tf.Graph) -> Strategy | None:
             for replica, part in enumerate(variable.values)
         },
     )
-
-
-def component_variables(variable: Any) -> Sequence[Any]:
-    """The components of a distributed variable, one per replica; else the variable itself."""
-    is_distributed = isinstance(variable, tf.distribute.DistributedValues)
-    return tuple(variable.values) if is_distributed else (variable,)
 
 
 def _device(details: GraphDetails, program: str, text: str, op: str) -> Device:

@@ -33,11 +33,8 @@ from placement_checks.core.op_types import (
 from placement_checks.core.placement import StepOps, producer_of
 from placement_checks.core.program import InitialState, Step
 from placement_checks.graph.gradients import GradientNotes, variable_op_name
-from placement_checks.graph.reading import (
-    GraphSource,
-    component_variables,
-    strategy_of_graph,
-)
+from placement_checks.graph.reading import GraphSource, strategy_of_graph
+from placement_checks.tf.distribution import replica_values
 from placement_checks.tf.graphs import function_body
 from placement_checks.util.walks import walk
 
@@ -136,7 +133,7 @@ def trainable_variables(graph: tf.Graph) -> set[str]:
     return {
         variable_op_name(copy)
         for variable in graph.get_collection(tf1.GraphKeys.TRAINABLE_VARIABLES)
-        for copy in component_variables(variable)
+        for copy in replica_values(variable)
     }
 
 
@@ -324,7 +321,7 @@ def _initializers(graph: tf.Graph, key: str) -> dict[str, str]:
     return {
         name: variable.initializer.name
         for entry in graph.get_collection(key)
-        for variable in component_variables(entry)
+        for variable in replica_values(entry)
         if _is_variable(graph, name := producer_of(variable.name))
     }
 

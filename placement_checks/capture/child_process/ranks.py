@@ -40,6 +40,7 @@ from placement_checks.core.ranks import (
 from placement_checks.core.strategies import Copy, Strategy
 from placement_checks.core.target import Script
 from placement_checks.graph.details import RecordedDetails
+from placement_checks.graph.graph_def import all_nodes
 from placement_checks.graph.reading import GraphSource
 from placement_checks.horovod.activate import RankWatch
 from placement_checks.util.progress import step
@@ -132,7 +133,7 @@ def _as_worker(captured: CapturedProgram, keys: Mapping[str, int]) -> CapturedPr
     graph_def = source.details.graph_def
     used = _used_gpu(graph_def, captured.name, rank)
     visible = range(rank.size) if record.gpus is None else record.gpus
-    for nodes in _node_lists(graph_def):
+    for nodes in (graph_def.node, *(each.node_def for each in graph_def.library.function)):
         constants: list[Any] = []
         for node in nodes:
             device = Device.parse(node.device)
@@ -169,7 +170,7 @@ def _used_gpu(graph_def: Any, program: str, rank: Rank) -> int:
     Raises:
         InputError: it requests several GPUs.
     """
-    requested = {Device.parse(node.device) for nodes in _node_lists(graph_def) for node in nodes}
+    requested = {Device.parse(node.device) for node in all_nodes(graph_def)}
     used = sorted({device.index or 0 for device in requested if device.is_gpu})
     if len(used) > 1:
         gpus = join_and(f"/gpu:{index}" for index in used)
@@ -183,12 +184,6 @@ def _used_gpu(graph_def: Any, program: str, rank: Rank) -> int:
     return used[0] if used else 0
 
 
-def _node_lists(graph_def: Any) -> Iterator[Any]:
-    """Yield the nodes of the graph, and the nodes of each of its functions."""
-    yield graph_def.node
-    yield from (function.node_def for function in graph_def.library.function)
-
-
 def _names_by_node(graph_def: Any) -> Iterator[tuple[Any, str]]:
     """Yield each collective with the name by which ranks find it.
 
@@ -196,12 +191,11 @@ def _names_by_node(graph_def: Any) -> Iterator[tuple[Any, str]]:
     If several functions have an op of this name, the occurrences are numbered.
     """
     counts = Counter[str]()
-    for nodes in _node_lists(graph_def):
-        for node in nodes:
-            if COLLECTIVE in node.attr:
-                number = counts[node.name]
-                counts[node.name] += 1
-                yield node, f"{node.name} {number}" if number else node.name
+    for node in all_nodes(graph_def):
+        if COLLECTIVE in node.attr:
+            number = counts[node.name]
+            counts[node.name] += 1
+            yield node, f"{node.name} {number}" if number else node.name
 
 
 def _instance_keys(ranks: Sequence[CapturedProgram]) -> Mapping[str, int]:

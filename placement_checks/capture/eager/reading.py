@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from placement_checks.capture.eager.calls import SeenCall
-from placement_checks.capture.eager.notes import TracingNotes, first_replica_value, graph_tensors
+from placement_checks.capture.eager.notes import TracingNotes, graph_tensors
 from placement_checks.capture.eager.step_graph import FlatStep, graphs_of
 from placement_checks.capture.eager.variables import state_before_step, step_strategy
 from placement_checks.core.op_types import LOOPS, OPTIONAL_VALUE, PIPELINE_OUTPUTS
@@ -235,7 +235,7 @@ class _StepReader:
             name = self._name_of(call.variable) if call.variable is not None else ""
             if not name or name in done:
                 continue
-            tensors = graph_tensors(first_replica_value(call.gradient))
+            tensors = graph_tensors(replica_values(call.gradient)[0])
             reduced = map(self._notes.reductions.result, tensors)
             flat = [self._tensors(tensor.graph, tensor.name) for tensor in reduced]
             if flat and all(flat):
