@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.framework import types_pb2
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from placement_checks.core.op_types import CONST, PASSES_VALUE
 from placement_checks.core.placement import producer_of
@@ -105,6 +106,15 @@ def constant_int(source: str, nodes: Mapping[str, Any]) -> int | None:
     while node.op in PASSES_VALUE:
         node = nodes[producer_of(node.input[0])]
     return int(tf.make_ndarray(node.attr["value"].tensor)) if node.op == CONST else None
+
+
+def int_constant(name: str, value: int, device: str) -> Any:
+    """The node of a scalar int32 constant."""
+    tensor = tf.make_tensor_proto(value, tf.int32)
+    node = NodeDef(name=name, op=CONST, device=device)
+    node.attr["dtype"].type = tensor.dtype
+    node.attr["value"].tensor.CopyFrom(tensor)
+    return node
 
 
 # The functions that TensorFlow inlines: the attribute of each, and the suffix of its ops' names.

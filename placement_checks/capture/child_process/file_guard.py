@@ -131,7 +131,9 @@ class _FileGuard:
         dst_dir_fd: int | None = None,
     ) -> None:
         move = functools.partial(original, src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
-        self._moved(resolve_parent(src, src_dir_fd), resolve_parent(dst, dst_dir_fd), move)
+        self._set_aside_and_move(
+            resolve_parent(src, src_dir_fd), resolve_parent(dst, dst_dir_fd), move
+        )
 
     def _open(self, original: Any, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         if isinstance(file, str | bytes | os.PathLike):
@@ -161,7 +163,7 @@ class _FileGuard:
         if not sources or not targets or (os.path.lexists(targets) and not overwrite):
             move()
         else:
-            self._moved(resolve_parent(sources), resolve_parent(targets), move)
+            self._set_aside_and_move(resolve_parent(sources), resolve_parent(targets), move)
 
     def _copy_file(
         self, original: Any, src: Any, target: Any, overwrite: bool, *args: Any
@@ -206,8 +208,8 @@ class _FileGuard:
             if "w" not in mode:
                 shutil.copy2(aside, place)
 
-    def _moved(self, source: Path, target: Path, move: Callable[[], Any]) -> None:
-        """Execute a move, after setting the overwritten file aside."""
+    def _set_aside_and_move(self, source: Path, target: Path, move: Callable[[], Any]) -> None:
+        """Execute a move, after the overwritten file was set aside."""
         exists = os.path.lexists(source)
         is_same = (
             exists and os.path.lexists(target) and os.path.samestat(source.lstat(), target.lstat())

@@ -154,7 +154,7 @@ class CapturedRun:
         Raises:
             InputError: the program failed, or ended without a training step.
         """
-        self._start_clock(self._script.limit)
+        threading.Thread(target=self._time_out, daemon=True).start()
         self._files.enter_context(guard_files(self._journal))
         if self._effects is not None:
             self._files.enter_context(self._effects.held())
@@ -267,27 +267,17 @@ class CapturedRun:
             built = as_rank(built, self._rank, calls)
         return without_live_objects(built)
 
-    def _start_clock(self, seconds: float) -> None:
-        began = time.monotonic()
-
-        def time_out() -> None:
-            rest = 0.0
-            if self._effects is not None:  # the time of waiting does not count
-                rest = began + seconds + self._effects.seconds - time.monotonic()
-            if rest > _MIN_REST:
-                wait(rest)
-            else:
-                self._time_out()
-
-        def wait(rest: float) -> None:
-            clock = threading.Timer(rest, time_out)
-            clock.daemon = True
-            clock.start()
-
-        wait(seconds)
-
     def _time_out(self) -> None:
-        """Send the steps so far or, without a step, an error with the current source line."""
+        """At the time limit, send the steps so far or, without a step, an error.
+
+        The error has the current source line. The time in which the program waits for its turn
+        does not count.
+        """
+        rest, end = self._script.limit, time.monotonic() + self._script.limit
+        while rest > _MIN_REST:
+            threading.Event().wait(rest)
+            waited = 0.0 if self._effects is None else self._effects.seconds
+            rest = end + waited - time.monotonic()
         if self._building is not None and self._building.has_step:
             self._answer(self._building)
         self._answering.acquire()

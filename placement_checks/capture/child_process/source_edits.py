@@ -37,6 +37,7 @@ _EXPRESSIONS = (
     *(ast.Call, ast.Subscript, ast.List, ast.Set, ast.Dict, ast.JoinedStr, ast.Lambda),
     *(ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp),
 )
+_PARSER_ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)
 _CONFIGURATIONS = frozenset(
     (".cfg", ".conf", ".gin", ".ini", ".json", ".properties", ".toml", ".yaml", ".yml")
 )
@@ -62,7 +63,7 @@ class SourceValues:
             tree = ast.parse(source, str(path))
             self._replace(tree, path, is_main=True)
             return compile(tree, str(path), "exec", dont_inherit=True)
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        except _PARSER_ERRORS as error:
             raise compile_error(error, path, source) from None
 
     @contextlib.contextmanager
@@ -94,13 +95,10 @@ class SourceValues:
             file = loader.get_filename(name)
             if not is_user_file(file, None):
                 return original(loader, name)
-            try:
+            with contextlib.suppress(*_PARSER_ERRORS):  # the original raises the same error
                 tree = ast.parse(loader.get_data(file), file)
-                is_changed = self._replace(tree, Path(file), is_main=False)
-                if is_changed:
+                if self._replace(tree, Path(file), is_main=False):
                     return compile(tree, file, "exec", dont_inherit=True)
-            except (SyntaxError, ValueError, RecursionError, MemoryError):
-                pass  # the original raises the same error
             return original(loader, name)
 
         return get_code
@@ -212,7 +210,7 @@ def _literal(text: str, *, where_string: bool) -> ast.expr:
     """
     try:
         value = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except _PARSER_ERRORS:
         return ast.Constant(text)
     try:
         ast.literal_eval(value)

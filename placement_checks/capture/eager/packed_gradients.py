@@ -12,7 +12,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import tensorflow as tf
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from placement_checks.core.op_types import (
@@ -28,7 +27,7 @@ from placement_checks.core.op_types import (
 )
 from placement_checks.core.placement import producer_of
 from placement_checks.graph.flatten import rename_colocation
-from placement_checks.graph.graph_def import constant_int
+from placement_checks.graph.graph_def import constant_int, int_constant
 
 _SHAPE_OPS = SHAPE_ONLY | {CONST, PROD, STACK}
 _GROUP, _INSTANCE = 2, 3  # the inputs of a collective for its group key and its instance key
@@ -194,10 +193,8 @@ def _with_key(collective: Any, part: int, nodes: Mapping[str, Any]) -> Iterator[
         collective.attr["shared_name"].s += f"/{part}".encode()
     else:
         devices = constant_int(collective.input[_GROUP], nodes) or 0
-        key = NodeDef(name=f"{collective.name}/key", op=CONST, device=collective.device)
-        tensor = tf.make_tensor_proto(devices + part * _PART_STRIDE, tf.int32)
-        key.attr["value"].tensor.CopyFrom(tensor)
-        key.attr["dtype"].type = tensor.dtype
+        number = devices + part * _PART_STRIDE
+        key = int_constant(f"{collective.name}/key", number, collective.device)
         collective.input[_GROUP] = key.name
         yield key
     yield collective

@@ -29,6 +29,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.core.framework import device_attributes_pb2
 
+from placement_checks.core.devices import VISIBLE_GPUS
 from placement_checks.tf import eager, patching
 from placement_checks.tf.patches import Patch
 from placement_checks.tf.patching import all_patched, patched
@@ -36,7 +37,6 @@ from placement_checks.tf.simulated_devices import is_stand_in
 
 _GPU = "GPU"
 _MEMORY = 16 << 30  # bytes of each GPU
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
 _LIBRARIES = ("tensorflow", "keras", "tf_keras", "placement_checks")
 _DETAILS = {"device_name": "NVIDIA GPU", "compute_capability": (9, 0)}
 
@@ -51,7 +51,7 @@ def visible_gpus() -> Sequence[int] | None:
     """
     if _visible:
         return _visible[-1]
-    named = [each.strip() for each in os.environ.get(_VISIBLE, "").split(",") if each.strip()]
+    named = [each.strip() for each in os.environ.get(VISIBLE_GPUS, "").split(",") if each.strip()]
     return [int(each) for each in named] if named and all(map(str.isdigit, named)) else None
 
 
@@ -66,7 +66,7 @@ def fake_gpu_count(gpus: int) -> Iterator[set[str]]:
         The functions that the program calls to find GPUs, such as ``list_physical_devices``.
     """
     queries: set[str] = set()
-    visible = os.environ.get(_VISIBLE)
+    visible = os.environ.get(VISIBLE_GPUS)
     _visible.clear()
     try:
         with (
@@ -77,9 +77,9 @@ def fake_gpu_count(gpus: int) -> Iterator[set[str]]:
         ):
             yield queries
     finally:
-        os.environ.pop(_VISIBLE, None)
+        os.environ.pop(VISIBLE_GPUS, None)
         if visible is not None:
-            os.environ[_VISIBLE] = visible
+            os.environ[VISIBLE_GPUS] = visible
 
 
 def _for_program(answer: patching.Around) -> patching.Around:
