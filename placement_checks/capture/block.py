@@ -62,8 +62,10 @@ def _watch_graph_code(program: Program, gpus: int, found: list[CapturedProgram])
             raise InputError(
                 program.name, "its step is a tf.function", "write watch(eager=True)"
             ) from None
-        trains = bool(building.watch.steps)
-        found.append(building.trained() if trains else building.built(find_graph(None), Step()))
+        if building.watch.steps:
+            found.append(building.capture_step())
+        else:
+            found.append(building.capture_graph(find_graph(None), Step()))
     if not found[0].graph_def.node:
         raise InputError(
             program.name,
@@ -84,7 +86,7 @@ def _watch_eager_code(program: Program, gpus: int, found: list[CapturedProgram])
             yield
         if not building.has_step:
             raise no_traced_step_error(program.name, building.calls)
-        found.append(building.trained())
+        found.append(building.capture_step())
         if server := found[0].server:
             raise InputError(
                 program.name,

@@ -59,7 +59,7 @@ def load(
         UsageError: ``target`` has another type.
         InputError: the program cannot be built, or the graph cannot be read.
     """
-    return _load(_imported(target), gpus, machine, expects_one_gpu=expects_one_gpu)
+    return _load(_resolve(target), gpus, machine, expects_one_gpu=expects_one_gpu)
 
 
 def expect(
@@ -103,7 +103,7 @@ def load_reference(target: TargetLike, towers: CapturedProgram) -> CapturedProgr
         UsageError: ``target`` is not a target.
         InputError: the reference cannot be built or read.
     """
-    source, program = _imported(target), towers.program
+    source, program = _resolve(target), towers.program
     if isinstance(source, Program) and isinstance(program, Program):
         is_same = source.is_same_function(program)
     else:
@@ -125,7 +125,7 @@ def load_for_one_gpu(program: CapturedProgram) -> CapturedProgram | Missing:
     return program.loader.load_for_one_gpu()
 
 
-def _imported(target: TargetLike) -> Loadable:
+def _resolve(target: TargetLike) -> Loadable:
     """Resolve a target, and import the function that it names."""
     source = resolve(target)
     if isinstance(source, Target) and source.kind == "function":

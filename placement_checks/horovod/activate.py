@@ -19,7 +19,7 @@ import tensorflow as tf
 from placement_checks.core.op_types import OVERWRITES
 from placement_checks.core.placement import producer_of
 from placement_checks.core.ranks import BROADCAST, Rank, RankRecord
-from placement_checks.horovod.collectives import Process, digest, kind_of, running
+from placement_checks.horovod.collectives import Process, digest, kind_of, run_as
 from placement_checks.horovod.file_writes import record_file_writes
 from placement_checks.tf.eager import without_conversion
 from placement_checks.tf.patches import Patch
@@ -174,7 +174,7 @@ def stand_in_for_horovod() -> Iterator[RankWatch]:
     sys.meta_path.insert(0, finder)
     try:
         with (
-            running(process),
+            run_as(process),
             patched(Patch.RUN, watch.wrap_run),
             record_file_writes(process.writes),
             without_conversion(_ROOM),  # which takes 1.7 CPU seconds and changes nothing

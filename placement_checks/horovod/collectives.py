@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -36,7 +36,7 @@ _DTYPES = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
 _NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
 
-def unsupported(what: str) -> InputError:
+def unsupported_error(what: str) -> InputError:
     """The error for a part of Horovod that the stand-in lacks, named like an argument."""
     return InputError(
         "horovod",
@@ -84,7 +84,7 @@ _processes: list[Process] = []  # at most one; a list, so that modules share its
 
 
 @contextlib.contextmanager
-def running(process: Process) -> Iterator[None]:
+def run_as(process: Process) -> Iterator[None]:
     """Let this block run as the process of one rank."""
     _processes.append(process)
     try:
@@ -106,9 +106,14 @@ Average, Sum, Adasum = ReduceOp(AVERAGE), ReduceOp(SUM), ReduceOp("Adasum")
 Min, Max, Product = ReduceOp("Min"), ReduceOp("Max"), ReduceOp("Product")
 
 
-def normalized(name: str) -> str:
+def normalize_name(name: str) -> str:
     """The name of a tensor as a part of the name of an op."""
     return re.sub(r"\W", "_", name, flags=re.ASCII)
+
+
+def group_name(tensors: Sequence[Any]) -> str:
+    """The default name of tensors that are reduced together; each adds its number."""
+    return normalize_name(f"HorovodGroupedAllreduce_{tensors[0].name}_{tensors[-1].name}")
 
 
 def reduce_op(op: ReduceOp | None, average: bool | None) -> ReduceOp:
@@ -177,12 +182,12 @@ def allgather_tensor(tensor: Any, name: str | None) -> Any:
             rows = tf.shape(value)[0]
             return mean[rank.number * rows : (rank.number + 1) * rows]
 
-        return _gathered(value, name), gradient
+        return _allgather(value, name), gradient
 
-    return gathered(tensor) if tensor.dtype.is_floating else _gathered(tensor, name)
+    return gathered(tensor) if tensor.dtype.is_floating else _allgather(tensor, name)
 
 
-def _gathered(tensor: Any, name: str | None) -> Any:
+def _allgather(tensor: Any, name: str | None) -> Any:
     size = process().initialized_rank().size
 
     def value(name: str | None) -> Any:
@@ -217,7 +222,7 @@ def check_root(root: int) -> None:
 
 
 def _default_name(kind: str, tensor: Any) -> str | None:
-    return None if tf.executing_eagerly() else normalized(f"{kind}_{tensor.name}")
+    return None if tf.executing_eagerly() else normalize_name(f"{kind}_{tensor.name}")
 
 
 def _collective(kind: str, name: str | None, value: Callable[[str | None], Any]) -> Any:
@@ -229,7 +234,7 @@ def _collective(kind: str, name: str | None, value: Callable[[str | None], Any])
         current.receives |= not kind.startswith(ALLREDUCE)
     elif current.rank.size > 1:
         if result.dtype not in _DTYPES and not kind.startswith(BROADCAST):
-            raise unsupported(f"{kind} of {result.dtype.name} in a graph")
+            raise unsupported_error(f"{kind} of {result.dtype.name} in a graph")
         set_text_attribute(result.op, COLLECTIVE, kind)
     return result
 

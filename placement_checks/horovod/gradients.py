@@ -22,9 +22,9 @@ from placement_checks.horovod.collectives import (
     allgather_tensor,
     allreduce_gradient,
     allreduce_tensor,
-    normalized,
+    group_name,
     process,
-    unsupported,
+    unsupported_error,
 )
 
 _Optimizer: Any = tf.compat.v1.train.Optimizer
@@ -78,7 +78,7 @@ class Settings(NamedTuple):
     def check(self) -> None:
         """Raise ``ValueError`` for values that Horovod refuses, and `InputError` for Adasum."""
         if self.op == Adasum:
-            raise unsupported("op=hvd.Adasum of gradients")
+            raise unsupported_error("op=hvd.Adasum of gradients")
         if self.gradient_predivide_factor != 1.0 and self.op != Average:
             raise ValueError("gradient_predivide_factor not supported with op != Average")
         if self.groups is not None and not isinstance(self.groups, list) and self.groups <= 0:
@@ -176,9 +176,9 @@ def _group_names(
         ends = [size * i + min(i, more) for i in range(min(groups, len(dense) or 1) + 1)]
         parts = [dense[begin:end] for begin, end in pairwise(ends)]
     for part in filter(None, parts):
-        ends_of_group = f"{gradients[part[0]].name}_{gradients[part[-1]].name}"
+        group = group_name([gradients[position] for position in part])
         for number, position in enumerate(part):
-            names[position] = f"{normalized(f'HorovodGroupedAllreduce_{ends_of_group}')}_{number}"
+            names[position] = f"{group}_{number}"
     return names
 
 
@@ -324,7 +324,7 @@ def distributed_tape(tape: Any, settings: Settings) -> Any:
             use_generic_names: bool = False,
         ) -> Any:
             if use_generic_names:
-                raise unsupported("the argument use_generic_names of a tape")
+                raise unsupported_error("the argument use_generic_names of a tape")
             gradients = super().gradient(target, sources, output_gradients)
             flat = tf.nest.flatten(sources)
             reduced = local.reduce(

@@ -16,10 +16,10 @@ from placement_checks.horovod.collectives import (
     Sum,
     allreduce_tensor,
     check_root,
-    normalized,
+    group_name,
     process,
     reduce_op,
-    unsupported,
+    unsupported_error,
 )
 from placement_checks.horovod.gradients import Compression, Settings
 from placement_checks.horovod.mpi_ops import check_supported, name_of
@@ -36,7 +36,7 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignor
         if fused in (True, None):
             raise ValueError("SyncBatchNormalization does not support fused=True.")
         if _IS_KERAS_3:
-            raise unsupported(
+            raise unsupported_error(
                 "SyncBatchNormalization with Keras 3, which Horovod 0.28 does not support,"
             )
         kwargs.setdefault("name", "sync_batch_normalization")
@@ -95,7 +95,7 @@ def grouped_allreduce(
 ) -> list[Any]:
     """Combine several tensors over all ranks."""
     if name is None and not tf.executing_eagerly() and len(tensors):
-        name = normalized(f"HorovodGroupedAllreduce_{tensors[0].name}_{tensors[-1].name}")
+        name = group_name(tensors)
     return [
         allreduce(
             tensor,
@@ -176,7 +176,7 @@ def DistributedOptimizer(  # noqa: N802
     )
     settings.check()
     if backward_passes_per_step != 1:
-        raise unsupported("backward_passes_per_step > 1")
+        raise unsupported_error("backward_passes_per_step > 1")
     del average_aggregated_gradients  # of the gradients of several backward passes
     process().initialized_rank()
     if isinstance(optimizer, _tf1.train.Optimizer):

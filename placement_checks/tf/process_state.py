@@ -61,7 +61,7 @@ class Behavior:
             control_flow_v2=existing_in(control_flow, "ENABLE_CONTROL_FLOW_V2"),
         )
 
-    def changed(self) -> str:
+    def changing_call(self) -> str:
         """The call that changed this behavior, such as ``disable_v2_behavior()``, or ``""``."""
         current = Behavior.current()
         for name in _SWITCHES:
@@ -184,7 +184,7 @@ class GlobalState:
             for _ in range(left_open):
                 close_graph()
             yield "never closed an as_default() or InteractiveSession"
-        if call := self.behavior.changed():
+        if call := self.behavior.changing_call():
             self.behavior.restore()
             yield f"called {call}"
         if tf.executing_eagerly() != self.eager:

@@ -129,28 +129,28 @@ class HeldEffects:
             self.wait()
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def hold(self) -> Iterator[None]:
         """Hold back changes of files and other effects, from now on until it is the turn.
 
         Functions are patched in this block. The hook cannot be removed; it does nothing later.
         """
         sys.addaudithook(self.audit)
         waiting = {
-            patch: self._waiting(lambda *paths, most=most, **_: paths[:most])
+            patch: self._wait_before(lambda *paths, most=most, **_: paths[:most])
             for patch, most in _FUNCTIONS.items()
         }
-        waiting |= dict.fromkeys((Patch.OPEN, Patch.IO_OPEN), self._waiting(_written_by_open))
+        waiting |= dict.fromkeys((Patch.OPEN, Patch.IO_OPEN), self._wait_before(_written_by_open))
         waiting |= dict.fromkeys(
-            (Patch.C_CREATE, Patch.C_CREATE_TREE), self._waiting(_created_directory)
+            (Patch.C_CREATE, Patch.C_CREATE_TREE), self._wait_before(_created_directory)
         )
         waiting |= dict.fromkeys(
-            (Patch.NEW_RECORD_FILE, Patch.CACHE_FILE), self._waiting_in_method
+            (Patch.NEW_RECORD_FILE, Patch.CACHE_FILE), self._wait_before_method
         )
-        waiting |= dict.fromkeys(_LOOKUPS, self._noting_absence)
+        waiting |= dict.fromkeys(_LOOKUPS, self._note_absences)
         with all_patched(waiting):
             yield
 
-    def _waiting(self, changed: Callable[..., Sequence[Any]]) -> Around:
+    def _wait_before(self, changed: Callable[..., Sequence[Any]]) -> Around:
         """A patch that waits before a change; ``changed`` returns paths, given the arguments."""
 
         def wait_and_call(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -159,7 +159,7 @@ class HeldEffects:
 
         return lambda original: functools.partial(wait_and_call, original)
 
-    def _waiting_in_method(self, original: Callable[..., Any]) -> Any:
+    def _wait_before_method(self, original: Callable[..., Any]) -> Any:
         """Wait in a method that gets a path; a dataset without a path is cached in memory."""
 
         def wait_and_call(owner: Any, *args: Any, **kwargs: Any) -> Any:
@@ -170,7 +170,7 @@ class HeldEffects:
 
         return wait_and_call
 
-    def _noting_absence(self, original: Callable[..., Any]) -> Any:
+    def _note_absences(self, original: Callable[..., Any]) -> Any:
         """A patch of a function that returns False or raises an error if a file is missing."""
 
         @functools.wraps(original)

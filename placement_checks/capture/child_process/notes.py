@@ -87,15 +87,15 @@ def _path_arguments(script: Script) -> Iterator[tuple[str, str]]:
     for argument in script.args:
         name, _, value = argument.partition("=")
         if not argument.startswith("-"):
-            yield argument, f"{flag}{_numbered(argument)}"
+            yield argument, f"{flag}{_with_gpus(argument)}"
         elif value:
-            yield value, f"{name}={_numbered(value)}"
+            yield value, f"{name}={_with_gpus(value)}"
         flag = f"{argument} " if argument.startswith("-") and not value else ""
     for name, value in script.let:
-        yield value, f"--let {name}={_numbered(value)}"
+        yield value, f"--let {name}={_with_gpus(value)}"
 
 
-def _numbered(path: str) -> str:
+def _with_gpus(path: str) -> str:
     """The path with ``{gpus}`` at the end of its last name, before the suffix."""
     own = path.rstrip(os.sep)
     suffix = Path(own).suffix

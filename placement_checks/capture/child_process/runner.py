@@ -157,7 +157,7 @@ class CapturedRun:
         threading.Thread(target=self._time_out, daemon=True).start()
         self._files.enter_context(guard_files(self._journal))
         if self._effects is not None:
-            self._files.enter_context(self._effects.held())
+            self._files.enter_context(self._effects.hold())
         with self._surroundings as surroundings:
             self._servers = surroundings.enter_context(record_servers())
             if self._script.ranks:
@@ -244,7 +244,7 @@ class CapturedRun:
             os.chdir(self._directory)
             self._values.check()
             answer: object = self._record(
-                building.trained(), session_notes(building.watch), building.calls
+                building.capture_step(), session_notes(building.watch), building.calls
             )
         except BaseException as fault:
             answer = as_error(self._script.target.name, fault)

@@ -95,7 +95,7 @@ class BuildRecorder:
         explained = explain_scope_error(error, self._tracing, self.program.folder)
         return explain_keras_error(error) if explained is error else explained
 
-    def trained(self) -> CapturedProgram:
+    def capture_step(self) -> CapturedProgram:
         """Return the program as built when its first training step came.
 
         Raises:
@@ -103,7 +103,7 @@ class BuildRecorder:
         """
         if self.watch.steps:
             assert self.watch.graph is not None
-            return self.built(self.watch.graph, self.watch.step)
+            return self.capture_graph(self.watch.graph, self.watch.step)
         captured = read_steps(self.calls.steps, self._tracing, self.program, self.gpus)
         return replace(
             captured,
@@ -114,7 +114,7 @@ class BuildRecorder:
             is_worker=bool(self._servers),
         )
 
-    def built(self, graph: tf.Graph, step: Step) -> CapturedProgram:
+    def capture_graph(self, graph: tf.Graph, step: Step) -> CapturedProgram:
         """Return the program as built in one graph.
 
         Raises:
@@ -214,7 +214,7 @@ def _build(
             graph = find_graph(returned)
             step = Step() if returned is graph else Step.of(returned, program.name)
         if building.watch.steps:
-            return building.trained()
+            return building.capture_step()
     if graph is None or not graph.get_operations():
         error = InputError(
             program.name,
@@ -230,7 +230,7 @@ def _build(
         raise EagerOnlyError(
             program.name, "took no training step", "return it, or call it", is_predicate=True
         )
-    return building.built(graph, step)
+    return building.capture_graph(graph, step)
 
 
 @contextlib.contextmanager
@@ -285,7 +285,7 @@ def build_eagerly(building: BuildRecorder) -> CapturedProgram:
     if building.has_step:  # an error after the first step does not matter
         with contextlib.suppress(StopProgram):
             building.train()
-        return building.trained()
+        return building.capture_step()
     raise failed or no_traced_step_error(program.name, building.calls)
 
 

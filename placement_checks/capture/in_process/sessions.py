@@ -196,7 +196,7 @@ class SessionWatch:
             elif run.keeps_gradients:
                 with self._lock:
                     if key not in self.accumulations:
-                        seen = self._seen_step(session, run, fetched, feeds, {})
+                        seen = self._create_step(session, run, fetched, feeds, {})
                         self.accumulations[key] = seen
             if trains or session in self._remote:
                 return list(map(zeros_for, fetches))
@@ -246,13 +246,13 @@ class SessionWatch:
                         for each in self.accumulations.values()
                         if each.graph is session.graph and each not in self.steps
                     ]
-                self.steps.append(self._seen_step(session, run, fetched, feeds, rows))
+                self.steps.append(self._create_step(session, run, fetched, feeds, rows))
             self._skipped_steps += 1
             unrun = self.graphs[session.graph].optimizer_ops() - self._updates
             if self._skipped_steps > _MOST_STEPS or not unrun:
                 self._on_last_step()
 
-    def _seen_step(
+    def _create_step(
         self,
         session: Any,
         run: RunEffect,
