@@ -35,8 +35,7 @@ class Reductions:
     """The reductions over replicas, sums and means, in traced functions."""
 
     def __init__(self) -> None:
-        self._results: dict[tuple[int, str], Any] = {}
-        self._graphs: list[Any] = []  # referenced, so that no other object gets their ids
+        self._results: dict[tuple[tf.Graph, str], Any] = {}
 
     def result(self, tensor: Any) -> Any:
         """The tensor that a tensor was reduced to; the tensor itself without a reduction."""
@@ -55,7 +54,6 @@ class Reductions:
                 whole = graph_tensors(reduced[replica if len(reduced) > 1 else 0])
                 for before, after in zip(graph_tensors(part), whole, strict=False):
                     if before is not after:
-                        self._graphs.append(before.graph)
                         self._results.setdefault(_key(before), after)
 
 
@@ -95,8 +93,8 @@ def graph_tensors(value: Any) -> Sequence[Any]:
     return [part for part in parts if isinstance(getattr(part, "graph", None), tf.Graph)]
 
 
-def _key(tensor: Any) -> tuple[int, str]:
-    return id(tensor.graph), tensor.name
+def _key(tensor: Any) -> tuple[tf.Graph, str]:
+    return tensor.graph, tensor.name
 
 
 class _BackwardRange(NamedTuple):

@@ -125,15 +125,12 @@ class _StepReader:
         )
 
     @cached_property
-    def _flat_names(self) -> Mapping[tuple[int, str], Sequence[str]]:
-        """For each traced op its names in the flat graph, one for each call of its function.
-
-        The key is the id of the traced graph, and the name of the op in it.
-        """
-        names: defaultdict[tuple[int, str], list[str]] = defaultdict(list)
+    def _flat_names(self) -> Mapping[tuple[tf.Graph, str], Sequence[str]]:
+        """By traced graph and op, the names in the flat graph: one for each call of a function."""
+        names: defaultdict[tuple[tf.Graph, str], list[str]] = defaultdict(list)
         for name, (function, traced) in self._flat.origins.items():
             if function in self._flat.graphs:
-                names[id(self._flat.graphs[function]), traced].append(name)
+                names[self._flat.graphs[function], traced].append(name)
         return names
 
     def _tensors(self, graph: Any, tensor: str) -> Sequence[str]:
@@ -144,7 +141,7 @@ class _StepReader:
     def _ops(self, graph: Any, names: Iterable[str]) -> Iterator[str]:
         """The names that traced ops have in the flat graph."""
         for name in names:
-            yield from self._flat_names.get((id(graph), name), ())
+            yield from self._flat_names.get((graph, name), ())
 
     @cached_property
     def _recorded(self) -> Sequence[tuple[Any, GradientNotes]]:

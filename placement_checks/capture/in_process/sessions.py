@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 import tensorflow as tf
@@ -118,7 +118,7 @@ class SessionWatch:
         self._notes = notes
         self._on_last_step = on_last_step
         self._configs: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-        self._remote: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+        self._remote: WeakSet[Any] = WeakSet()  # the sessions on servers
         self._skipped_steps = 0
         self._seconds_of_reading = 0.0
         self._lock = threading.RLock()
@@ -169,7 +169,7 @@ class SessionWatch:
             self.sessions += 1
             self._configs[session] = written
             if target:
-                self._remote[session] = target
+                self._remote.add(session)
                 self.servers.append(tf.compat.as_text(target))
 
         return init
