@@ -10,6 +10,7 @@ import select
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -197,10 +198,14 @@ class _Capture:
             InputError: the child process ended without an answer.
         """
         child = self._child
+        limit = self._script.limit + _GRACE
+        end = time.monotonic() + limit
         try:
-            with child.time_limit(self._script.limit + _GRACE), gc_paused():
+            with child.time_limit(limit), gc_paused():
                 if self._reader is None:
                     while not select.select([child.replies], [], [], _INTERVAL)[0]:
+                        if self.is_answered and time.monotonic() > end:
+                            raise EOFError  # a process that left the group keeps the pipe open
                         meanwhile()
                     return pickle.load(child.replies)
                 while self._reader.is_alive():
