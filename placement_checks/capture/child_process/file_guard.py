@@ -29,7 +29,7 @@ from placement_checks.capture.child_process.file_journal import (
 from placement_checks.capture.in_process.fake_gpus import shadow_command
 from placement_checks.core.errors import InputError
 from placement_checks.tf.patches import Patch
-from placement_checks.tf.patching import patched
+from placement_checks.tf.patching import around_builtin, patched
 
 _SYSTEM_DIRECTORIES = frozenset({"proc", "sys", "dev"})  # they contain no ordinary files
 _MEMORY_SCHEME = "ram"  # TensorFlow's file system in memory
@@ -52,7 +52,7 @@ def guard_files(journal: Path) -> Iterator[list[Path]]:
     try:
         with contextlib.ExitStack() as stack:
             for patch, replacement in guard.functions().items():
-                stack.enter_context(patched(patch, _bind_original(replacement)))
+                stack.enter_context(patched(patch, around_builtin(replacement)))
             if script := file_journal.rm_script(journal):
                 stack.enter_context(shadow_command("rm", lambda _: script))
             stack.enter_context(patched(Patch.SAVE_CHECKPOINT, lambda _: _checkpoint_path))
@@ -61,17 +61,6 @@ def guard_files(journal: Path) -> Iterator[list[Path]]:
         if os.getpid() == owner:
             guard.is_active = False  # the program may still hold functions of this block
             restored += put_back(journal)
-
-
-def _bind_original(replacement: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
-    """Return a patch that replaces a function by ``replacement(original, …)``.
-
-    The result is a `partial`: a plain function would become a method in classes that store the
-    builtin as an attribute.
-    """
-    return lambda original: functools.update_wrapper(
-        functools.partial(replacement, original), original
-    )
 
 
 class _FileGuard:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from placement_checks.tf.patches import Patch
-from placement_checks.tf.patching import Around, all_patched
+from placement_checks.tf.patching import Around, all_patched, around_builtin
 
 _INTERVAL = 0.02  # seconds between checks for the turn
 _SYSTEM_DIRECTORIES = ("/dev/", "/proc/", "/sys/")  # they contain no ordinary files
@@ -157,7 +157,7 @@ class HeldEffects:
             self.before_change(*changed(*args, **kwargs))
             return original(*args, **kwargs)
 
-        return lambda original: functools.partial(wait_and_call, original)
+        return around_builtin(wait_and_call)
 
     def _wait_before_method(self, original: Callable[..., Any]) -> Any:
         """Wait in a method that gets a path; a dataset without a path is cached in memory."""
