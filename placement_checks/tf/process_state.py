@@ -11,11 +11,11 @@ behavior, as in a process of its own.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import re
 import sys
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any, cast
 
 from placement_checks.core.user_code import is_user_file
@@ -127,14 +127,14 @@ def own_behavior(program: Hashable, shared: Hashable) -> Iterator[None]:
 
 def _files_with_disable_call(modules: Iterable[str]) -> set[str]:
     """The files of the user's modules that turn some behavior off."""
-    files = {getattr(sys.modules[name], "__file__", None) or "" for name in modules}
-    return {
-        file
-        for file in files
-        if file.endswith(".py")
-        and is_user_file(file, None)
-        and _DISABLE_CALL.search(Path(file).read_text(encoding="utf-8", errors="replace"))
-    }
+    found = set()
+    for module in map(sys.modules.__getitem__, modules):
+        file = getattr(module, "__file__", None) or ""
+        if file.endswith(".py") and is_user_file(file, None):
+            with contextlib.suppress(OSError):  # an empty file
+                if _DISABLE_CALL.search(inspect.getsource(module)):  # it may be in an archive
+                    found.add(file)
+    return found
 
 
 @dataclass(frozen=True)
