@@ -64,7 +64,7 @@ class SourceValues:
             self._replace(tree, path, is_main=True)
             return compile(tree, str(path), "exec", dont_inherit=True)
         except _PARSER_ERRORS as error:
-            raise compile_error(error, path, source) from None
+            raise compile_error(error, str(path)) from None
 
     @contextlib.contextmanager
     def in_imports(self) -> Iterator[None]:
