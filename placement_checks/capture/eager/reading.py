@@ -294,7 +294,7 @@ def step_notes(
         yield f"run until {len(steps)} alternating training steps: {join_and(described)}"
     names = [step.name for step in steps]
     if retraced := dict.fromkeys(name for name in left_out if name in names):
-        yield f"{join_and(retraced)} is traced again for other shapes: not checked by the rules"
+        yield f"{join_and(retraced)} is traced again for other arguments: not checked by the rules"
     if others := dict.fromkeys(name for name in left_out if name not in names):
         yield f"{join_and(others)} trains the same variables: not checked by the rules"
     if flat.loops and steps[0].method:
