@@ -53,7 +53,6 @@ def watch(gpus: int = 2, *, name: str = "", eager: bool = False) -> Iterator[Wat
 
 @contextlib.contextmanager
 def _watch_graph_code(program: Program, gpus: int, found: list[CapturedProgram]) -> Iterator[None]:
-    """Capture the graph that this block builds."""
     with record_in_new_graph(program, gpus) as (building, find_graph):
         try:
             with contextlib.suppress(StopProgram):
@@ -78,7 +77,6 @@ def _watch_graph_code(program: Program, gpus: int, found: list[CapturedProgram])
 
 @contextlib.contextmanager
 def _watch_eager_code(program: Program, gpus: int, found: list[CapturedProgram]) -> Iterator[None]:
-    """Capture the training step that this block traces."""
     configure_logical_cpus(gpus + 1)
     parse_flags(program)
     with record_eager_code(program, gpus) as building:

@@ -24,9 +24,7 @@ def with_renamed_variables(
 ) -> CapturedProgram | Missing:
     """Rename variables of a program that was captured in another process.
 
-    Args:
-        captured: the program.
-        names: the new name of the op of each variable to rename, by its old name.
+    ``names`` has the new name of the op of each variable, by its old name.
 
     Returns:
         The same program with other names; `Missing` if an op that keeps its name has one of the
@@ -49,13 +47,8 @@ def with_renamed_variables(
 def with_renamed_ops(captured: CapturedProgram, rename: Callable[[str], str]) -> CapturedProgram:
     """Rename ops of a program that was captured in another process.
 
-    Args:
-        captured: the program.
-        rename: returns the new name of an op ``op``, a tensor ``op:0`` or a control input ``^op``.
-
-    Returns:
-        The same program with other names, and with a ``GraphDef`` of its own. Functions and their
-        ops keep their names.
+    ``rename`` returns the new name of an op ``op``, a tensor ``op:0`` or a control input ``^op``.
+    Functions and their ops keep their names. The result has a ``GraphDef`` of its own.
     """
     source = captured.source
     assert isinstance(source, GraphSource)

@@ -61,7 +61,6 @@ class GraphSource:
 
     @property
     def graph_def(self) -> Any:
-        """The ``GraphDef``."""
         return self.details.graph_def
 
     @property
@@ -203,7 +202,6 @@ def strategy_of_graph(graph: tf.Graph) -> Strategy | None:
 
 
 def _device(details: GraphDetails, program: str, text: str, op: str) -> Device:
-    """Parse the device that an op requests."""
     try:
         return Device.parse(text)
     except InputError as error:

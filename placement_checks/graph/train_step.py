@@ -317,7 +317,6 @@ def initial_state(graph: tf.Graph) -> InitialState:
 
 
 def _initializers(graph: tf.Graph, key: str) -> dict[str, str]:
-    """The initializers of the variables in a collection, by variable name."""
     return {
         name: variable.initializer.name
         for entry in graph.get_collection(key)
@@ -327,7 +326,6 @@ def _initializers(graph: tf.Graph, key: str) -> dict[str, str]:
 
 
 def _is_variable(graph: tf.Graph, name: str) -> bool:
-    """Whether a graph has a variable of this name."""
     try:
         return graph.get_operation_by_name(name).type in VARIABLES
     except KeyError:

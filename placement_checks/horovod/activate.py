@@ -154,7 +154,6 @@ class RankWatch:
 
 
 def _is_assigned(tensor: tf.Tensor) -> bool:
-    """Whether a tensor is assigned to a variable."""
     return any(each.type in OVERWRITES for each in tensor.consumers())
 
 
@@ -213,7 +212,6 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        """Create a module with the names of its stand-in."""
         module = ModuleType(spec.name)
         module.__path__ = []
         if spec.name == _PACKAGE:

@@ -94,11 +94,9 @@ class BroadcastGlobalVariablesHook(_Hook):  # type: ignore[misc]
         self.device = device
 
     def begin(self) -> None:
-        """Build the op."""
         if self.bcast_op is None or self.bcast_op.graph is not _tf1.get_default_graph():
             with tf.device(self.device or None):
                 self.bcast_op = broadcast_global_variables(self.root_rank)
 
     def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
-        """Run the op."""
         session.run(self.bcast_op)

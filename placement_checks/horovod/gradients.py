@@ -199,7 +199,6 @@ class LocalVariables:
         self._by_id: dict[int, Any] = {}
 
     def add(self, variable: Any) -> None:
-        """Add a variable."""
         self._by_id[id(variable)] = variable
 
     def reduce(

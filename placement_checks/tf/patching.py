@@ -69,7 +69,6 @@ def patched(patch: Patch, around: Around) -> Iterator[None]:
 
 @contextlib.contextmanager
 def all_patched(patches: Mapping[Patch, Around]) -> Iterator[None]:
-    """Make several patches, in order."""
     with contextlib.ExitStack() as stack:
         for patch, around in patches.items():
             stack.enter_context(patched(patch, around))

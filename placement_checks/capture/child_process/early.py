@@ -183,7 +183,6 @@ class _EarlyCaptures:
         return CaptureResult(answer, restored)
 
     def close(self) -> None:
-        """End all captures that have started."""
         self._is_closed.set()
         if self._watch is not None:
             self._watch.join()

@@ -71,7 +71,6 @@ class _FileGuard:
         self.is_active = True
 
     def functions(self) -> Mapping[Patch, Callable[..., Any]]:
-        """The replacements of functions of Python and TensorFlow."""
         return {
             Patch.REMOVE: self._remove,
             Patch.UNLINK: self._remove,

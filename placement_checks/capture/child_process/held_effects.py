@@ -68,11 +68,9 @@ _HARMLESS = frozenset({"gcc", "ld", "ldconfig", "nvidia-smi", "objdump", "uname"
 
 
 class HeldEffects:
-    """The side effects of this process, which wait for its turn.
+    """The side effects of this process, which wait until the file ``marker`` no longer exists.
 
-    Args:
-        marker: a file that exists until it is the turn of this process.
-        own: the temporary directory of this process.
+    Changes in the temporary directory ``own`` of this process do not wait.
     """
 
     def __init__(self, marker: Path, own: Path) -> None:

@@ -59,12 +59,8 @@ def file_guard_note(restored: Sequence[Path]) -> Iterator[str]:
 def created_path(script: Script, began: float, ended: float) -> tuple[str, str] | None:
     """Find a path in the arguments of a program that its earlier capture has created.
 
-    A later capture finds the same path there, and may fail because of it.
-
-    Args:
-        script: the program; ``{gpus}`` is not replaced in its arguments.
-        began: when the earlier capture began, in seconds since the epoch.
-        ended: when it ended.
+    A later capture finds the same path there, and may fail because of it. The earlier one began
+    and ended at these seconds since the epoch. ``{gpus}`` is not replaced in the arguments.
 
     Returns:
         The path, and the argument with ``{gpus}`` in the path. None if there is no such path, or

@@ -130,7 +130,6 @@ class SourceValues:
         return bool(replaced)
 
     def _note_configuration(self, event: str, args: tuple[Any, ...]) -> None:
-        """Note the configuration files that the program reads."""
         if event == "open" and isinstance(args[0], str | bytes) and "r" in (args[1] or "r"):
             path = Path(os.fsdecode(args[0]))
             if path.suffix.lower() in _CONFIGURATIONS:

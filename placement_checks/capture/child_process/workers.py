@@ -202,7 +202,6 @@ def _scope(worker: CapturedProgram) -> str:
 
 
 def _replica_gpus(worker: CapturedProgram) -> int:
-    """The number of GPUs with a replica."""
     strategy = _source(worker).strategy
     return strategy.gpus if strategy else 0
 

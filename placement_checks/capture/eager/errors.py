@@ -170,7 +170,6 @@ def _is_raised_by_user(fault: BaseException) -> bool:
 
 
 def _with_note(error: InputError, when: str, other: InputError) -> InputError:
-    """Append another error to the details of an error."""
     fix = f"; {other.fix}" if other.fix else ""
     note = f"note: {when} {other.message}{fix}"
     details = f"{error.details}\n{note}" if error.details else note

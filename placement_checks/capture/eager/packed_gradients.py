@@ -100,7 +100,6 @@ class _Split:
         self._last: dict[str, str] = {}  # for each removed op, the last collective instead of it
 
     def add(self, pack: _Packed) -> None:
-        """Split one packed vector."""
         new_nodes = self._new_nodes.setdefault(pack.collective.name, [])
         before = ""
         for number, part in enumerate(pack.parts):

@@ -196,7 +196,6 @@ def record_variables() -> Iterator[VariableNotes]:
 
 @cache
 def _has_gpu_kernel(dtype: Any) -> bool:
-    """Whether variables of a dtype have a GPU kernel."""
     number = tf.dtypes.as_dtype(dtype).base_dtype.as_datatype_enum
     return any(
         number in constraint.allowed_values.list.type

@@ -112,7 +112,6 @@ def _is_asked_by_program(frame: FrameType | None) -> bool:
 
 
 def _context_methods(gpus: int, queries: set[str]) -> Mapping[Patch, patching.Around]:
-    """The patches of the eager context."""
     physical = [tf.config.PhysicalDevice(f"/physical_device:GPU:{i}", _GPU) for i in range(gpus)]
     logical = [tf.config.LogicalDevice(f"/device:GPU:{i}", _GPU) for i in range(gpus)]
     growth: dict[Any, Any] = {}
