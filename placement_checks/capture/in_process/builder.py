@@ -33,7 +33,7 @@ from placement_checks.capture.eager.reading import read_steps
 from placement_checks.capture.in_process.fake_gpus import fake_gpu_count
 from placement_checks.capture.in_process.sessions import SessionWatch, StopProgram, watch_sessions
 from placement_checks.core.cluster_spec import RecordedServer
-from placement_checks.core.errors import InputError
+from placement_checks.core.errors import InputError, message_of
 from placement_checks.core.op_types import EXAMPLE_SOURCES
 from placement_checks.core.program import CapturedProgram, Program, Step
 from placement_checks.core.user_code import call_user_code, users_code
@@ -348,11 +348,21 @@ def _fit(returned: Mapping[str, Any]) -> None:
 
 
 def parse_flags(program: Program) -> None:
-    """Parse the flags of absl, as ``app.run`` does, if the program uses them."""
-    if "absl.flags" in sys.modules:
-        flags = sys.modules["absl.flags"].FLAGS
-        if not flags.is_parsed():
-            flags([*sys.argv[:1], *program.argv])
+    """Parse the flags of absl, as ``app.run`` does, if the program uses them.
+
+    Raises:
+        InputError: an argument is no flag, or has a wrong value; or a required flag is missing.
+    """
+    flags: Any = sys.modules.get("absl.flags")
+    if flags is not None and not flags.FLAGS.is_parsed():
+        try:
+            flags.FLAGS([*sys.argv[:1], *program.argv])
+        except flags.Error as error:
+            raise InputError(
+                program.name,
+                f"absl cannot parse its flags: {message_of(error).rstrip('.')}",
+                "correct the arguments of the program, after -- on the command line",
+            ) from None
 
 
 @contextlib.contextmanager
