@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -354,16 +354,12 @@ class TracedGraph(LiveDetails):
         self._origins = flat.origins
         self._variable_stacks = {name: recorded.stack for name, recorded in flat.variables.items()}
         self._forward = forward
-        self._parts: dict[Any, Collection[str]] = {}
+        self._parts_in_stack = cache(parts_of_keras)
         self._outputs: dict[Any, Sequence[Tensor]] = {}
 
     def parts_of_keras(self, op: str) -> Collection[str]:
         stack = self._stack(op)
-        if stack is None:
-            return ()
-        if stack not in self._parts:
-            self._parts[stack] = parts_of_keras(stack)
-        return self._parts[stack]
+        return () if stack is None else self._parts_in_stack(stack)
 
     def device_line(self, op: str) -> Frame | None:
         return None if op in self._variable_stacks else super().device_line(op)
