@@ -59,8 +59,8 @@ def visible_gpus() -> Sequence[int] | None:
 def fake_gpu_count(gpus: int) -> Iterator[set[str]]:
     """Make the program in this block find a number of GPUs, instead of the GPUs of this machine.
 
-    Settings of these GPUs, such as memory growth, have no effect. ``CUDA_VISIBLE_DEVICES`` is
-    restored at the end of the block.
+    Except for ``set_visible_devices``, settings of these GPUs have no effect.
+    ``CUDA_VISIBLE_DEVICES`` is restored at the end of the block.
 
     Yields:
         The functions that the program calls to find GPUs, such as ``list_physical_devices``.
@@ -117,14 +117,21 @@ def _context_methods(gpus: int, queries: set[str]) -> Mapping[Patch, patching.Ar
     growth: dict[Any, Any] = {}
     parts: dict[Any, Any] = {}
 
+    def list_visible() -> list[Any]:
+        visible = _visible[-1] if _visible else range(gpus)
+        return [physical[index] for index in visible if index < gpus]
+
+    def list_logical() -> list[Any]:  # numbered anew
+        return logical[: len(list_visible())]
+
     def num_gpus(_: Any) -> int:
         queries.add("num_gpus")
-        return gpus
+        return len(list_visible())
 
     methods: dict[Patch, patching.Around] = {
-        Patch.LIST_PHYSICAL: _list_with_gpus(physical, "list_physical_devices", queries),
-        Patch.LIST_LOGICAL: _list_with_gpus(logical, "list_logical_devices", queries),
-        Patch.GET_VISIBLE: _list_with_gpus(physical, "get_visible_devices", queries),
+        Patch.LIST_PHYSICAL: _list_with_gpus(lambda: physical, "list_physical_devices", queries),
+        Patch.LIST_LOGICAL: _list_with_gpus(list_logical, "list_logical_devices", queries),
+        Patch.GET_VISIBLE: _list_with_gpus(list_visible, "get_visible_devices", queries),
         Patch.NUM_GPUS: lambda _: num_gpus,
         Patch.SET_VISIBLE: _set_visible,
         Patch.GET_MEMORY_GROWTH: _answer_for_gpus(growth.get),
@@ -138,7 +145,9 @@ def _context_methods(gpus: int, queries: set[str]) -> Mapping[Patch, patching.Ar
     return {patch: _for_program(answer) for patch, answer in methods.items()}
 
 
-def _list_with_gpus(gpus: list[Any], function: str, queries: set[str]) -> patching.Around:
+def _list_with_gpus(
+    list_gpus: Callable[[], list[Any]], function: str, queries: set[str]
+) -> patching.Around:
     """Patch a method that lists the devices of one type, or of all types."""
 
     def around(original: Callable[..., Any]) -> Callable[..., list[Any]]:
@@ -146,13 +155,13 @@ def _list_with_gpus(gpus: list[Any], function: str, queries: set[str]) -> patchi
             if device_type in (None, _GPU):
                 queries.add(function)
             if device_type == _GPU:  # without a call, which would start the eager runtime
-                return list(gpus)
+                return list(list_gpus())
             others = [
                 each
                 for each in original(self, device_type)
                 if each.device_type != _GPU and not is_stand_in(each)
             ]
-            return others + gpus if device_type is None else others
+            return others + list_gpus() if device_type is None else others
 
         return listed
 
