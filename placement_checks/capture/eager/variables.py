@@ -95,33 +95,30 @@ class VariableNotes:
     """The variables of a program, by handle."""
 
     def __init__(self) -> None:
-        # The handles are referenced, so that no other object gets their ids.
-        self._recorded: dict[int, tuple[Any, RecordedVariable]] = {}
-        self._devices: dict[int, tuple[Any, str]] = {}
+        self._recorded: dict[Any, RecordedVariable] = {}  # by references to handles
+        self._devices: dict[Any, str] = {}
 
     def by_handle(self, handle: Any) -> RecordedVariable | None:
         """The variable with a handle; None if it was created before the recording."""
-        recorded = self._recorded.get(id(handle))
-        return recorded[1] if recorded else None
+        return self._recorded.get(handle.ref())
 
     def all(self) -> Iterator[RecordedVariable]:
         """The variables, in the order of creation."""
-        return (recorded for _, recorded in self._recorded.values())
+        return iter(self._recorded.values())
 
     def note_handle(self, handle: Any, device: str) -> None:
         """Record the device of a handle.
 
         When the variable of a function is created, its device scope has ended.
         """
-        self._devices[id(handle)] = handle, device
+        self._devices[handle.ref()] = device
 
     def note(self, variable: Any) -> None:
         """Record a new variable."""
         handle = variable_handle(variable)
-        if not tf.is_symbolic_tensor(handle) and id(handle) not in self._recorded:
-            _, device = self._devices.get(id(handle), (handle, handle.device))
-            recorded = RecordedVariable(variable, device, current_stack())
-            self._recorded[id(handle)] = handle, recorded
+        if not tf.is_symbolic_tensor(handle) and (key := handle.ref()) not in self._recorded:
+            device = self._devices.get(key, handle.device)
+            self._recorded[key] = RecordedVariable(variable, device, current_stack())
 
     def note_parts(self, whole: Any) -> None:
         """Record that a distributed variable consists of several variables."""
