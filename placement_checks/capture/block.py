@@ -53,7 +53,6 @@ def watch(gpus: int = 2, *, name: str = "", eager: bool = False) -> Iterator[Wat
 
 @contextlib.contextmanager
 def _watch_graph_code(program: Program, gpus: int, found: list[CapturedProgram]) -> Iterator[None]:
-    """Capture the graph that this block builds."""
     with record_in_new_graph(program, gpus) as (building, find_graph):
         try:
             with contextlib.suppress(StopProgram):
@@ -62,8 +61,10 @@ def _watch_graph_code(program: Program, gpus: int, found: list[CapturedProgram])
             raise InputError(
                 program.name, "its step is a tf.function", "write watch(eager=True)"
             ) from None
-        trains = bool(building.watch.steps)
-        found.append(building.trained() if trains else building.built(find_graph(None), Step()))
+        if building.watch.steps:
+            found.append(building.capture_step())
+        else:
+            found.append(building.capture_graph(find_graph(None), Step()))
     if not found[0].graph_def.node:
         raise InputError(
             program.name,
@@ -76,7 +77,6 @@ def _watch_graph_code(program: Program, gpus: int, found: list[CapturedProgram])
 
 @contextlib.contextmanager
 def _watch_eager_code(program: Program, gpus: int, found: list[CapturedProgram]) -> Iterator[None]:
-    """Capture the training step that this block traces."""
     configure_logical_cpus(gpus + 1)
     parse_flags(program)
     with record_eager_code(program, gpus) as building:
@@ -84,7 +84,7 @@ def _watch_eager_code(program: Program, gpus: int, found: list[CapturedProgram])
             yield
         if not building.has_step:
             raise no_traced_step_error(program.name, building.calls)
-        found.append(building.trained())
+        found.append(building.capture_step())
         if server := found[0].server:
             raise InputError(
                 program.name,

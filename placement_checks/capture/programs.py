@@ -59,7 +59,7 @@ def load(
         UsageError: ``target`` has another type.
         InputError: the program cannot be built, or the graph cannot be read.
     """
-    return _load(_imported(target), gpus, machine, expects_one_gpu=expects_one_gpu)
+    return _load(_resolve(target), gpus, machine, expects_one_gpu=expects_one_gpu)
 
 
 def expect(
@@ -103,7 +103,7 @@ def load_reference(target: TargetLike, towers: CapturedProgram) -> CapturedProgr
         UsageError: ``target`` is not a target.
         InputError: the reference cannot be built or read.
     """
-    source, program = _imported(target), towers.program
+    source, program = _resolve(target), towers.program
     if isinstance(source, Program) and isinstance(program, Program):
         is_same = source.is_same_function(program)
     else:
@@ -125,7 +125,7 @@ def load_for_one_gpu(program: CapturedProgram) -> CapturedProgram | Missing:
     return program.loader.load_for_one_gpu()
 
 
-def _imported(target: TargetLike) -> Loadable:
+def _resolve(target: TargetLike) -> Loadable:
     """Resolve a target, and import the function that it names."""
     source = resolve(target)
     if isinstance(source, Target) and source.kind == "function":
@@ -160,13 +160,7 @@ def _from_graph(name: str, source: GraphSource, gpus: int, reason: Missing) -> C
 
 
 class _Builds:
-    """The builds of one program, by the number of GPUs.
-
-    Args:
-        program: the program.
-        machine: the machine, as for `load`.
-        expects_one_gpu: as for `load`.
-    """
+    """The builds of one program, by the number of GPUs; the arguments are those of `load`."""
 
     def __init__(
         self,
@@ -220,12 +214,7 @@ class _Builds:
             raise reason.with_eager_error(error) from None
 
     def expect_one_gpu(self, script: Script, gpus: int) -> None:
-        """Announce the capture for one GPU, which may follow a capture for ``gpus`` GPUs.
-
-        Args:
-            script: the program, or the script of a function.
-            gpus: the number of GPUs.
-        """
+        """Announce the capture of a script for one GPU, which may follow its capture for more."""
         machine = self._machine
         is_local = TF_CONFIG not in os.environ if machine is None else machine.is_local
         if is_local and gpus > 1:

@@ -24,12 +24,15 @@ from placement_checks.core.user_code import (
     relative_path,
     users_frames,
 )
-from placement_checks.graph.graph_def import inlined_functions
+from placement_checks.graph.graph_def import (
+    MAX_VALUE_BYTES,
+    inlined_functions,
+    without_values,
+)
 from placement_checks.graph.shape_inference import infer_outputs
 from placement_checks.tf.graphs import device_scopes, function_body, original_op
 
 _MAX_IMPORTED_OPS = 200_000  # ops of a file; shapes of a million ops would take 4 GB
-_LARGE_BYTES = 1024  # bytes; values of larger constants are removed before placement
 _MAX_VALUES = 1 << 16  # elements of a constant; a single stored value may fill any shape
 _MAX_COMPARED_DEPTH = 100  # nested functions; deeper bodies are compared by name
 
@@ -67,8 +70,7 @@ class GraphDetails(Details):
         if node is None or node.op != CONST:
             return None
         tensor = node.attr["value"].tensor
-        bare = type(tensor)(dtype=tensor.dtype, tensor_shape=tensor.tensor_shape)
-        if tensor.ByteSize() > _LARGE_BYTES or tensor == bare:
+        if tensor.ByteSize() > MAX_VALUE_BYTES or tensor == without_values(tensor):
             return None
         if not 0 <= math.prod(dim.size for dim in tensor.tensor_shape.dim) <= _MAX_VALUES:
             return None
@@ -168,25 +170,20 @@ class GraphFile(GraphDetails):
 class LiveDetails(GraphDetails):
     """Details of ops that Python has built in this process.
 
-    Args:
-        graph_def: the graph.
-        folder: the directory of the user's source files; None if any file outside of libraries is
-            the user's.
+    ``folder`` is the directory of the user's source files; None if any file outside of libraries
+    is the user's.
     """
 
     def __init__(self, graph_def: Any, folder: Path | None) -> None:
         super().__init__(graph_def)
         self._folder = folder
-        self._stacks = _Stacks()
+        self._cache = _FrameCache(folder)
 
     def frames(self, op: str) -> Sequence[Frame]:
         stack = self._stack(op)
         if stack is None:
             return ()
-        cached = self._stacks.find(stack, current_folder())
-        if cached.frames is None:
-            cached.frames = users_frames(cached.stack, self._folder)
-        return cached.frames
+        return self._cache.frames(stack)
 
     def device_line(self, op: str) -> Frame | None:
         live = self._live_op(op)
@@ -249,43 +246,43 @@ class _Stack:
 
     Attributes:
         stack: TensorFlow's stack.
-        folder: the directory for relative paths.
-        frames: the user's frames in it; None until they are looked up.
+        here: the directory for relative paths.
+        frames: the user's frames in it.
         next: the stack that was looked up after this one, the last time.
     """
 
     stack: Any
-    folder: str
-    frames: Sequence[Frame] | None = None
+    here: str
+    frames: Sequence[Frame]
     next: _Stack | None = None
 
 
-class _Stacks:
-    """A cache of stacks.
+class _FrameCache:
+    """A cache of the user's frames in stacks.
 
     Looking up a stack takes six times as long as comparing it with another one. Programs build
     towers, layers and gradients in loops, so stacks often follow one another in the same order.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
         self._known: dict[tuple[Any, str], _Stack] = {}
         self._last: _Stack | None = None
 
-    def find(self, stack: Any, folder: str) -> _Stack:
-        """The cached stack that equals ``stack``."""
-        last = self._last
-        if last is not None:
-            for likely in (last.next, last):
-                if likely is not None and likely.stack == stack and likely.folder == folder:
-                    self._last = likely
-                    return likely
-        found = self._known.get((stack, folder))
+    def frames(self, stack: Any) -> Sequence[Frame]:
+        here, last = current_folder(), self._last
+        for likely in () if last is None else (last.next, last):
+            if likely is not None and likely.stack == stack and likely.here == here:
+                self._last = likely
+                return likely.frames
+        found = self._known.get((stack, here))
         if found is None:
-            found = self._known[stack, folder] = _Stack(stack, folder)
+            found = _Stack(stack, here, users_frames(stack, self._folder))
+            self._known[stack, here] = found
         if last is not None:
             last.next = found
         self._last = found
-        return found
+        return found.frames
 
 
 class OpDetails(NamedTuple):

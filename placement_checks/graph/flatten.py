@@ -105,7 +105,6 @@ class _Flattening:
         self._library = function_library(graph_def)
         self._holds_step = cache(holds_step)
         self._placeholders = placeholders
-        self._element_takers: dict[str, bool] = {}
         self._bodies: dict[str, tuple[Sequence[Any], Mapping[str, str]]] = {}
         self._nodes: list[Any] = []
         self._prefixes: list[str] = []  # one for each node
@@ -184,14 +183,12 @@ class _Flattening:
 
     def _takes_element(self, function: str) -> bool:
         """Whether a function or a function that it calls uses the next element of an iterator."""
-        if function not in self._element_takers:
-            self._element_takers[function] = False  # for recursive calls
-            nodes = self._library[function].node_def if function in self._library else ()
-            self._element_takers[function] = any(
-                node.op == OPTIONAL_VALUE or any(map(self._takes_element, called_functions(node)))
-                for node in nodes
-            )
-        return self._element_takers[function]
+
+        def called(name: str) -> Iterator[str]:  # op types and functions
+            nodes = self._library[name].node_def if name in self._library else ()
+            return (each for node in nodes for each in called_functions(node))
+
+        return OPTIONAL_VALUE in walk([function], called)
 
     def _inline(self, call: Any, name: str, first: int, prefix: str) -> None:
         """Replace a call with a function's body; arguments start at the data input ``first``."""

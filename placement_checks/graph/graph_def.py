@@ -7,12 +7,13 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.framework import types_pb2
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from placement_checks.core.op_types import CONST, PASSES_VALUE
 from placement_checks.core.placement import producer_of
 from placement_checks.util.walks import walk
 
-_STRIPPED_ABOVE = 1024  # bytes of a constant
+MAX_VALUE_BYTES = 1024  # of constants that keep their values
 # Integer and bool constants keep their values, since shape functions read them.
 _STRIPPED = {
     types_pb2.DT_HALF,
@@ -62,7 +63,7 @@ def without_large_constants(graph_def: Any) -> Any:
     for function in copied.library.function:
         for node in filter(_is_large_constant, function.node_def):
             tensor = node.attr["value"].tensor
-            tensor.CopyFrom(_without_values(tensor))
+            tensor.CopyFrom(without_values(tensor))
     return copied
 
 
@@ -70,19 +71,20 @@ def _is_large_constant(node: Any) -> bool:
     if node.op != CONST:
         return False
     tensor = node.attr["value"].tensor
-    return tensor.dtype in _STRIPPED and tensor.ByteSize() > _STRIPPED_ABOVE
+    return tensor.dtype in _STRIPPED and tensor.ByteSize() > MAX_VALUE_BYTES
 
 
 def _add_without_values(graph_def: Any, node: Any) -> None:
     bare = graph_def.node.add(name=node.name, op=node.op, input=node.input, device=node.device)
     for name, value in node.attr.items():
         if name == "value":
-            bare.attr[name].tensor.CopyFrom(_without_values(value.tensor))
+            bare.attr[name].tensor.CopyFrom(without_values(value.tensor))
         else:
             bare.attr[name].CopyFrom(value)
 
 
-def _without_values(tensor: Any) -> Any:
+def without_values(tensor: Any) -> Any:
+    """A tensor of a constant with the same dtype and shape."""
     return type(tensor)(dtype=tensor.dtype, tensor_shape=tensor.tensor_shape)
 
 
@@ -100,16 +102,20 @@ def op_types(graph_def: Any) -> set[str]:
 
 
 def constant_int(source: str, nodes: Mapping[str, Any]) -> int | None:
-    """The integer value of a tensor; None if it does not come from a constant.
-
-    Args:
-        source: the tensor, as in an input of a node.
-        nodes: the nodes of the graph, by name.
-    """
+    """The integer value of a tensor, which an input names; None if it is not a constant's."""
     node = nodes[producer_of(source)]
     while node.op in PASSES_VALUE:
         node = nodes[producer_of(node.input[0])]
     return int(tf.make_ndarray(node.attr["value"].tensor)) if node.op == CONST else None
+
+
+def int_constant(name: str, value: int, device: str) -> Any:
+    """The node of a scalar int32 constant."""
+    tensor = tf.make_tensor_proto(value, tf.int32)
+    node = NodeDef(name=name, op=CONST, device=device)
+    node.attr["dtype"].type = tensor.dtype
+    node.attr["value"].tensor.CopyFrom(tensor)
+    return node
 
 
 # The functions that TensorFlow inlines: the attribute of each, and the suffix of its ops' names.

@@ -33,7 +33,7 @@ from placement_checks.core.variables import Variable, Variables
 from placement_checks.graph.details import BodyOp, GraphDetails, LiveGraph
 from placement_checks.graph.gradients import GradientNotes
 from placement_checks.graph.graph_def import called_bodies, function_library
-from placement_checks.tf.distribution import strategy_name
+from placement_checks.tf.distribution import replica_values, strategy_name
 from placement_checks.tf.simulated_devices import requested_name
 from placement_checks.util.resources import gc_paused
 
@@ -61,7 +61,6 @@ class GraphSource:
 
     @property
     def graph_def(self) -> Any:
-        """The ``GraphDef``."""
         return self.details.graph_def
 
     @property
@@ -182,7 +181,7 @@ def strategy_of_graph(graph: tf.Graph) -> Strategy | None:
     mirrored = [
         entry
         for entry in graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES)
-        if len(component_variables(entry)) > 1
+        if len(replica_values(entry)) > 1
     ]
     if not mirrored:
         return None
@@ -202,14 +201,7 @@ def strategy_of_graph(graph: tf.Graph) -> Strategy | None:
     )
 
 
-def component_variables(variable: Any) -> Sequence[Any]:
-    """The components of a distributed variable, one per replica; else the variable itself."""
-    is_distributed = isinstance(variable, tf.distribute.DistributedValues)
-    return tuple(variable.values) if is_distributed else (variable,)
-
-
 def _device(details: GraphDetails, program: str, text: str, op: str) -> Device:
-    """Parse the device that an op requests."""
     try:
         return Device.parse(text)
     except InputError as error:
@@ -296,10 +288,10 @@ def check_calls(graph_def: Any, program: str) -> None:
 def inlined_ops(
     graph_def: Any, ops: Mapping[str, Op], device_of: Callable[[str, str], Device]
 ) -> Iterator[tuple[Op, BodyOp]]:
-    """Inline all calls of a graph.
+    """Inline all calls of a graph that has passed `check_calls`.
 
     Args:
-        graph_def: a graph that has passed `check_calls`.
+        graph_def: the graph.
         ops: the ops of the graph itself, by name.
         device_of: parses a device name, given the op that requests it.
 

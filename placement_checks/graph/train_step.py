@@ -33,11 +33,8 @@ from placement_checks.core.op_types import (
 from placement_checks.core.placement import StepOps, producer_of
 from placement_checks.core.program import InitialState, Step
 from placement_checks.graph.gradients import GradientNotes, variable_op_name
-from placement_checks.graph.reading import (
-    GraphSource,
-    component_variables,
-    strategy_of_graph,
-)
+from placement_checks.graph.reading import GraphSource, strategy_of_graph
+from placement_checks.tf.distribution import replica_values
 from placement_checks.tf.graphs import function_body
 from placement_checks.util.walks import walk
 
@@ -79,12 +76,7 @@ class RunEffect:
 
 
 class RunAnalyzer:
-    """Analyzes session runs of one graph, given the ops that they fetch.
-
-    Args:
-        graph: the graph, which may still grow.
-        notes: the gradients that were taken in it.
-    """
+    """Analyzes session runs of one graph, which may still grow, given the ops that they fetch."""
 
     def __init__(self, graph: tf.Graph, notes: GradientNotes) -> None:
         self._graph = graph
@@ -141,7 +133,7 @@ def trainable_variables(graph: tf.Graph) -> set[str]:
     return {
         variable_op_name(copy)
         for variable in graph.get_collection(tf1.GraphKeys.TRAINABLE_VARIABLES)
-        for copy in component_variables(variable)
+        for copy in replica_values(variable)
     }
 
 
@@ -247,11 +239,6 @@ def _summands(
 def resolve_step_ops(step: Step, source: GraphSource, program: str) -> StepOps:
     """Complete the step of a graph with the ops that the program returned.
 
-    Args:
-        step: the step that the program returned.
-        source: the graph.
-        program: the name of the program for errors.
-
     Raises:
         InputError: the program returned an object that is not an op or tensor of its graph.
     """
@@ -330,17 +317,15 @@ def initial_state(graph: tf.Graph) -> InitialState:
 
 
 def _initializers(graph: tf.Graph, key: str) -> dict[str, str]:
-    """The initializers of the variables in a collection, by variable name."""
     return {
         name: variable.initializer.name
         for entry in graph.get_collection(key)
-        for variable in component_variables(entry)
+        for variable in replica_values(entry)
         if _is_variable(graph, name := producer_of(variable.name))
     }
 
 
 def _is_variable(graph: tf.Graph, name: str) -> bool:
-    """Whether a graph has a variable of this name."""
     try:
         return graph.get_operation_by_name(name).type in VARIABLES
     except KeyError:

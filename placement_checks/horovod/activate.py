@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import importlib.abc
 import importlib.machinery
+import itertools
 import os
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import ModuleType
@@ -17,11 +19,12 @@ import tensorflow as tf
 from placement_checks.core.op_types import OVERWRITES
 from placement_checks.core.placement import producer_of
 from placement_checks.core.ranks import BROADCAST, Rank, RankRecord
-from placement_checks.horovod.collectives import Process, digest, kind_of, ops_behind, running
+from placement_checks.horovod.collectives import Process, digest, kind_of, run_as
 from placement_checks.horovod.file_writes import record_file_writes
 from placement_checks.tf.eager import without_conversion
 from placement_checks.tf.patches import Patch
 from placement_checks.tf.patching import patched
+from placement_checks.util.walks import walk
 
 _tf1 = tf.compat.v1
 _PACKAGE = "horovod"
@@ -52,11 +55,7 @@ VERSION = "0.28.1"
 
 
 class RankWatch:
-    """Records what a program does as one rank.
-
-    Args:
-        process: the process of the rank.
-    """
+    """Records what a program does as one rank."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -78,18 +77,26 @@ class RankWatch:
         return run
 
     def _note_run(self, fetched: Sequence[Any]) -> None:
+        def before(op: tf.Operation) -> list[tf.Operation]:
+            return [*(tensor.op for tensor in op.inputs), *op.control_inputs]
+
         ran = set()
-        for op in ops_behind(fetched):
+        writes: defaultdict[str, list[tf.Operation]] = defaultdict(list)
+        for op in walk((getattr(item, "op", item) for item in fetched), before):
             if kind := kind_of(op):
                 ran.add(op.name)
-                if kind.startswith(BROADCAST) and not any(map(_assigns, op.outputs)):
+                if kind.startswith(BROADCAST) and not any(map(_is_assigned, op.outputs)):
                     self._process.receives = True
-            elif op.type in OVERWRITES:  # also the initializers, which undo an earlier broadcast
-                variable = producer_of(op.inputs[0].name)
-                if kind_of(op.inputs[1].op).startswith(BROADCAST):
-                    self._broadcast.add(variable)
-                else:
-                    self._broadcast.discard(variable)
+            elif op.type in OVERWRITES:
+                writes[producer_of(op.inputs[0].name)].append(op)
+        for variable, ops in writes.items():
+            # Another write, such as an initializer, must come before the broadcast.
+            others = set(itertools.filterfalse(_assigns_broadcast, ops))
+            sent = [op for op in ops if op not in others]
+            if any(others.issubset(walk([op], before)) for op in sent):
+                self._broadcast.add(variable)
+            else:
+                self._broadcast.discard(variable)
         self._collectives += sorted(ran)
 
     def record(
@@ -132,9 +139,7 @@ class RankWatch:
         later = {
             producer_of(op.inputs[0].name)
             for op in graph.get_operations()
-            if op.type in OVERWRITES
-            and kind_of(op.inputs[1].op).startswith(BROADCAST)
-            and op.inputs[1].op.name not in ran
+            if op.type in OVERWRITES and _assigns_broadcast(op) and op.inputs[1].op.name not in ran
         }
         digests: dict[str, str] = {}
         for variable in graph.get_collection(_tf1.GraphKeys.TRAINABLE_VARIABLES):
@@ -148,9 +153,13 @@ class RankWatch:
         return digests
 
 
-def _assigns(tensor: Any) -> bool:
-    """Whether a tensor is assigned to a variable."""
+def _is_assigned(tensor: tf.Tensor) -> bool:
     return any(each.type in OVERWRITES for each in tensor.consumers())
+
+
+def _assigns_broadcast(write: tf.Operation) -> bool:
+    """Whether an op assigns the result of a broadcast."""
+    return kind_of(write.inputs[1].op).startswith(BROADCAST)
 
 
 @contextlib.contextmanager
@@ -164,7 +173,7 @@ def stand_in_for_horovod() -> Iterator[RankWatch]:
     sys.meta_path.insert(0, finder)
     try:
         with (
-            running(process),
+            run_as(process),
             patched(Patch.RUN, watch.wrap_run),
             record_file_writes(process.writes),
             without_conversion(_ROOM),  # which takes 1.7 CPU seconds and changes nothing
@@ -203,7 +212,6 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        """Create a module with the names of its stand-in."""
         module = ModuleType(spec.name)
         module.__path__ = []
         if spec.name == _PACKAGE:

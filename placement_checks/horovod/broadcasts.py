@@ -7,9 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from placement_checks.horovod.collectives import note_broadcast, process
+from placement_checks.horovod.collectives import check_root, note_broadcast
 from placement_checks.horovod.mpi_ops import broadcast, check_supported
-from placement_checks.horovod.ranks import global_process_set, size
+from placement_checks.horovod.ranks import global_process_set
 
 _tf1 = tf.compat.v1
 _Hook: Any = tf.compat.v1.train.SessionRunHook
@@ -36,8 +36,7 @@ def broadcast_variables(
     if not tf.executing_eagerly() and not hasattr(graph, "outer_graph"):
         return tf.group(*[each.assign(broadcast(each, root_rank)) for each in variables])
     # In a traced function, a broadcast is not part of the step: programs broadcast once.
-    if not 0 <= root_rank < process().initialized_rank().size:
-        raise ValueError(f"root_rank {root_rank} does not exist: the number of ranks is {size()}")
+    check_root(root_rank)
     note_broadcast(variables)
     return None
 
@@ -67,6 +66,24 @@ def broadcast_global_variables(root_rank: int) -> Any:
     return broadcast_variables(_tf1.global_variables(), root_rank)
 
 
+def broadcast_keras_variables(
+    model: Any, optimizer: Any, root_rank: int, local: Iterable[Any] = ()
+) -> None:
+    """Assign the values on the rank ``root_rank`` to the variables of a model and its optimizer.
+
+    Variables of the model in ``local`` stay as they are.
+    """
+    if tf.executing_eagerly():
+        excluded = set(map(id, local))
+        own = [each for each in model.variables if id(each) not in excluded]
+        broadcast_variables(own, root_rank)
+        slots = optimizer.variables
+        broadcast_variables(slots() if callable(slots) else slots, root_rank)
+    else:
+        session = _tf1.keras.backend.get_session()
+        session.run(broadcast_global_variables(root_rank))
+
+
 class BroadcastGlobalVariablesHook(_Hook):  # type: ignore[misc]
     """A hook that assigns the values on one rank to all global variables of a new session."""
 
@@ -77,11 +94,9 @@ class BroadcastGlobalVariablesHook(_Hook):  # type: ignore[misc]
         self.device = device
 
     def begin(self) -> None:
-        """Build the op."""
         if self.bcast_op is None or self.bcast_op.graph is not _tf1.get_default_graph():
             with tf.device(self.device or None):
                 self.bcast_op = broadcast_global_variables(self.root_rank)
 
     def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
-        """Run the op."""
         session.run(self.bcast_op)

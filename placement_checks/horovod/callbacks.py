@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from placement_checks.horovod import elastic
-from placement_checks.horovod.broadcasts import broadcast_global_variables, broadcast_variables
+from placement_checks.horovod.broadcasts import broadcast_keras_variables
 from placement_checks.horovod.collectives import process
 
 _Callback: Any = tf.keras.callbacks.Callback
@@ -28,11 +28,11 @@ class BroadcastGlobalVariablesCallback(_Callback):  # type: ignore[misc]
         process().broadcasts_later = True
         if isinstance(local_variables, tf.Variable):
             local_variables = [local_variables]
-        self._local: Collection[Any] = list(local_variables or ())
+        self._local: list[Any] = list(local_variables or ())
 
     def register_local_var(self, var: Any) -> None:
         """Leave a variable as it is on each rank."""
-        self._local = [*self._local, var]
+        self._local.append(var)
 
     def on_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
         """Broadcast, the first time."""
@@ -40,15 +40,9 @@ class BroadcastGlobalVariablesCallback(_Callback):  # type: ignore[misc]
             return
         self.broadcast_done = True
         with tf.device(self.device or None):
-            if tf.executing_eagerly():
-                local = {id(each) for each in self._local}
-                own = [each for each in self.model.variables if id(each) not in local]
-                broadcast_variables(own, self.root_rank)
-                slots = self.model.optimizer.variables
-                broadcast_variables(slots() if callable(slots) else slots, self.root_rank)
-            else:
-                session = tf.compat.v1.keras.backend.get_session()
-                session.run(broadcast_global_variables(self.root_rank))
+            broadcast_keras_variables(
+                self.model, self.model.optimizer, self.root_rank, self._local
+            )
 
 
 class MetricAverageCallback(_Callback):  # type: ignore[misc]

@@ -12,6 +12,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,13 +31,12 @@ from placement_checks.core.ranks import (
 )
 from placement_checks.tf.graphs import set_text_attribute
 
-_tf1 = tf.compat.v1
 # The dtypes of TensorFlow's collectives, which replace Horovod's when ranks are joined.
 _DTYPES = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
 _NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
 
-def unsupported(what: str) -> InputError:
+def unsupported_error(what: str) -> InputError:
     """The error for a part of Horovod that the stand-in lacks, named like an argument."""
     return InputError(
         "horovod",
@@ -84,7 +84,7 @@ _processes: list[Process] = []  # at most one; a list, so that modules share its
 
 
 @contextlib.contextmanager
-def running(process: Process) -> Iterator[None]:
+def run_as(process: Process) -> Iterator[None]:
     """Let this block run as the process of one rank."""
     _processes.append(process)
     try:
@@ -106,9 +106,14 @@ Average, Sum, Adasum = ReduceOp(AVERAGE), ReduceOp(SUM), ReduceOp("Adasum")
 Min, Max, Product = ReduceOp("Min"), ReduceOp("Max"), ReduceOp("Product")
 
 
-def normalized(name: str) -> str:
+def normalize_name(name: str) -> str:
     """The name of a tensor as a part of the name of an op."""
     return re.sub(r"\W", "_", name, flags=re.ASCII)
+
+
+def group_name(tensors: Sequence[Any]) -> str:
+    """The default name of tensors that are reduced together; each adds its number."""
+    return normalize_name(f"HorovodGroupedAllreduce_{tensors[0].name}_{tensors[-1].name}")
 
 
 def reduce_op(op: ReduceOp | None, average: bool | None) -> ReduceOp:
@@ -125,36 +130,31 @@ def reduce_op(op: ReduceOp | None, average: bool | None) -> ReduceOp:
 
 
 def allreduce_tensor(
-    tensor: Any, op: ReduceOp, name: str | None, *, prescale: float = 1.0, postscale: float = 1.0
+    tensor: Any, op: ReduceOp, name: str | None, prescale: float = 1.0, postscale: float = 1.0
 ) -> Any:
     """Combine a dense tensor over all ranks; the result can be differentiated."""
     tensor = tf.convert_to_tensor(tensor)
-    name = name or _default_name("HorovodAllreduce", [tensor])
+    name = name or _default_name("HorovodAllreduce", tensor)
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def reduced(value: Any) -> tuple[Any, Callable[..., Any]]:
         def gradient(upstream: Any) -> Any:
-            return _reduced(upstream, op, None, prescale, postscale)
+            return allreduce_gradient(upstream, op, None, prescale, postscale)
 
-        return _reduced(value, op, name, prescale, postscale), gradient
+        return allreduce_gradient(value, op, name, prescale, postscale), gradient
 
     return reduced(tensor)
 
 
-def reduced_gradient(
-    tensor: Any, op: ReduceOp, name: str | None, prescale: float, postscale: float
+def allreduce_gradient(
+    tensor: Any, op: ReduceOp, name: str | None, prescale: float = 1.0, postscale: float = 1.0
 ) -> Any:
     """Combine a dense gradient over all ranks. The result is not differentiated."""
-    return _reduced(tf.convert_to_tensor(tensor), op, name, prescale, postscale)
-
-
-def _reduced(
-    tensor: Any, op: ReduceOp, name: str | None, prescale: float, postscale: float
-) -> Any:
     size = process().initialized_rank().size
     if op == Adasum and size & (size - 1):
         raise NotImplementedError("Adasum requires a number of ranks that is a power of 2")
-    name = name or _default_name("HorovodAllreduce", [tensor])
+    tensor = tf.convert_to_tensor(tensor)
+    name = name or _default_name("HorovodAllreduce", tensor)
     if prescale != 1.0:
         tensor = tensor * tf.cast(prescale, tensor.dtype)
 
@@ -172,22 +172,22 @@ def _reduced(
 def allgather_tensor(tensor: Any, name: str | None) -> Any:
     """Join a tensor of all ranks along its first dimension; the result can be differentiated."""
     tensor = tf.convert_to_tensor(tensor)
-    name = name or _default_name("HorovodAllgather", [tensor])
+    name = name or _default_name("HorovodAllgather", tensor)
     rank = process().initialized_rank()
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def gathered(value: Any) -> tuple[Any, Callable[..., Any]]:
         def gradient(upstream: Any) -> Any:
-            mean = _reduced(upstream, Average, None, 1.0, 1.0)
+            mean = allreduce_gradient(upstream, Average, None)
             rows = tf.shape(value)[0]
             return mean[rank.number * rows : (rank.number + 1) * rows]
 
-        return _gathered(value, name), gradient
+        return _allgather(value, name), gradient
 
-    return gathered(tensor) if tensor.dtype.is_floating else _gathered(tensor, name)
+    return gathered(tensor) if tensor.dtype.is_floating else _allgather(tensor, name)
 
 
-def _gathered(tensor: Any, name: str | None) -> Any:
+def _allgather(tensor: Any, name: str | None) -> Any:
     size = process().initialized_rank().size
 
     def value(name: str | None) -> Any:
@@ -195,11 +195,7 @@ def _gathered(tensor: Any, name: str | None) -> Any:
         axis = tf.constant(0, name=name and f"{name}_dimension")
         return tf.raw_ops.ConcatV2(values=[tensor] * size, axis=axis, name=name)
 
-    return _collective(ALLGATHER, name, value if size > 1 else _same(tensor))
-
-
-def _same(tensor: Any) -> Callable[[str | None], Any]:
-    return lambda name: tf.identity(tensor, name=name)
+    return _collective(ALLGATHER, name, value if size > 1 else partial(tf.identity, tensor))
 
 
 def broadcast_tensor(tensor: Any, root: int, name: str | None) -> Any:
@@ -208,18 +204,25 @@ def broadcast_tensor(tensor: Any, root: int, name: str | None) -> Any:
     Raises:
         ValueError: there is no such rank.
     """
+    check_root(root)
+    tensor = tf.convert_to_tensor(tensor)
+    name = name or _default_name("HorovodBroadcast", tensor)
+    return _collective(f"{BROADCAST} {root}", name, partial(tf.identity, tensor))
+
+
+def check_root(root: int) -> None:
+    """Check the number of the rank that a broadcast sends from.
+
+    Raises:
+        ValueError: there is no such rank.
+    """
     size = process().initialized_rank().size
     if not 0 <= root < size:
         raise ValueError(f"root_rank {root} does not exist: the number of ranks is {size}")
-    tensor = tf.convert_to_tensor(tensor)
-    name = name or _default_name("HorovodBroadcast", [tensor])
-    return _collective(f"{BROADCAST} {root}", name, lambda name: tf.identity(tensor, name=name))
 
 
-def _default_name(kind: str, tensors: Sequence[Any]) -> str | None:
-    if tf.executing_eagerly():
-        return None
-    return normalized("_".join([kind, *dict.fromkeys((tensors[0].name, tensors[-1].name))]))
+def _default_name(kind: str, tensor: Any) -> str | None:
+    return None if tf.executing_eagerly() else normalize_name(f"{kind}_{tensor.name}")
 
 
 def _collective(kind: str, name: str | None, value: Callable[[str | None], Any]) -> Any:
@@ -231,7 +234,7 @@ def _collective(kind: str, name: str | None, value: Callable[[str | None], Any])
         current.receives |= not kind.startswith(ALLREDUCE)
     elif current.rank.size > 1:
         if result.dtype not in _DTYPES and not kind.startswith(BROADCAST):
-            raise unsupported(f"{kind} of {result.dtype.name} in a graph")
+            raise unsupported_error(f"{kind} of {result.dtype.name} in a graph")
         set_text_attribute(result.op, COLLECTIVE, kind)
     return result
 
@@ -247,23 +250,6 @@ def digest(value: Any) -> str:
     array = np.ascontiguousarray(value)
     header = f"{array.dtype} {array.shape}".encode()
     return hashlib.sha256(header + array.tobytes()).hexdigest()[:16]
-
-
-def ops_behind(fetched: Iterable[Any]) -> Iterator[Any]:
-    """Yield the ops that a run of a session executes.
-
-    Args:
-        fetched: the fetched ops and tensors.
-    """
-    todo = [getattr(item, "op", item) for item in fetched]
-    seen = set(todo)
-    while todo:
-        op = todo.pop()
-        yield op
-        for source in [*(tensor.op for tensor in op.inputs), *op.control_inputs]:
-            if source not in seen:
-                seen.add(source)
-                todo.append(source)
 
 
 def kind_of(op: Any) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from placement_checks.horovod.broadcasts import broadcast_global_variables, broadcast_variables
+from placement_checks.horovod.broadcasts import broadcast_keras_variables, broadcast_variables
 from placement_checks.horovod.collectives import process
 
 _Callback: Any = tf.keras.callbacks.Callback
@@ -59,13 +59,7 @@ class TensorFlowKerasState(_State):
 
     def sync(self) -> None:
         """Broadcast the variables of the model and of the optimizer."""
-        if tf.executing_eagerly():
-            slots = self.optimizer.variables
-            broadcast_variables(self.model.variables, 0)
-            broadcast_variables(slots() if callable(slots) else slots, 0)
-        else:
-            session = tf.compat.v1.keras.backend.get_session()
-            session.run(broadcast_global_variables(0))
+        broadcast_keras_variables(self.model, self.optimizer, 0)
 
 
 KerasState = TensorFlowKerasState

@@ -1,13 +1,13 @@
 """Sums of gradients over ranks: the optimizers and tapes of `horovod.tensorflow`.
 
 An optimizer of TensorFlow 1 reduces gradients in ``compute_gradients``, an optimizer of Keras
-before it applies them, and a tape in ``gradient``. Reductions have the
-same names as in Horovod 0.28, because ranks find each other's gradients by these names.
+before it applies them, and a tape in ``gradient``. Reductions have the same names as in Horovod
+0.28, because ranks find each other's gradients by these names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -20,11 +20,11 @@ from placement_checks.horovod.collectives import (
     ReduceOp,
     Sum,
     allgather_tensor,
+    allreduce_gradient,
     allreduce_tensor,
-    normalized,
+    group_name,
     process,
-    reduced_gradient,
-    unsupported,
+    unsupported_error,
 )
 
 _Optimizer: Any = tf.compat.v1.train.Optimizer
@@ -78,7 +78,7 @@ class Settings(NamedTuple):
     def check(self) -> None:
         """Raise ``ValueError`` for values that Horovod refuses, and `InputError` for Adasum."""
         if self.op == Adasum:
-            raise unsupported("op=hvd.Adasum of gradients")
+            raise unsupported_error("op=hvd.Adasum of gradients")
         if self.gradient_predivide_factor != 1.0 and self.op != Average:
             raise ValueError("gradient_predivide_factor not supported with op != Average")
         if self.groups is not None and not isinstance(self.groups, list) and self.groups <= 0:
@@ -88,15 +88,15 @@ class Settings(NamedTuple):
 def reduce_tensor(
     tensor: Any,
     settings: Settings,
-    name: str | None = None,
+    name: str | None,
+    prescale: float,
+    postscale: float,
     *,
-    prescale: float = 1.0,
-    postscale: float = 1.0,
     is_gradient: bool = False,
 ) -> Any:
     """Combine a tensor, or `tf.IndexedSlices`, over all ranks.
 
-    The rows of slices are gathered, not added up.
+    The rows of slices are gathered, not added up. The result of a gradient is not differentiated.
 
     Raises:
         NotImplementedError: slices are neither added nor averaged, or are scaled.
@@ -114,26 +114,19 @@ def reduce_tensor(
             if op == Average:
                 values = values / tf.cast(size, values.dtype)
         return tf.IndexedSlices(values, indices, tensor.dense_shape)
-    reduce: Callable[..., Any] = reduced_gradient if is_gradient else allreduce_tensor
+    reduce = allreduce_gradient if is_gradient else allreduce_tensor
     with tf.device(settings.device_dense or None):
         sent, context = settings.compression.compress(tensor)
-        if is_gradient:
-            received = reduce(sent, op, name, prescale, postscale)
-        else:
-            received = reduce(sent, op, name, prescale=prescale, postscale=postscale)
+        received = reduce(sent, op, name, prescale, postscale)
         return settings.compression.decompress(received, context)
 
 
 def reduce_gradients(
     gradients: Sequence[Any], variables: Sequence[Any], settings: Settings, scope: str
 ) -> list[Any]:
-    """Combine gradients over all ranks; None stays None.
+    """Combine the gradients of variables over all ranks; None stays None.
 
-    Args:
-        gradients: a gradient for each variable.
-        variables: the variables.
-        settings: how to reduce.
-        scope: the scope of the reductions, without ``_Allreduce``.
+    The names of the reductions begin with ``scope``, followed by ``_Allreduce``.
     """
     predivide = settings.gradient_predivide_factor
     prescale, postscale = (1.0 / predivide, predivide) if settings.op == Average else (1.0, 1.0)
@@ -144,22 +137,18 @@ def reduce_gradients(
         ]
     if process().initialized_rank().size == 1:
         return list(gradients)
-    prefixes = _group_names(gradients, variables, settings.groups)
+    reduced: list[Any] = []
     with tf.name_scope(f"{scope}_Allreduce"):
-        return [
-            each if each is None else _in_branch(each, settings, name, prescale, postscale)
-            for each, name in zip(gradients, prefixes, strict=True)
-        ]
-
-
-def _in_branch(
-    gradient: Any, settings: Settings, name: str | None, prescale: float, postscale: float
-) -> Any:
-    # Horovod tests in a branch whether there are several ranks. Its scope is a part of the name.
-    with tf.name_scope("cond"):
-        return reduce_tensor(
-            gradient, settings, name, prescale=prescale, postscale=postscale, is_gradient=True
-        )
+        names = _group_names(gradients, variables, settings.groups)
+        for gradient, name in zip(gradients, names, strict=True):
+            if gradient is not None:
+                # Horovod tests in a branch whether there are several ranks. Names have its scope.
+                with tf.name_scope("cond"):
+                    gradient = reduce_tensor(
+                        gradient, settings, name, prescale, postscale, is_gradient=True
+                    )
+            reduced.append(gradient)
+    return reduced
 
 
 def _group_names(
@@ -187,9 +176,9 @@ def _group_names(
         ends = [size * i + min(i, more) for i in range(min(groups, len(dense) or 1) + 1)]
         parts = [dense[begin:end] for begin, end in pairwise(ends)]
     for part in filter(None, parts):
-        ends_of_group = f"{gradients[part[0]].name}_{gradients[part[-1]].name}"
+        group = group_name([gradients[position] for position in part])
         for number, position in enumerate(part):
-            names[position] = f"{normalized(f'HorovodGroupedAllreduce_{ends_of_group}')}_{number}"
+            names[position] = f"{group}_{number}"
     return names
 
 
@@ -207,36 +196,32 @@ class LocalVariables:
     """The variables with gradients that stay on their rank."""
 
     def __init__(self) -> None:
-        self._ids: set[int] = set()
-        self._kept: list[Any] = []  # so that no id is used again
+        self._by_id: dict[int, Any] = {}
 
     def add(self, variable: Any) -> None:
-        """Add a variable."""
-        self._ids.add(id(variable))
-        self._kept.append(variable)
+        self._by_id[id(variable)] = variable
 
     def reduce(
         self, gradients: Sequence[Any], variables: Sequence[Any], settings: Settings, scope: str
     ) -> list[Any]:
         """Reduce the gradients of all other variables."""
-        shared = [id(each) not in self._ids for each in variables]
-        pairs = [
-            (gradient, variable)
-            for gradient, variable, is_shared in zip(gradients, variables, shared, strict=True)
-            if is_shared
-        ]
-        reduced = iter(
-            reduce_gradients(
-                [gradient for gradient, _ in pairs],
-                [variable for _, variable in pairs],
-                settings,
-                scope,
-            )
+        shared = [i for i, variable in enumerate(variables) if id(variable) not in self._by_id]
+        reduced = reduce_gradients(
+            [gradients[i] for i in shared], [variables[i] for i in shared], settings, scope
         )
+        by_position = dict(zip(shared, reduced, strict=True))
         return [
-            next(reduced) if is_shared else scale_local(gradient, settings)
-            for gradient, is_shared in zip(gradients, shared, strict=True)
+            by_position[i] if i in by_position else scale_local(gradient, settings)
+            for i, gradient in enumerate(gradients)
         ]
+
+    def reduce_pairs(
+        self, pairs: Sequence[tuple[Any, Any]], settings: Settings, scope: str
+    ) -> list[tuple[Any, Any]]:
+        """Reduce gradients, each with its variable."""
+        variables = [variable for _, variable in pairs]
+        reduced = self.reduce([gradient for gradient, _ in pairs], variables, settings, scope)
+        return list(zip(reduced, variables, strict=True))
 
 
 class DistributedOptimizer1(_Optimizer):  # type: ignore[misc]
@@ -257,10 +242,7 @@ class DistributedOptimizer1(_Optimizer):  # type: ignore[misc]
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
         """Compute gradients with the optimizer, and reduce them."""
         pairs = self._optimizer.compute_gradients(*args, **kwargs)
-        variables = [variable for _, variable in pairs]
-        gradients = [gradient for gradient, _ in pairs]
-        reduced = self._local.reduce(gradients, variables, self._settings, self._scope)
-        return list(zip(reduced, variables, strict=True))
+        return self._local.reduce_pairs(pairs, self._settings, self._scope)
 
     def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
         """Call the method of the optimizer."""
@@ -305,10 +287,7 @@ def distributed_keras_optimizer(optimizer: Any, name: str | None, settings: Sett
 
     def compute(self: Any, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
         pairs = getattr(super(distributed, self), method)(*args, **kwargs)
-        variables = [variable for _, variable in pairs]
-        gradients = [gradient for gradient, _ in pairs]
-        reduced = local.reduce(gradients, variables, settings, scope)
-        return list(zip(reduced, variables, strict=True))
+        return local.reduce_pairs(pairs, settings, scope)
 
     def get_gradients(self: Any, loss: Any, params: Any) -> list[Any]:
         gradients = super(distributed, self).get_gradients(loss, params)
@@ -344,7 +323,7 @@ def distributed_tape(tape: Any, settings: Settings) -> Any:
             use_generic_names: bool = False,
         ) -> Any:
             if use_generic_names:
-                raise unsupported("the argument use_generic_names of a tape")
+                raise unsupported_error("the argument use_generic_names of a tape")
             gradients = super().gradient(target, sources, output_gradients)
             flat = tf.nest.flatten(sources)
             reduced = local.reduce(

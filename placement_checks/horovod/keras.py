@@ -44,7 +44,7 @@ def DistributedOptimizer(optimizer: Any, *args: Any, **kwargs: Any) -> Any:  # n
 
 def broadcast_global_variables(root_rank: int) -> Any:
     """Assign the values on the rank ``root_rank`` to all global variables."""
-    return _evaluated(broadcasts.broadcast_global_variables(root_rank))
+    return _evaluate(broadcasts.broadcast_global_variables(root_rank))
 
 
 def allreduce(
@@ -65,20 +65,20 @@ def allreduce(
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
     )
-    return _evaluated(tensor)
+    return _evaluate(tensor)
 
 
 def allgather(value: Any, name: str | None = None) -> Any:
     """Join a value of all ranks along its first dimension."""
-    return _evaluated(mpi_ops.allgather(tf.constant(value, name=name)))
+    return _evaluate(mpi_ops.allgather(tf.constant(value, name=name)))
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
     """Return the value on the rank ``root_rank``."""
-    return _evaluated(mpi_ops.broadcast(tf.constant(value, name=name), root_rank))
+    return _evaluate(mpi_ops.broadcast(tf.constant(value, name=name), root_rank))
 
 
-def _evaluated(result: Any) -> Any:
+def _evaluate(result: Any) -> Any:
     """The result; in a graph of TensorFlow 1 its value, from Keras's session."""
     if tf.executing_eagerly() or result is None:
         return result

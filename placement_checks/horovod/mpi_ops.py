@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from placement_checks.horovod import collectives
-from placement_checks.horovod.collectives import ReduceOp, process, unsupported
+from placement_checks.horovod.collectives import ReduceOp, process, unsupported_error
 from placement_checks.horovod.ranks import global_process_set, local_rank, local_size, rank, size
 
 Average, Sum, Adasum = collectives.Average, collectives.Sum, collectives.Adasum
@@ -29,16 +29,16 @@ def join(*_args: Any, **_options: Any) -> int:
 def check_supported(process_set: Any, ignore_name_scope: bool = False) -> None:
     """Raise an `InputError` for other process sets than the global one, or ignored scopes."""
     if process_set is not global_process_set:
-        raise unsupported("a process set")
+        raise unsupported_error("a process set")
     if ignore_name_scope:
-        raise unsupported("the argument ignore_name_scope")
+        raise unsupported_error("the argument ignore_name_scope")
 
 
 def name_of(kind: str, tensor: Any) -> str | None:
     """The default name of a collective: a variable has a name of its own."""
     if tf.executing_eagerly() or not hasattr(tensor, "name"):
         return None
-    return f"{kind}_{collectives.normalized(tensor.name)}"
+    return f"{kind}_{collectives.normalize_name(tensor.name)}"
 
 
 # The parameters below have Horovod's names, because programs may pass them by name.
@@ -55,9 +55,7 @@ def _allreduce(
 ) -> Any:
     """Combine a dense tensor over all ranks; programs call it for the sum."""
     check_supported(process_set, ignore_name_scope)
-    return collectives.allreduce_tensor(
-        tensor, op, name, prescale=prescale_factor, postscale=postscale_factor
-    )
+    return collectives.allreduce_tensor(tensor, op, name, prescale_factor, postscale_factor)
 
 
 def broadcast(

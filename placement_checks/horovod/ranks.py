@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from placement_checks.horovod.collectives import process, unsupported
+from placement_checks.horovod.collectives import process, unsupported_error
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
     """Initialize the rank; the command line sets the number of ranks."""
     if process_sets:
-        raise unsupported("a process set")
+        raise unsupported_error("a process set")
     if comm is not None and not (isinstance(comm, Sequence) and not comm):
-        raise unsupported("init with a communicator of mpi4py")
+        raise unsupported_error("init with a communicator of mpi4py")
     process().initialized = True
 
 

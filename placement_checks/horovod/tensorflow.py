@@ -15,10 +15,11 @@ from placement_checks.horovod.collectives import (
     ReduceOp,
     Sum,
     allreduce_tensor,
-    normalized,
+    check_root,
+    group_name,
     process,
     reduce_op,
-    unsupported,
+    unsupported_error,
 )
 from placement_checks.horovod.gradients import Compression, Settings
 from placement_checks.horovod.mpi_ops import check_supported, name_of
@@ -35,7 +36,7 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignor
         if fused in (True, None):
             raise ValueError("SyncBatchNormalization does not support fused=True.")
         if _IS_KERAS_3:
-            raise unsupported(
+            raise unsupported_error(
                 "SyncBatchNormalization with Keras 3, which Horovod 0.28 does not support,"
             )
         kwargs.setdefault("name", "sync_batch_normalization")
@@ -70,19 +71,13 @@ def allreduce(
 ) -> Any:
     """Combine a tensor, variable or `tf.IndexedSlices` over all ranks."""
     check_supported(process_set, ignore_name_scope)
-    settings = Settings(
-        compression,
-        op=reduce_op(op, average),
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-    )
+    op = reduce_op(op, average)
+    settings = Settings(compression, op=op, device_dense=device_dense, device_sparse=device_sparse)
     if isinstance(tensor, tf.Variable):
         if compression is Compression.none:
             name = name or name_of("HorovodAllreduce", tensor)
         tensor = tf.convert_to_tensor(tensor)
-    return gradients.reduce_tensor(
-        tensor, settings, name, prescale=prescale_factor, postscale=postscale_factor
-    )
+    return gradients.reduce_tensor(tensor, settings, name, prescale_factor, postscale_factor)
 
 
 def grouped_allreduce(
@@ -100,8 +95,7 @@ def grouped_allreduce(
 ) -> list[Any]:
     """Combine several tensors over all ranks."""
     if name is None and not tf.executing_eagerly() and len(tensors):
-        ends = f"HorovodGroupedAllreduce_{tensors[0].name}_{tensors[-1].name}"
-        name = normalized(ends)
+        name = group_name(tensors)
     return [
         allreduce(
             tensor,
@@ -130,8 +124,7 @@ def broadcast_object(
     """Return the object of the rank ``root_rank``; here it is the object of this rank."""
     del session, name
     check_supported(process_set)
-    if not 0 <= root_rank < size():
-        raise ValueError(f"root_rank {root_rank} does not exist: the number of ranks is {size()}")
+    check_root(root_rank)
     process().receives = True
     return pickle.loads(pickle.dumps(obj))
 
@@ -183,7 +176,7 @@ def DistributedOptimizer(  # noqa: N802
     )
     settings.check()
     if backward_passes_per_step != 1:
-        raise unsupported("backward_passes_per_step > 1")
+        raise unsupported_error("backward_passes_per_step > 1")
     del average_aggregated_gradients  # of the gradients of several backward passes
     process().initialized_rank()
     if isinstance(optimizer, _tf1.train.Optimizer):

@@ -37,11 +37,7 @@ _neighbors: dict[Path, dict[str, ModuleType]] = {}
 
 
 def import_program(target: Target, argv: Sequence[str] = ()) -> Program:
-    """Load the function that a target names.
-
-    Args:
-        target: a function.
-        argv: the command-line arguments that the loaded code finds.
+    """Load the function that a target names; its code finds the command-line arguments ``argv``.
 
     Raises:
         InputError: the module or function does not exist, loading it failed, or the function does
@@ -69,16 +65,12 @@ def import_program(target: Target, argv: Sequence[str] = ()) -> Program:
 def script_from_function(program: Program, error: InputError) -> Script:
     """Return the script that runs a function eagerly in a process of its own.
 
-    Args:
-        program: the program of the function.
-        error: the error that occurred when the function was built into a graph.
+    ``error`` occurred when the function was built into a graph.
 
     Raises:
         InputError: another process cannot import the function.
     """
-    if program.target is not None:
-        return Script(program.target, tuple(program.argv), eager=True)
-    target = importable_target(inspect.unwrap(program.build))
+    target = _target_of(program)
     if target is None:
         raise error.copy(
             InputError,
@@ -88,7 +80,7 @@ def script_from_function(program: Program, error: InputError) -> Script:
             fix="put the code into a 'with watch(eager=True):' block, or name the function by a "
             "target: 'train.py:main(depth=50)'",
         )
-    return Script(target, eager=True)
+    return Script(target, tuple(program.argv), eager=True)
 
 
 def target_of_function(function: TargetLike) -> Target:
@@ -98,27 +90,31 @@ def target_of_function(function: TargetLike) -> Target:
         InputError: another process cannot import the function.
         UsageError: it is no function.
     """
-    program = function if isinstance(function, Program) else None
-    if program is None and not callable(function):
+    if isinstance(function, Program):
+        program = function
+    elif callable(function):
+        program = Program("", function)
+    else:
         raise UsageError(
             f"horovod for {function!r:.60}",
             "needs a program in a file or module",
             "name the program by a string such as 'train.py', or pass its function",
             is_predicate=True,
         )
-    if program is not None and program.target is not None:
-        return program.target
-    build = program.build if program else function
-    target = importable_target(inspect.unwrap(build))  # type: ignore[arg-type]
+    target = _target_of(program)
     if target is None:
         raise InputError(
-            getattr(build, "__qualname__", str(build)),
+            getattr(program.build, "__qualname__", str(program.build)),
             "cannot be imported by the processes of the ranks: it is not a function at the top "
             "level of a file",
             "name the function by a target: 'train.py:main(depth=50)'",
             is_predicate=True,
         )
     return target
+
+
+def _target_of(program: Program) -> Target | None:
+    return program.target or importable_target(inspect.unwrap(program.build))
 
 
 def importable_target(function: Any) -> Target | None:

@@ -213,10 +213,7 @@ _NO_MODULE = re.compile(r"No module named '([\w.]+)'")
 def with_missing_data(error: InputError, tree: SourceTree, folder: Path) -> InputError:
     """Add the fix to an error, if it names files or a module that only the working tree has.
 
-    Args:
-        error: the error of a program that ran in the copy.
-        tree: the copy.
-        folder: the directory of the repository from which the program ran.
+    ``folder`` is the directory of the repository from which the program ran in the copy.
     """
     text = f"{error.message}\n{error.details}"
     for relative in (*_named_modules(text, tree), *_named_files(text, tree, folder)):
@@ -273,11 +270,8 @@ def _git(
 ) -> subprocess.CompletedProcess[str]:
     """Run git, and return its output, whatever its status.
 
-    Args:
-        arguments: its arguments.
-        folder: the directory to run in. If it is given, the variables of a hook do not apply.
-        variables: further environment variables.
-        inherited: descriptors that stay open for it.
+    In a given directory, the variables of a hook do not apply. The ``inherited`` descriptors stay
+    open for git.
 
     Raises:
         InputError: git is not installed.

@@ -48,7 +48,7 @@ def global_change() -> str:
         return ""
     from placement_checks.tf.process_state import Behavior
 
-    return Behavior().changed()
+    return Behavior().changing_call()
 
 
 def _can_isolate() -> bool:

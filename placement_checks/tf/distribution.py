@@ -20,8 +20,8 @@ from placement_checks.tf.patching import (
 COLLECTIVE_ORDER_FILE = "distribute/cross_device_utils.py"
 # These files pack gradients into one vector, and split their sum again.
 GRADIENT_PACKING_FILES = ("distribute/cross_device_ops.py", COLLECTIVE_ORDER_FILE)
-_LIBRARY = "tensorflow.python.distribute.distribute_lib"
-_VALUES = "tensorflow.python.distribute.values"
+_DISTRIBUTE = "tensorflow.python.distribute"
+_COORDINATOR = f"{_DISTRIBUTE}.coordinator.cluster_coordinator"
 _PUBLIC_NAMES = {"CollectiveAllReduceStrategy": "MultiWorkerMirroredStrategy"}
 
 
@@ -34,26 +34,24 @@ def strategy_name(strategy: Any) -> str:
 def is_default_strategy(strategy: Any) -> bool:
     """Whether this is TensorFlow's strategy for programs that create none."""
     kinds = ("_DefaultDistributionStrategy", "_DefaultDistributionStrategyV1")
-    return isinstance(strategy, tuple(existing_in(_LIBRARY, kind) for kind in kinds))
+    return isinstance(
+        strategy, tuple(existing_in(f"{_DISTRIBUTE}.distribute_lib", kind) for kind in kinds)
+    )
 
 
-def replica_values(variable: Any) -> Sequence[Any]:
-    """The components of a strategy's variable; a variable of no strategy is its own component.
+def replica_values(value: Any) -> Sequence[Any]:
+    """The components of a strategy's value or variable; any other value is its own component.
 
-    Mirrored components are in the order of replicas, the shards of a variable on parameter
-    servers in the order of rows.
+    They are in the order of replicas, the shards of a variable on parameter servers in the order
+    of rows.
     """
-    sharded = existing_in("tensorflow.python.distribute.sharded_variable", "ShardedVariable")
-    if isinstance(variable, sharded):
-        return cast(Sequence[Any], variable.variables)
-    if isinstance(variable, existing_in(_VALUES, "DistributedValues")):
-        return cast(Sequence[Any], variable.values)
-    is_aggregating = isinstance(variable, _aggregating_variable())
-    return (existing(variable, "_v") if is_aggregating else variable,)
-
-
-def _aggregating_variable() -> Any:
-    return existing_in("tensorflow.python.distribute.ps_values", "AggregatingVariable")
+    if isinstance(value, existing_in(f"{_DISTRIBUTE}.sharded_variable", "ShardedVariable")):
+        return cast(Sequence[Any], value.variables)
+    if isinstance(value, existing_in(f"{_DISTRIBUTE}.values", "DistributedValues")):
+        return cast(Sequence[Any], value.values)
+    if isinstance(value, existing_in(f"{_DISTRIBUTE}.ps_values", "AggregatingVariable")):
+        return (existing(value, "_v"),)
+    return (value,)
 
 
 def replica_specs(spec: Any) -> Sequence[Any]:
@@ -99,9 +97,6 @@ def user_lines_in_replica_threads() -> contextlib.AbstractContextManager[None]:
         return inheriting_init
 
     return patched(Patch.NEW_THREAD, around)
-
-
-_COORDINATOR = "tensorflow.python.distribute.coordinator.cluster_coordinator"
 
 
 def has_eager_runtime_started() -> bool:

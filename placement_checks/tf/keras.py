@@ -29,11 +29,12 @@ from placement_checks.tf.patching import (
 )
 
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"  # environment variable of TensorFlow
+_TRAINERS = ("tensorflow/trainer.py", "engine/training.py")
 # How parts of Keras are recognized in a stack: ends of file names, and a function (``""``: any).
 _PARTS = (
-    (("tensorflow/trainer.py", "engine/training.py"), "fit", FIT),
-    (("tensorflow/trainer.py", "engine/training.py"), "train_on_batch", TRAIN_ON_BATCH),
-    (("tensorflow/trainer.py", "engine/training.py"), "", STEPPING),
+    (_TRAINERS, "fit", FIT),
+    (_TRAINERS, "train_on_batch", TRAIN_ON_BATCH),
+    (_TRAINERS, "", STEPPING),
     (("normalization/batch_normalization.py",), "", NORMALIZATION),
     (("optimizers/base_optimizer.py", "optimizers/optimizer.py"), "_clip_gradients", CLIPPING),
 )

@@ -30,6 +30,7 @@ Imports of modules that may not be installed.
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
@@ -68,7 +69,6 @@ def patched(patch: Patch, around: Around) -> Iterator[None]:
 
 @contextlib.contextmanager
 def all_patched(patches: Mapping[Patch, Around]) -> Iterator[None]:
-    """Make several patches, in order."""
     with contextlib.ExitStack() as stack:
         for patch, around in patches.items():
             stack.enter_context(patched(patch, around))
@@ -88,6 +88,17 @@ def add_names(module: ModuleType, names: Mapping[str, Any]) -> Iterator[None]:
         for name in new:
             with contextlib.suppress(AttributeError):
                 delattr(module, name)
+
+
+def around_builtin(replacement: Callable[..., Any]) -> Around:
+    """Return a factory that replaces a builtin function by ``replacement(original, …)``.
+
+    The result is a `partial`: a plain function would become a method in classes that store the
+    builtin as an attribute.
+    """
+    return lambda original: functools.update_wrapper(
+        functools.partial(replacement, original), original
+    )
 
 
 def module_or_none(name: str) -> ModuleType | None:

@@ -11,11 +11,11 @@ behavior, as in a process of its own.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import re
 import sys
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any, cast
 
 from placement_checks.core.user_code import is_user_file
@@ -61,7 +61,7 @@ class Behavior:
             control_flow_v2=existing_in(control_flow, "ENABLE_CONTROL_FLOW_V2"),
         )
 
-    def changed(self) -> str:
+    def changing_call(self) -> str:
         """The call that changed this behavior, such as ``disable_v2_behavior()``, or ``""``."""
         current = Behavior.current()
         for name in _SWITCHES:
@@ -103,12 +103,9 @@ def _switch(name: str, *, on: bool) -> None:
 def own_behavior(program: Hashable, shared: Hashable) -> Iterator[None]:
     """Run a program's code in this block with the behavior that it set while it was loaded.
 
-    A program that sets none has the behavior of the process.
-
-    Args:
-        program: the program's file or module.
-        shared: the directory or package of modules that the program may import. If such a module
-            turns something off, this applies to every program that is loaded later and imports it.
+    A program that sets none has the behavior of the process. If a module of ``shared``, the
+    directory or package of the program, turns something off, this applies to every program that is
+    loaded later and imports it.
     """
     before = Behavior.current()
     loaded_before = set(sys.modules)
@@ -130,14 +127,14 @@ def own_behavior(program: Hashable, shared: Hashable) -> Iterator[None]:
 
 def _files_with_disable_call(modules: Iterable[str]) -> set[str]:
     """The files of the user's modules that turn some behavior off."""
-    files = {getattr(sys.modules[name], "__file__", None) or "" for name in modules}
-    return {
-        file
-        for file in files
-        if file.endswith(".py")
-        and is_user_file(file, None)
-        and _DISABLE_CALL.search(Path(file).read_text(encoding="utf-8", errors="replace"))
-    }
+    found = set()
+    for module in map(sys.modules.__getitem__, modules):
+        file = getattr(module, "__file__", None) or ""
+        if file.endswith(".py") and is_user_file(file, None):
+            with contextlib.suppress(OSError):  # an empty file
+                if _DISABLE_CALL.search(inspect.getsource(module)):  # it may be in an archive
+                    found.add(file)
+    return found
 
 
 @dataclass(frozen=True)
@@ -187,7 +184,7 @@ class GlobalState:
             for _ in range(left_open):
                 close_graph()
             yield "never closed an as_default() or InteractiveSession"
-        if call := self.behavior.changed():
+        if call := self.behavior.changing_call():
             self.behavior.restore()
             yield f"called {call}"
         if tf.executing_eagerly() != self.eager:

@@ -134,13 +134,7 @@ class Contrib:
     """
 
     def __init__(self, find_in_tensorflow: Callable[[str], Any], used: UsedNames) -> None:
-        """Create the lookup.
-
-        Args:
-            find_in_tensorflow: finds an attribute of the program's `tensorflow` module, or raises
-                `AttributeError`.
-            used: records the names that programs use.
-        """
+        """Create the lookup; ``find_in_tensorflow`` finds an attribute of the program's module."""
         self._tensorflow = LazyModule("tf", find_in_tensorflow)
         self._used = used
         self._locate = cache(self._find_location)

@@ -191,11 +191,7 @@ _CURRENT_NAMES = {
 
 @contextlib.contextmanager
 def moved_names(v1: Any) -> Iterator[None]:
-    """Restore names in modules below ``tensorflow.python`` in this block.
-
-    Args:
-        v1: `tf.compat.v1`.
-    """
+    """Restore names of `tf.compat.v1` in modules below ``tensorflow.python`` in this block."""
     with contextlib.ExitStack() as stack:
         for path, names in MOVED.items():
             values = {

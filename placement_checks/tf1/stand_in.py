@@ -28,12 +28,6 @@ class StandIn:
     """`tf.compat.v1` with the name, the version and the submodules of TensorFlow 1."""
 
     def __init__(self, tensorflow: ModuleType, used: UsedNames) -> None:
-        """Create the module.
-
-        Args:
-            tensorflow: TensorFlow 2.
-            used: records the names that programs use.
-        """
         self._v1: Any = tensorflow.compat.v1
         self._used = used
         # Directories contain TensorFlow's own code, such as ``tensorflow.python``.
@@ -111,11 +105,7 @@ def import_stand_in(stand_in: StandIn, tensorflow: ModuleType) -> Iterator[None]
     """Make ``tensorflow`` the stand-in for all code except `VERSION_2_PACKAGES`, in this block.
 
     Python calls `builtins.__import__` for each import statement, with the globals of the importing
-    module.
-
-    Args:
-        stand_in: the module for programs.
-        tensorflow: TensorFlow 2.
+    module. These packages get ``tensorflow``, which is TensorFlow 2.
     """
     finder = _Finder(stand_in)
 

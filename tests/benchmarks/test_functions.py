@@ -68,7 +68,7 @@ def traced(layers: int) -> Iterator[BuildRecorder]:
 def judged(building: BuildRecorder) -> int:
     """Judge all rules, and return the number of ops."""
     code = WatchedCode("program")
-    code.built = building.trained()
+    code.built = building.capture_step()
     report = verify(place(code, gpus=2))
     assert report.count("broken") == 0
     assert report.count("kept") >= 12

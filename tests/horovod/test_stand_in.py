@@ -217,6 +217,19 @@ def test_a_session_notes_what_it_broadcasts(hvd: Any, watch: RankWatch) -> None:
     assert len(set(record.starts.values())) == 3
 
 
+def test_a_broadcast_counts_if_it_is_the_last_write_of_a_run(hvd: Any, watch: RankWatch) -> None:
+    with tf.Graph().as_default() as graph, tf1.Session() as session:
+        for name in ("sent", "apart"):
+            tf1.get_variable(name, [2], use_resource=True)
+        sent, apart = tf1.global_variables()
+        with tf.control_dependencies([sent.initializer]):
+            after = hvd.broadcast_variables([sent], 0)
+        session.run(apart.initializer)
+        session.run([after, hvd.broadcast_variables([apart], 0), apart.initializer])
+
+        assert watch.record(graph, {}, None).broadcast == {"sent"}
+
+
 def test_autograph_converts_code_of_the_program_alone(
     hvd: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

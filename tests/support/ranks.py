@@ -134,7 +134,7 @@ def _graph_step(program: Program, rank: Rank, watch: RankWatch) -> CapturedProgr
     steps: list[CapturedProgram] = []
 
     def record(building: BuildRecorder) -> None:  # while the session is open
-        steps.append(without_live_objects(as_rank(building.trained(), watch, building.calls)))
+        steps.append(without_live_objects(as_rank(building.capture_step(), watch, building.calls)))
         raise StopProgram
 
     build(program, rank.size, record)
@@ -146,4 +146,4 @@ def _eager_step(program: Program, rank: Rank, watch: RankWatch) -> CapturedProgr
         with contextlib.suppress(StopProgram):
             run: Callable[[], Any] = program.build
             run()
-        return without_live_objects(as_rank(building.trained(), watch, building.calls))
+        return without_live_objects(as_rank(building.capture_step(), watch, building.calls))

@@ -59,5 +59,5 @@ def recorded_task(
             patch.setenv(name, value)
         with contextlib.suppress(StopProgram):
             train()
-        built = building.trained()
+        built = building.capture_step()
     return without_live_objects(built)

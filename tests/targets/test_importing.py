@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from placement_checks import place
+from placement_checks.core.errors import InputError
 from placement_checks.targets.forms import parse_target
 from placement_checks.targets.importing import import_program
 
@@ -109,3 +110,22 @@ def test_unparsed_flags_have_their_defaults(tmp_path: Path) -> None:
     )
 
     assert list(place(f"{tmp_path}/train.py:build").ops) == ["tower"]
+
+
+def test_a_required_flag_that_is_missing(tmp_path: Path) -> None:
+    flags = pytest.importorskip("absl.flags")
+    flags.FLAGS.unparse_flags()
+    (tmp_path / "train.py").write_text(
+        "from absl import flags\n\n"
+        "flags.DEFINE_string('folder_of_test', None, 'A flag.', required=True)\n\n"
+        "def build():\n    pass\n"
+    )
+
+    with pytest.raises(InputError) as caught:
+        place(f"{tmp_path}/train.py:build")
+    del flags.FLAGS.folder_of_test
+    assert str(caught.value) == (
+        f"{tmp_path}/train.py:build: absl cannot parse its flags: flag --folder_of_test=None: "
+        "Flag --folder_of_test must have a value other than None; correct the arguments of the "
+        "program, after -- on the command line"
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import permutations
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 import tensorflow as tf
@@ -48,6 +49,16 @@ def made(target: str) -> str:
     assert Behavior.current() == Behavior()
     assert tf.executing_eagerly()
     return evidence.ops["v"].type
+
+
+def test_a_file_that_imports_from_an_archive(write: Write, tmp_path: Path) -> None:
+    archive = tmp_path / "modules.zip"
+    with ZipFile(archive, "w") as modules:
+        modules.writestr("module_in_archive.py", "")
+    path = f"import sys\nsys.path.append({str(archive)!r})\nimport module_in_archive\n"
+
+    assert made(write("off.py", OFF + path + BUILD)) == REF
+    assert made(write("on.py", EAGER + BUILD)) == RESOURCE
 
 
 @pytest.mark.parametrize("order", list(permutations(["on.py", "off.py", "in_part.py"])))

@@ -63,7 +63,7 @@ class Capture(Protocol):
         """End all processes of the program, restore its files, and return these files."""
 
 
-class Finished(NamedTuple):
+class CaptureResult(NamedTuple):
     """The result of a capture.
 
     Attributes:
@@ -79,8 +79,7 @@ class Finished(NamedTuple):
 def early_captures(jobs: int | None) -> Iterator[None]:
     """Let expected captures start early in this block; at its end, kill unneeded captures.
 
-    Args:
-        jobs: the largest number of captures at the same time; None for the number of cores.
+    At most ``jobs`` captures run at the same time; None stands for the number of cores.
     """
     global _current
     before, _current = _current, _EarlyCaptures(jobs)
@@ -106,7 +105,7 @@ def expect(
         _current.expect(task, start, if_queried_by)
 
 
-def take(task: Hashable) -> Finished | None:
+def take(task: Hashable) -> CaptureResult | None:
     """Return the answer of a capture that started early, as soon as there is one.
 
     None if the capture has not started, has failed, or may have missed files.
@@ -114,7 +113,7 @@ def take(task: Hashable) -> Finished | None:
     return None if _current is None else _current.take(task)
 
 
-def finish(task: Hashable, capture: Capture) -> Finished:
+def finish(task: Hashable, capture: Capture) -> CaptureResult:
     """Wait for the answer of a capture, and end it. Expected captures may start meanwhile."""
     captures = _EarlyCaptures(1) if _current is None else _current
     return captures.finish(task, capture)
@@ -146,7 +145,7 @@ class _EarlyCaptures:
         elif task not in self._started:
             self._expected.setdefault(task, start)
 
-    def take(self, task: Hashable) -> Finished | None:
+    def take(self, task: Hashable) -> CaptureResult | None:
         self._expected.pop(task, None)
         capture = self._started.get(task)
         if capture is None:
@@ -163,7 +162,7 @@ class _EarlyCaptures:
         capture.show_output()
         return finished
 
-    def finish(self, task: Hashable, capture: Capture) -> Finished:
+    def finish(self, task: Hashable, capture: Capture) -> CaptureResult:
         def start_next() -> None:
             if capture.has_queried:
                 for other, start in self._if_queried.pop(task, {}).items():
@@ -181,10 +180,9 @@ class _EarlyCaptures:
             restored = capture.end()
             if restored:
                 self._discard_all()
-        return Finished(answer, restored)
+        return CaptureResult(answer, restored)
 
     def close(self) -> None:
-        """End all captures that have started."""
         self._is_closed.set()
         if self._watch is not None:
             self._watch.join()

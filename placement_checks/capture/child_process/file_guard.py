@@ -29,7 +29,7 @@ from placement_checks.capture.child_process.file_journal import (
 from placement_checks.capture.in_process.fake_gpus import shadow_command
 from placement_checks.core.errors import InputError
 from placement_checks.tf.patches import Patch
-from placement_checks.tf.patching import patched
+from placement_checks.tf.patching import around_builtin, patched
 
 _SYSTEM_DIRECTORIES = frozenset({"proc", "sys", "dev"})  # they contain no ordinary files
 _MEMORY_SCHEME = "ram"  # TensorFlow's file system in memory
@@ -39,11 +39,9 @@ _MEMORY_SCHEME = "ram"  # TensorFlow's file system in memory
 def guard_files(journal: Path) -> Iterator[list[Path]]:
     """Protect the user's files in this block. `tf.compat.v1.train.Saver` saves no checkpoints.
 
-    If the process is killed in the block, the journal remains, and `put_back` can restore the
-    files. Files are protected in forks of the process too, but only the process restores them.
-
-    Args:
-        journal: the path of a new file, outside of directories that the program may delete.
+    The journal is a new file, outside of directories that the program may delete. If the process
+    is killed in the block, the journal remains, and `put_back` can restore the files. Files are
+    protected in forks of the process too, but only the process itself restores them.
 
     Yields:
         A list that receives the restored files at the end of the block.
@@ -54,7 +52,7 @@ def guard_files(journal: Path) -> Iterator[list[Path]]:
     try:
         with contextlib.ExitStack() as stack:
             for patch, replacement in guard.functions().items():
-                stack.enter_context(patched(patch, _bind_original(replacement)))
+                stack.enter_context(patched(patch, around_builtin(replacement)))
             if script := file_journal.rm_script(journal):
                 stack.enter_context(shadow_command("rm", lambda _: script))
             stack.enter_context(patched(Patch.SAVE_CHECKPOINT, lambda _: _checkpoint_path))
@@ -65,17 +63,6 @@ def guard_files(journal: Path) -> Iterator[list[Path]]:
             restored += put_back(journal)
 
 
-def _bind_original(replacement: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
-    """Return a patch that replaces a function by ``replacement(original, …)``.
-
-    The result is a `partial`: a plain function would become a method in classes that store the
-    builtin as an attribute.
-    """
-    return lambda original: functools.update_wrapper(
-        functools.partial(replacement, original), original
-    )
-
-
 class _FileGuard:
     """The replacements of functions that delete, overwrite and move files."""
 
@@ -84,7 +71,6 @@ class _FileGuard:
         self.is_active = True
 
     def functions(self) -> Mapping[Patch, Callable[..., Any]]:
-        """The replacements of functions of Python and TensorFlow."""
         return {
             Patch.REMOVE: self._remove,
             Patch.UNLINK: self._remove,
@@ -133,7 +119,9 @@ class _FileGuard:
         dst_dir_fd: int | None = None,
     ) -> None:
         move = functools.partial(original, src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
-        self._moved(resolve_parent(src, src_dir_fd), resolve_parent(dst, dst_dir_fd), move)
+        self._set_aside_and_move(
+            resolve_parent(src, src_dir_fd), resolve_parent(dst, dst_dir_fd), move
+        )
 
     def _open(self, original: Any, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         if isinstance(file, str | bytes | os.PathLike):
@@ -163,7 +151,7 @@ class _FileGuard:
         if not sources or not targets or (os.path.lexists(targets) and not overwrite):
             move()
         else:
-            self._moved(resolve_parent(sources), resolve_parent(targets), move)
+            self._set_aside_and_move(resolve_parent(sources), resolve_parent(targets), move)
 
     def _copy_file(
         self, original: Any, src: Any, target: Any, overwrite: bool, *args: Any
@@ -208,8 +196,8 @@ class _FileGuard:
             if "w" not in mode:
                 shutil.copy2(aside, place)
 
-    def _moved(self, source: Path, target: Path, move: Callable[[], Any]) -> None:
-        """Execute a move, after setting the overwritten file aside."""
+    def _set_aside_and_move(self, source: Path, target: Path, move: Callable[[], Any]) -> None:
+        """Execute a move, after the overwritten file was set aside."""
         exists = os.path.lexists(source)
         is_same = (
             exists and os.path.lexists(target) and os.path.samestat(source.lstat(), target.lstat())

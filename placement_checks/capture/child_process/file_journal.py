@@ -50,12 +50,7 @@ class _Rename(NamedTuple):
 
 
 class Journal:
-    """The renames that were made while a program runs.
-
-    Args:
-        path: the path of the journal file.
-        began: when the program started, in ns since 1970.
-    """
+    """The renames made since a program started, at the time ``began`` in ns since 1970."""
 
     def __init__(self, path: Path, began: int) -> None:
         self._path = path.resolve()

@@ -78,8 +78,7 @@ def fork_server(environment: Mapping[str, str]) -> ForkServer | None:
 def fork_this_process(let_go: Callable[[], object]) -> None:
     """Make a fork of this process the server. TensorFlow must be imported, but not yet used.
 
-    Args:
-        let_go: called first in the fork, to close resources that only this process needs.
+    The fork first calls ``let_go``, which closes resources that only this process needs.
     """
     if DRIVER.exists():
         return

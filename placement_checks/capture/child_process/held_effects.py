@@ -22,12 +22,12 @@ import signal
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from placement_checks.tf.patches import Patch
-from placement_checks.tf.patching import all_patched
+from placement_checks.tf.patching import Around, all_patched, around_builtin
 
 _INTERVAL = 0.02  # seconds between checks for the turn
 _SYSTEM_DIRECTORIES = ("/dev/", "/proc/", "/sys/")  # they contain no ordinary files
@@ -68,11 +68,9 @@ _HARMLESS = frozenset({"gcc", "ld", "ldconfig", "nvidia-smi", "objdump", "uname"
 
 
 class HeldEffects:
-    """The side effects of this process, which wait for its turn.
+    """The side effects of this process, which wait until the file ``marker`` no longer exists.
 
-    Args:
-        marker: a file that exists until it is the turn of this process.
-        own: the temporary directory of this process.
+    Changes in the temporary directory ``own`` of this process do not wait.
     """
 
     def __init__(self, marker: Path, own: Path) -> None:
@@ -129,40 +127,37 @@ class HeldEffects:
             self.wait()
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def hold(self) -> Iterator[None]:
         """Hold back changes of files and other effects, from now on until it is the turn.
 
         Functions are patched in this block. The hook cannot be removed; it does nothing later.
         """
         sys.addaudithook(self.audit)
-        waiting = {patch: self._waiting(most) for patch, most in _FUNCTIONS.items()}
-        waiting |= dict.fromkeys((Patch.OPEN, Patch.IO_OPEN), self._waiting_to_write)
-        waiting |= dict.fromkeys((Patch.C_CREATE, Patch.C_CREATE_TREE), self._waiting_to_create)
+        waiting = {
+            patch: self._wait_before(lambda *paths, most=most, **_: paths[:most])
+            for patch, most in _FUNCTIONS.items()
+        }
+        waiting |= dict.fromkeys((Patch.OPEN, Patch.IO_OPEN), self._wait_before(_written_by_open))
         waiting |= dict.fromkeys(
-            (Patch.NEW_RECORD_FILE, Patch.CACHE_FILE), self._waiting_in_method
+            (Patch.C_CREATE, Patch.C_CREATE_TREE), self._wait_before(_created_directory)
         )
-        waiting |= dict.fromkeys(_LOOKUPS, self._noting_absence)
+        waiting |= dict.fromkeys(
+            (Patch.NEW_RECORD_FILE, Patch.CACHE_FILE), self._wait_before_method
+        )
+        waiting |= dict.fromkeys(_LOOKUPS, self._note_absences)
         with all_patched(waiting):
             yield
 
-    def _waiting(self, most: int) -> Callable[[Callable[..., Any]], Any]:
-        """A patch that waits before a change of the first ``most`` arguments, which are paths."""
+    def _wait_before(self, changed: Callable[..., Sequence[Any]]) -> Around:
+        """A patch that waits before a change; ``changed`` returns paths, given the arguments."""
 
         def wait_and_call(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            self.before_change(*args[:most])
+            self.before_change(*changed(*args, **kwargs))
             return original(*args, **kwargs)
 
-        return lambda original: functools.partial(wait_and_call, original)
+        return around_builtin(wait_and_call)
 
-    def _waiting_to_write(self, original: Callable[..., Any]) -> Any:
-        def wait_and_open(file: Any, mode: Any = "r", *args: Any, **kwargs: Any) -> Any:
-            if isinstance(mode, str) and not {"w", "a", "x", "+"}.isdisjoint(mode):
-                self.before_change(file)
-            return original(file, mode, *args, **kwargs)
-
-        return functools.partial(wait_and_open)
-
-    def _waiting_in_method(self, original: Callable[..., Any]) -> Any:
+    def _wait_before_method(self, original: Callable[..., Any]) -> Any:
         """Wait in a method that gets a path; a dataset without a path is cached in memory."""
 
         def wait_and_call(owner: Any, *args: Any, **kwargs: Any) -> Any:
@@ -173,15 +168,7 @@ class HeldEffects:
 
         return wait_and_call
 
-    def _waiting_to_create(self, original: Callable[..., Any]) -> Any:
-        def wait_and_create(path: Any, *args: Any) -> Any:
-            if not _is_directory(path):
-                self.before_change(path)
-            return original(path, *args)
-
-        return functools.partial(wait_and_create)
-
-    def _noting_absence(self, original: Callable[..., Any]) -> Any:
+    def _note_absences(self, original: Callable[..., Any]) -> Any:
         """A patch of a function that returns False or raises an error if a file is missing."""
 
         @functools.wraps(original)
@@ -227,6 +214,15 @@ class HeldEffects:
         except (TypeError, ValueError):
             return False
         return text.startswith((self._own, *_SYSTEM_DIRECTORIES)) or _COMPILED in text
+
+
+def _written_by_open(file: Any, mode: Any = "r", *_: Any, **__: Any) -> Sequence[Any]:
+    writes = isinstance(mode, str) and not {"w", "a", "x", "+"}.isdisjoint(mode)
+    return [file] if writes else []
+
+
+def _created_directory(path: Any, *_: Any) -> Sequence[Any]:
+    return [] if _is_directory(path) else [path]
 
 
 def _is_harmless(arguments: tuple[Any, ...]) -> bool:

@@ -59,12 +59,8 @@ def file_guard_note(restored: Sequence[Path]) -> Iterator[str]:
 def created_path(script: Script, began: float, ended: float) -> tuple[str, str] | None:
     """Find a path in the arguments of a program that its earlier capture has created.
 
-    A later capture finds the same path there, and may fail because of it.
-
-    Args:
-        script: the program; ``{gpus}`` is not replaced in its arguments.
-        began: when the earlier capture began, in seconds since the epoch.
-        ended: when it ended.
+    A later capture finds the same path there, and may fail because of it. The earlier one began
+    and ended at these seconds since the epoch. ``{gpus}`` is not replaced in the arguments.
 
     Returns:
         The path, and the argument with ``{gpus}`` in the path. None if there is no such path, or
@@ -87,15 +83,15 @@ def _path_arguments(script: Script) -> Iterator[tuple[str, str]]:
     for argument in script.args:
         name, _, value = argument.partition("=")
         if not argument.startswith("-"):
-            yield argument, f"{flag}{_numbered(argument)}"
+            yield argument, f"{flag}{_with_gpus(argument)}"
         elif value:
-            yield value, f"{name}={_numbered(value)}"
+            yield value, f"{name}={_with_gpus(value)}"
         flag = f"{argument} " if argument.startswith("-") and not value else ""
     for name, value in script.let:
-        yield value, f"--let {name}={_numbered(value)}"
+        yield value, f"--let {name}={_with_gpus(value)}"
 
 
-def _numbered(path: str) -> str:
+def _with_gpus(path: str) -> str:
     """The path with ``{gpus}`` at the end of its last name, before the suffix."""
     own = path.rstrip(os.sep)
     suffix = Path(own).suffix

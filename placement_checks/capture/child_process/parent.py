@@ -10,6 +10,7 @@ import select
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -42,12 +43,8 @@ def capture_program(
 ) -> CapturedProgram:
     """Run a program in a child process until its first training step, and return it as captured.
 
-    If the capture was expected (`expect_capture`), it may have started already.
-
-    Args:
-        script: the program.
-        gpus: the number of GPUs that the program finds.
-        environment: further environment variables of the program.
+    If the capture was expected (`expect_capture`), it may have started already. The program finds
+    the given number of GPUs and the further environment variables.
 
     Raises:
         InputError: the program failed before its first training step, ended without one, or
@@ -73,14 +70,9 @@ def expect_capture(
 ) -> None:
     """Let a capture start early, if several captures may run at once (`early.early_captures`).
 
-    The later call of `capture_program` must have the same arguments.
-
-    Args:
-        script: the program.
-        gpus: the number of GPUs that the program finds.
-        environment: further environment variables of the program.
-        if_queried_for: if given, the capture is needed only if the same program asks for the
-            number of GPUs while it is captured for this number.
+    A later call of `capture_program` must have the same arguments. With ``if_queried_for``, the
+    capture is needed only if the program asks for the number of GPUs while it is captured for that
+    number.
     """
     task = _Task.now(script, gpus, environment)
     asking = None if if_queried_for is None else task._replace(gpus=if_queried_for)
@@ -123,15 +115,10 @@ def _start_early(task: _Task) -> _Capture | None:
 
 
 class _Capture:
-    """A program that runs in a child process, which starts at once.
+    """A program that runs in a child process, which starts at once; implements `early.Capture`.
 
     The child process exits without cleaning up, so its temporary files are in a directory of this
-    object.
-
-    Args:
-        task: the program and its environment.
-        is_early: whether another capture is needed first. The output of the program is then shown
-            when its answer is needed.
+    object. The output of an early capture is stored until its answer is needed.
     """
 
     def __init__(self, task: _Task, *, is_early: bool = False) -> None:
@@ -186,46 +173,39 @@ class _Capture:
 
     @property
     def is_answered(self) -> bool:
-        """Whether the child process has answered, or ended without an answer."""
         return self._has_ended.is_set()
 
     @property
     def has_renames(self) -> bool:
-        """Whether the program has set the user's files aside."""
         return has_renames(self._journal)
 
     @property
     def has_queried(self) -> bool:
-        """Whether the program has asked for the number of GPUs."""
         return self._asked.exists()
 
     @property
     def memory(self) -> int:
-        """The largest memory of the child process so far, in bytes; 0 if it has ended."""
         return peak_memory(self._child.pid)
 
     def let_continue(self) -> None:
-        """Allow the program to change files: it is its turn now."""
         if self._early is not None:
             self._early.unlink(missing_ok=True)
 
     def answer(self, meanwhile: Callable[[], object]) -> object:
-        """Wait for the answer of the child process.
-
-        Args:
-            meanwhile: called several times in each second.
-
-        Returns:
-            A `CapturedProgram`, or a `PlacementError`.
+        """Wait for a `CapturedProgram` or a `PlacementError`.
 
         Raises:
             InputError: the child process ended without an answer.
         """
         child = self._child
+        limit = self._script.limit + _GRACE
+        end = time.monotonic() + limit
         try:
-            with child.time_limit(self._script.limit + _GRACE), gc_paused():
+            with child.time_limit(limit), gc_paused():
                 if self._reader is None:
                     while not select.select([child.replies], [], [], _INTERVAL)[0]:
+                        if self.is_answered and time.monotonic() > end:
+                            raise EOFError  # a process that left the group keeps the pipe open
                         meanwhile()
                     return pickle.load(child.replies)
                 while self._reader.is_alive():
@@ -241,12 +221,10 @@ class _Capture:
             ) from None
 
     def show_output(self) -> None:
-        """Write the output of an early capture to standard error, as the program would have."""
         while self._output:
             self._output = self._output[os.write(2, self._output) :]
 
     def kill(self) -> None:
-        """Kill the child process and its own children."""
         end_group(self._child.pid)
 
     def end(self) -> Sequence[Path]:

@@ -10,12 +10,9 @@ case for them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
-
-from tensorflow.core.framework import types_pb2
-from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from placement_checks.capture.child_process.parent import capture_program
 from placement_checks.capture.child_process.workers import join_workers
@@ -24,7 +21,7 @@ from placement_checks.capture.in_process.fake_gpus import visible_gpus
 from placement_checks.core.cluster_spec import NO_CLUSTER, RecordedServer
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import InputError
-from placement_checks.core.op_types import COLLECTIVE_GATHER, COLLECTIVE_REDUCE, CONST, VARIABLES
+from placement_checks.core.op_types import COLLECTIVE_GATHER, COLLECTIVE_REDUCE, VARIABLES
 from placement_checks.core.placement import TRAINABLE
 from placement_checks.core.program import CapturedProgram
 from placement_checks.core.ranks import (
@@ -40,6 +37,7 @@ from placement_checks.core.ranks import (
 from placement_checks.core.strategies import Copy, Strategy
 from placement_checks.core.target import Script
 from placement_checks.graph.details import RecordedDetails
+from placement_checks.graph.graph_def import all_nodes, int_constant
 from placement_checks.graph.reading import GraphSource
 from placement_checks.horovod.activate import RankWatch
 from placement_checks.util.progress import step
@@ -73,10 +71,7 @@ def capture_ranks(script: Script) -> CapturedProgram:
 def as_rank(built: CapturedProgram, watch: RankWatch, calls: CallWatch | None) -> CapturedProgram:
     """Add what the program of this process did as a rank, until its first training step.
 
-    Args:
-        built: the program.
-        watch: the record of the rank.
-        calls: the calls of traced functions; None if the program trains in no function.
+    ``calls`` is None if the program trains in no traced function.
     """
     assert isinstance(built.source, GraphSource)
     session = built.source.step_ops.session or {}
@@ -135,7 +130,7 @@ def _as_worker(captured: CapturedProgram, keys: Mapping[str, int]) -> CapturedPr
     graph_def = source.details.graph_def
     used = _used_gpu(graph_def, captured.name, rank)
     visible = range(rank.size) if record.gpus is None else record.gpus
-    for nodes in _node_lists(graph_def):
+    for nodes in (graph_def.node, *(each.node_def for each in graph_def.library.function)):
         constants: list[Any] = []
         for node in nodes:
             device = Device.parse(node.device)
@@ -172,7 +167,7 @@ def _used_gpu(graph_def: Any, program: str, rank: Rank) -> int:
     Raises:
         InputError: it requests several GPUs.
     """
-    requested = {Device.parse(node.device) for nodes in _node_lists(graph_def) for node in nodes}
+    requested = {Device.parse(node.device) for node in all_nodes(graph_def)}
     used = sorted({device.index or 0 for device in requested if device.is_gpu})
     if len(used) > 1:
         gpus = join_and(f"/gpu:{index}" for index in used)
@@ -186,35 +181,23 @@ def _used_gpu(graph_def: Any, program: str, rank: Rank) -> int:
     return used[0] if used else 0
 
 
-def _node_lists(graph_def: Any) -> Iterator[Any]:
-    """Yield the nodes of the graph, and the nodes of each of its functions."""
-    yield graph_def.node
-    yield from (function.node_def for function in graph_def.library.function)
-
-
-def _names_by_node(graph_def: Any) -> Iterator[tuple[Any, str]]:
-    """Yield each collective with the name by which ranks find it.
+def _instance_keys(ranks: Sequence[CapturedProgram]) -> Mapping[str, int]:
+    """Number the names of all collectives, and mark each collective with its name.
 
     Functions may have different names in two ranks, so an op in a function has its own name only.
     If several functions have an op of this name, the occurrences are numbered.
     """
-    counts = Counter[str]()
-    for nodes in _node_lists(graph_def):
-        for node in nodes:
+    keys: dict[str, int] = {}
+    for captured in ranks:
+        counts = Counter[str]()
+        for node in all_nodes(captured.graph_def):
             if COLLECTIVE in node.attr:
                 number = counts[node.name]
                 counts[node.name] += 1
-                yield node, f"{node.name} {number}" if number else node.name
-
-
-def _instance_keys(ranks: Sequence[CapturedProgram]) -> Mapping[str, int]:
-    """Number the names of all collectives, and mark each collective with its name."""
-    keys: dict[str, int] = {}
-    for captured in ranks:
-        for node, name in _names_by_node(captured.graph_def):
-            keys.setdefault(name, len(keys) + 1)
-            kind = node.attr[COLLECTIVE].s.decode()
-            node.attr[COLLECTIVE].s = f"{kind}\n{name}".encode()
+                name = f"{node.name} {number}" if number else node.name
+                keys.setdefault(name, len(keys) + 1)
+                kind = node.attr[COLLECTIVE].s.decode()
+                node.attr[COLLECTIVE].s = f"{kind}\n{name}".encode()
     return keys
 
 
@@ -231,7 +214,7 @@ def _convert_collective(node: Any, size: int, keys: Mapping[str, int]) -> Sequen
     dtype = node.attr["T"].type
     scope = node.name
     constants = [
-        _integer(f"{scope}/{part}", value, node.device)
+        int_constant(f"{scope}/{part}", value, node.device)
         for part, value in (
             ("group_size", size),
             ("group_key", _GROUP_KEY),
@@ -250,13 +233,3 @@ def _convert_collective(node: Any, size: int, keys: Mapping[str, int]) -> Sequen
     node.attr["merge_op"].s = _MERGES.get(detail, b"Max")
     node.attr["final_op"].s = b"Div" if detail == AVERAGE else b"Id"
     return constants
-
-
-def _integer(name: str, value: int, device: str) -> Any:
-    node = NodeDef(name=name, op=CONST, device=device)
-    node.attr["dtype"].type = types_pb2.DT_INT32
-    tensor = node.attr["value"].tensor
-    tensor.dtype = types_pb2.DT_INT32
-    tensor.tensor_shape.SetInParent()
-    tensor.int_val.append(value)
-    return node

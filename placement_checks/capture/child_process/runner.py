@@ -57,11 +57,7 @@ from placement_checks.util.text import plural
 
 
 def run_as_main(script: Script, values: SourceValues) -> None:
-    """Run a program as the main module of this process.
-
-    Args:
-        script: the program.
-        values: the values that replace values in its source code.
+    """Run a program as the main module of this process, with new values for its names.
 
     Raises:
         InputError: the program does not exist, or is not valid Python 3.
@@ -125,12 +121,7 @@ _BEFORE = "before its first training step it"
 
 
 class CapturedRun:
-    """The run of a program until its first training step.
-
-    Args:
-        request: the program and the number of GPUs.
-        answers: the stream to which the answer is written.
-    """
+    """The run of a program until its first training step, which writes its answer to a stream."""
 
     def __init__(self, request: CaptureRequest, answers: BinaryIO) -> None:
         self._script = request.script.for_gpus(request.gpus)
@@ -163,10 +154,10 @@ class CapturedRun:
         Raises:
             InputError: the program failed, or ended without a training step.
         """
-        self._start_clock(self._script.limit)
+        threading.Thread(target=self._time_out, daemon=True).start()
         self._files.enter_context(guard_files(self._journal))
         if self._effects is not None:
-            self._files.enter_context(self._effects.held())
+            self._files.enter_context(self._effects.hold())
         with self._surroundings as surroundings:
             self._servers = surroundings.enter_context(record_servers())
             if self._script.ranks:
@@ -253,7 +244,7 @@ class CapturedRun:
             os.chdir(self._directory)
             self._values.check()
             answer: object = self._record(
-                building.trained(), session_notes(building.watch), building.calls
+                building.capture_step(), session_notes(building.watch), building.calls
             )
         except BaseException as fault:
             answer = as_error(self._script.target.name, fault)
@@ -276,27 +267,17 @@ class CapturedRun:
             built = as_rank(built, self._rank, calls)
         return without_live_objects(built)
 
-    def _start_clock(self, seconds: float) -> None:
-        began = time.monotonic()
-
-        def time_out() -> None:
-            rest = 0.0
-            if self._effects is not None:  # the time of waiting does not count
-                rest = began + seconds + self._effects.seconds - time.monotonic()
-            if rest > _MIN_REST:
-                wait(rest)
-            else:
-                self._time_out()
-
-        def wait(rest: float) -> None:
-            clock = threading.Timer(rest, time_out)
-            clock.daemon = True
-            clock.start()
-
-        wait(seconds)
-
     def _time_out(self) -> None:
-        """Send the steps so far or, without a step, an error with the current source line."""
+        """At the time limit, send the steps so far or, without a step, an error.
+
+        The error has the current source line. The time in which the program waits for its turn
+        does not count.
+        """
+        rest, end = self._script.limit, time.monotonic() + self._script.limit
+        while rest > _MIN_REST:
+            threading.Event().wait(rest)
+            waited = 0.0 if self._effects is None else self._effects.seconds
+            rest = end + waited - time.monotonic()
         if self._building is not None and self._building.has_step:
             self._answer(self._building)
         self._answering.acquire()

@@ -37,17 +37,14 @@ _EXPRESSIONS = (
     *(ast.Call, ast.Subscript, ast.List, ast.Set, ast.Dict, ast.JoinedStr, ast.Lambda),
     *(ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp),
 )
+_PARSER_ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)
 _CONFIGURATIONS = frozenset(
     (".cfg", ".conf", ".gin", ".ini", ".json", ".properties", ".toml", ".yaml", ".yml")
 )
 
 
 class SourceValues:
-    """Replaces values in the source code of a program.
-
-    Args:
-        let: the texts of the new values, by name.
-    """
+    """Replaces values in the source code of a program; ``let`` has the new texts by name."""
 
     def __init__(self, let: Mapping[str, str]) -> None:
         self._let = let
@@ -57,11 +54,7 @@ class SourceValues:
         self._refused: InputError | None = None
 
     def compile_main(self, path: Path, source: bytes) -> CodeType:
-        """Compile the main file. Python decodes it according to PEP 263.
-
-        Args:
-            path: the path of the file, for tracebacks.
-            source: the content of the file.
+        """Compile the main file. Python decodes its source according to PEP 263.
 
         Raises:
             InputError: the file is not valid Python 3, or a new value is an expression.
@@ -70,8 +63,8 @@ class SourceValues:
             tree = ast.parse(source, str(path))
             self._replace(tree, path, is_main=True)
             return compile(tree, str(path), "exec", dont_inherit=True)
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise compile_error(error, path, source) from None
+        except _PARSER_ERRORS as error:
+            raise compile_error(error, str(path)) from None
 
     @contextlib.contextmanager
     def in_imports(self) -> Iterator[None]:
@@ -102,13 +95,10 @@ class SourceValues:
             file = loader.get_filename(name)
             if not is_user_file(file, None):
                 return original(loader, name)
-            try:
+            with contextlib.suppress(*_PARSER_ERRORS):  # the original raises the same error
                 tree = ast.parse(loader.get_data(file), file)
-                is_changed = self._replace(tree, Path(file), is_main=False)
-                if is_changed:
+                if self._replace(tree, Path(file), is_main=False):
                     return compile(tree, file, "exec", dont_inherit=True)
-            except (SyntaxError, ValueError, RecursionError, MemoryError):
-                pass  # the original raises the same error
             return original(loader, name)
 
         return get_code
@@ -140,7 +130,6 @@ class SourceValues:
         return bool(replaced)
 
     def _note_configuration(self, event: str, args: tuple[Any, ...]) -> None:
-        """Note the configuration files that the program reads."""
         if event == "open" and isinstance(args[0], str | bytes) and "r" in (args[1] or "r"):
             path = Path(os.fsdecode(args[0]))
             if path.suffix.lower() in _CONFIGURATIONS:
@@ -152,12 +141,7 @@ class _NotALiteral(Exception):
 
 
 class _Replacer(ast.NodeTransformer):
-    """Replaces the values that are assigned to one name.
-
-    Args:
-        name: the name.
-        text: the text of the new value.
-        in_functions: whether to replace values in functions too.
+    """Replaces the values that are assigned to one name, with ``in_functions`` in functions too.
 
     Attributes:
         has_replaced: whether a value was replaced.
@@ -218,18 +202,14 @@ class _Replacer(ast.NodeTransformer):
 
 
 def _literal(text: str, *, where_string: bool) -> ast.expr:
-    """Parse the text of a new value.
-
-    Args:
-        text: the text on the command line.
-        where_string: whether the source code assigns a string.
+    """Parse the text of a new value; ``where_string`` is whether the source code assigns a string.
 
     Raises:
         _NotALiteral: the text is an expression.
     """
     try:
         value = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except _PARSER_ERRORS:
         return ast.Constant(text)
     try:
         ast.literal_eval(value)
@@ -286,8 +266,8 @@ def _unassigned_error(
     Args:
         name: the name.
         text: the text of the new value.
-        assigned: the names that each file of the program assigns to, the main file first, with
-            the lines of their first assignments.
+        assigned: the names that each file assigns to, with the lines of their first assignments;
+            the main file first.
         configurations: the configuration files that the program read.
     """
     option = f"--let {name}={text}"

@@ -30,21 +30,19 @@ _BAD_BYTES = re.compile(r"\(unicode error\) '([\w-]+)' codec can't decode byte (
 _CONVERT = "convert it to Python 3, for example with 2to3; placement-checks does not convert it"
 
 
-def compile_error(error: BaseException, path: Path, source: bytes) -> InputError:
+def compile_error(error: BaseException, path: str) -> InputError:
     """Return the error for an exception of `compile`, with its source line.
 
-    Args:
-        error: a SyntaxError, or the exception for a file that is not text or is nested too deeply.
-        path: the path of the script.
-        source: the content of the script.
+    The exception is a SyntaxError, or another one if the script is not text or is nested too
+    deeply.
     """
-    name = relative_path(str(path))
+    name = relative_path(path)
     if not isinstance(error, SyntaxError):
         reason = message_of(error) or "it is nested too deeply"
         message = f"cannot be compiled: {reason}"
         return InputError(name, message, "check that it is a Python script", is_predicate=True)
     where = f"{name}:{error.lineno}" if error.lineno else name
-    if syntax := _python_2_syntax(error, source):
+    if syntax := _python_2_syntax(error):
         return InputError(
             where, f"is written in Python 2: it has {syntax}", _CONVERT, is_predicate=True
         )
@@ -64,16 +62,13 @@ def compile_error(error: BaseException, path: Path, source: bytes) -> InputError
     )
 
 
-def _python_2_syntax(error: SyntaxError, source: bytes) -> str:
+def _python_2_syntax(error: SyntaxError) -> str:
     """Return the syntax of Python 2 in the source line of an error; ``""`` without one."""
-    lines = source.splitlines()
-    number = (error.lineno or 0) - 1
-    line = lines[number].decode("latin-1") if 0 <= number < len(lines) else ""
     return next(
         (
             name
             for name, message, text in _PYTHON_2_SYNTAX
-            if re.search(message, error.msg) and re.search(text, line)
+            if re.search(message, error.msg) and re.search(text, error.text or "")
         ),
         "",
     )
@@ -92,8 +87,7 @@ def explain_outdated(program: str, *, is_v1: bool) -> Iterator[None]:
     except SyntaxError as error:  # in a module that the program imports
         if error.filename is None or not is_user_file(error.filename, None):
             raise
-        file = Path(error.filename)
-        raise compile_error(error, file, file.read_bytes()) from None
+        raise compile_error(error, error.filename) from None
     except (AttributeError, ImportError, NameError, TypeError) as error:
         if cause := _python_2_cause(error):
             stack = traceback.extract_tb(error.__traceback__)

@@ -36,14 +36,14 @@ def enter_tree(script: Script, tree: SourceTree) -> Script:
     os.environ["PWD"] = str(Path.cwd())
     for name in GIT_VARIABLES:
         os.environ.pop(name, None)
-    sys.path[:] = [_redirected(path, tree) for path in sys.path]
+    sys.path[:] = [_redirect(path, tree) for path in sys.path]
     if _PYTHON_PATH in os.environ:
         paths = os.environ[_PYTHON_PATH].split(os.pathsep)
-        os.environ[_PYTHON_PATH] = os.pathsep.join(_redirected(path, tree) for path in paths)
+        os.environ[_PYTHON_PATH] = os.pathsep.join(_redirect(path, tree) for path in paths)
     for name, _ in _wrong_modules(tree):  # such as a package with rules of the user
         del sys.modules[name]
     sys.meta_path.insert(0, _Redirector(tree))
-    target = replace(script.target, path=_redirected(script.target.path, tree))
+    target = replace(script.target, path=_redirect(script.target.path, tree))
     return replace(script, target=target)
 
 
@@ -65,14 +65,14 @@ def check_imports(target: str, tree: SourceTree) -> None:
 def _wrong_modules(tree: SourceTree) -> Sequence[tuple[str, Path]]:
     """The imported modules with a file in the working tree, without symbolic links."""
     return [
-        (name, _resolved(file))
+        (name, _resolve(file))
         for name, module in list(sys.modules.items())
-        if name.partition(".")[0] != _PACKAGE and (file := _file(module))
+        if name.partition(".")[0] != _PACKAGE and (file := _file_of(module))
         if _is_in_repository(file, tree)
     ]
 
 
-def _file(module: ModuleType) -> str | None:
+def _file_of(module: ModuleType) -> str | None:
     try:
         file = module.__file__
     except Exception:  # a lazy module may run any code
@@ -84,7 +84,7 @@ def _is_in_repository(path: str, tree: SourceTree) -> bool:
     """Whether a path is in the working tree, but not in an environment with installed packages."""
     if not Path(path).is_absolute():  # it is relative to the copy
         return False
-    place = _resolved(path)
+    place = _resolve(path)
     if not place.is_relative_to(tree.repository) or place.is_relative_to(tree.root):
         return False
     if not _INSTALLED.isdisjoint(place.parts):
@@ -93,19 +93,19 @@ def _is_in_repository(path: str, tree: SourceTree) -> bool:
     return not (prefix.is_relative_to(tree.repository) and place.is_relative_to(prefix))
 
 
-def _resolved(path: str) -> Path:
+def _resolve(path: str) -> Path:
     """An absolute path without symbolic links; the modules of one directory share its lookup."""
     folder, name = os.path.split(path)
-    file = _resolved_directory(folder) / name
+    file = _resolve_directory(folder) / name
     return file.resolve() if name in ("", "..") or file.is_symlink() else file
 
 
 @cache
-def _resolved_directory(path: str) -> Path:
+def _resolve_directory(path: str) -> Path:
     return Path(path).resolve()
 
 
-def _redirected(path: str, tree: SourceTree) -> str:
+def _redirect(path: str, tree: SourceTree) -> str:
     """The path in the copy for a path in the working tree; any other path is unchanged."""
     if not _is_in_repository(path, tree):
         return path
@@ -127,10 +127,10 @@ class _Redirector(MetaPathFinder):
             find = getattr(finder, "find_spec", None)
             spec = None if find is None else find(name, path, target)
             if spec is not None:
-                return self._redirected(spec)
+                return self._redirect_spec(spec)
         return None
 
-    def _redirected(self, spec: ModuleSpec) -> ModuleSpec:
+    def _redirect_spec(self, spec: ModuleSpec) -> ModuleSpec:
         """The same module in the copy.
 
         Raises:
@@ -141,17 +141,17 @@ class _Redirector(MetaPathFinder):
         if spec.origin is None and folders is not None:  # a namespace package
             if not any(_is_in_repository(folder, self._tree) for folder in folders):
                 return spec
-            found = [_redirected(folder, self._tree) for folder in folders]
+            found = [_redirect(folder, self._tree) for folder in folders]
             namespace = ModuleSpec(spec.name, None, is_package=True)
             namespace.submodule_search_locations = list(filter(os.path.isdir, found))
             return namespace
         if spec.origin is None or not _is_in_repository(spec.origin, self._tree):
             return spec
-        file = _redirected(spec.origin, self._tree)
+        file = _redirect(spec.origin, self._tree)
         if not Path(file).exists():
             raise ModuleNotFoundError(f"No module named {spec.name!r}", name=spec.name)
         if folders is not None:
-            folders = [_redirected(folder, self._tree) for folder in folders]
+            folders = [_redirect(folder, self._tree) for folder in folders]
         redirected = spec_from_file_location(spec.name, file, submodule_search_locations=folders)
         assert redirected is not None
         return redirected

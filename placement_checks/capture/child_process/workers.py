@@ -9,13 +9,12 @@ the variables are mirrored copies. So the placer and the rules need no special c
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any, TypeVar
 
 import numpy as np
-from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from placement_checks.capture.child_process.parent import (
     NO_VARIABLES,
@@ -23,40 +22,30 @@ from placement_checks.capture.child_process.parent import (
     expect_capture,
 )
 from placement_checks.capture.eager.cluster import COORDINATOR, SERVERS, cluster_device
-from placement_checks.core.cluster_spec import (
-    NO_CLUSTER,
-    RecordedServer,
-    environment_of,
-)
+from placement_checks.capture.renaming import with_renamed_ops
+from placement_checks.core.cluster_spec import NO_CLUSTER, RecordedServer, environment_of
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import InputError
 from placement_checks.core.machines import Machine
 from placement_checks.core.op_types import NO_OP, PLACEHOLDER, VARIABLE_HANDLE
 from placement_checks.core.placement import StepOps, producer_of
-from placement_checks.core.program import (
-    AppliedGradient,
-    CapturedProgram,
-    Gradient,
-    InitialState,
-)
+from placement_checks.core.program import CapturedProgram, InitialState
 from placement_checks.core.strategies import Copy, Strategy
 from placement_checks.core.target import Script
-from placement_checks.graph.details import OpDetails, RecordedDetails
-from placement_checks.graph.flatten import rename_colocation
+from placement_checks.graph.details import RecordedDetails
 from placement_checks.graph.reading import GraphSource
 from placement_checks.util.progress import step
 from placement_checks.util.text import free_name, plural
 
 _TRAINING_JOBS = ("chief", "worker")  # their tasks have replicas
+_T = TypeVar("_T")
 
 
 def capture_workers(script: Script, gpus: int, machine: Machine | None) -> CapturedProgram:
     """Run a program until its first training step, as each of its workers, and join the graphs.
 
-    Args:
-        script: the program.
-        gpus: the number of GPUs that each worker finds.
-        machine: the cluster that the program finds in TF_CONFIG; None leaves TF_CONFIG unchanged.
+    Each worker finds the number of GPUs, and in TF_CONFIG the cluster of ``machine``; None leaves
+    TF_CONFIG unchanged.
 
     Raises:
         InputError: the program failed as one of the workers, ended without a training step, or
@@ -123,13 +112,10 @@ def _capture_worker(script: Script, gpus: int, server: RecordedServer) -> Captur
 
 
 def join_workers(workers: Sequence[CapturedProgram]) -> CapturedProgram:
-    """Join the programs of several workers into one program.
+    """Join the programs of workers, in the order of their replicas, into one program.
 
+    Ops of the first worker keep their names; ops of the others get a prefix: ``worker_1/op``.
     Properties that are the same in all workers are taken from the first one.
-
-    Args:
-        workers: at least one worker, in the order of their replicas. Ops of the first worker keep
-            their names; ops of the others get a prefix: ``worker_1/op``.
     """
     return replace(_join(workers), on_one_host=_join(workers, on_one_host=True))
 
@@ -160,43 +146,68 @@ def _source(captured: CapturedProgram) -> GraphSource:
     return captured.source
 
 
+def _details(captured: CapturedProgram) -> RecordedDetails:
+    details = _source(captured).details
+    assert isinstance(details, RecordedDetails)
+    return details
+
+
 def _join(workers: Sequence[CapturedProgram], *, on_one_host: bool = False) -> CapturedProgram:
     """Join the workers, each on its task, or all on the GPUs of one host."""
     first, *others = workers
+    scopes = {node.name.partition("/")[0] for node in first.graph_def.node}
+    prefixes = ["", *(f"{free_name(_scope(worker), scopes)}/" for worker in others)]
+    gpus_before = accumulate(map(_replica_gpus, workers), initial=0)
+    parts = [
+        _part(worker, prefix, before if on_one_host else None)
+        for worker, prefix, before in zip(workers, prefixes, gpus_before, strict=False)
+    ]
     strategy = _source(first).strategy
-    copies = frozenset(strategy.copies) if strategy else frozenset()
-    before = 0 if on_one_host else None
-    parts = [_Part(first, "", copies, before)]
-    for worker in others:
-        assert worker.server is not None
-        scope = f"{worker.server.job}_{worker.server.task}"
-        if before is not None:
-            before += parts[-1].gpus
-        parts.append(_Part(worker, f"{free_name(scope, parts[0].scopes)}/", copies, before))
-    graph_def = GraphDef()
-    graph_def.CopyFrom(parts[0].graph_def)
+    copied = strategy.copies if strategy else ()
+    # The mirrored variable of each copy, by its name in the joint graph.
+    whole = {f"{prefix}{name}": name for prefix in prefixes for name in copied}
+    graph_def = parts[0].graph_def
     for part in parts[1:]:
         graph_def.node.extend(part.graph_def.node)
         graph_def.library.function.extend(part.graph_def.library.function)
-    recorded = {op: known for part in parts for op, known in part.recorded()}
-    strategy, step_ops = _strategy(parts), _step_ops(parts)
+    step_ops = _step_ops(parts, whole)
     if first.turns == 1:
         step_ops = _as_one_step(step_ops, graph_def)
+    if strategy:
+        strategy = _strategy(parts, whole)
+        if strategy.ranks:
+            scalars = _fed_scalars(zip(workers, prefixes, strict=True))
+            strategy = replace(strategy, fed_scalars=scalars)
     noun = "rank" if first.rank else "worker"
     return replace(
         first,
         gpus=len(strategy.replicas) if on_one_host and strategy else first.gpus,
         source=replace(
             _source(first),
-            details=RecordedDetails(graph_def, recorded),
+            details=RecordedDetails(graph_def, _merged(_details(part).recorded for part in parts)),
             step_ops=step_ops,
             strategy=strategy,
         ),
-        initial=_initial(parts),
-        applied=[applied for part in parts for applied in part.applied()],
-        fed={part.name(name): fed for part in parts for name, fed in part.worker.fed.items()},
+        initial=_initial([part.initial for part in parts], whole),
+        applied=[applied for part in parts for applied in part.applied],
+        fed=_merged(part.fed for part in parts),
         notes=[", each ".join([plural(len(workers), noun), *first.notes[:1]]), *first.notes[1:]],
     )
+
+
+def _scope(worker: CapturedProgram) -> str:
+    """The scope of a worker's ops in the joint graph, unless the first worker has it too."""
+    assert worker.server is not None
+    return f"{worker.server.job}_{worker.server.task}"
+
+
+def _replica_gpus(worker: CapturedProgram) -> int:
+    strategy = _source(worker).strategy
+    return strategy.gpus if strategy else 0
+
+
+def _merged(mappings: Iterable[Mapping[str, _T]]) -> dict[str, _T]:
+    return {key: value for mapping in mappings for key, value in mapping.items()}
 
 
 def _as_one_step(step_ops: StepOps, graph_def: Any) -> StepOps:
@@ -207,110 +218,59 @@ def _as_one_step(step_ops: StepOps, graph_def: Any) -> StepOps:
     return step_ops._replace(train_op=(name,))
 
 
-@dataclass(frozen=True)
-class _Part:
-    """One of several workers.
+def _part(worker: CapturedProgram, prefix: str, before: int | None) -> CapturedProgram:
+    """Give a worker the names and devices of the joint graph.
 
-    Attributes:
-        worker: the program of the worker.
-        prefix: the prefix of its ops in the joint graph.
-        copies: the variables of the first worker that are copies for its replicas.
-        before: on one host, the number of GPUs of the workers before this one; None if each
-            worker is on a task of its own.
+    ``before`` is the number of GPUs of the workers before this one, if all are on one host; None
+    if each worker is on a task of its own.
     """
 
-    worker: CapturedProgram
-    prefix: str
-    copies: frozenset[str]
-    before: int | None
+    def device(own: Device) -> Device:
+        if before is not None:
+            return replace(own, index=(own.index or 0) + before) if own.is_gpu else own
+        assert worker.server is not None
+        return own.over(Device(worker.server.job, task=worker.server.task))
 
-    def name(self, op: str) -> str:
-        """The name of an op, tensor or input in the joint graph."""
-        return f"^{self.prefix}{op[1:]}" if op.startswith("^") else f"{self.prefix}{op}"
+    def rename(op: str) -> str:
+        return f"^{prefix}{op[1:]}" if op.startswith("^") else f"{prefix}{op}"
 
-    def names(self, ops: Iterable[str]) -> tuple[str, ...]:
-        """The names of several ops or tensors in the joint graph."""
-        return tuple(map(self.name, ops))
-
-    def variable(self, name: str) -> str:
-        """The mirrored variable that a variable of this worker is a copy of."""
-        return name if name in self.copies else self.name(name)
-
-    @property
-    def source(self) -> GraphSource:
-        """The graph of the worker."""
-        return _source(self.worker)
-
-    @property
-    def gpus(self) -> int:
-        """The number of GPUs of its replicas."""
-        return self.source.strategy.gpus if self.source.strategy else 0
-
-    def applied(self) -> Iterator[AppliedGradient]:
-        """The gradients that its optimizers received, with the names of the joint graph."""
-        for each in self.worker.applied:
-            gradient = each.gradient and Gradient(
-                *(tensor and self.name(tensor) for tensor in each.gradient)
-            )
-            yield each._replace(gradient=gradient, variable=self.name(each.variable))
-
-    def recorded(self) -> Iterator[tuple[str, OpDetails]]:
-        """The details of its ops, with the names of the joint graph."""
-        details = self.source.details
-        assert isinstance(details, RecordedDetails)
-        for op, known in details.recorded.items():
-            name = f"{self.function_prefix}{op}" if ":" in op else self.name(op)
-            forward = known.forward_op and self.name(known.forward_op)
-            yield name, known._replace(forward_op=forward)
-
-    @property
-    def function_prefix(self) -> str:
-        """The prefix of its functions in the joint graph."""
-        return self.prefix.replace("/", "_")
-
-    def device(self, own: Device) -> Device:
-        """Convert a device of this worker to a device of the cluster, or of the one host."""
-        if self.before is not None:
-            return replace(own, index=(own.index or 0) + self.before) if own.is_gpu else own
-        assert self.worker.server is not None
-        return own.over(Device(self.worker.server.job, task=self.worker.server.task))
-
-    def _default(self, node: Any) -> Device:
-        """The device of an op. On one host, an op of a rank without a device needs the GPU."""
-        own = Device.parse(node.device)
-        is_free = self.before is not None and self.worker.rank is not None
-        if is_free and own.type is None and "_class" not in node.attr:
-            return Device(type="GPU", index=0)
-        return own
-
-    @cached_property
-    def scopes(self) -> frozenset[str]:
-        """The outermost scopes of its ops."""
-        return frozenset(node.name.partition("/")[0] for node in self.worker.graph_def.node)
-
-    @cached_property
-    def graph_def(self) -> Any:
-        """The ``GraphDef`` with the names and devices of the joint graph."""
-        graph_def = GraphDef()
-        graph_def.CopyFrom(self.worker.graph_def)
-        functions = {
-            function.signature.name: f"{self.function_prefix}{function.signature.name}"
-            for function in graph_def.library.function
-        }
-        for function in graph_def.library.function:
-            function.signature.name = functions[function.signature.name]
-            for node in function.node_def:
-                _rename_functions(node, functions)
-        ops = {node.name: self.name(node.name) for node in graph_def.node}
-        for node in graph_def.node:
-            node.name = ops[node.name]
-            node.input[:] = self.names(node.input)
-            node.device = str(self.device(self._default(node)))
-            rename_colocation(node, ops)
-            if node.op == VARIABLE_HANDLE:
-                node.attr["shared_name"].s = node.name.encode()
+    renamed = with_renamed_ops(worker, rename)
+    source, recorded = _source(renamed), _details(renamed).recorded
+    graph_def = source.graph_def
+    function_prefix = prefix.replace("/", "_")
+    functions = {
+        function.signature.name: f"{function_prefix}{function.signature.name}"
+        for function in graph_def.library.function
+    }
+    for function in graph_def.library.function:
+        function.signature.name = functions[function.signature.name]
+        for node in function.node_def:
             _rename_functions(node, functions)
-        return graph_def
+    # On one host, an op of a rank without a device needs the GPU of the rank.
+    needs_gpu = before is not None and worker.rank is not None
+    for node in graph_def.node:
+        own = Device.parse(node.device)
+        if needs_gpu and own.type is None and "_class" not in node.attr:
+            own = Device(type="GPU", index=0)
+        node.device = str(device(own))
+        if node.op == VARIABLE_HANDLE:
+            node.attr["shared_name"].s = node.name.encode()
+        _rename_functions(node, functions)
+    strategy = source.strategy
+    return replace(
+        renamed,
+        source=replace(
+            source,
+            details=RecordedDetails(
+                graph_def,
+                {
+                    f"{function_prefix}{op}" if ":" in op else op: known
+                    for op, known in recorded.items()
+                },
+            ),
+            strategy=strategy and replace(strategy, replicas=list(map(device, strategy.replicas))),
+        ),
+    )
 
 
 def _rename_functions(node: Any, names: Mapping[str, str]) -> None:
@@ -322,97 +282,76 @@ def _rename_functions(node: Any, names: Mapping[str, str]) -> None:
                 function.name = names.get(function.name, function.name)
 
 
-def _step_ops(parts: Sequence[_Part]) -> StepOps:
+def _step_ops(parts: Sequence[CapturedProgram], whole: Mapping[str, str]) -> StepOps:
+    steps = [_source(part).step_ops for part in parts]
     by_variable: defaultdict[str, list[str]] = defaultdict(list)
-    gradients: dict[str, Sequence[str]] = {}
-    backward: set[str] = set()
-    for part in parts:
-        step = part.source.step_ops
-        for objective, ops in step.gradients.items():
-            gradients.update(dict.fromkeys(part.names([objective]), tuple(part.names(ops))))
-        backward.update(part.names(step.backward or ()))
-        for variable, ops in step.gradients_by_variable.items():
-            by_variable[part.variable(variable)] += part.names(ops)
+    for each in steps:
+        for variable, ops in each.gradients_by_variable.items():
+            by_variable[whole.get(variable, variable)] += ops
     joined: dict[str, Any] = {
-        field: [n for part in parts for n in part.names(getattr(part.source.step_ops, field))]
+        field: [name for each in steps for name in getattr(each, field)]
         for field in ("train_op", "losses", "objectives", "train_ops", "update_ops", "counters")
     }
-    return parts[0].source.step_ops._replace(
+    return steps[0]._replace(
         **joined,
-        inputs=tuple(inputs for part in parts for inputs in _inputs(part)),
-        gradients=gradients,
+        inputs=[inputs for part in parts for inputs in _inputs(part)],
+        gradients=_merged(each.gradients for each in steps),
         gradients_by_variable=by_variable,
-        backward=frozenset(backward),
+        backward=frozenset[str]().union(*(each.backward or () for each in steps)),
     )
 
 
-def _inputs(part: _Part) -> Iterator[Sequence[str]]:
+def _inputs(part: CapturedProgram) -> Sequence[Sequence[str]]:
     """The inputs of each replica. A single replica has all inputs of the step."""
-    step = part.source.step_ops
-    if step.inputs:
-        yield from (part.names(inputs) for inputs in step.inputs)
-        return
-    placeholders = {node.name for node in part.worker.graph_def.node if node.op == PLACEHOLDER}
-    yield part.names(name for name in part.worker.fed if producer_of(name) in placeholders)
+    if inputs := _source(part).step_ops.inputs:
+        return inputs
+    placeholders = {node.name for node in part.graph_def.node if node.op == PLACEHOLDER}
+    return [[name for name in part.fed if producer_of(name) in placeholders]]
 
 
-def _strategy(parts: Sequence[_Part]) -> Strategy | None:
+def _strategy(parts: Sequence[CapturedProgram], whole: Mapping[str, str]) -> Strategy:
+    strategies = [each for part in parts if (each := _source(part).strategy)]
     replicas: list[Device] = []
     copies: dict[str, Copy] = {}
-    for part in parts:
-        strategy = part.source.strategy
-        if strategy is None:
-            continue
+    for strategy in strategies:
         for name, copy in strategy.copies.items():
             replica = len(replicas) + copy.replica
-            copies[part.name(name)] = Copy(part.variable(copy.first), replica, copy.in_sync)
-        replicas += map(part.device, strategy.replicas)
-    first = parts[0].source.strategy
-    ranks = [
-        rank
-        for part in parts
-        for rank in (part.source.strategy.ranks if part.source.strategy else ())
-    ]
-    fed_scalars = {
-        part.name(producer_of(name)): (name, value.item())
-        for part in parts
-        for name, value in part.worker.fed.items()
-        if ranks and isinstance(value, np.ndarray) and value.ndim == 0
+            copies[name] = Copy(whole.get(copy.first, copy.first), replica, copy.in_sync)
+        replicas += strategy.replicas
+    ranks = [rank for strategy in strategies for rank in strategy.ranks]
+    return replace(strategies[0], replicas=replicas, copies=copies, ranks=ranks)
+
+
+def _fed_scalars(workers: Iterable[tuple[CapturedProgram, str]]) -> Mapping[str, Hashable]:
+    """The placeholders of scalars, each with its name in the worker and the fed value.
+
+    The workers have the prefixes of their ops in the joint graph.
+    """
+    return {
+        f"{prefix}{producer_of(name)}": (name, value.item())
+        for worker, prefix in workers
+        for name, value in worker.fed.items()
+        if isinstance(value, np.ndarray) and value.ndim == 0
     }
-    return first and replace(
-        first, replicas=replicas, copies=copies, ranks=ranks, fed_scalars=fed_scalars
-    )
 
 
-def _initial(parts: Sequence[_Part]) -> InitialState:
+def _initial(states: Sequence[InitialState], whole: Mapping[str, str]) -> InitialState:
     """The initial values of the variables. The first worker sends the values of its copies."""
+    mirrors = {
+        copy: whole.get(mirrored, mirrored)
+        for state in states
+        for copy, mirrored in state.mirrors.items()
+    }
     values: dict[str, Any] = {}
-    mirrors: dict[str, str] = {}
-    unsynchronized: set[str] = set()
-    initializers: dict[str, str] = {}
-    local: dict[str, str] = {}
-    tables: list[str] = []
-    for part in parts:
-        initial = part.worker.initial
-        unsynchronized.update(part.names(initial.unsynchronized))
-        mirrors |= {
-            part.name(copy): part.variable(whole) for copy, whole in initial.mirrors.items()
-        }
-        for name, value in initial.values.items():
-            if part.prefix and name in part.copies:
-                mirrors.setdefault(part.name(name), name)
-            values[part.name(name)] = values.get(mirrors.get(part.name(name), ""), value)
-        for kind, operations in (
-            (initializers, initial.initializers),
-            (local, initial.local_initializers),
-        ):
-            kind.update({part.name(name): part.name(op) for name, op in operations.items()})
-        tables += part.names(initial.tables)
+    for name, value in _merged(state.values for state in states).items():
+        if whole.get(name, name) != name:
+            mirrors.setdefault(name, whole[name])
+        values[name] = values.get(mirrors.get(name, ""), value)
     return InitialState(
-        initializers,
-        local,
+        _merged(state.initializers for state in states),
+        _merged(state.local_initializers for state in states),
         values,
-        tables,
+        [table for state in states for table in state.tables],
         mirrors,
-        frozenset(unsynchronized),
+        frozenset[str]().union(*(state.unsynchronized for state in states)),
     )

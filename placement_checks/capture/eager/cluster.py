@@ -142,11 +142,9 @@ _COORDINATOR, _WORKER = "chief", "worker"
 
 @contextlib.contextmanager
 def simulate_coordinator(gpus: int, servers: list[RecordedServer]) -> Iterator[None]:
-    """Simulate the parameter servers and workers of a coordinator in this block.
+    """Simulate the servers and workers of a coordinator in this block, with GPUs on each worker.
 
-    Args:
-        gpus: the number of GPUs of each worker.
-        servers: receives the server of the coordinator.
+    ``servers`` receives the server of the coordinator.
 
     Raises:
         InputError: in the block, if there are too few logical CPU devices to simulate the
@@ -200,12 +198,10 @@ def simulate_coordinator(gpus: int, servers: list[RecordedServer]) -> Iterator[N
 
 
 def cluster_device(device: Device, gpus: int) -> Device:
-    """Convert a device of this process to a device of the cluster.
+    """Convert a device of this process, as on a machine with GPUs, to a device of the cluster.
 
-    Args:
-        device: a device as on a machine with GPUs. GPUs beyond the first ``gpus`` simulate
-            parameter servers; all other devices belong to the first worker.
-        gpus: the number of GPUs of each worker.
+    GPUs beyond the first ``gpus`` simulate parameter servers. All other devices belong to the
+    first worker.
     """
     if device.is_gpu and (device.index or 0) >= gpus:
         return Device(SERVERS, task=(device.index or 0) - gpus, type="CPU", index=0)

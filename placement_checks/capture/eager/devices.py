@@ -36,13 +36,7 @@ _THIS_ROOM = f"{__package__}."
 
 
 class Refusal(BaseException):
-    """Ends eager code that cannot be captured. Not an `Exception`, which programs catch.
-
-    Args:
-        message: the reason: a sentence, or a predicate of the program.
-        fix: how to change the program.
-        is_predicate: whether the message is a predicate.
-    """
+    """Ends eager code that cannot be captured. Not an `Exception`, which programs catch."""
 
     def __init__(self, message: str, fix: str, *, is_predicate: bool = False) -> None:
         super().__init__(message)
@@ -109,11 +103,7 @@ def _refusal(device: Device) -> Refusal:
 
 
 def zeros_like(outputs: Any) -> Any:
-    """Replace the tensors in the results of a function by zeros, with 1 for unknown dimensions.
-
-    Args:
-        outputs: a structure of symbolic tensors. Other values in it stay as they are.
-    """
+    """Replace the symbolic tensors in a structure by zeros, with 1 for unknown dimensions."""
     flat = tf.nest.flatten(outputs, expand_composites=True)
     zeros = [_zeros(each) if isinstance(each, tf.Tensor) else each for each in flat]
     return tf.nest.pack_sequence_as(outputs, zeros, expand_composites=True)
@@ -170,10 +160,7 @@ def is_gpu_only_error(message: str) -> bool:
 def _fake_results(kind: str, inputs: Sequence[Any], attributes: Sequence[Any]) -> Any:
     """Return zeros for the results of an op, with the shapes that TensorFlow infers.
 
-    Args:
-        kind: the op type.
-        inputs: the inputs, in the order of the op definition.
-        attributes: names and values of the attributes, alternating.
+    Names and values of attributes alternate.
     """
     definition = definition_of(kind)
     names = [argument.name for argument in definition.input_arg]

@@ -170,7 +170,6 @@ def _is_raised_by_user(fault: BaseException) -> bool:
 
 
 def _with_note(error: InputError, when: str, other: InputError) -> InputError:
-    """Append another error to the details of an error."""
     fix = f"; {other.fix}" if other.fix else ""
     note = f"note: {when} {other.message}{fix}"
     details = f"{error.details}\n{note}" if error.details else note
@@ -271,13 +270,10 @@ _KERAS_ERRORS = (
 
 
 def explain_keras_error(error: InputError) -> InputError:
-    """Replace the message of an error that Keras raised by its cause, if the cause is known.
+    """Replace the message of an error by its cause, if Keras raised it for a known cause.
 
-    Args:
-        error: the error; its context is the exception of the program.
-
-    Returns:
-        An error with the cause and a fix; the same error if the cause is unknown.
+    The context of the error is the exception of the program. An error with another cause is
+    returned as it is.
     """
     raised = error.__context__
     if raised is None:
@@ -325,13 +321,8 @@ _SCOPE_ERROR = re.compile(
 def explain_scope_error(error: InputError, notes: TracingNotes, folder: Path | None) -> InputError:
     """Name the variables that were created outside of a strategy scope, if they are the cause.
 
-    Args:
-        error: the error; its context is the exception of the program.
-        notes: the variables and strategies of the program.
-        folder: the directory of the user's source lines; None for any file outside of libraries.
-
-    Returns:
-        An error with the variables and their source lines; the same error if it has another cause.
+    The context of the error is the exception of the program. An error with another cause is
+    returned as it is.
     """
     strategy = next((each for each in notes.strategies if each.num_replicas_in_sync > 1), None)
     raised = error.__context__

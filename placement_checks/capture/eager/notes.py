@@ -24,7 +24,7 @@ from placement_checks.graph.gradients import (
     record_applied,
     record_gradients,
 )
-from placement_checks.tf.distribution import user_lines_in_replica_threads
+from placement_checks.tf.distribution import replica_values, user_lines_in_replica_threads
 from placement_checks.tf.eager import around_op_gradients
 from placement_checks.tf.patches import Patch
 from placement_checks.tf.patching import patched
@@ -35,8 +35,7 @@ class Reductions:
     """The reductions over replicas, sums and means, in traced functions."""
 
     def __init__(self) -> None:
-        self._results: dict[tuple[int, str], Any] = {}
-        self._graphs: list[Any] = []  # referenced, so that no other object gets their ids
+        self._results: dict[tuple[tf.Graph, str], Any] = {}
 
     def result(self, tensor: Any) -> Any:
         """The tensor that a tensor was reduced to; the tensor itself without a reduction."""
@@ -49,13 +48,12 @@ class Reductions:
     def note(self, values: Any, results: Any) -> None:
         """Record values of one replica, or of all replicas, and the result for each value."""
         for value, result in zip(values, results, strict=False):
-            reduced = _per_replica(result)
-            for replica, part in enumerate(_per_replica(value)):
+            reduced = replica_values(result)
+            for replica, part in enumerate(replica_values(value)):
                 # There is only one result for all replicas if the variables are on one device.
                 whole = graph_tensors(reduced[replica if len(reduced) > 1 else 0])
                 for before, after in zip(graph_tensors(part), whole, strict=False):
                     if before is not after:
-                        self._graphs.append(before.graph)
                         self._results.setdefault(_key(before), after)
 
 
@@ -74,25 +72,17 @@ def record_reductions() -> Iterator[Reductions]:
         return batch_reduce_to
 
     def wrap_reduce(reduce: Callable[..., Any]) -> Callable[..., Any]:
-        def reduce_to(self: Any, how: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-            result = reduce(self, how, value, *args, **kwargs)
-            notes.note([value], [result])
-            return result
-
-        return reduce_to
-
-    def wrap_all_reduce(reduce: Callable[..., Any]) -> Callable[..., Any]:
-        def all_reduce(self: Any, how: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        def reduce_and_note(self: Any, how: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
             result = reduce(self, how, value, *args, **kwargs)
             notes.note(tf.nest.flatten(value), tf.nest.flatten(result))
             return result
 
-        return all_reduce
+        return reduce_and_note
 
     with (
         patched(Patch.REDUCE_SEVERAL, wrap_batch_reduce),
         patched(Patch.REDUCE, wrap_reduce),
-        patched(Patch.ALL_REDUCE, wrap_all_reduce),
+        patched(Patch.ALL_REDUCE, wrap_reduce),
     ):
         yield notes
 
@@ -103,19 +93,8 @@ def graph_tensors(value: Any) -> Sequence[Any]:
     return [part for part in parts if isinstance(getattr(part, "graph", None), tf.Graph)]
 
 
-def first_replica_value(value: Any) -> Any:
-    """The value in the first replica."""
-    return _per_replica(value)[0]
-
-
-def _per_replica(value: Any) -> Sequence[Any]:
-    """The value in each replica; a single one if it is the same in all replicas."""
-    is_distributed = isinstance(value, tf.distribute.DistributedValues)
-    return value.values if is_distributed else (value,)
-
-
-def _key(tensor: Any) -> tuple[int, str]:
-    return id(tensor.graph), tensor.name
+def _key(tensor: Any) -> tuple[tf.Graph, str]:
+    return tensor.graph, tensor.name
 
 
 class _BackwardRange(NamedTuple):

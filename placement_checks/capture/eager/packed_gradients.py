@@ -12,7 +12,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import tensorflow as tf
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from placement_checks.core.op_types import (
@@ -28,7 +27,7 @@ from placement_checks.core.op_types import (
 )
 from placement_checks.core.placement import producer_of
 from placement_checks.graph.flatten import rename_colocation
-from placement_checks.graph.graph_def import constant_int
+from placement_checks.graph.graph_def import constant_int, int_constant
 
 _SHAPE_OPS = SHAPE_ONLY | {CONST, PROD, STACK}
 _GROUP, _INSTANCE = 2, 3  # the inputs of a collective for its group key and its instance key
@@ -52,14 +51,14 @@ class _Packed(NamedTuple):
 
 
 def split_packed_sums(graph_def: Any, is_packing: Callable[[str], bool]) -> Mapping[str, str]:
-    """Replace collectives of packed gradients by collectives of single gradients.
+    """Replace collectives of packed gradients by collectives of single gradients, in place.
 
-    The new collectives run one after the other. Control inputs that waited for the old collective
-    wait for the last of them.
+    A group of collectives is only split if all its members can be split, and if the keys of all
+    collectives are constants. The new collectives run one after the other. Control inputs that
+    waited for the old collective wait for the last of them.
 
     Args:
-        graph_def: modified in place. A group of collectives is only split if all its members can
-            be split, and if the keys of all collectives are constants.
+        graph_def: modified in place.
         is_packing: whether a strategy created an op, given its name. A program may concatenate
             and split tensors itself, at other positions.
 
@@ -101,7 +100,6 @@ class _Split:
         self._last: dict[str, str] = {}  # for each removed op, the last collective instead of it
 
     def add(self, pack: _Packed) -> None:
-        """Split one packed vector."""
         new_nodes = self._new_nodes.setdefault(pack.collective.name, [])
         before = ""
         for number, part in enumerate(pack.parts):
@@ -194,22 +192,15 @@ def _with_key(collective: Any, part: int, nodes: Mapping[str, Any]) -> Iterator[
         collective.attr["shared_name"].s += f"/{part}".encode()
     else:
         devices = constant_int(collective.input[_GROUP], nodes) or 0
-        key = NodeDef(name=f"{collective.name}/key", op=CONST, device=collective.device)
-        tensor = tf.make_tensor_proto(devices + part * _PART_STRIDE, tf.int32)
-        key.attr["value"].tensor.CopyFrom(tensor)
-        key.attr["dtype"].type = tensor.dtype
+        number = devices + part * _PART_STRIDE
+        key = int_constant(f"{collective.name}/key", number, collective.device)
         collective.input[_GROUP] = key.name
         yield key
     yield collective
 
 
 def _find_unused(nodes: Sequence[Any], sources: Iterable[str]) -> set[str]:
-    """Find shape computations that only removed ops used.
-
-    Args:
-        nodes: the remaining nodes of the graph.
-        sources: the inputs of the removed ops.
-    """
+    """Find shape computations that only the removed ops used, given the inputs of these ops."""
     by_name = {node.name: node for node in nodes}
     uses = Counter(producer_of(source) for node in nodes for source in node.input)
     waiting, found = [producer_of(source) for source in sources], set()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from placement_checks.capture.eager.calls import SeenCall
-from placement_checks.capture.eager.notes import TracingNotes, first_replica_value, graph_tensors
+from placement_checks.capture.eager.notes import TracingNotes, graph_tensors
 from placement_checks.capture.eager.step_graph import FlatStep, graphs_of
 from placement_checks.capture.eager.variables import state_before_step, step_strategy
 from placement_checks.core.op_types import LOOPS, OPTIONAL_VALUE, PIPELINE_OUTPUTS
@@ -45,11 +45,7 @@ def read_steps(
 ) -> CapturedProgram:
     """Make one graph of the training steps of a program, with the devices that the program named.
 
-    Args:
-        seen: the calls of the steps. If calls train a variable in common, the first one is read.
-        notes: the records of the program.
-        program: the program.
-        gpus: the number of GPUs that the program found.
+    If calls train a variable in common, the first one is read.
 
     Raises:
         InputError: the steps are inside of one op, such as a loop over a dataset.
@@ -129,15 +125,12 @@ class _StepReader:
         )
 
     @cached_property
-    def _flat_names(self) -> Mapping[tuple[int, str], Sequence[str]]:
-        """For each traced op its names in the flat graph, one for each call of its function.
-
-        The key is the id of the traced graph, and the name of the op in it.
-        """
-        names: defaultdict[tuple[int, str], list[str]] = defaultdict(list)
+    def _flat_names(self) -> Mapping[tuple[tf.Graph, str], Sequence[str]]:
+        """By traced graph and op, the names in the flat graph: one for each call of a function."""
+        names: defaultdict[tuple[tf.Graph, str], list[str]] = defaultdict(list)
         for name, (function, traced) in self._flat.origins.items():
             if function in self._flat.graphs:
-                names[id(self._flat.graphs[function]), traced].append(name)
+                names[self._flat.graphs[function], traced].append(name)
         return names
 
     def _tensors(self, graph: Any, tensor: str) -> Sequence[str]:
@@ -148,7 +141,7 @@ class _StepReader:
     def _ops(self, graph: Any, names: Iterable[str]) -> Iterator[str]:
         """The names that traced ops have in the flat graph."""
         for name in names:
-            yield from self._flat_names.get((id(graph), name), ())
+            yield from self._flat_names.get((graph, name), ())
 
     @cached_property
     def _recorded(self) -> Sequence[tuple[Any, GradientNotes]]:
@@ -239,7 +232,7 @@ class _StepReader:
             name = self._name_of(call.variable) if call.variable is not None else ""
             if not name or name in done:
                 continue
-            tensors = graph_tensors(first_replica_value(call.gradient))
+            tensors = graph_tensors(replica_values(call.gradient)[0])
             reduced = map(self._notes.reductions.result, tensors)
             flat = [self._tensors(tensor.graph, tensor.name) for tensor in reduced]
             if flat and all(flat):
@@ -291,13 +284,7 @@ def _trained_variables(step: SeenCall, notes: TracingNotes) -> set[int]:
 def step_notes(
     steps: Sequence[SeenCall], left_out: Sequence[str], flat: FlatGraph
 ) -> Iterator[str]:
-    """Yield remarks for the report on the steps that the rules check, and on the others.
-
-    Args:
-        steps: the steps that the rules check.
-        left_out: the names of the steps that the rules do not check.
-        flat: the graph of ``steps``.
-    """
+    """Yield remarks for the report on the steps that the rules check, and on those left out."""
     described = [
         f"{step.name}, at {step.called_at}" if step.called_at else step.name for step in steps
     ]
@@ -307,7 +294,7 @@ def step_notes(
         yield f"run until {len(steps)} alternating training steps: {join_and(described)}"
     names = [step.name for step in steps]
     if retraced := dict.fromkeys(name for name in left_out if name in names):
-        yield f"{join_and(retraced)} is traced again for other shapes: not checked by the rules"
+        yield f"{join_and(retraced)} is traced again for other arguments: not checked by the rules"
     if others := dict.fromkeys(name for name in left_out if name not in names):
         yield f"{join_and(others)} trains the same variables: not checked by the rules"
     if flat.loops and steps[0].method:
@@ -320,13 +307,10 @@ def step_notes(
 
 
 def next_elements(graph_def: Any, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Read the next element of each iterator of a graph, by tensor name.
+    """Read the next element of each iterator of a flat graph, by tensor name.
 
-    An iterator without further elements is left out.
-
-    Args:
-        graph_def: a flat graph.
-        arguments: eager tensors by the name of their placeholder, iterators among them.
+    An iterator without further elements is left out. ``arguments`` are eager tensors, iterators
+    among them, by the names of their placeholders.
     """
     found: dict[str, Any] = {}
     for node in graph_def.node:
@@ -361,11 +345,7 @@ _NUMBER = re.compile(r"_\d+$")
 class TracedGraph(LiveDetails):
     """Details of the ops in a flat graph, from the graphs that Python traced.
 
-    Args:
-        flat: the flat graph.
-        forward: the forward op of each backward op.
-        folder: the directory of the user's source files; None if any file outside of libraries is
-            the user's.
+    ``forward`` has the forward op of each backward op.
     """
 
     def __init__(self, flat: FlatStep, forward: Mapping[str, str], folder: Path | None) -> None:
@@ -374,16 +354,12 @@ class TracedGraph(LiveDetails):
         self._origins = flat.origins
         self._variable_stacks = {name: recorded.stack for name, recorded in flat.variables.items()}
         self._forward = forward
-        self._parts: dict[Any, Collection[str]] = {}
+        self._parts_in_stack = cache(parts_of_keras)
         self._outputs: dict[Any, Sequence[Tensor]] = {}
 
     def parts_of_keras(self, op: str) -> Collection[str]:
         stack = self._stack(op)
-        if stack is None:
-            return ()
-        if stack not in self._parts:
-            self._parts[stack] = parts_of_keras(stack)
-        return self._parts[stack]
+        return () if stack is None else self._parts_in_stack(stack)
 
     def device_line(self, op: str) -> Frame | None:
         return None if op in self._variable_stacks else super().device_line(op)

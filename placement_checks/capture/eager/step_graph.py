@@ -34,6 +34,7 @@ from placement_checks.graph.flatten import (
     rename_colocation,
     rename_input,
 )
+from placement_checks.graph.graph_def import all_nodes
 from placement_checks.tf.distribution import GRADIENT_PACKING_FILES, replica_specs
 from placement_checks.tf.simulated_devices import requested_name
 from placement_checks.util.text import free_name
@@ -145,11 +146,6 @@ def _input_replicas(step: SeenCall) -> Sequence[int | None]:
 class FlatStep:
     """The flat graph of some steps, with the devices of a machine with GPUs.
 
-    Args:
-        steps: the calls of the steps.
-        notes: the records of the program.
-        program: the name of the program in reports.
-
     Attributes:
         graphs, arguments, fed, inputs: as in `OuterGraph`.
         variables: the variables of the steps, by name.
@@ -179,8 +175,7 @@ class FlatStep:
         self._replace_placeholders()
         self._part_of = split_packed_sums(self.graph_def, self._packs_gradients)
         self.train_op = self._add_train_op()
-        nodes = [self.graph_def.node, *(f.node_def for f in self.graph_def.library.function)]
-        for node in (node for body in nodes for node in body):
+        for node in all_nodes(self.graph_def):
             node.device = requested_name(node.device)
 
     @cached_property

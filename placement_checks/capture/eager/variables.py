@@ -95,33 +95,30 @@ class VariableNotes:
     """The variables of a program, by handle."""
 
     def __init__(self) -> None:
-        # The handles are referenced, so that no other object gets their ids.
-        self._recorded: dict[int, tuple[Any, RecordedVariable]] = {}
-        self._devices: dict[int, tuple[Any, str]] = {}
+        self._recorded: dict[Any, RecordedVariable] = {}  # by references to handles
+        self._devices: dict[Any, str] = {}
 
     def by_handle(self, handle: Any) -> RecordedVariable | None:
         """The variable with a handle; None if it was created before the recording."""
-        recorded = self._recorded.get(id(handle))
-        return recorded[1] if recorded else None
+        return self._recorded.get(handle.ref())
 
     def all(self) -> Iterator[RecordedVariable]:
         """The variables, in the order of creation."""
-        return (recorded for _, recorded in self._recorded.values())
+        return iter(self._recorded.values())
 
     def note_handle(self, handle: Any, device: str) -> None:
         """Record the device of a handle.
 
         When the variable of a function is created, its device scope has ended.
         """
-        self._devices[id(handle)] = handle, device
+        self._devices[handle.ref()] = device
 
     def note(self, variable: Any) -> None:
         """Record a new variable."""
         handle = variable_handle(variable)
-        if not tf.is_symbolic_tensor(handle) and id(handle) not in self._recorded:
-            _, device = self._devices.get(id(handle), (handle, handle.device))
-            recorded = RecordedVariable(variable, device, current_stack())
-            self._recorded[id(handle)] = handle, recorded
+        if not tf.is_symbolic_tensor(handle) and (key := handle.ref()) not in self._recorded:
+            device = self._devices.get(key, handle.device)
+            self._recorded[key] = RecordedVariable(variable, device, current_stack())
 
     def note_parts(self, whole: Any) -> None:
         """Record that a distributed variable consists of several variables."""
@@ -132,9 +129,7 @@ class VariableNotes:
     def note_first_value(self, variable: Any, added: Sequence[tuple[Any, Any]]) -> None:
         """Record the symbolic initial value of a variable that a function creates.
 
-        Args:
-            variable: the new variable.
-            added: pairs of a variable that the function creates, and its initial value.
+        ``added`` are pairs of a variable that the function creates, and its initial value.
         """
         for other, value in added:
             if other is variable and (recorded := self.by_handle(variable_handle(variable))):
@@ -198,7 +193,6 @@ def record_variables() -> Iterator[VariableNotes]:
 
 @cache
 def _has_gpu_kernel(dtype: Any) -> bool:
-    """Whether variables of a dtype have a GPU kernel."""
     number = tf.dtypes.as_dtype(dtype).base_dtype.as_datatype_enum
     return any(
         number in constraint.allowed_values.list.type
@@ -212,12 +206,7 @@ def _has_gpu_kernel(dtype: Any) -> bool:
 def step_strategy(
     strategies: Sequence[Any], variables: Mapping[str, RecordedVariable]
 ) -> Strategy | None:
-    """Return the strategy of a step: the one with most of its variables; None without one.
-
-    Args:
-        strategies: the strategies that the program created.
-        variables: the variables of the step, by name.
-    """
+    """Return the strategy of a step: the one with most of its variables; None without one."""
     if not strategies:
         return None
     used = Counter(map(strategy_id, variables.values()))
@@ -270,11 +259,7 @@ _ON_ANY_DEVICE = tf.compat.v1.ConfigProto(allow_soft_placement=True)
 
 
 def state_before_step(variables: Mapping[str, RecordedVariable]) -> InitialState:
-    """Return the values of the variables of a step before it, and their copies.
-
-    Args:
-        variables: the variables of the step, by name.
-    """
+    """Return the values that the variables of a step have before it, and their copies."""
     first = _first_parts(variables)
     mirrors = {
         name: first[id(recorded.part_of)]

@@ -33,7 +33,7 @@ from placement_checks.capture.eager.reading import read_steps
 from placement_checks.capture.in_process.fake_gpus import fake_gpu_count
 from placement_checks.capture.in_process.sessions import SessionWatch, StopProgram, watch_sessions
 from placement_checks.core.cluster_spec import RecordedServer
-from placement_checks.core.errors import InputError
+from placement_checks.core.errors import InputError, message_of
 from placement_checks.core.op_types import EXAMPLE_SOURCES
 from placement_checks.core.program import CapturedProgram, Program, Step
 from placement_checks.core.user_code import call_user_code, users_code
@@ -95,7 +95,7 @@ class BuildRecorder:
         explained = explain_scope_error(error, self._tracing, self.program.folder)
         return explain_keras_error(error) if explained is error else explained
 
-    def trained(self) -> CapturedProgram:
+    def capture_step(self) -> CapturedProgram:
         """Return the program as built when its first training step came.
 
         Raises:
@@ -103,7 +103,7 @@ class BuildRecorder:
         """
         if self.watch.steps:
             assert self.watch.graph is not None
-            return self.built(self.watch.graph, self.watch.step)
+            return self.capture_graph(self.watch.graph, self.watch.step)
         captured = read_steps(self.calls.steps, self._tracing, self.program, self.gpus)
         return replace(
             captured,
@@ -114,7 +114,7 @@ class BuildRecorder:
             is_worker=bool(self._servers),
         )
 
-    def built(self, graph: tf.Graph, step: Step) -> CapturedProgram:
+    def capture_graph(self, graph: tf.Graph, step: Step) -> CapturedProgram:
         """Return the program as built in one graph.
 
         Raises:
@@ -151,14 +151,10 @@ def record_build(
     *,
     eager: bool = False,
 ) -> Iterator[BuildRecorder]:
-    """Record the program that runs in this block.
+    """Record the program that runs in this block and finds a number of GPUs.
 
-    Args:
-        program: the program.
-        gpus: the number of GPUs that the program finds.
-        on_train_step: called in place of the first training step.
-        eager: whether the program may be eager code. Logical CPU devices must then simulate the
-            GPUs.
+    ``on_train_step`` is called in place of the first training step. With ``eager``, the program
+    may be eager code, and logical CPU devices must simulate the GPUs.
     """
     with (
         fake_gpu_count(gpus) as gpu_queries,
@@ -185,10 +181,7 @@ def build(
 ) -> CapturedProgram:
     """Build a program into a graph. A program that trains ends at its first training step.
 
-    Args:
-        program: a builder, or a function that trains.
-        num_gpus: the number of GPUs that the program finds.
-        on_train_step: called in place of the first training step.
+    ``on_train_step`` is called in place of this step.
 
     Raises:
         EagerOnlyError: the program must run eagerly.
@@ -221,7 +214,7 @@ def _build(
             graph = find_graph(returned)
             step = Step() if returned is graph else Step.from_result(returned, program.name)
         if building.watch.steps:
-            return building.trained()
+            return building.capture_step()
     if graph is None or not graph.get_operations():
         error = InputError(
             program.name,
@@ -237,7 +230,7 @@ def _build(
         raise EagerOnlyError(
             program.name, "took no training step", "return it, or call it", is_predicate=True
         )
-    return building.built(graph, step)
+    return building.capture_graph(graph, step)
 
 
 @contextlib.contextmanager
@@ -267,8 +260,7 @@ def record_in_new_graph(
 def build_eagerly(building: BuildRecorder) -> CapturedProgram:
     """Run eager code until its first training step, the call of a traced function.
 
-    Args:
-        building: the recorder, which was started before the module of the program was imported.
+    The recorder was started before the module of the program was imported.
 
     Raises:
         InputError: the program raised, or did not call a function that trains.
@@ -293,7 +285,7 @@ def build_eagerly(building: BuildRecorder) -> CapturedProgram:
     if building.has_step:  # an error after the first step does not matter
         with contextlib.suppress(StopProgram):
             building.train()
-        return building.trained()
+        return building.capture_step()
     raise failed or no_traced_step_error(program.name, building.calls)
 
 
@@ -356,11 +348,21 @@ def _fit(returned: Mapping[str, Any]) -> None:
 
 
 def parse_flags(program: Program) -> None:
-    """Parse the flags of absl, as ``app.run`` does, if the program uses them."""
-    if "absl.flags" in sys.modules:
-        flags = sys.modules["absl.flags"].FLAGS
-        if not flags.is_parsed():
-            flags([*sys.argv[:1], *program.argv])
+    """Parse the flags of absl, as ``app.run`` does, if the program uses them.
+
+    Raises:
+        InputError: an argument is no flag, or has a wrong value; or a required flag is missing.
+    """
+    flags: Any = sys.modules.get("absl.flags")
+    if flags is not None and not flags.FLAGS.is_parsed():
+        try:
+            flags.FLAGS([*sys.argv[:1], *program.argv])
+        except flags.Error as error:
+            raise InputError(
+                program.name,
+                f"absl cannot parse its flags: {message_of(error).rstrip('.')}",
+                "correct the arguments of the program, after -- on the command line",
+            ) from None
 
 
 @contextlib.contextmanager

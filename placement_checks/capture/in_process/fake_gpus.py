@@ -29,6 +29,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.core.framework import device_attributes_pb2
 
+from placement_checks.core.devices import VISIBLE_GPUS
 from placement_checks.tf import eager, patching
 from placement_checks.tf.patches import Patch
 from placement_checks.tf.patching import all_patched, patched
@@ -36,7 +37,6 @@ from placement_checks.tf.simulated_devices import is_stand_in
 
 _GPU = "GPU"
 _MEMORY = 16 << 30  # bytes of each GPU
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
 _LIBRARIES = ("tensorflow", "keras", "tf_keras", "placement_checks")
 _DETAILS = {"device_name": "NVIDIA GPU", "compute_capability": (9, 0)}
 
@@ -51,7 +51,7 @@ def visible_gpus() -> Sequence[int] | None:
     """
     if _visible:
         return _visible[-1]
-    named = [each.strip() for each in os.environ.get(_VISIBLE, "").split(",") if each.strip()]
+    named = [each.strip() for each in os.environ.get(VISIBLE_GPUS, "").split(",") if each.strip()]
     return [int(each) for each in named] if named and all(map(str.isdigit, named)) else None
 
 
@@ -59,17 +59,14 @@ def visible_gpus() -> Sequence[int] | None:
 def fake_gpu_count(gpus: int) -> Iterator[set[str]]:
     """Make the program in this block find a number of GPUs, instead of the GPUs of this machine.
 
-    Settings of these GPUs, such as memory growth, have no effect. ``CUDA_VISIBLE_DEVICES`` is
-    restored at the end of the block.
-
-    Args:
-        gpus: the number of GPUs, or 0.
+    Except for ``set_visible_devices``, settings of these GPUs have no effect.
+    ``CUDA_VISIBLE_DEVICES`` is restored at the end of the block.
 
     Yields:
         The functions that the program calls to find GPUs, such as ``list_physical_devices``.
     """
     queries: set[str] = set()
-    visible = os.environ.get(_VISIBLE)
+    visible = os.environ.get(VISIBLE_GPUS)
     _visible.clear()
     try:
         with (
@@ -80,9 +77,9 @@ def fake_gpu_count(gpus: int) -> Iterator[set[str]]:
         ):
             yield queries
     finally:
-        os.environ.pop(_VISIBLE, None)
+        os.environ.pop(VISIBLE_GPUS, None)
         if visible is not None:
-            os.environ[_VISIBLE] = visible
+            os.environ[VISIBLE_GPUS] = visible
 
 
 def _for_program(answer: patching.Around) -> patching.Around:
@@ -115,20 +112,26 @@ def _is_asked_by_program(frame: FrameType | None) -> bool:
 
 
 def _context_methods(gpus: int, queries: set[str]) -> Mapping[Patch, patching.Around]:
-    """The patches of the eager context."""
     physical = [tf.config.PhysicalDevice(f"/physical_device:GPU:{i}", _GPU) for i in range(gpus)]
     logical = [tf.config.LogicalDevice(f"/device:GPU:{i}", _GPU) for i in range(gpus)]
     growth: dict[Any, Any] = {}
     parts: dict[Any, Any] = {}
 
+    def list_visible() -> list[Any]:
+        visible = _visible[-1] if _visible else range(gpus)
+        return [physical[index] for index in visible if index < gpus]
+
+    def list_logical() -> list[Any]:  # numbered anew
+        return logical[: len(list_visible())]
+
     def num_gpus(_: Any) -> int:
         queries.add("num_gpus")
-        return gpus
+        return len(list_visible())
 
     methods: dict[Patch, patching.Around] = {
-        Patch.LIST_PHYSICAL: _list_with_gpus(physical, "list_physical_devices", queries),
-        Patch.LIST_LOGICAL: _list_with_gpus(logical, "list_logical_devices", queries),
-        Patch.GET_VISIBLE: _list_with_gpus(physical, "get_visible_devices", queries),
+        Patch.LIST_PHYSICAL: _list_with_gpus(lambda: physical, "list_physical_devices", queries),
+        Patch.LIST_LOGICAL: _list_with_gpus(list_logical, "list_logical_devices", queries),
+        Patch.GET_VISIBLE: _list_with_gpus(list_visible, "get_visible_devices", queries),
         Patch.NUM_GPUS: lambda _: num_gpus,
         Patch.SET_VISIBLE: _set_visible,
         Patch.GET_MEMORY_GROWTH: _answer_for_gpus(growth.get),
@@ -142,7 +145,9 @@ def _context_methods(gpus: int, queries: set[str]) -> Mapping[Patch, patching.Ar
     return {patch: _for_program(answer) for patch, answer in methods.items()}
 
 
-def _list_with_gpus(gpus: list[Any], function: str, queries: set[str]) -> patching.Around:
+def _list_with_gpus(
+    list_gpus: Callable[[], list[Any]], function: str, queries: set[str]
+) -> patching.Around:
     """Patch a method that lists the devices of one type, or of all types."""
 
     def around(original: Callable[..., Any]) -> Callable[..., list[Any]]:
@@ -150,13 +155,13 @@ def _list_with_gpus(gpus: list[Any], function: str, queries: set[str]) -> patchi
             if device_type in (None, _GPU):
                 queries.add(function)
             if device_type == _GPU:  # without a call, which would start the eager runtime
-                return list(gpus)
+                return list(list_gpus())
             others = [
                 each
                 for each in original(self, device_type)
                 if each.device_type != _GPU and not is_stand_in(each)
             ]
-            return others + gpus if device_type is None else others
+            return others + list_gpus() if device_type is None else others
 
         return listed
 
@@ -284,10 +289,7 @@ def fake_nvidia_tools(gpus: int, calls: set[str]) -> Iterator[None]:
     """Make NVML and ``nvidia-smi`` report a number of GPUs.
 
     NVML is faked in `ctypes`, however it is loaded. The command is put first on ``PATH``.
-
-    Args:
-        gpus: the number of GPUs.
-        calls: receives the name of the library or command that the program uses.
+    ``calls`` receives the name of the library or command that the program uses.
     """
 
     class FakeLibrary(ctypes.CDLL):
@@ -373,9 +375,7 @@ def _write(where: Any, kind: Any, value: Any) -> None:
 def shadow_command(name: str, script: Callable[[Path], str]) -> Iterator[Path]:
     """Put a shell command first on ``PATH`` in this block, before the real one.
 
-    Args:
-        name: the name of the command.
-        script: returns the text of the command, given its directory.
+    ``script`` returns the text of the command, given its directory.
 
     Yields:
         The directory, which is removed at the end.

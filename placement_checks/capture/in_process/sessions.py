@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 import tensorflow as tf
@@ -118,7 +118,7 @@ class SessionWatch:
         self._notes = notes
         self._on_last_step = on_last_step
         self._configs: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-        self._remote: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+        self._remote: WeakSet[Any] = WeakSet()  # the sessions on servers
         self._skipped_steps = 0
         self._seconds_of_reading = 0.0
         self._lock = threading.RLock()
@@ -169,7 +169,7 @@ class SessionWatch:
             self.sessions += 1
             self._configs[session] = written
             if target:
-                self._remote[session] = target
+                self._remote.add(session)
                 self.servers.append(tf.compat.as_text(target))
 
         return init
@@ -196,7 +196,7 @@ class SessionWatch:
             elif run.keeps_gradients:
                 with self._lock:
                     if key not in self.accumulations:
-                        seen = self._seen_step(session, run, fetched, feeds, {})
+                        seen = self._create_step(session, run, fetched, feeds, {})
                         self.accumulations[key] = seen
             if trains or session in self._remote:
                 return list(map(zeros_for, fetches))
@@ -246,13 +246,13 @@ class SessionWatch:
                         for each in self.accumulations.values()
                         if each.graph is session.graph and each not in self.steps
                     ]
-                self.steps.append(self._seen_step(session, run, fetched, feeds, rows))
+                self.steps.append(self._create_step(session, run, fetched, feeds, rows))
             self._skipped_steps += 1
             unrun = self.graphs[session.graph].optimizer_ops() - self._updates
             if self._skipped_steps > _MOST_STEPS or not unrun:
                 self._on_last_step()
 
-    def _seen_step(
+    def _create_step(
         self,
         session: Any,
         run: RunEffect,
@@ -401,10 +401,7 @@ def pipeline_outputs(nodes: Iterable[Any], roots: Iterable[str]) -> list[str]:
     """Return the tensors that a step reads from input pipelines, in the order of creation.
 
     If one pipeline feeds another, such as a queue that prefetches, only the last one counts.
-
-    Args:
-        nodes: the nodes of the graph.
-        roots: names of the fetched ops or tensors of the step, and of its objectives.
+    ``roots`` are the names of the fetched ops or tensors of the step, and of its objectives.
     """
     by_name = {node.name: node for node in nodes}
     pipelines = {name for name, node in by_name.items() if node.op in PIPELINE_OUTPUTS}
@@ -434,7 +431,7 @@ def read_pipelines(
     Args:
         run: runs the session.
         session: the session.
-        roots: names of the fetched ops or tensors of the step, and of its objectives.
+        roots: as for `pipeline_outputs`.
         of_towers: whether to read only if two towers might take the same rows.
     """
     graph = session.graph

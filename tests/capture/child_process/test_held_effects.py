@@ -116,7 +116,7 @@ LOOKUPS: dict[str, Callable[[str], object]] = {
 @pytest.fixture
 def looking(effects: HeldEffects) -> Iterator[HeldEffects]:
     """The effects, which note files that are missing. No hook is added: it would stay."""
-    with all_patched(dict.fromkeys(held_effects._LOOKUPS, effects._noting_absence)):
+    with all_patched(dict.fromkeys(held_effects._LOOKUPS, effects._note_absences)):
         yield effects
 
 

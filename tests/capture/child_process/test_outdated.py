@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 import tensorflow as tf
@@ -161,3 +162,15 @@ def test_a_module_of_python_2(file: Path) -> None:
         InputError, match=r"^model_of_python_2.py:2 is written in Python 2: it has a print"
     ):
         run("import model_of_python_2", file)
+
+
+def test_a_module_of_python_2_in_an_archive(file: Path) -> None:
+    archive = file.parent / "modules.zip"
+    with ZipFile(archive, "w") as modules:
+        modules.writestr("packed_model_of_python_2.py", "import os\nprint 'x'\n")
+    sys.path.insert(0, str(archive))
+
+    with pytest.raises(
+        InputError, match=r"^modules.zip/packed_model_of_python_2.py:2 is written in Python 2: it"
+    ):
+        run("import packed_model_of_python_2", file)

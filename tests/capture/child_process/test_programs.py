@@ -14,6 +14,7 @@ import pytest
 from support.builders import script
 from support.forked import start_forked
 
+from placement_checks.capture.child_process import parent
 from placement_checks.capture.programs import load, load_for_one_gpu
 from placement_checks.core.errors import InputError
 from placement_checks.core.missing import Missing
@@ -302,6 +303,27 @@ def test_a_timeout_names_the_current_line(folder: Path) -> None:
         "train.py did not reach a training step within 0.5 s, and is at train.py:3; raise "
         "the limit, --limit 1, or do less before the first training step"
     )
+
+
+def test_a_program_that_goes_on_as_a_daemon(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parent, "_GRACE", 0.0)
+    program = """
+        import os
+        import time
+        from pathlib import Path
+
+        if os.fork():
+            os._exit(0)
+        os.setsid()
+        Path("daemon").write_text(str(os.getpid()))
+        time.sleep(60)
+    """
+
+    assert refused(folder, program, limit=8) == (
+        "train.py: its process gave no answer within 8 s and was ended, before its first training "
+        "step; run the program with python to see why"
+    )
+    os.kill(int((folder / "daemon").read_text()), signal.SIGKILL)  # the daemon still runs
 
 
 def test_standard_input_is_empty(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -94,7 +94,7 @@ LINE = r"tests/capture/eager/test_turns.py:\d+"
             1,
             [
                 f"run until its first training step, train, at {LINE}",
-                "train is traced again for other shapes: not checked by the rules",
+                "train is traced again for other arguments: not checked by the rules",
             ],
         ),
         (

@@ -147,6 +147,20 @@ def test_a_program_configures_its_gpus_freely() -> None:
         assert len(tf.config.list_logical_devices("GPU")) == 2
 
 
+def test_hidden_gpus_are_not_logical_devices() -> None:
+    with fake_gpu_count(3):
+        gpus = tf.config.list_physical_devices("GPU")
+        tf.config.set_visible_devices(gpus[1:], "GPU")
+
+        assert tf.config.list_physical_devices("GPU") == gpus
+        assert tf.config.get_visible_devices("GPU") == gpus[1:]
+        logical = [each.name for each in tf.config.list_logical_devices("GPU")]
+        assert logical == ["/device:GPU:0", "/device:GPU:1"]
+        assert context.num_gpus() == 2
+    with fake_gpu_count(3):
+        assert context.num_gpus() == 3
+
+
 def test_devices_other_than_gpus_are_tensorflows() -> None:
     (cpu,) = tf.config.list_physical_devices("CPU")
     logical = tf.config.get_logical_device_configuration(cpu)
