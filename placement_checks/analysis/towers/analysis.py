@@ -196,6 +196,13 @@ class TowerAnalysis(GraphAnalysis):
         """For each op the towers that its value depends on, and `gradient_bit`."""
         return self.flow.propagate(self.own_towers)
 
+    def towers_of(self, *ops: OpId) -> TowerMask:
+        """Return the towers that the value of any of the ops depends on."""
+        found = 0
+        for op in ops:
+            found |= self.towers_behind[op]
+        return TowerMask(found & self.all_towers)
+
     def has_gradient(self, op: OpId) -> bool:
         """Whether the value of an op depends on a backward op."""
         return bool(self.towers_behind[op] & self.gradient_bit)
@@ -217,6 +224,16 @@ class TowerAnalysis(GraphAnalysis):
         """Name the towers in a mask, as in ``the tower on /device:GPU:0``."""
         towers = [self.towers[number] for number in self.towers_in(mask)]
         return f"the {'tower' if len(towers) == 1 else 'towers'} on {range_text(map(str, towers))}"
+
+    def towers_on(self, pattern: Device) -> TowerMask:
+        """Return the towers that use a device that matches ``pattern``."""
+        return TowerMask(
+            sum(
+                1 << number
+                for number in self.tower_indices
+                if any(device.matches(pattern) for device in self.towers[number].devices)
+            )
+        )
 
     def devices_of(self, mask: int) -> tuple[Device, ...]:
         """Return the devices of the towers in a bit mask."""
