@@ -165,8 +165,8 @@ def _gradients(placement: Placement, variable: str) -> Iterator[str]:
 
 def _unknown_updates(placement: Placement) -> str:
     """Why the updates of a step are unknown, with the fix; "" if they are known."""
-    updates = analyze(placement).updates
-    return f"{updates.unknown}; {updates.fix}" if updates.unknown else ""
+    missing = analyze(placement).updates.missing
+    return "" if missing is None else str(missing)
 
 
 def _op_rows(placement: Placement, op: Op) -> Iterator[Row]:

@@ -46,17 +46,13 @@ class AggregatedBeforeClipped(Rule):
 
     name = "aggregated-before-clipped"
     kind = "requested"
-    requires = frozenset({Need.TWO_TOWERS, Need.LOSSES_APART})
+    requires = frozenset({Need.TWO_TOWERS, Need.LOSSES_APART, Need.TRAINED})
 
     allow: tuple[str, ...] = ()
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
         trained = gradient_flow(placement).trained
-        if not trained:
-            updates = analyze(placement).updates
-            reason = updates.unknown or "no variable that towers read is updated by a gradient"
-            return self.not_checked(reason, fix=updates.fix)
         clipped = [
             each
             for each in clipped_per_tower(placement)

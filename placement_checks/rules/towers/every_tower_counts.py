@@ -35,17 +35,13 @@ class EveryTowerCounts(Rule):
 
     name = "every-tower-counts"
     kind = "requested"
-    requires = frozenset({Need.TWO_TOWERS, Need.LOSSES_APART})
+    requires = frozenset({Need.TWO_TOWERS, Need.LOSSES_APART, Need.TRAINED})
 
     allow: tuple[str, ...] = ()
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
         gradients = gradient_flow(placement)
-        if not gradients.trained:
-            updates = analyze(placement).updates
-            reason = updates.unknown or "no variable that towers read is updated by a gradient"
-            return self.not_checked(reason, fix=updates.fix)
         layout = variable_layout(placement)
         used = {
             variable: reduce(or_, map(gradients.towers, updates), 0)

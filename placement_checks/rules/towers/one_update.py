@@ -78,14 +78,13 @@ class OneUpdate(Rule):
     def check(self, evidence: Evidence) -> Verdict:
         analysis = analyze(evidence.placement)
         updates = analysis.updates
-        if not updates.by_variable:
-            reason = updates.unknown or "the train op updates no variable"
-            return self.not_checked(reason, fix=updates.fix)
+        if not updates.by_variable and not updates.unknown:
+            return self.not_checked("the train op updates no variable")
         findings = unless_allowed(
             (*_repeated_updates(analysis), *_miscounts(analysis)), self.allow
         )
-        if findings and updates.unknown:
-            return self.not_checked(updates.unknown, fix=updates.fix)
+        if updates.missing is not None and (findings or not updates.by_variable):
+            return self.without(updates.missing)
         counter, op = next(_separate_counters(analysis), ("", ""))
         if counter and not findings and not matches_any(counter, self.allow):
             return self.not_checked(

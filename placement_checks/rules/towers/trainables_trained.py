@@ -63,8 +63,8 @@ class TrainablesTrained(Rule):
         trainable = placement.collections.get(TRAINABLE, ())
         if not trainable:
             return self.not_checked("no variable is in TRAINABLE_VARIABLES")
-        if analysis.updates.unknown:
-            return self.not_checked(analysis.updates.unknown, fix=analysis.updates.fix)
+        if (missing := analysis.updates.missing) is not None:
+            return self.without(missing)
         if not any(analysis.backward.ops):
             return self.not_checked("the graph computes no gradients")
         if analysis.updates.by_variable.keys().isdisjoint(trainable):

@@ -66,8 +66,8 @@ class UpdateOpsRun(Rule):
                 return self.verdict(found)
         if not updates:
             return self.not_checked("no op updates statistics, such as batch normalization's")
-        if analysis.updates.unknown:
-            return self.not_checked(analysis.updates.unknown, fix=analysis.updates.fix)
+        if (missing := analysis.updates.missing) is not None:
+            return self.without(missing)
         required = analysis.all_towers
         if self.tower not in ("", _ALL):
             required = analysis.towers_on(Device.parse(self.tower))
