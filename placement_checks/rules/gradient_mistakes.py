@@ -174,8 +174,7 @@ def _finder(find: Callable[[Placement], Sequence[OpId]]) -> _Finder:
 def loss_scalings(placement: Placement, ratio: float) -> Sequence[OpId]:
     """Return the ops that multiply the losses by a number, or divide them by its inverse."""
     flow = analyze(placement).flow
-    names = map(producer_of, placement.step.objectives or placement.step.losses)
-    losses = [flow.number[name] for name in names if name in flow.number]
+    losses = flow.known_ops(placement.step.objectives or placement.step.losses)
     return [
         op
         for op in _loss_terms(flow, losses)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.ids import OpId
@@ -165,17 +164,9 @@ def _update_constants(placement: Placement) -> Mapping[str, Sequence[float]]:
             inputs = [op for op in flow.inputs[update.op] if not is_end(op)]
             for op in sorted(flow.reachable(inputs, until=is_end)):
                 if (value := placement.details.value(flow.names[op])) is not None:
-                    numbers += [each for each in _flat(value[2]) if isinstance(each, float)]
+                    numbers += [each for each in value[2:] if isinstance(each, float)]
         found[variable] = sorted(numbers)
     return found
-
-
-def _flat(value: Any) -> Iterator[Any]:
-    if isinstance(value, tuple | list):
-        for each in value:
-            yield from _flat(each)
-    else:
-        yield value
 
 
 def shared_gpus(strategy: Strategy) -> Iterator[Finding]:

@@ -29,7 +29,7 @@ from placement_checks.core.op_types import (
     is_dataset,
     is_update,
 )
-from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement, Tensor, producer_of
+from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement, Tensor
 
 _PASSES_READ = VARIABLE_READS | IDENTITIES | ENTERS | {CAST}
 _SCOPE = re.compile(r"(?:^|/)gradients(?:_\d+)?/")
@@ -70,20 +70,18 @@ class GraphAnalysis:
         If the gradients of a tensor are part of another loss, as in a gradient penalty or an inner
         loop of MAML, the tensor is not a loss itself and is left out.
         """
-        step, number = self.placement.step, self.flow.number
+        step, flow = self.placement.step, self.flow
         gradients = {
-            name: [number[op] for op in step.gradients.get(name, ()) if op in number]
+            name: flow.known_ops(step.gradients.get(name, ()))
             for name in dict.fromkeys(step.objectives)
         }
-        behind = self.flow.propagate(self.flow.marks(gradients.values()))
+        behind = flow.propagate(flow.marks(gradients.values()))
         inner = 0
         for bit, name in enumerate(gradients):
-            objective = number.get(producer_of(name))
-            if objective is not None:
+            for objective in flow.known_ops([name]):
                 inner |= behind[objective] & ~(1 << bit)
         outer = [name for bit, name in enumerate(gradients) if not inner >> bit & 1]
-        names = map(producer_of, outer or step.objectives or step.losses)
-        return list(dict.fromkeys(number[name] for name in names if name in number))
+        return list(dict.fromkeys(flow.known_ops(outer or step.objectives or step.losses)))
 
     @cached_property
     def examples(self) -> Sequence[int]:

@@ -123,6 +123,19 @@ class DataFlow:
             groups[op.type, *keys, values].append(member)
         return groups.values()
 
+    def op_of(self, tensor: str) -> OpId:
+        """Return the op that computes a tensor.
+
+        Raises:
+            KeyError: the graph has no such op.
+        """
+        return self.number[producer_of(tensor)]
+
+    def known_ops(self, names: Iterable[str]) -> list[OpId]:
+        """Return the ops of names of ops or tensors; names of unknown ops are left out."""
+        numbers = (self.number.get(producer_of(name)) for name in names)
+        return [op for op in numbers if op is not None]
+
     @cached_property
     def all_inputs(self) -> Edges:
         """For each op its inputs and control inputs."""

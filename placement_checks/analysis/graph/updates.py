@@ -117,10 +117,10 @@ def _most_at_once(updates: list[tuple[list[Branch], Update]]) -> list[Update]:
 
 def _train_ops(step: StepOps, flow: DataFlow) -> tuple[list[OpId], Missing | None]:
     """Return the root ops of one step, and why they are unknown, if they are."""
-    declared = [flow.number[producer_of(name)] for name in step.train_op]
+    declared = [flow.op_of(name) for name in step.train_op]
     if declared:
         return declared, None
-    train_ops = [flow.number[name] for name in step.train_ops if name in flow.number]
+    train_ops = flow.known_ops(step.train_ops)
     if not train_ops:
         return [], Missing("the train op is unknown", _RETURN_TRAIN_OP)
     # The program may run a group that contains the train op of an optimizer.

@@ -369,7 +369,7 @@ class Objective:
         return self.analysis.tower_of[op] is not None
 
     def _towers(self, tensor: str, *, gradient: bool = False) -> int:
-        op = self.analysis.flow.number[producer_of(tensor)]
+        op = self.analysis.flow.op_of(tensor)
         behind = (
             gradient_flow(self._placement).gradient_towers
             if gradient

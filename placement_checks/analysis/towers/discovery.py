@@ -52,7 +52,7 @@ from placement_checks.analysis.towers.by_loss import (
 from placement_checks.core.devices import LOCALHOST, Device
 from placement_checks.core.ids import GpuIndex, OpId, TowerIndex
 from placement_checks.core.op_types import NOT_A_READ, PASSES_READ, VARIABLES, is_update
-from placement_checks.core.placement import Placement, producer_of
+from placement_checks.core.placement import Placement
 
 OpCounts = Counter[tuple[str, Device]]  # the number of ops, by type and device
 
@@ -363,9 +363,10 @@ class ReadsByGpu:
         self._sites = sites
         self._by_loss = by_loss
         step = graph.placement.step
-        named = map(producer_of, (*step.objectives, *step.losses))
-        losses = [flow.number[name] for name in named if name in flow.number]
-        ends = [*graph.backward.numbers(), *losses]
+        ends = [
+            *graph.backward.numbers(),
+            *flow.known_ops((*step.objectives, *step.losses)),
+        ]
         self._model = flow.reachable(ends) if ends else None
         self.readers = {
             variable.name: self._readers(flow.number[variable.name])

@@ -172,8 +172,7 @@ class Statistics:
         others = [op for op in flow.having(is_gradient_update) if not steps[op]]
         training = [g for g in self._groups if others and not self._runs([g]).isdisjoint(others)]
         elsewhere = self._runs([*training, *others])
-        named = self._placement.step.update_ops
-        found = {flow.number[name] for name in named if name in flow.number}
+        found = set(flow.known_ops(self._placement.step.update_ops))
         for op in flow.having(ASSIGNS.__contains__):
             holder = flow.state_holder(flow.inputs[op][0]) if len(flow.inputs[op]) > 1 else None
             if holder is not None and flow.types[holder] in VARIABLES:

@@ -257,9 +257,7 @@ def _is_built_for_each(placement: Placement, single: Placement | None, gpus: int
 
 
 def _loss_ops(placement: Placement) -> list[OpId]:
-    number = analyze(placement).flow.number
-    names = dict.fromkeys(map(producer_of, placement.step.objectives))
-    return [number[name] for name in names if name in number]
+    return list(dict.fromkeys(analyze(placement).flow.known_ops(placement.step.objectives)))
 
 
 def _are_separate(analysis: TowerAnalysis, losses: Collection[OpId]) -> bool:

@@ -173,7 +173,7 @@ def _path_to_awaited(placement: Placement, trace: Trace, late: int, early: int) 
     """
     analysis = analyze(placement)
     flow = analysis.flow
-    fed = {flow.number[producer_of(name)] for names in placement.step.inputs for name in names}
+    fed = {flow.op_of(name) for names in placement.step.inputs for name in names}
     devices = analysis.towers[late].devices
     ran = {
         span.op

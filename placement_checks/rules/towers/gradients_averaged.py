@@ -335,13 +335,13 @@ class _Comparison:
         """Return the number of the tower that computes a term, or `_ALL`."""
         if term.towers.bit_count() == 1:
             return term.towers.bit_length() - 1
-        tower = side.analysis.tower_of[side.analysis.flow.number[producer_of(term.tensor)]]
+        tower = side.analysis.tower_of[side.analysis.flow.op_of(term.tensor)]
         return _ALL if tower is None else tower
 
     @staticmethod
     def _penalty(side: Objective, term: Term) -> tuple[str, tuple[str, ...]]:
         """Return what identifies a penalty in both programs."""
-        op = side.analysis.flow.number[producer_of(term.tensor)]
+        op = side.analysis.flow.op_of(term.tensor)
         return side.analysis.flow.types[op], side.variables(term)
 
     def _incomparable(self, parts: _Parts, expected: _Parts) -> str:
@@ -414,8 +414,7 @@ class _Comparison:
         sides = [(self._one, alone), *((self._many, each) for each in parts.towers.values())]
         return all(
             (size := self._size(each.term, side)) > 0
-            and side.analysis.flow.types[side.analysis.flow.number[producer_of(each.term.tensor)]]
-            == SUM
+            and side.analysis.flow.types[side.analysis.flow.op_of(each.term.tensor)] == SUM
             and _close(abs(each.weight), size)
             for side, terms in sides
             for each in terms
@@ -459,7 +458,7 @@ class _Comparison:
     @staticmethod
     def _size(term: Term, side: Objective) -> int:
         """Return the number of elements that a mean or sum reduces, or 0 if it is unknown."""
-        op = side.analysis.flow.number[producer_of(term.tensor)]
+        op = side.analysis.flow.op_of(term.tensor)
         shape = side.scalars.shape(side.scalars.inputs(op)[0])
         return 0 if shape is None else prod(size or 0 for size in shape)
 

@@ -155,7 +155,7 @@ def _shared_slice(
 
 
 def _first_consumer(analysis: TowerAnalysis, tower: int, tensor: str) -> str | None:
-    for op in analysis.flow.consumers[analysis.flow.number[producer_of(tensor)]]:
+    for op in analysis.flow.consumers[analysis.flow.op_of(tensor)]:
         inputs = analysis.placement.by_number[op].inputs
         takes = tensor in inputs or tensor.removesuffix(":0") in inputs
         if takes and analysis.tower_of[op] == tower and not analysis.backward.ops[op]:

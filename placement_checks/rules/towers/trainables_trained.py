@@ -115,7 +115,7 @@ def without_gradient_use(placement: Placement) -> Iterator[str]:
     """Yield the trainable variables without an update, if their gradients are taken but unused."""
     flow, gradients = analyze(placement).flow, placement.step.gradients_by_variable
     for variable in _trainables_without_update(placement):
-        ends = [flow.number[op] for op in gradients.get(variable.name, ()) if op in flow.number]
+        ends = flow.known_ops(gradients.get(variable.name, ()))
         if ends and not any(flow.consumers[op] for op in ends):
             yield variable.name
 
