@@ -17,6 +17,7 @@ from typing import ClassVar, TypedDict, TypeVar
 
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.devices import Device
+from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import TowerIndex
 from placement_checks.core.impact import Impact
@@ -126,6 +127,24 @@ class Rule(ABC):
         return Verdict(
             self.name, "not-checked", None, reason, note=note, one_tower=one_tower, fix=fix
         )
+
+
+def require_positive(rule: Rule, *names: str) -> None:
+    """Raise a ConfigError if one of the fields with these names is not above 0."""
+    for name in names:
+        value = getattr(rule, name)
+        if value <= 0:
+            raise ConfigError(name, f"{value} is not above 0", "give a positive number")
+
+
+def require_factors(scale: float, shares: Sequence[int]) -> None:
+    """Raise a ConfigError if declared factors of gradients are not possible."""
+    if not scale:
+        raise ConfigError(
+            "scale", "0 leaves no gradient", "give the number that multiplies all gradients"
+        )
+    if any(share < 1 for share in shares):
+        raise ConfigError("shares", "a tower gets no rows", "give whole numbers above 0")
 
 
 def matches_any(name: str, patterns: Iterable[str]) -> bool:

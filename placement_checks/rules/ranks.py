@@ -13,7 +13,7 @@ from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import VARIABLES
 from placement_checks.core.placement import Placement
-from placement_checks.core.ranks import JOB
+from placement_checks.core.ranks import JOB, RankRecord
 from placement_checks.core.results import Finding
 from placement_checks.core.strategies import Strategy
 from placement_checks.rules.base import about
@@ -32,6 +32,11 @@ _SAME_GRAPH = (
     "results on the first rank alone, without collectives"
 )
 _NEVER_ENDS = "Horovod finds a collective by its name: the ranks wait for each other forever"
+
+
+def ranks_of(placement: Placement) -> Sequence[RankRecord]:
+    """Return the records of the ranks of a Horovod program; empty for another program."""
+    return placement.strategy.ranks if placement.strategy else ()
 
 
 def ranks_text(numbers: Sequence[int]) -> str:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 from typing import TypeVar, cast
 
 from placement_checks.core.ids import OpId
@@ -244,21 +245,19 @@ class DataFlow:
         self,
         start: OpId,
         is_end: Callable[[OpId], bool],
-        within: Callable[[OpId], bool] = lambda _: True,
-        *,
-        control_inputs: bool = False,
+        along: Callable[[OpId], Iterable[OpId]] | None = None,
     ) -> list[OpId]:
-        """Return the shortest path from ``start`` to another op, backward along inputs.
+        """Return the shortest path from ``start`` to another op.
 
         Args:
             start: the first op of the path.
             is_end: whether an op may be the last op of the path.
-            within: whether an op may be on the path.
-            control_inputs: also follow control edges.
+            along: the edges of an op; `inputs` by default.
 
         Returns:
             The ops on the path, with both ends; empty without a path.
         """
+        neighbors = self.inputs.__getitem__ if along is None else along
         before = {start: start}
         todo = [start]
         for op in todo:
@@ -267,8 +266,8 @@ class DataFlow:
                 while path[-1] != start:
                     path.append(before[path[-1]])
                 return path[::-1]
-            for source in self.all_inputs[op] if control_inputs else self.inputs[op]:
-                if source not in before and within(source):
+            for source in neighbors(op):
+                if source not in before:
                     before[source] = op
                     todo.append(source)
         return []
@@ -413,6 +412,11 @@ def _with_starts(flow: DataFlow) -> Sequence[Sequence[int]]:
         if call in flow.callers:
             edges[start] = [*edges[start], start_of[flow.callers[call]]]
     return edges
+
+
+def union(masks: Iterable[int]) -> int:
+    """Return the mask with all bits of the masks."""
+    return reduce(or_, masks, 0)
 
 
 def bits_of(mask: int) -> Iterator[int]:

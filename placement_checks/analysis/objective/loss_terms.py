@@ -170,7 +170,7 @@ class LossTerms:
         analysis = self._analysis
         op = analysis.flow.op_of(source)
         kind = analysis.flow.types[op]
-        towers = analysis.towers_behind[op] & analysis.all_towers
+        towers = analysis.towers_of(op)
         if not analysis.examples[op]:
             if kind != CONST and self._is_value(source):
                 yield Term("penalty", source, towers), weight
@@ -185,14 +185,16 @@ class LossTerms:
 
     def _joins_scalars(self, op: OpId) -> bool:
         """Whether an op depends on a stack of scalars, such as the losses of several towers."""
-        flow, behind = self._analysis.flow, self._analysis.towers_behind
-        mask = self._analysis.all_towers
-        of_several = flow.reachable([op], until=lambda each: (behind[each] & mask).bit_count() < 2)
+        flow = self._analysis.flow
+
+        def is_of_several(op: OpId) -> bool:
+            return self._analysis.towers_of(op).bit_count() > 1
+
+        of_several = flow.reachable([op], until=lambda each: not is_of_several(each))
         return any(
             flow.types[each] in JOINS | {STACK}
             and all(map(self._scalars.is_scalar, self._scalars.joined(each)))
-            for each in of_several
-            if (behind[each] & mask).bit_count() > 1
+            for each in filter(is_of_several, of_several)
         )
 
     def _row_reduction(self, op: OpId) -> tuple[OpId, Weight] | None:

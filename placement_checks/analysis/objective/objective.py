@@ -10,6 +10,7 @@ from functools import cached_property
 from math import isclose
 from typing import NamedTuple, TypeAlias
 
+from placement_checks.analysis.graph.data_flow import union
 from placement_checks.analysis.graph.updates import Update
 from placement_checks.analysis.objective.gradient_weights import (
     Gradient,
@@ -232,7 +233,7 @@ class Objective:
                 return unread
             found.append([each for each in terms if isinstance(each, WeightedTerm)])
         if len(found) > 1 and not self._adds_up(variable):
-            towers = map(self._towers_of, found)
+            towers = (union(each.term.towers for each in formula) for formula in found)
             if any(mask != self.analysis.all_towers for mask in towers):
                 return Unread(
                     "", f"single towers update the variable, {len(found)} times in each step"
@@ -252,13 +253,6 @@ class Objective:
         """Whether several updates of a variable have the effect of one by the sum."""
         types = self.analysis.flow.types
         return all(types[update.op] in PLAIN_UPDATES for update in self.updates(variable))
-
-    @staticmethod
-    def _towers_of(formula: Formula) -> int:
-        towers = 0
-        for each in formula:
-            towers |= each.term.towers
-        return towers
 
     def _terms(self, variable: str, form: Form) -> Iterator[WeightedTerm | Unread]:
         for (key, factors), coefficient in form.items():
@@ -358,8 +352,13 @@ class Objective:
         losses = self._objectives.get(producer_of(gradient), ())
         if len(losses) < 2:
             return losses
-        towers = self._towers(gradient, gradient=True)
-        return [loss for loss in losses if not (own := self._towers(loss)) or own & towers]
+        flow, all_towers = self.analysis.flow, self.analysis.all_towers
+        towers = gradient_flow(self._placement).gradient_towers[flow.op_of(gradient)] & all_towers
+        return [
+            loss
+            for loss in losses
+            if not (own := self.analysis.towers_of(flow.op_of(loss))) or own & towers
+        ]
 
     def _is_of_tower(self, tensor: str) -> bool:
         """Whether a tower computes a tensor, which is no variable or slot."""
@@ -367,15 +366,6 @@ class Objective:
         if op is None or self.analysis.flow.state_holder(op) is not None:
             return False
         return self.analysis.tower_of[op] is not None
-
-    def _towers(self, tensor: str, *, gradient: bool = False) -> int:
-        op = self.analysis.flow.op_of(tensor)
-        behind = (
-            gradient_flow(self._placement).gradient_towers
-            if gradient
-            else self.analysis.towers_behind
-        )
-        return behind[op] & self.analysis.all_towers
 
 
 def objective(placement: Placement) -> Objective:

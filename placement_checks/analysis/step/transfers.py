@@ -136,7 +136,7 @@ def _rows(analysis: TowerAnalysis, tensor: str, rows: int) -> int:
     if towers < 2:
         return rows
     op = analysis.flow.op_of(tensor)
-    behind = (analysis.towers_behind[op] & analysis.all_towers).bit_count()
+    behind = analysis.towers_of(op).bit_count()
     of_one_tower = behind == 1 or (behind == 0 and analysis.placement.cached(_is_part)[op])
     return math.ceil(rows / towers) if of_one_tower else rows
 

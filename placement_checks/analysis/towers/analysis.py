@@ -8,6 +8,7 @@ from itertools import chain
 from typing import NamedTuple, cast
 
 from placement_checks.analysis.graph.analysis import GraphAnalysis
+from placement_checks.analysis.graph.data_flow import union
 from placement_checks.analysis.towers.by_loss import CopiesByLoss, ModelCopies, single_tower
 from placement_checks.analysis.towers.discovery import (
     ReadsByGpu,
@@ -116,7 +117,7 @@ class TowerAnalysis(GraphAnalysis):
         for loss in self.loss_ops:
             tower = self.tower_of[loss]
             if tower is None:
-                tower = single_tower(self.towers_behind[loss] & self.all_towers)
+                tower = single_tower(self.towers_of(loss))
             (joint if tower is None else by_tower[tower]).append(loss)
         missing = [of_tower for of_tower in by_tower if not of_tower]
         if len(missing) == len(joint) < len(by_tower):
@@ -141,13 +142,12 @@ class TowerAnalysis(GraphAnalysis):
         """
 
         def tower_of_end(op: OpId) -> TowerIndex | None:
-            behind = self.towers_behind[op] & self.all_towers
+            behind = self.towers_of(op)
             tower = self.tower_of[op] if behind and self.tower_of[loss] is None else None
             return single_tower(behind) if tower is None else tower
 
         def is_end(op: OpId) -> bool:
-            behind = self.towers_behind[op] & self.all_towers
-            return op != loss and (not behind or tower_of_end(op) is not None)
+            return op != loss and (not self.towers_of(op) or tower_of_end(op) is not None)
 
         for op in sorted(self.flow.reachable([loss], until=is_end) - {loss}):
             if (tower := tower_of_end(op)) is not None:
@@ -198,10 +198,7 @@ class TowerAnalysis(GraphAnalysis):
 
     def towers_of(self, *ops: OpId) -> TowerMask:
         """Return the towers that the value of any of the ops depends on."""
-        found = 0
-        for op in ops:
-            found |= self.towers_behind[op]
-        return TowerMask(found & self.all_towers)
+        return TowerMask(union(self.towers_behind[op] for op in ops) & self.all_towers)
 
     def has_gradient(self, op: OpId) -> bool:
         """Whether the value of an op depends on a backward op."""

@@ -42,7 +42,7 @@ from itertools import chain
 from typing import NamedTuple, cast
 
 from placement_checks.analysis.graph.analysis import GraphAnalysis
-from placement_checks.analysis.graph.data_flow import bits_of, connected_groups
+from placement_checks.analysis.graph.data_flow import bits_of, connected_groups, union
 from placement_checks.analysis.towers.by_loss import (
     Groups,
     ModelCopies,
@@ -436,10 +436,7 @@ class ReadsByGpu:
         variables = list(self.readers)
         for op, producers in zip(self._flow.ops, self._flow.inputs, strict=True):
             if sites[op] is not None and not backward[op]:
-                mask = 0
-                for producer in producers:
-                    mask |= masks[producer]
-                for number in bits_of(mask):
+                for number in bits_of(union(masks[producer] for producer in producers)):
                     readers = self.readers[variables[number]]
                     if op not in readers:
                         readers.append(op)

@@ -173,7 +173,7 @@ class MixedLosses:
                     if analysis.towers_behind[op] & mutual
                     and analysis.towers_behind[op] >> number & 1
                 )
-                found[op] = TowerMask(analysis.towers_behind[op] & analysis.all_towers)
+                found[op] = analysis.towers_of(op)
         return found
 
     def _contained(self, number: TowerIndex, loss: OpId) -> int:
@@ -188,13 +188,10 @@ class MixedLosses:
     @cached_property
     def _towers_behind_losses(self) -> Sequence[int]:
         """For each tower a bit mask of the other towers that its losses depend on."""
-        found = []
-        for number, losses in self._analysis.losses.items():
-            towers = 0
-            for loss in losses:
-                towers |= self._analysis.towers_behind[loss]
-            found.append(towers & self._analysis.all_towers & ~(1 << number))
-        return found
+        return [
+            self._analysis.towers_of(*losses) & ~(1 << number)
+            for number, losses in self._analysis.losses.items()
+        ]
 
     def _has_summand_of(self, other: TowerIndex, loss: OpId, *, without: TowerIndex) -> bool:
         """Whether a summand of a loss depends on one tower and not on another."""

@@ -109,7 +109,7 @@ class Statistics:
         runs = analysis.updates.steps.__getitem__ if ran is None else ran.__contains__
         sets: dict[TowerIndex, list[bool]] = defaultdict(list)
         for op in updates:
-            tower = single_tower(analysis.towers_behind[op] & analysis.all_towers)
+            tower = single_tower(analysis.towers_of(op))
             if tower is None:
                 return None
             sets[tower].append(bool(runs(op)))

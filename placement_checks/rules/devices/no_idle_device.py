@@ -79,7 +79,7 @@ class NoIdleDevice(Rule):
         idle = [gpu for gpu in gpus if not work[gpu]]
         computing = [gpu for gpu in existing if gpu in gpus or work[gpu]]  # allowed GPUs too
         findings = list(_findings(placement, idle, computing, work))
-        if placement.strategy is not None and placement.strategy.ranks:
+        if placement.strategy is not None:
             findings += shared_gpus(placement.strategy)
         if not findings and placement.requested:
             serving = gpus_without_loss(placement, evidence.single_gpu or None, gpus)

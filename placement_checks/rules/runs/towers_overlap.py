@@ -174,6 +174,10 @@ def _path_to_awaited(placement: Placement, trace: Trace, late: int, early: int) 
     analysis = analyze(placement)
     flow = analysis.flow
     fed = {flow.op_of(name) for names in placement.step.inputs for name in names}
+
+    def waits_for(op: OpId) -> Iterator[OpId]:
+        return (source for source in flow.all_inputs[op] if source not in fed)
+
     devices = analysis.towers[late].devices
     ran = {
         span.op
@@ -189,9 +193,4 @@ def _path_to_awaited(placement: Placement, trace: Trace, late: int, early: int) 
     first = next((op for op in flow.ops if waits[op] and flow.names[op] in ran), None)
     if first is None:
         return []
-    return flow.path(
-        first,
-        lambda op: analysis.tower_of[op] == early,
-        lambda op: op not in fed,
-        control_inputs=True,
-    )
+    return flow.path(first, lambda op: analysis.tower_of[op] == early, along=waits_for)

@@ -13,9 +13,9 @@ from placement_checks.core.op_types import is_gradient_update
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.strategies import Strategy
-from placement_checks.rules.base import Rule, about, matches_any, unless_allowed
+from placement_checks.rules.base import Rule, about, matches_any, require_positive, unless_allowed
 from placement_checks.rules.gradient_mistakes import MistakeLocation
-from placement_checks.rules.ranks import scaled_constant
+from placement_checks.rules.ranks import ranks_of, scaled_constant
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import frames_up_to
 from placement_checks.util.text import plural
@@ -82,11 +82,7 @@ class WeightsEqual(Rule):
             raise ConfigError(
                 "steps", f"{self.steps} steps are too few to show later mistakes", "give 3 or more"
             )
-        for name in ("tolerance", "noise"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(
-                    name, f"{getattr(self, name)} is not above 0", "give a positive number"
-                )
+        require_positive(self, "tolerance", "noise")
 
     def check(self, evidence: Evidence) -> Verdict:
         from placement_checks.numerics.comparing import Limits
@@ -102,13 +98,13 @@ class WeightsEqual(Rule):
         assert measured
         trajectory = measured.trajectory
         assert trajectory
-        if placement.strategy is not None and placement.strategy.ranks and evidence.reference:
+        if (ranks := ranks_of(placement)) and evidence.reference:
             scaled = scaled_constant(placement, evidence.reference)
             if scaled is not None:
                 variable, many, one = scaled
                 return self.not_checked(
                     f"a constant in the update of {variable}, such as the learning rate, is "
-                    f"{many:.6g} with {len(placement.strategy.ranks)} ranks and {one:.6g} with "
+                    f"{many:.6g} with {len(ranks)} ranks and {one:.6g} with "
                     "one, so the weights differ on purpose",
                     fix="use the same constant to compare weights",
                 )

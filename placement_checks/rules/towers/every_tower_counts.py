@@ -2,9 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import or_
 
+from placement_checks.analysis.graph.data_flow import union
 from placement_checks.analysis.graph.updates import Update
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
@@ -44,7 +43,7 @@ class EveryTowerCounts(Rule):
         gradients = gradient_flow(placement)
         layout = variable_layout(placement)
         used = {
-            variable: reduce(or_, map(gradients.towers, updates), 0)
+            variable: union(map(gradients.towers, updates))
             for variable, updates in gradients.trained.items()
         }
         missing = {

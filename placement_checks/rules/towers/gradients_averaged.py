@@ -12,13 +12,13 @@ from placement_checks.analysis.objective.loss_terms import Term
 from placement_checks.analysis.objective.objective import Formula, Objective, objective
 from placement_checks.analysis.objective.row_shares import TowerTerm
 from placement_checks.analysis.towers.analysis import analyze
-from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import LEARNING_RATES, SUM
 from placement_checks.core.placement import producer_of
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import AVERAGE, Rule, matches_any
+from placement_checks.rules.base import AVERAGE, Rule, matches_any, require_factors
+from placement_checks.rules.ranks import ranks_of
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import listed, plural
 
@@ -96,12 +96,7 @@ class GradientsAveraged(Rule):
     allow: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.scale:
-            raise ConfigError(
-                "scale", "0 leaves no gradient", "give the number that multiplies all gradients"
-            )
-        if any(share < 1 for share in self.shares):
-            raise ConfigError("shares", "a tower gets no rows", "give whole numbers above 0")
+        require_factors(self.scale, self.shares)
 
     def check(self, evidence: Evidence) -> Verdict:
         single = evidence.single_gpu
@@ -215,7 +210,7 @@ class _Comparison:
         self._many, self._one, self._rule = many, one, rule
         self._placement = many.analysis.placement
         self._strategy = self._placement.strategy
-        self._has_ranks = self._strategy is not None and bool(self._strategy.ranks)
+        self._has_ranks = bool(ranks_of(self._placement))
         self.parts_name = "replicas" if self._strategy else "towers"
         if self._has_ranks:
             self.parts_name = "ranks"

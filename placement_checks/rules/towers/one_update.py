@@ -2,10 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import or_
 
-from placement_checks.analysis.graph.data_flow import StepOrder
+from placement_checks.analysis.graph.data_flow import StepOrder, union
 from placement_checks.analysis.graph.updates import Update
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
@@ -133,7 +131,7 @@ def _repeated_update(
     if is_trained:
         how = "successive" if _wait_for_each_other(analysis, updates) else "unordered"
         consequence = f"{count} {how} updates instead of one"
-        if all(_towers_behind(analysis, update) != analysis.all_towers for update in updates):
+        if all(analysis.towers_of(*update.values) != analysis.all_towers for update in updates):
             consequence += ", each with a part of the batch"
         fix = f"apply once, after the loop over towers: optimizer.apply_gradients({AVERAGE})"
     elif not is_scalar and _updates_by_towers(analysis, updates):
@@ -178,9 +176,7 @@ def _wait_for_each_other(analysis: TowerAnalysis, updates: Sequence[Update]) -> 
     own = {update.op: 1 << number for number, update in enumerate(updates)}
     awaited = StepOrder(analysis.flow, analysis.updates.roots).awaited(own)
     gradients = gradient_flow(analysis.placement)
-    masks = [
-        reduce(or_, (awaited[op] for op in gradients.sources(update)), 0) for update in updates
-    ]
+    masks = [union(awaited[op] for op in gradients.sources(update)) for update in updates]
     # In a sequence the first update waits for none of the others, the second for one, and so on.
     return sorted(mask.bit_count() for mask in masks) == list(range(len(updates)))
 
@@ -195,18 +191,12 @@ def _updates_by_towers(analysis: TowerAnalysis, updates: Sequence[Update]) -> li
     if len(repeated) < 2 or len(analysis.towers) < 2:
         return []
     decays = [update for update in repeated if _decays(analysis, update)]
-    masks = {_towers_behind(analysis, update) for update in decays}
+    masks = {analysis.towers_of(*update.values) for update in decays}
     if len(decays) < 2 or any(map(statistics(analysis.placement).is_of_normalization, decays)):
         return []
     one_of_each = all(mask.bit_count() == 1 for mask in masks) and len(masks) == len(decays)
     without_towers = masks == {0} and len(decays) == len(analysis.towers)
     return decays if one_of_each or without_towers else []
-
-
-def _towers_behind(analysis: TowerAnalysis, update: Update) -> int:
-    """Return the towers that compute a part of the values of an update."""
-    towers = (analysis.towers_behind[value] for value in update.values)
-    return reduce(or_, towers, 0) & analysis.all_towers
 
 
 def _decays(analysis: TowerAnalysis, update: Update) -> bool:

@@ -24,6 +24,7 @@ from placement_checks.rules.base import (
     shorten,
     unless_allowed,
 )
+from placement_checks.rules.ranks import ranks_of
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import join_and, plural
 
@@ -107,7 +108,7 @@ def _equal_seeds(
     placement, flow = analysis.placement, analysis.flow
     name, first = flow.names[draw], flow.names[original]
     is_seeded = flow.types[draw] in RANDOM_SEEDED
-    if placement.strategy is not None and placement.strategy.ranks:
+    if ranks_of(placement):
         fix = "let the seed depend on the rank: tf.compat.v1.set_random_seed(seed + hvd.rank())"
     elif is_seeded:
         fix = (

@@ -132,8 +132,7 @@ def _is_updated(placement: Placement, variable: str) -> bool:
     analysis = analyze(placement)
     flow = analysis.flow
     return variable in analysis.updates.by_variable or any(
-        is_gradient_update(flow.types[op])
-        or any(analysis.towers_behind[value] & analysis.gradient_bit for value in values)
+        is_gradient_update(flow.types[op]) or any(map(analysis.has_gradient, values))
         for op, values in flow.writers.get(flow.number[variable], ())
     )
 

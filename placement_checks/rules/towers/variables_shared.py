@@ -3,11 +3,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from functools import reduce
 from itertools import zip_longest
-from operator import or_
 from typing import Literal, NamedTuple
 
+from placement_checks.analysis.graph.data_flow import union
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.discovery import GpuReads
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
@@ -271,7 +270,7 @@ def _update_text(placement: Placement, name: str) -> str:
     updates = gradients.trained.get(name, ())
     if not updates:
         return "no update by a gradient"
-    towers = reduce(or_, map(gradients.towers, updates))
+    towers = union(map(gradients.towers, updates))
     if towers == analysis.all_towers:
         return "an update by another sum of gradients"
     return f"an update by the gradients of {analysis.names_of(towers) if towers else 'no tower'}"
