@@ -186,7 +186,7 @@ def _path_to_awaited(placement: Placement, trace: Trace, late: int, early: int) 
         for span in lane
     }
     waits = flow.propagate(
-        [int(tower == early) for tower in analysis.tower_of],
+        [int(analysis.tower_of[op] == early and op not in fed) for op in flow.ops],
         along=flow.all_inputs,
         keep=[op in fed for op in flow.ops],
     )
