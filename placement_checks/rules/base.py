@@ -203,12 +203,6 @@ def repetitions(
             yield first, by_tower[first], other, by_tower[other]
 
 
-def is_local(placement: Placement, variable: str) -> bool:
-    """Return whether a variable is in no collection of a program that has collections."""
-    collected = placement.collected.values()
-    return any(collected) and not any(variable in names for names in collected)
-
-
 def device_names(declared: str | Collection[str]) -> tuple[str, ...]:
     """Return the device names in a field, which is one name or several."""
     return (declared,) if isinstance(declared, str) else tuple(declared)

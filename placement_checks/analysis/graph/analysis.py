@@ -115,6 +115,16 @@ class GraphAnalysis:
             if saved and variable.name not in saved and variable.shape
         )
 
+    @cached_property
+    def shapes(self) -> Mapping[str, tuple[int | None, ...] | None]:
+        """The static shape of each variable, by its name."""
+        return {variable.name: variable.shape for variable in self.placement.variables}
+
+    def is_local(self, variable: str) -> bool:
+        """Whether a variable is in no collection of a program that has collections."""
+        collected = self.placement.collected.values()
+        return any(collected) and not any(variable in names for names in collected)
+
     def tensor(self, name: str) -> Tensor | None:
         """Return the dtype and shape of a tensor, such as ``conv:1``; None if they are unknown."""
         op, _, output = name.partition(":")

@@ -295,6 +295,11 @@ class DataFlow:
         """Return ``op`` if it holds state, or the state holder that it passes on; else None."""
         return self._state_holders.get(op)
 
+    def first_holder(self, op: OpId) -> OpId | None:
+        """Return the state holder that the first input of an op passes on, as of an update."""
+        inputs = self.inputs[op]
+        return self.state_holder(inputs[0]) if inputs else None
+
     @cached_property
     def _state_holders(self) -> Mapping[OpId, OpId]:
         holders = {op: op for op in self.having(holds_state)}

@@ -62,10 +62,9 @@ class Updates:
         # If the step is unknown, only gradient updates count: an assignment may be an initializer
         # or a restore.
         for op in flow.having(is_gradient_update if self.unknown else is_update):
-            values = flow.inputs[op]
-            holder = flow.state_holder(values[0]) if values and self.steps[op] else None
+            holder = flow.first_holder(op) if self.steps[op] else None
             if holder is not None and flow.types[holder] in VARIABLES:
-                update = Update(op, flow.names[holder], values[1:])
+                update = Update(op, flow.names[holder], flow.inputs[op][1:])
                 self.by_variable[update.variable].append(update)
 
     @property

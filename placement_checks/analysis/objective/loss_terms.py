@@ -56,33 +56,20 @@ class Term(NamedTuple):
 
 
 class LossTerms:
-    """The terms of losses, each loss read once."""
+    """Finds the terms of losses."""
 
     def __init__(self, analysis: TowerAnalysis, scalars: Scalars) -> None:
         self._analysis = analysis
         self._scalars = scalars
-        self._terms: dict[str, Sequence[tuple[Term, Weight]]] = {}
-        self._variables: dict[OpId, frozenset[str]] = {}
-
-    def terms(self, loss: str) -> Sequence[tuple[Term, Weight]]:
-        """Return the terms of a loss with their weights."""
-        if loss not in self._terms:
-            self._terms[loss] = list(self._read(loss))
-        return self._terms[loss]
 
     def variables(self, term: Term) -> frozenset[str]:
         """Return the names of the variables that a term depends on."""
         flow = self._analysis.flow
-        op = flow.op_of(term.tensor)
-        if op not in self._variables:
-            read = flow.reachable([op])
-            self._variables[op] = frozenset(
-                flow.names[each] for each in read if flow.state_holder(each) == each
-            )
-        return self._variables[op]
+        read = flow.reachable([flow.op_of(term.tensor)])
+        return frozenset(flow.names[op] for op in read if flow.state_holder(op) == op)
 
-    def _read(self, loss: str) -> Iterator[tuple[Term, Weight]]:
-        """Yield the terms of a loss, from the loss back along its summands."""
+    def terms(self, loss: str) -> Iterator[tuple[Term, Weight]]:
+        """Yield the terms of a loss with their weights, from the loss back along its summands."""
         weights: dict[str, dict[Factors, float]] = defaultdict(lambda: defaultdict(float))
         todo: list[tuple[int, str]] = []
 

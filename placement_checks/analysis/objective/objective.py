@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
-from math import isclose
+from math import isclose, prod
 from typing import NamedTuple, TypeAlias
 
 from placement_checks.analysis.graph.data_flow import union
@@ -25,7 +25,7 @@ from placement_checks.analysis.objective.scalars import Scalars
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import variable_layout
-from placement_checks.core.op_types import IDENTITY, PLAIN_UPDATES
+from placement_checks.core.op_types import IDENTITY, LEARNING_RATES, PLAIN_UPDATES
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.util.text import plural, range_text
 
@@ -172,7 +172,7 @@ class Objective:
         if term.kind in ("mean", "sum"):
             is_joint = term.towers.bit_count() > 1
             return f"{term.kind} over several {self._noun}s" if is_joint else term.kind
-        kind = self.analysis.flow.types[self._number(producer_of(term.tensor))]
+        kind = self.op_type(term)
         if term.kind == "other":
             return kind
         others = sum(name != variable for name in self.variables(term))
@@ -200,6 +200,26 @@ class Objective:
             name = self.scalars.describe(symbol) if with_names else "scalar"
             parts.append(name if power == 1 else f"{name}^{power}")
         return "".join(f"{part} " for part in parts)
+
+    def op_type(self, term: Term) -> str:
+        """Return the type of the op that computes a term."""
+        return self.analysis.flow.types[self.analysis.flow.op_of(term.tensor)]
+
+    def elements(self, term: Term) -> int:
+        """Return the number of elements that a mean or sum reduces, or 0 if it is unknown."""
+        op = self.analysis.flow.op_of(term.tensor)
+        shape = self.scalars.shape(self.scalars.inputs(op)[0])
+        return 0 if shape is None else prod(size or 0 for size in shape)
+
+    def learning_rate(self, variable: str) -> Weight | None:
+        """Return the learning rate of an update that is proportional to the gradient."""
+        types = self.analysis.flow.types
+        rates = {
+            self.scalars.weight(self.scalars.inputs(update.op)[number])
+            for update in self.updates(variable)
+            if (number := LEARNING_RATES.get(types[update.op])) is not None
+        }
+        return rates.pop() if len(rates) == 1 else None
 
     def variables(self, term: Term) -> tuple[str, ...]:
         """Return the variables that a term depends on, sorted; of mirrored copies, the first."""

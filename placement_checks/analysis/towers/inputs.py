@@ -204,8 +204,7 @@ def single_tower_pipelines(
     """Return the iterators and queues that feed only one tower, each with this tower."""
     feeds: dict[OpId, set[TowerIndex]] = defaultdict(set)
     for use in uses:
-        values = analysis.flow.inputs[use.source]
-        holder = analysis.flow.state_holder(values[0]) if values else None
+        holder = analysis.flow.first_holder(use.source)
         if holder is not None and analysis.flow.types[holder] in _PIPELINES:
             feeds[holder].add(use.tower)
     return ((holder, min(towers)) for holder, towers in feeds.items() if len(towers) == 1)

@@ -170,7 +170,7 @@ def clipped_per_tower(placement: Placement) -> Iterator[ClippedGradient]:
     dimension more than the variable.
     """
     gradients = gradient_flow(placement)
-    shapes = {variable.name: variable.shape for variable in placement.variables}
+    shapes = analyze(placement).shapes
     for variable, updates in gradients.trained.items():
         for update in updates:
             if gradients.towers(update).bit_count() > 1:

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
-from typing import Any
 
 from placement_checks.analysis.graph.updates import Update
 from placement_checks.analysis.towers.analysis import analyze
@@ -61,9 +60,8 @@ class Statistics:
         is_trained: dict[OpId, set[bool]] = defaultdict(set)
         holders: dict[OpId, tuple[OpId, bool]] = {}
         for op in self._all_updates:
-            values = analysis.flow.inputs[op]
-            holder = analysis.flow.state_holder(values[0]) if values else None
-            if holder is not None and any(analysis.examples[value] for value in values[1:]):
+            holder, values = analysis.flow.first_holder(op), analysis.flow.inputs[op][1:]
+            if holder is not None and any(analysis.examples[value] for value in values):
                 holders[op] = holder, self._is_of_training(op, trains)
                 is_trained[holder].add(holders[op][1])
         return [
@@ -81,7 +79,9 @@ class Statistics:
         """
         analysis = self._analysis
         flow, in_loss = analysis.flow, analysis.reads_by_gpu.in_loss
-        if self._shapes[update.variable] == () or any(map(analysis.has_gradient, update.values)):
+        if analysis.shapes[update.variable] == () or any(
+            map(analysis.has_gradient, update.values)
+        ):
             return False
         losses = set(analysis.loss_ops)
         behind = flow.reachable(
@@ -137,10 +137,6 @@ class Statistics:
         return all(op in self._grouped or steps[op] for op in updates)
 
     @cached_property
-    def _shapes(self) -> Mapping[str, Any]:
-        return {variable.name: variable.shape for variable in self._placement.variables}
-
-    @cached_property
     def _members(self) -> Mapping[OpId, Sequence[OpId]]:
         """The members of each group outside the step, except for groups of backward ops."""
         analysis = self._analysis
@@ -174,7 +170,7 @@ class Statistics:
         elsewhere = self._runs([*training, *others])
         found = set(flow.known_ops(self._placement.step.update_ops))
         for op in flow.having(ASSIGNS.__contains__):
-            holder = flow.state_holder(flow.inputs[op][0]) if len(flow.inputs[op]) > 1 else None
+            holder = flow.first_holder(op) if len(flow.inputs[op]) > 1 else None
             if holder is not None and flow.types[holder] in VARIABLES:
                 name = flow.names[holder]
                 if self._may_be_statistic(name) and self._assigns_statistics(op, name):
@@ -183,9 +179,8 @@ class Statistics:
 
     def _may_be_statistic(self, variable: str) -> bool:
         """Whether a variable is saved, and neither an accumulator nor trained."""
-        collected = self._placement.collected
         return (
-            (not any(collected.values()) or any(variable in each for each in collected.values()))
+            not self._analysis.is_local(variable)
             and variable not in accumulators(self._placement).tower_of
             and variable not in gradient_flow(self._placement).trained
         )

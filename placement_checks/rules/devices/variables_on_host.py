@@ -17,7 +17,6 @@ from placement_checks.rules.base import (
     about,
     device_names,
     devices_text,
-    is_local,
     is_on,
     matches_any,
     requested_device,
@@ -100,7 +99,7 @@ class VariablesOnHost(Rule):
         for op in placed:
             if op.assigned is None or matches_any(op.name, self.allow):
                 continue
-            is_local_variable = bool(self.local) and is_local(placement, op.name)
+            is_local_variable = bool(self.local) and analyze(placement).is_local(op.name)
             setting = "local" if is_local_variable else "device"
             names = self.local if is_local_variable else device_names(self.device)
             if not is_on(op.assigned, names):

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf, isclose, prod
+from math import inf, isclose
 from typing import TYPE_CHECKING, NamedTuple
 
 from placement_checks.analysis.objective.gradient_weights import Unread
@@ -14,7 +14,7 @@ from placement_checks.analysis.objective.row_shares import TowerTerm
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
-from placement_checks.core.op_types import LEARNING_RATES, SUM
+from placement_checks.core.op_types import SUM
 from placement_checks.core.placement import producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import AVERAGE, Rule, matches_any, require_factors
@@ -284,7 +284,7 @@ class _Comparison:
         for each in summands:
             term, tower, weight, is_share = each
             if term.kind == "penalty":
-                penalties[self._penalty(side, term)].append(each)
+                penalties[side.op_type(term), side.variables(term)].append(each)
                 continue
             of_all = bool(term.rows) and len(rows[term.rows]) > 1
             adds_up = is_share or of_all or term.kind == "sum"
@@ -332,12 +332,6 @@ class _Comparison:
             return term.towers.bit_length() - 1
         tower = side.analysis.tower_of[side.analysis.flow.op_of(term.tensor)]
         return _ALL if tower is None else tower
-
-    @staticmethod
-    def _penalty(side: Objective, term: Term) -> tuple[str, tuple[str, ...]]:
-        """Return what identifies a penalty in both programs."""
-        op = side.analysis.flow.op_of(term.tensor)
-        return side.analysis.flow.types[op], side.variables(term)
 
     def _incomparable(self, parts: _Parts, expected: _Parts) -> str:
         """Return why two objectives cannot be compared; ``""`` if they can."""
@@ -408,8 +402,8 @@ class _Comparison:
         """
         sides = [(self._one, alone), *((self._many, each) for each in parts.towers.values())]
         return all(
-            (size := self._size(each.term, side)) > 0
-            and side.analysis.flow.types[side.analysis.flow.op_of(each.term.tensor)] == SUM
+            (size := side.elements(each.term)) > 0
+            and side.op_type(each.term) == SUM
             and _close(abs(each.weight), size)
             for side, terms in sides
             for each in terms
@@ -417,7 +411,7 @@ class _Comparison:
 
     def _compensated(self, variable: str, factor: float) -> bool:
         """Whether the learning rate is divided by the factor of the gradients."""
-        many, one = self._rate(self._many, variable), self._rate(self._one, variable)
+        many, one = self._many.learning_rate(variable), self._one.learning_rate(variable)
         if many is None or one is None or not one.coefficient:
             return False
         same = len(many.factors) == len(one.factors)
@@ -426,36 +420,18 @@ class _Comparison:
             return True
         return False
 
-    @staticmethod
-    def _rate(side: Objective, variable: str) -> Weight | None:
-        """Return the learning rate of an update that is proportional to the gradient."""
-        flow = side.analysis.flow
-        rates = {
-            side.scalars.weight(side.scalars.inputs(update.op)[number])
-            for update in side.updates(variable)
-            if (number := LEARNING_RATES.get(flow.types[update.op])) is not None
-        }
-        return rates.pop() if len(rates) == 1 else None
-
     def _shares(self, parts: _Parts) -> Mapping[int, float]:
         """Return the part of all rows that each tower has; equal parts if it is unknown."""
         sizes = self._rule.shares
         if len(sizes) != len(parts.towers):
             sizes = tuple(
-                self._size(terms[0].term, self._many) for _, terms in sorted(parts.towers.items())
+                self._many.elements(terms[0].term) for _, terms in sorted(parts.towers.items())
             )
         if not all(sizes):
             sizes = (1,) * len(parts.towers)
             means = [each for terms in parts.towers.values() for each in terms if not each.adds_up]
             self.assumes_equal_rows |= len(sizes) > 1 and bool(means)
         return dict(zip(sorted(parts.towers), (size / sum(sizes) for size in sizes), strict=True))
-
-    @staticmethod
-    def _size(term: Term, side: Objective) -> int:
-        """Return the number of elements that a mean or sum reduces, or 0 if it is unknown."""
-        op = side.analysis.flow.op_of(term.tensor)
-        shape = side.scalars.shape(side.scalars.inputs(op)[0])
-        return 0 if shape is None else prod(size or 0 for size in shape)
 
     def _scaled(self, variable: str, factor: float, towers: int) -> Finding:
         from placement_checks.numerics.diagnosis import scaled_steps

@@ -17,7 +17,6 @@ from placement_checks.rules.base import (
     Rule,
     about,
     first_of_each,
-    is_local,
     locate,
     matches_any,
     unless_allowed,
@@ -149,15 +148,14 @@ def _checkpointed(placement: Placement) -> Iterator[str]:
     for variable in placement.variables:
         role = roles(placement)[variable.name]
         of_all_towers = role.tower is None or not role.devices
-        if of_all_towers and not is_local(placement, variable.name):
+        if of_all_towers and not analyze(placement).is_local(variable.name):
             yield variable.name
 
 
 def _differences(placement: Placement, reference: Placement) -> Iterator[Finding]:
     """Yield findings on variables that differ from the reference, or exist in one program only."""
     program = reference.program
-    shapes = {variable.name: variable.shape for variable in placement.variables}
-    reference_shapes = {variable.name: variable.shape for variable in reference.variables}
+    shapes, reference_shapes = analyze(placement).shapes, analyze(reference).shapes
     saved = reference.collected.get(GLOBAL) or reference_shapes.keys()
     same_names = f"give the variables the names that {program} gives them"
     for name, shape in reference_shapes.items():

@@ -10,6 +10,7 @@ from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.analysis.variables.running_statistics import statistics
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import (
     ADDITIONS,
     ADDS,
@@ -99,7 +100,6 @@ def _repeated_updates(analysis: TowerAnalysis) -> Iterator[Finding]:
     The variables are trained variables, state that each tower moves, and scalars that updates of
     trained variables read, such as an optimizer's.
     """
-    shapes = {variable.name: variable.shape for variable in analysis.placement.variables}
     trained = gradient_flow(analysis.placement).trained
     flow = analysis.flow
     taken = (value for each in trained.values() for update in each for value in update.values)
@@ -107,7 +107,7 @@ def _repeated_updates(analysis: TowerAnalysis) -> Iterator[Finding]:
     holders = map(flow.state_holder, reads)
     read_by_updates = {flow.names[holder] for holder in holders if holder is not None}
     for variable, updates in analysis.updates.by_variable.items():
-        is_scalar = shapes.get(variable) == ()
+        is_scalar = analysis.shapes.get(variable) == ()
         if variable in trained:
             repeated = analysis.updates.at_once(trained[variable])
             if len(repeated) > 1 and _is_sequence(analysis, repeated):
@@ -314,8 +314,8 @@ def _counts_other_updates(analysis: TowerAnalysis, counter: str, times: int) -> 
     """Whether other variables depend on a counter, and all of them are updated as often."""
     flow = analysis.flow
 
-    def updated(op: int) -> str:
-        holder = flow.state_holder(flow.inputs[op][0]) if is_update(flow.types[op]) else None
+    def updated(op: OpId) -> str:
+        holder = flow.first_holder(op) if is_update(flow.types[op]) else None
         return "" if holder is None else flow.names[holder]
 
     # An update of the counter yields its new value.

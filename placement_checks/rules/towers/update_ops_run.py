@@ -156,6 +156,5 @@ def _skipped_update(analysis: TowerAnalysis, op: OpId, updated: Collection[str])
 
 
 def _target(analysis: TowerAnalysis, op: OpId) -> str:
-    flow = analysis.flow
-    holder = flow.state_holder(flow.inputs[op][0]) if flow.inputs[op] else None
-    return "statistics" if holder is None else flow.names[holder]
+    holder = analysis.flow.first_holder(op)
+    return "statistics" if holder is None else analysis.flow.names[holder]
