@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isclose
 from typing import TYPE_CHECKING, NamedTuple
@@ -32,28 +32,40 @@ _SUMS = (
     "rows, which the graph does not state"
 )
 _TOLERANCE = 1e-4  # relative; weights are products of a few float32 constants
-_DIVIDE_ONCE = (
-    "divide the losses by the number of towers or take the mean of the gradients, not both; if "
-    "the loss is a sum over rows, add up the gradients"
-)
 _COUNT_ONCE = (
     "let the penalty count once: add it to the loss of every tower and average the gradients, or, "
     "if gradients are added up, add it to the loss of one tower only"
 )
-# For programs with a strategy.
-_SCALE_LOSS = (
-    "divide the loss by the rows of all replicas: tf.nn.compute_average_loss(losses, "
-    "global_batch_size=…)"
-)
-_ADD_GRADIENTS = (
-    "divide the loss by the rows of all replicas alone, as tf.nn.compute_average_loss does, and "
-    "add up the gradients: tf.distribute.ReduceOp.SUM"
-)
-_AVERAGE_OF_RANKS = "average the gradients once, op=hvd.Average, or divide each loss by hvd.size()"
-_SUM_OF_RANKS = (
-    "divide once: average the gradients, op=hvd.Average, and leave the losses as they are"
-)
-_SCALE_PENALTY = "give each replica its part: tf.nn.scale_regularization_loss(penalty)"
+
+
+class _Fixes(NamedTuple):
+    """The fixes for gradients that are added up, or divided too often, and for penalties."""
+
+    added_up: str
+    divided: str
+    penalty: str
+
+
+_FIXES = {
+    "towers": _Fixes(
+        f"average over towers: {AVERAGE}",
+        "divide the losses by the number of towers or take the mean of the gradients, not both; "
+        "if the loss is a sum over rows, add up the gradients",
+        _COUNT_ONCE,
+    ),
+    "replicas": _Fixes(
+        "divide the loss by the rows of all replicas: tf.nn.compute_average_loss(losses, "
+        "global_batch_size=…)",
+        "divide the loss by the rows of all replicas alone, as tf.nn.compute_average_loss does, "
+        "and add up the gradients: tf.distribute.ReduceOp.SUM",
+        "give each replica its part: tf.nn.scale_regularization_loss(penalty)",
+    ),
+    "ranks": _Fixes(
+        "average the gradients once, op=hvd.Average, or divide each loss by hvd.size()",
+        "divide once: average the gradients, op=hvd.Average, and leave the losses as they are",
+        _COUNT_ONCE,
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -99,24 +111,21 @@ class GradientsAveraged(Rule):
         require_factors(self.scale, self.shares)
 
     def check(self, evidence: Evidence) -> Verdict:
-        single = evidence.single_gpu
+        program, single = objective(evidence.placement), evidence.single_gpu
         if evidence.reference:
-            comparison = _Comparison(
-                objective(evidence.placement), objective(evidence.reference), self
-            )
-            findings = list(comparison.findings())
+            comparison = _Comparison(program, objective(evidence.reference), self)
             if comparison.compared:
-                return self._verdict(comparison, findings)
+                return self._verdict(comparison)
         if isinstance(single, Missing):
             return self.not_checked(
                 f"the program cannot be compared with its build for one GPU: {single}"
             )
         if len(analyze(single).towers) > 1:
             return self.not_checked("the program has several towers even if built for one GPU")
-        comparison = _Comparison(objective(evidence.placement), objective(single), self)
-        return self._verdict(comparison, list(comparison.findings()))
+        return self._verdict(_Comparison(program, objective(single), self))
 
-    def _verdict(self, comparison: _Comparison, findings: Sequence[Finding]) -> Verdict:
+    def _verdict(self, comparison: _Comparison) -> Verdict:
+        findings = comparison.findings
         notes = [plural(len(comparison.compared), "variable")] if comparison.compared else []
         if comparison.assumes_equal_rows and not findings:
             notes.append(f"holds only if all {comparison.parts_name} have equally many rows")
@@ -133,7 +142,7 @@ class GradientsAveraged(Rule):
             op, reason = comparison.unread[variables[0]]
             were = "was" if len(variables) == 1 else "were"
             notes.append(f"{listed(variables)} {were} not compared: {f'{op} {reason}'.strip()}")
-        if comparison.compared or findings:
+        if comparison.compared:
             verdict = self.verdict(findings, "; ".join(notes))
         else:
             verdict = self.not_checked("; ".join(notes) or "no variable is updated by a gradient")
@@ -204,51 +213,56 @@ def _total(penalties: Sequence[_Summand], towers: Collection[int]) -> float | No
 
 
 class _Comparison:
-    """The objectives of a program, compared with the objectives of the program for one GPU."""
+    """The objectives of a program, compared with the objectives of the program for one GPU.
+
+    Attributes:
+        parts_name: ``towers``, ``replicas`` or ``ranks``.
+        compared: the variables that were compared.
+        findings: the findings on these variables.
+        unread: why the other variables were not compared.
+        compensated: the factors of gradients that the learning rate compensates for, by variable.
+        assumes_equal_rows: whether the numbers of rows of the towers are unknown, but matter.
+    """
 
     def __init__(self, many: Objective, one: Objective, rule: GradientsAveraged) -> None:
         self._many, self._one, self._rule = many, one, rule
         self._placement = many.analysis.placement
-        self._strategy = self._placement.strategy
-        self._has_ranks = bool(ranks_of(self._placement))
-        self.parts_name = "replicas" if self._strategy else "towers"
-        if self._has_ranks:
+        self.parts_name = "replicas" if self._placement.strategy else "towers"
+        if ranks_of(self._placement):
             self.parts_name = "ranks"
+        self._fixes = _FIXES[self.parts_name]
         self.compared: list[str] = []
+        self.findings: list[Finding] = []
         self.unread: dict[str, Unread] = {}
         self.compensated: dict[str, float] = {}
         self.assumes_equal_rows = False
-
-    def findings(self) -> Iterator[Finding]:
-        """Yield the findings, and note which variables are compared, and which are not."""
-        for variable, formula in self._many.formulas.items():
-            if matches_any(variable, self._rule.allow):
+        for variable, formula in many.formulas.items():
+            if matches_any(variable, rule.allow):
                 continue
-            other = self._one.formulas.get(variable)
-            parts = self._parts(self._many, formula)
-            if isinstance(parts, Unread):
-                self.unread[variable] = parts
-                continue
-            if other is None:
-                self.unread[variable] = Unread(
-                    "", "the program for one GPU does not train the variable"
-                )
-                continue
-            if finding := self._mispaired(variable, formula):
+            found = self._judge(variable, formula)
+            if isinstance(found, Unread):
+                self.unread[variable] = found
+            else:
                 self.compared.append(variable)
-                yield finding
-                continue
-            expected = self._parts(self._one, other)
-            if isinstance(expected, Unread):
-                op = f"in the program for one GPU: {expected.op}".strip()
-                self.unread[variable] = expected._replace(op=op)
-                continue
-            reason = self._incomparable(parts, expected)
-            if reason:
-                self.unread[variable] = Unread("", reason)
-                continue
-            self.compared.append(variable)
-            yield from self._compare(variable, parts, expected)
+                self.findings += found
+
+    def _judge(self, variable: str, formula: Formula | Unread) -> Sequence[Finding] | Unread:
+        """Return the findings on a variable, or why it cannot be compared."""
+        parts = self._parts(self._many, formula)
+        if isinstance(parts, Unread):
+            return parts
+        if variable not in self._one.formulas:
+            return Unread("", "the program for one GPU does not train the variable")
+        source = "" if isinstance(formula, Unread) else formula[0].source
+        if source:
+            return [self._mispaired(variable, source)]
+        expected = self._parts(self._one, self._one.formulas[variable])
+        if isinstance(expected, Unread):
+            op = f"in the program for one GPU: {expected.op}".strip()
+            return expected._replace(op=op)
+        if reason := self._incomparable(parts, expected):
+            return Unread("", reason)
+        return self._compare(variable, parts, expected)
 
     def figures(self) -> Sequence[Mapping[str, object]]:
         """Return each objective in words, its variables, and the objective on one GPU."""
@@ -345,38 +359,35 @@ class _Comparison:
         if len(expected.towers) > 1:
             return "the program for one GPU has several towers"
         (alone,) = expected.towers.values()
-        most = max(parts.towers.values(), key=len)
-        if _kinds(most) != _kinds(alone):
+        longest = max(parts.towers.values(), key=len)
+        if _kinds(longest) != _kinds(alone):
             return "the loss has other terms than on one GPU"
         sums = [each for each in alone if each.kind == "sum"]
         if any(not _close(abs(each.weight), 1.0) for each in sums):
             return _SUMS
         return ""
 
-    def _compare(self, variable: str, parts: _Parts, expected: _Parts) -> Iterator[Finding]:
+    def _compare(
+        self, variable: str, parts: _Parts, expected: _Parts
+    ) -> Sequence[Finding] | Unread:
         (alone,) = expected.towers.values()
-        number = len(parts.towers)
         shares = self._shares(parts)
         ratios: dict[int, list[float]] = {}
         for tower, terms in sorted(parts.towers.items()):
             if _kinds(terms) != _kinds(alone):
-                yield self._lacks_term(variable, parts, tower)
-                return
+                return [self._lacks_term(variable, parts, tower)]
             ratios[tower] = [
                 _ratio(each.weight, expected.weight * (1.0 if each.adds_up else shares[tower]))
                 for each, expected in zip(terms, alone, strict=True)
             ]
         factor = next(iter(ratios.values()))[0]
         if not all(_close(each[0], factor) for each in ratios.values()):
-            yield self._uneven(variable, parts, ratios, shares)
-            return
+            return [self._uneven(variable, parts, ratios, shares)]
         if not all(_close(ratio, factor) for each in ratios.values() for ratio in each):
-            yield self._unequal_terms(variable, parts, ratios)
-            return
+            return [self._unequal_terms(variable, parts, ratios)]
         if not factor:
-            yield self._scaled(variable, factor, number)
-            return
-        scale = self._rule.scale
+            return [self._scaled(variable, factor, len(parts.towers))]
+        findings, scale = [], self._rule.scale
         factors = [factor]
         if self._adds_up_rows(parts, alone):
             factors.append(1.0)
@@ -384,15 +395,14 @@ class _Comparison:
             scale != 1 or not self._compensated(variable, factor)
         ):
             if any(each.kind == "sum" for each in alone):
-                self.compared.remove(variable)
-                self.unread[variable] = Unread("", _SUMS)
-                return
-            yield self._scaled(variable, factor, number)
+                return Unread("", _SUMS)
+            findings.append(self._scaled(variable, factor, len(parts.towers)))
         for key in sorted(parts.penalties.keys() | expected.penalties.keys(), key=str):
             weight = parts.penalties.get(key, 0.0)
             on_one = expected.penalties.get(key, 0.0)
             if not any(_close(weight / each, on_one) for each in factors):
-                yield self._penalized(variable, key[0], weight / factor, on_one)
+                findings.append(self._penalized(variable, key[0], weight / factor, on_one))
+        return findings
 
     def _adds_up_rows(self, parts: _Parts, alone: Sequence[_TermWeight]) -> bool:
         """Whether all terms are sums that count each of a known number of rows once.
@@ -414,11 +424,12 @@ class _Comparison:
         many, one = self._many.learning_rate(variable), self._one.learning_rate(variable)
         if many is None or one is None or not one.coefficient:
             return False
-        same = len(many.factors) == len(one.factors)
-        if same and _close(factor * many.coefficient, one.coefficient):
+        is_compensated = len(many.factors) == len(one.factors) and _close(
+            factor * many.coefficient, one.coefficient
+        )
+        if is_compensated:
             self.compensated[variable] = factor
-            return True
-        return False
+        return is_compensated
 
     def _shares(self, parts: _Parts) -> Mapping[int, float]:
         """Return the part of all rows that each tower has; equal parts if it is unknown."""
@@ -439,16 +450,14 @@ class _Comparison:
         if _close(factor, towers):
             mistake: Mistake = "sum"
             what = f"the gradients of {towers} {self.parts_name} are added up instead of averaged"
-            fix = _SCALE_LOSS if self._strategy else f"average over towers: {AVERAGE}"
-            fix = _AVERAGE_OF_RANKS if self._has_ranks else fix
+            fix = self._fixes.added_up
         elif _close(factor * towers, 1.0):
             mistake = "divided"
             what = (
                 f"the gradients are divided by the number of {self.parts_name}, {towers}, once "
                 "too often"
             )
-            fix = _ADD_GRADIENTS if self._strategy else _DIVIDE_ONCE
-            fix = _SUM_OF_RANKS if self._has_ranks else fix
+            fix = self._fixes.divided
         else:
             mistake = "scaled"
             what = f"all its terms are multiplied by {factor:.4g}"
@@ -469,20 +478,14 @@ class _Comparison:
             consequence=scaled_steps(factor),
         )
 
-    def _mispaired(self, variable: str, formula: Formula | Unread) -> Finding | None:
-        """Return a finding if an update takes the gradient of another variable."""
-        if isinstance(formula, Unread):
-            return None
-        wrong = formula[0]
-        if not wrong.source:
-            return None
+    def _mispaired(self, variable: str, source: str) -> Finding:
         return self._finding(
             variable,
             "paired",
             None,
             expected=f"the gradient of {variable}",
-            found=f"the gradient of {wrong.source}",
-            message=f"the update of {variable} takes the gradient of {wrong.source}",
+            found=f"the gradient of {source}",
+            message=f"the update of {variable} takes the gradient of {source}",
             fix="pair each gradient with the variable that it is taken with respect to",
             consequence="the variable is trained by the gradient of another variable",
         )
@@ -547,16 +550,16 @@ class _Comparison:
     def _lacks_term(self, variable: str, parts: _Parts, tower: int) -> Finding:
         towers = self._many.analysis.towers
         terms = len(parts.towers[tower])
-        most = max(map(len, parts.towers.values()))
+        expected = max(map(len, parts.towers.values()))
         return self._finding(
             variable,
             "",
             None,
-            expected=plural(most, "loss term"),
+            expected=plural(expected, "loss term"),
             found=plural(terms, "loss term"),
             message=f"the loss of the tower on {towers[tower]} has {plural(terms, 'term')} that "
             f"{'depends' if terms == 1 else 'depend'} on {variable} and on examples, and the loss "
-            f"of another tower has {most}",
+            f"of another tower has {expected}",
             fix="give the losses of all towers the same terms",
             consequence="the model is trained by an objective that depends on the tower",
             ops=[producer_of(each.term.tensor) for each in parts.towers[tower]],
@@ -571,7 +574,7 @@ class _Comparison:
             found=f"the coefficient {weight:.4g}",
             message=f"the penalty ({kind}) on {variable} has the coefficient {weight:.4g} in all "
             f"{self.parts_name} together, and {expected:.4g} on one GPU",
-            fix=_SCALE_PENALTY if self._strategy and not self._has_ranks else _COUNT_ONCE,
+            fix=self._fixes.penalty,
             consequence="the weights decay more than on one GPU"
             if weight > expected
             else "the weights decay less than on one GPU",
