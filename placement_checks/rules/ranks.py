@@ -89,14 +89,14 @@ def unmet_before_step(strategy: Strategy) -> Iterator[Finding]:
     """Yield a finding on the first collective before the training step that a rank omits."""
     ran = [Counter(record.collectives) for record in strategy.ranks]
     for name in dict.fromkeys(each for record in strategy.ranks for each in record.collectives):
-        most = max(count[name] for count in ran)
-        joining = [n for n, count in enumerate(ran) if count[name] == most]
-        absent = [n for n, count in enumerate(ran) if count[name] < most]
+        times = max(count[name] for count in ran)
+        joining = [n for n, count in enumerate(ran) if count[name] == times]
+        absent = [n for n, count in enumerate(ran) if count[name] < times]
         if absent:
             runs = f"{'runs' if len(joining) == 1 else 'run'} {name}"
             do_not = f"{'does' if len(absent) == 1 else 'do'} not"
             if any(ran[n][name] for n in absent):
-                runs, do_not = f"{runs} {most} times", "fewer times"
+                runs, do_not = f"{runs} {times} times", "fewer times"
             yield Finding(
                 **about(name),
                 expected="the same collectives in all ranks",

@@ -30,15 +30,15 @@ def frames_up_to(placement: Placement, op: str, other: str) -> tuple[str, ...]:
     lines of the op.
     """
     frames, others = placement.details.frames(op), placement.details.frames(other)
-    same = 0
-    while same < min(len(frames), len(others)) and frames[same] == others[same]:
-        same += 1
-    if others and same == len(others):
-        frames = frames[:same]
-    elif others and same < len(frames):
-        frame, other_frame = frames[same], others[same]
+    depth = 0
+    while depth < min(len(frames), len(others)) and frames[depth] == others[depth]:
+        depth += 1
+    if others and depth == len(others):
+        frames = frames[:depth]
+    elif others and depth < len(frames):
+        frame, other_frame = frames[depth], others[depth]
         if (frame.file, frame.function) == (other_frame.file, other_frame.function):
-            frames = frames[: same + 1]
+            frames = frames[: depth + 1]
     return unique_lines(frames)
 
 

@@ -120,11 +120,6 @@ class GraphAnalysis:
         """The static shape of each variable, by its name."""
         return {variable.name: variable.shape for variable in self.placement.variables}
 
-    def is_local(self, variable: str) -> bool:
-        """Whether a variable is in no collection of a program that has collections."""
-        collected = self.placement.collected.values()
-        return any(collected) and not any(variable in names for names in collected)
-
     def tensor(self, name: str) -> Tensor | None:
         """Return the dtype and shape of a tensor, such as ``conv:1``; None if they are unknown."""
         op, _, output = name.partition(":")
@@ -141,6 +136,12 @@ class GraphAnalysis:
                 self.layers.by_op, self.examples, self.backward.ops, strict=True
             )
         ]
+
+
+def is_local(placement: Placement, variable: str) -> bool:
+    """Whether a variable is in no collection of a program that has collections."""
+    collected = placement.collected.values()
+    return any(collected) and not any(variable in names for names in collected)
 
 
 class Backward:

@@ -109,8 +109,8 @@ def _most_at_once(updates: list[tuple[list[Branch], Update]]) -> list[Update]:
             (decision, side), *inner = branches
             decisions.setdefault(decision, {}).setdefault(side, []).append((inner, update))
     for sides in decisions.values():
-        most: list[Update] = max([_most_at_once(side) for side in sides.values()], key=len)
-        together += most
+        largest: list[Update] = max(map(_most_at_once, sides.values()), key=len)
+        together += largest
     return together
 
 

@@ -208,8 +208,8 @@ def _count_ops(graph: GraphAnalysis, losses: Groups) -> Sequence[OpCounts]:
     for op, mask in enumerate(reachability_masks(graph.flow, losses)):
         copy = single_tower(mask)
         if copy is not None and graph.in_model[op]:
-            _, kind, requested, *_ = graph.placement.by_number[op]
-            if requested.type is not None and not graph.placement.by_number[op].colocated:
+            _, kind, requested, _, _, colocated, *_ = graph.placement.by_number[op]
+            if requested.type is not None and not colocated:
                 counts = on_gpus if requested.is_gpu else on_cpus
                 counts[copy][kind, requested_gpu(requested)] += 1
     return [gpus or cpus for gpus, cpus in zip(on_gpus, on_cpus, strict=True)]
@@ -551,11 +551,11 @@ def tower_of_ops(
     # Other backward ops follow the ops that use them. Examples are the zeros and shapes that the
     # gradient of a variable needs, and inputs of the gradient of a shared op.
     for number in reversed(list(backward.numbers())):
-        of = backward.forward.get(number)
-        if of is None or flow.types[of[0]] in VARIABLES:
+        forward_op = backward.forward[number][0] if number in backward.forward else None
+        if forward_op is None or flow.types[forward_op] in VARIABLES:
             follows = found[number] is not None
         else:
-            follows = found[number] is None and is_shared_on_gpu(of[0])
+            follows = found[number] is None and is_shared_on_gpu(forward_op)
         if follows and (user := only_tower(flow.consumers[number])) is not None:
             found[number] = user
     return found

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 
+from placement_checks.analysis.graph.analysis import is_local
 from placement_checks.analysis.graph.updates import Update
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.by_loss import single_tower
@@ -180,7 +181,7 @@ class Statistics:
     def _may_be_statistic(self, variable: str) -> bool:
         """Whether a variable is saved, and neither an accumulator nor trained."""
         return (
-            not self._analysis.is_local(variable)
+            not is_local(self._placement, variable)
             and variable not in accumulators(self._placement).tower_of
             and variable not in gradient_flow(self._placement).trained
         )

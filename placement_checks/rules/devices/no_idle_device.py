@@ -273,8 +273,8 @@ def _are_separate(analysis: TowerAnalysis, losses: Collection[OpId]) -> bool:
 def _multiplies_reads(placement: Placement, single: Placement, gpus: int) -> bool:
     """Return whether each trainable variable has ``gpus`` times as many readers as for one GPU."""
     reads, single_reads = _count_forward_reads(placement), _count_forward_reads(single)
-    both = reads.keys() & single_reads.keys()
-    return bool(both) and all(reads[name] >= gpus * single_reads[name] for name in both)
+    names = reads.keys() & single_reads.keys()
+    return bool(names) and all(reads[name] >= gpus * single_reads[name] for name in names)
 
 
 def _count_forward_reads(placement: Placement) -> Mapping[str, int]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from placement_checks.analysis.graph.analysis import is_local
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.layout import unshared
 from placement_checks.analysis.variables.roles import roles
@@ -99,7 +100,7 @@ class VariablesOnHost(Rule):
         for op in placed:
             if op.assigned is None or matches_any(op.name, self.allow):
                 continue
-            is_local_variable = bool(self.local) and analyze(placement).is_local(op.name)
+            is_local_variable = bool(self.local) and is_local(placement, op.name)
             setting = "local" if is_local_variable else "device"
             names = self.local if is_local_variable else device_names(self.device)
             if not is_on(op.assigned, names):
@@ -124,9 +125,10 @@ def _role_devices(placement: Placement, variable: str, *, local: bool) -> Sequen
     strategy = placement.strategy
     if strategy is not None and (device := strategy.device_of(variable)) is not None:
         return (device,)
-    is_scalar = any(each.name == variable and each.shape == () for each in placement.variables)
-    if strategy is not None and variable in strategy.outside and is_scalar:
-        return strategy.replicas
+    if strategy is not None and variable in strategy.outside:
+        is_scalar = analyze(placement).shapes[variable] == ()
+        if is_scalar:
+            return strategy.replicas
     return roles(placement)[variable].devices if placement.requested and not local else ()
 
 

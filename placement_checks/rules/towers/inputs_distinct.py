@@ -128,22 +128,22 @@ def _shared_slice(
     original, name = producer_of(tensor), producer_of(copy)
     kind = flow.types[flow.number[name]]
     mask = 1 << tower | 1 << later
-    both = analysis.names_of(mask)
+    towers = analysis.names_of(mask)
     consumer = None
     if tensor == copy:
-        same = f"both read {copy.removesuffix(':0')}"
+        reason = f"both read {copy.removesuffix(':0')}"
         if kind in CUTS or kind in PLACEHOLDERS:
             consumer = _first_consumer(analysis, later, copy)
         fix = _OWN_PART if consumer else _OWN_BATCH
     else:
-        same = f"{original} and {name} are the same slice of one tensor"
+        reason = f"{original} and {name} are the same slice of one tensor"
         fix = _OWN_ROWS
     return Finding(
         **about(placement.ops[name]),
         expected="a separate slice for each tower",
-        found=f"one slice for {both}",
+        found=f"one slice for {towers}",
         path=path_lines(placement, [flow.number[original], flow.number[name]]),
-        message=f"{both} compute with the same examples: {same}",
+        message=f"{towers} compute with the same examples: {reason}",
         consequence=_SAME_GRADIENTS,
         fix=fix if placement.strategy is None else _DISTRIBUTE,
         alike="slice",

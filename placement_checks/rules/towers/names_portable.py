@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 
+from placement_checks.analysis.graph.analysis import is_local
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.analysis.variables.roles import roles
@@ -148,7 +149,7 @@ def _checkpointed(placement: Placement) -> Iterator[str]:
     for variable in placement.variables:
         role = roles(placement)[variable.name]
         of_all_towers = role.tower is None or not role.devices
-        if of_all_towers and not analyze(placement).is_local(variable.name):
+        if of_all_towers and not is_local(placement, variable.name):
             yield variable.name
 
 

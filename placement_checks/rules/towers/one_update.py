@@ -102,8 +102,8 @@ def _repeated_updates(analysis: TowerAnalysis) -> Iterator[Finding]:
     """
     trained = gradient_flow(analysis.placement).trained
     flow = analysis.flow
-    taken = (value for each in trained.values() for update in each for value in update.values)
-    reads = (flow.inputs[op][0] if flow.types[op] in VARIABLE_READS else op for op in taken)
+    values = (value for each in trained.values() for update in each for value in update.values)
+    reads = (flow.inputs[op][0] if flow.types[op] in VARIABLE_READS else op for op in values)
     holders = map(flow.state_holder, reads)
     read_by_updates = {flow.names[holder] for holder in holders if holder is not None}
     for variable, updates in analysis.updates.by_variable.items():
@@ -112,8 +112,8 @@ def _repeated_updates(analysis: TowerAnalysis) -> Iterator[Finding]:
             repeated = analysis.updates.at_once(trained[variable])
             if len(repeated) > 1 and _is_sequence(analysis, repeated):
                 continue
-        elif moves := _updates_by_towers(analysis, updates):
-            repeated = moves
+        elif by_towers := _updates_by_towers(analysis, updates):
+            repeated = by_towers
         elif variable in read_by_updates and is_scalar:
             repeated = analysis.updates.at_once(updates)
         else:
@@ -302,12 +302,12 @@ def _repeated_counters(analysis: TowerAnalysis) -> Iterator[str]:
         if _may_be_counter(analysis, variable)
     }
     for variable, updates in analysis.updates.by_variable.items():
-        steps = {_added_constant(analysis, update) for update in updates}
-        times = len(analysis.updates.at_once(updates))
-        if variable not in counters or times < 2 or steps != {1}:
-            continue
-        if not _counts_other_updates(analysis, variable, times):
-            yield variable
+        if variable in counters:
+            times = len(analysis.updates.at_once(updates))
+            steps = {_added_constant(analysis, update) for update in updates}
+            is_repeated = times > 1 and steps == {1}
+            if is_repeated and not _counts_other_updates(analysis, variable, times):
+                yield variable
 
 
 def _counts_other_updates(analysis: TowerAnalysis, counter: str, times: int) -> bool:

@@ -178,11 +178,11 @@ def _shared_draws(analysis: TowerAnalysis) -> Iterator[Finding]:
     for use in random_uses(analysis):
         users[use.source][equal.key(use.tensor)].setdefault(use.tower, use.op)
     for draw, by_tensor in users.items():
-        most = max(by_tensor.values(), key=len)
-        if len(most) < 2:
+        consumer_by_tower = max(by_tensor.values(), key=len)
+        if len(consumer_by_tower) < 2:
             continue
-        name, consumers = flow.names[draw], [op for _, op in sorted(most.items())]
-        mask = sum(1 << tower for tower in most)
+        name, consumers = flow.names[draw], [op for _, op in sorted(consumer_by_tower.items())]
+        mask = sum(1 << tower for tower in consumer_by_tower)
         towers = analysis.names_of(mask)
         yield Finding(
             **about(analysis.placement.ops[name]),
