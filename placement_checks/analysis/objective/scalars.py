@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isfinite, prod
+from math import isfinite, prod, trunc
 
 from placement_checks.analysis.graph.value_numbering import EqualTensors
 from placement_checks.analysis.objective.linear_forms import ONE, Weight
@@ -87,10 +87,10 @@ class Scalars:
         return ("", ()) if op is None else (self._analysis.flow.types[op], self.inputs(op))
 
     def _folded(self, source: str) -> float | None:
-        """Return a constant, the product of constants, or the sum of equal elements.
+        """Return a constant, the result of an op on constants, or the sum of equal elements.
 
-        Products are sizes of shapes, and sums are numbers of rows: tf.losses divides a loss by the
-        sum of ones of the same shape.
+        Products are sizes of shapes, integer quotients are numbers of rows of each tower, and sums
+        are numbers of rows: tf.losses divides a loss by the sum of ones of the same shape.
         """
         kind, inputs = self._op_type_and_inputs(source)
         if kind == SUM and self.shape(source) == ():
@@ -101,6 +101,10 @@ class Scalars:
         if kind == PROD:
             value = self._analysis.placement.details.value(producer_of(inputs[0]))
             return None if value is None else float(prod(value[2:]))
+        is_integer = kind in DIVISIONS and self.dtype(source).startswith(("int", "uint"))
+        if kind in INTEGER_DIVISIONS or is_integer:
+            dividend, divisor = map(self.constant, inputs)
+            return trunc(dividend / divisor) if dividend is not None and divisor else None
         return self.constant(source)
 
     def _element(self, source: str, depth: int) -> float | None:
