@@ -178,7 +178,7 @@ class GradientsEqual(Rule):
             verdict = self.not_checked(
                 f"the gradients of {listed(coarse)} are computed in "
                 f"{measured.precisions[coarse[0]]}, too coarse to show a difference of 1 %",
-                "build the model in float32 or float64 to compare",
+                fix="build the model in float32 or float64 to compare",
             )
         elif not compared and not names["differs"]:
             verdict = self.not_checked("; ".join(notes) or "no variable is left to compare")

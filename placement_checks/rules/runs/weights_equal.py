@@ -155,10 +155,10 @@ class WeightsEqual(Rule):
             if too_coarse:
                 return self.not_checked(
                     f"the precision of {too_coarse[0]} is too coarse to show a difference of 1 %",
-                    "build the model in float32 or float64 to compare",
+                    fix="build the model in float32 or float64 to compare",
                 )
             trained = trajectory.trained & trajectory.steps[-1].keys()
-            reason, note = "", None
+            reason = fix = ""
             if not any(_changes(trajectory, each.variable) for each in equal):
                 reason = "no variable that the steps change is left to compare"
             elif trained and not any(_changes(trajectory, name) for name in trained):
@@ -170,9 +170,9 @@ class WeightsEqual(Rule):
                     "the trained variables change so little in these steps that an error of half "
                     "the change would not be detected, and no gradient was compared"
                 )
-                note = "check at a larger learning rate"
+                fix = "check at a larger learning rate"
             if reason:
-                return self.not_checked("; ".join([reason, *left_out]), note)
+                return self.not_checked("; ".join([reason, *left_out]), fix=fix)
         steps = plural(len(trajectory.steps), "step")
         notes = [f"{plural(len(equal) - len(too_coarse), 'variable')} equal after {steps}"]
         if undetectable:
