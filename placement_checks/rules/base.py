@@ -114,19 +114,21 @@ class Rule(ABC):
         state: State = "broken" if findings else "kept"
         return Verdict(self.name, state, self.kind, None, findings, note)
 
-    def without(self, missing: Missing) -> Verdict:
+    def without(self, missing: Missing, note: str | None = None) -> Verdict:
         """Return a not-checked verdict for a part of the evidence that is missing."""
-        one_tower = isinstance(missing, NotApplicable)
-        return replace(self.not_checked(str(missing), one_tower=one_tower), fix=missing.fix)
-
-    def not_checked(
-        self, reason: str, note: str | None = None, *, fix: str = "", one_tower: bool = False
-    ) -> Verdict:
-        """Return a not-checked verdict with its reason, and the fix if there is one."""
-        reason = str(Missing(reason, fix))
         return Verdict(
-            self.name, "not-checked", None, reason, note=note, one_tower=one_tower, fix=fix
+            self.name,
+            "not-checked",
+            None,
+            str(missing),
+            note=note,
+            one_tower=isinstance(missing, NotApplicable),
+            fix=missing.fix,
         )
+
+    def not_checked(self, reason: str, note: str | None = None, *, fix: str = "") -> Verdict:
+        """Return a not-checked verdict with its reason, and the fix if there is one."""
+        return self.without(Missing(reason, fix), note)
 
 
 def require_positive(rule: Rule, *names: str) -> None:

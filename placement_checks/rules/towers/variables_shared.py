@@ -14,7 +14,7 @@ from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.analysis.variables.roles import roles
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import GpuIndex
-from placement_checks.core.missing import Missing
+from placement_checks.core.missing import Missing, NotApplicable
 from placement_checks.core.op_types import is_gradient_update
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement, producer_of
 from placement_checks.core.results import Finding, PathStep, Verdict
@@ -94,7 +94,7 @@ class VariablesShared(Rule):
                 f"variables are read {where}, and the program cannot be compared with its build "
                 f"for one GPU: {single}"
             )
-            return self.not_checked(reason, one_tower=len(reads.gpus) == 1)
+            return self.without((NotApplicable if len(reads.gpus) == 1 else Missing)(reason))
         # All GPUs hold parts of one model if it has one loss, or one for each micro-batch. A joint
         # loss of several towers does not count as one loss.
         has_one_loss = len(analysis.loss_ops) == 1 or analysis.micro_batches > 1
@@ -133,7 +133,7 @@ class VariablesShared(Rule):
         findings = unless_allowed(findings, self.allow) + not_saved
         if self.layout and towers < 2 and not findings:
             reason = f"the layout is declared {self.layout}, but there are no two towers to judge"
-            return self.not_checked(reason, one_tower=towers == 1)
+            return self.without((NotApplicable if towers == 1 else Missing)(reason))
         note = _collection_sizes(placement, single)
         if actual.mirrored:
             note = f"{actual}; {note}"
