@@ -84,13 +84,13 @@ class OneUpdate(Rule):
         )
         if updates.missing is not None and (findings or not updates.by_variable):
             return self.without(updates.missing)
-        counter, op = next(_separate_counters(analysis), ("", ""))
-        if counter and not findings and not matches_any(counter, self.allow):
-            return self.not_checked(
-                f"the step counter '{counter}' is incremented by op '{op}', which is not part of "
-                "the train op",
-                fix="return both: {'train_op': tf.group(train_op, increment)}",
-            )
+        for counter, op in () if findings else _separate_counters(analysis):
+            if not matches_any(counter, self.allow):
+                return self.not_checked(
+                    f"the step counter '{counter}' is incremented by op '{op}', which is not part "
+                    "of the train op",
+                    fix="return both: {'train_op': tf.group(train_op, increment)}",
+                )
         return self.verdict(findings, f"{plural(len(updates.by_variable), 'variable')} updated")
 
 
