@@ -166,14 +166,13 @@ class MixedLosses:
             mutual = self._towers_behind_losses[number]
             for loss in losses:
                 mutual &= ~self._contained(number, loss)
-            if mutual:
-                op = min(
-                    op
-                    for op in analysis.flow.reachable(losses)
-                    if analysis.towers_behind[op] & mutual
-                    and analysis.towers_behind[op] >> number & 1
-                )
-                found[op] = analysis.towers_of(op)
+            joint = [
+                op
+                for op in analysis.flow.reachable(losses if mutual else ())
+                if analysis.towers_behind[op] & mutual and analysis.towers_behind[op] >> number & 1
+            ]
+            if joint:
+                found[min(joint)] = analysis.towers_of(min(joint))
         return found
 
     def _contained(self, number: TowerIndex, loss: OpId) -> int:
@@ -194,7 +193,7 @@ class MixedLosses:
         ]
 
     def _has_summand_of(self, other: TowerIndex, loss: OpId, *, without: TowerIndex) -> bool:
-        """Whether a summand of a loss depends on one tower and not on another."""
+        """Whether a loss, or a summand of it, depends on one tower and not on another."""
         towers = self._analysis.towers_behind
 
         def is_mixed(op: OpId) -> bool:
@@ -207,7 +206,7 @@ class MixedLosses:
             towers[part] >> other & 1
             and not towers[part] >> without & 1
             and self._depends_on_examples(part)
-            for part in parts - {loss}
+            for part in parts
         )
 
     def _summands(self, op: OpId) -> Sequence[OpId]:
