@@ -97,7 +97,7 @@ def placement(
     variables = [
         Variable(op.name, "float32", (shapes or {}).get(op.name, (4,)))
         for op in ops
-        if op.type in VARIABLES
+        if op.type in VARIABLES and not op.caller
     ]
     return Placement(
         ops={op.name: op for op in ops},

@@ -25,7 +25,6 @@ from placement_checks.core.op_types import (
     PLACEHOLDERS,
     RANDOM,
     VARIABLE_READS,
-    VARIABLES,
     is_dataset,
     is_update,
 )
@@ -214,13 +213,11 @@ class _Reads(NamedTuple):
     """What ops of one type do with their inputs.
 
     Attributes:
-        is_variable: whether they are variables.
         is_source: whether examples come from them.
         passes_on: whether they pass on their only input.
         computes: whether they compute with the value of a variable, instead of only changing it.
     """
 
-    is_variable: bool
     is_source: bool
     passes_on: bool
     computes: bool
@@ -234,7 +231,6 @@ def find_layers(flow: DataFlow, backward: Backward) -> Layers:
     """
     types = {
         kind: _Reads(
-            kind in VARIABLES,
             kind in EXAMPLE_SOURCES or kind in PIPELINE_OPS or is_dataset(kind),
             kind in _PASSES_READ,
             not (is_update(kind) or kind in NOT_A_READ),
@@ -253,7 +249,7 @@ def find_layers(flow: DataFlow, backward: Backward) -> Layers:
 
     for op, kind, sources in zip(flow.ops, flow.types, flow.inputs, strict=True):
         reads = types[kind]
-        if reads.is_variable:
+        if op in flow.variables:
             passed_on[op] = op
             continue
         layer: OpId | None = None

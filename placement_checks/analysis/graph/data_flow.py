@@ -40,6 +40,8 @@ class DataFlow:
         ops: the numbers of all ops.
         names, types: the name and the type of each op.
         number: the number of each op, by name.
+        variables: the ops of the program's variables. A variable op in a function body is not
+            among them: each call has one, and they may stand for the same variable.
         inputs: for each op, the ops that compute its input values, in order. The inputs of a call
             include the ops of the function body. An op that reads only the shape of a value has a
             control input instead.
@@ -55,6 +57,7 @@ class DataFlow:
         self.types = [op.type for op in ops.values()]
         self.ops = cast(Sequence[OpId], range(len(ops)))
         self.number = dict(zip(self.names, self.ops, strict=True))
+        self.variables = frozenset(self.known_ops(each.name for each in placement.variables))
         self.inputs: list[list[OpId]] = []
         self.control_inputs: dict[OpId, list[OpId]] = {}
         number = self.number

@@ -13,7 +13,6 @@ from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import (
     GROUPS,
     SWITCHES,
-    VARIABLES,
     is_gradient_update,
     is_update,
 )
@@ -63,7 +62,7 @@ class Updates:
         # or a restore.
         for op in flow.having(is_gradient_update if self.unknown else is_update):
             holder = flow.first_holder(op) if self.steps[op] else None
-            if holder is not None and flow.types[holder] in VARIABLES:
+            if holder in flow.variables:
                 update = Update(op, flow.names[holder], flow.inputs[op][1:])
                 self.by_variable[update.variable].append(update)
 

@@ -137,7 +137,7 @@ def _describe_difference(
         if value != other and not isinstance(value, Body) and not (kind in CUTS and key in _ENDS):
             at = f"{kind} with {key} "
             return at + _text(value), at + _text(other)
-    if kind in VARIABLES:
+    if left in flow.variables and right in flow.variables:
         if left_name in shared and right_name in shared:
             return f"the variable {left_name}", f"the variable {right_name}"
         forms = variables[left_name], variables[right_name]

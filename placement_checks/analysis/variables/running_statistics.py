@@ -21,7 +21,6 @@ from placement_checks.core.op_types import (
     MEAN,
     NO_OP,
     SUM,
-    VARIABLES,
     is_gradient_update,
 )
 from placement_checks.core.placement import Placement
@@ -172,7 +171,7 @@ class Statistics:
         found = set(flow.known_ops(self._placement.step.update_ops))
         for op in flow.having(ASSIGNS.__contains__):
             holder = flow.first_holder(op) if len(flow.inputs[op]) > 1 else None
-            if holder is not None and flow.types[holder] in VARIABLES:
+            if holder in flow.variables:
                 name = flow.names[holder]
                 if self._may_be_statistic(name) and self._assigns_statistics(op, name):
                     found.add(op)
