@@ -141,7 +141,7 @@ class Details:
         return {}
 
     def value(self, _op: str) -> tuple[Any, ...] | None:
-        """The dtype, shape and values of a constant; None for large constants and other ops."""
+        """The dtype, shape and each element of a constant; None for large ones and other ops."""
         return None
 
     def forward_op(self, _op: str) -> str:

@@ -17,6 +17,7 @@ from typing import ClassVar, TypedDict, TypeVar
 
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.devices import Device
+from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import TowerIndex
 from placement_checks.core.impact import Impact
@@ -113,19 +114,39 @@ class Rule(ABC):
         state: State = "broken" if findings else "kept"
         return Verdict(self.name, state, self.kind, None, findings, note)
 
-    def without(self, missing: Missing) -> Verdict:
+    def without(self, missing: Missing, note: str | None = None) -> Verdict:
         """Return a not-checked verdict for a part of the evidence that is missing."""
-        one_tower = isinstance(missing, NotApplicable)
-        return replace(self.not_checked(str(missing), one_tower=one_tower), fix=missing.fix)
-
-    def not_checked(
-        self, reason: str, note: str | None = None, *, fix: str = "", one_tower: bool = False
-    ) -> Verdict:
-        """Return a not-checked verdict with its reason, and the fix if there is one."""
-        reason = str(Missing(reason, fix))
         return Verdict(
-            self.name, "not-checked", None, reason, note=note, one_tower=one_tower, fix=fix
+            self.name,
+            "not-checked",
+            None,
+            str(missing),
+            note=note,
+            one_tower=isinstance(missing, NotApplicable),
+            fix=missing.fix,
         )
+
+    def not_checked(self, reason: str, note: str | None = None, *, fix: str = "") -> Verdict:
+        """Return a not-checked verdict with its reason, and the fix if there is one."""
+        return self.without(Missing(reason, fix), note)
+
+
+def require_positive(rule: Rule, *names: str) -> None:
+    """Raise a ConfigError if one of the fields with these names is not above 0."""
+    for name in names:
+        value = getattr(rule, name)
+        if value <= 0:
+            raise ConfigError(name, f"{value} is not above 0", "give a positive number")
+
+
+def require_factors(scale: float, shares: Sequence[int]) -> None:
+    """Raise a ConfigError if declared factors of gradients are not possible."""
+    if not scale:
+        raise ConfigError(
+            "scale", "0 leaves no gradient", "give the number that multiplies all gradients"
+        )
+    if any(share < 1 for share in shares):
+        raise ConfigError("shares", "a tower gets no rows", "give whole numbers above 0")
 
 
 def matches_any(name: str, patterns: Iterable[str]) -> bool:
@@ -182,12 +203,6 @@ def repetitions(
         first, *others = sorted(by_tower)
         for other in others:
             yield first, by_tower[first], other, by_tower[other]
-
-
-def is_local(placement: Placement, variable: str) -> bool:
-    """Return whether a variable is in no collection of a program that has collections."""
-    collected = placement.collected.values()
-    return any(collected) and not any(variable in names for names in collected)
 
 
 def device_names(declared: str | Collection[str]) -> tuple[str, ...]:

@@ -39,6 +39,7 @@ from placement_checks.core.op_types import (
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import PathStep
 from placement_checks.rules.base import path_lines
+from placement_checks.rules.ranks import ranks_of
 from placement_checks.rules.source_lines import frames_up_to, joining_ops
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def _find_sum(placement: Placement, variable: str, _: Diagnosis) -> MistakeLocat
     """
     losses = [producer_of(name) for name in placement.step.objectives]
     has_losses = any(map(placement.details.frames, losses))
-    if placement.strategy is not None and not placement.strategy.ranks and has_losses:
+    if placement.strategy and not ranks_of(placement) and has_losses:
         return MistakeLocation([name for name in losses if name in placement.ops])
     flow = analyze(placement).flow
     return _location(placement, [_sum_of(flow, op) for op in _joining_ops(placement, variable)])
@@ -174,8 +175,7 @@ def _finder(find: Callable[[Placement], Sequence[OpId]]) -> _Finder:
 def loss_scalings(placement: Placement, ratio: float) -> Sequence[OpId]:
     """Return the ops that multiply the losses by a number, or divide them by its inverse."""
     flow = analyze(placement).flow
-    names = map(producer_of, placement.step.objectives or placement.step.losses)
-    losses = [flow.number[name] for name in names if name in flow.number]
+    losses = flow.known_ops(placement.step.objectives or placement.step.losses)
     return [
         op
         for op in _loss_terms(flow, losses)

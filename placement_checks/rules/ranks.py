@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import VARIABLES
 from placement_checks.core.placement import Placement
-from placement_checks.core.ranks import JOB
+from placement_checks.core.ranks import JOB, RankRecord
 from placement_checks.core.results import Finding
 from placement_checks.core.strategies import Strategy
 from placement_checks.rules.base import about
@@ -33,6 +32,11 @@ _SAME_GRAPH = (
     "results on the first rank alone, without collectives"
 )
 _NEVER_ENDS = "Horovod finds a collective by its name: the ranks wait for each other forever"
+
+
+def ranks_of(placement: Placement) -> Sequence[RankRecord]:
+    """Return the records of the ranks of a Horovod program; empty for another program."""
+    return placement.strategy.ranks if placement.strategy else ()
 
 
 def ranks_text(numbers: Sequence[int]) -> str:
@@ -85,14 +89,14 @@ def unmet_before_step(strategy: Strategy) -> Iterator[Finding]:
     """Yield a finding on the first collective before the training step that a rank omits."""
     ran = [Counter(record.collectives) for record in strategy.ranks]
     for name in dict.fromkeys(each for record in strategy.ranks for each in record.collectives):
-        most = max(count[name] for count in ran)
-        joining = [n for n, count in enumerate(ran) if count[name] == most]
-        absent = [n for n, count in enumerate(ran) if count[name] < most]
+        times = max(count[name] for count in ran)
+        joining = [n for n, count in enumerate(ran) if count[name] == times]
+        absent = [n for n, count in enumerate(ran) if count[name] < times]
         if absent:
             runs = f"{'runs' if len(joining) == 1 else 'run'} {name}"
             do_not = f"{'does' if len(absent) == 1 else 'do'} not"
             if any(ran[n][name] for n in absent):
-                runs, do_not = f"{runs} {most} times", "fewer times"
+                runs, do_not = f"{runs} {times} times", "fewer times"
             yield Finding(
                 **about(name),
                 expected="the same collectives in all ranks",
@@ -165,17 +169,9 @@ def _update_constants(placement: Placement) -> Mapping[str, Sequence[float]]:
             inputs = [op for op in flow.inputs[update.op] if not is_end(op)]
             for op in sorted(flow.reachable(inputs, until=is_end)):
                 if (value := placement.details.value(flow.names[op])) is not None:
-                    numbers += [each for each in _flat(value[2]) if isinstance(each, float)]
+                    numbers += [each for each in value[2:] if isinstance(each, float)]
         found[variable] = sorted(numbers)
     return found
-
-
-def _flat(value: Any) -> Iterator[Any]:
-    if isinstance(value, tuple | list):
-        for each in value:
-            yield from _flat(each)
-    else:
-        yield value
 
 
 def shared_gpus(strategy: Strategy) -> Iterator[Finding]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum, auto
 
 from placement_checks.analysis.towers.analysis import analyze
+from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.mixed_losses import mixed_losses
 from placement_checks.core.evidence import NO_REFERENCE, Evidence
 from placement_checks.core.missing import Missing, NotApplicable
@@ -23,6 +24,8 @@ class Need(Enum):
     TWO_TOWERS = auto()  # includes REQUESTED and VARIABLES
     LOSSES = auto()  # a loss for each tower
     LOSSES_APART = auto()  # no loss contains the loss of another tower
+    TRAINED = auto()  # a variable that a gradient updates
+    REPLICAS = auto()  # several replicas of a strategy, or ranks of Horovod
     SESSION_CONFIG = auto()
     ROWS = auto()  # values that the first step reads from input pipelines; never missing
     SINGLE_GPU = auto()  # the same program, built for one GPU
@@ -110,6 +113,26 @@ def _losses_apart(evidence: Evidence) -> Missing | None:
     )
 
 
+def _trained(evidence: Evidence) -> Missing | None:
+    if gradient_flow(evidence.placement).trained:
+        return None
+    analysis = analyze(evidence.placement)
+    if not any(analysis.backward.ops):
+        return Missing("the graph computes no gradients")
+    if analysis.updates.missing is not None:
+        return analysis.updates.missing
+    return Missing("no variable that towers read is updated by a gradient")
+
+
+def _replicas(evidence: Evidence) -> Missing | None:
+    strategy = evidence.placement.strategy
+    if strategy is None:
+        return Missing("no tf.distribute strategy is known")
+    if len(strategy.replicas) == 1:
+        return NotApplicable(f"there is one replica, on {strategy.replicas[0].short}")
+    return None
+
+
 def _is_log(evidence: Evidence) -> bool:
     """Return whether the evidence is a log without the program that printed it."""
     return evidence.placer == "log" and not evidence.program
@@ -163,6 +186,8 @@ _MISSING: Mapping[Need, Callable[[Evidence], Missing | None]] = {
     Need.TWO_TOWERS: _two_towers,
     Need.LOSSES: lambda evidence: analyze(evidence.placement).losses.unknown,
     Need.LOSSES_APART: _losses_apart,
+    Need.TRAINED: _trained,
+    Need.REPLICAS: _replicas,
     Need.SESSION_CONFIG: _session_config,
     Need.ROWS: lambda _: None,
     Need.SINGLE_GPU: lambda evidence: _if_missing(evidence.single_gpu),

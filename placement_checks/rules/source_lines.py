@@ -8,10 +8,10 @@ its own variable. `joining_ops` finds the ops that combine the towers' gradients
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from functools import cached_property, reduce
+from functools import cached_property
 from itertools import groupby
-from operator import or_
 
+from placement_checks.analysis.graph.data_flow import union
 from placement_checks.analysis.graph.updates import Update
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
@@ -30,15 +30,15 @@ def frames_up_to(placement: Placement, op: str, other: str) -> tuple[str, ...]:
     lines of the op.
     """
     frames, others = placement.details.frames(op), placement.details.frames(other)
-    same = 0
-    while same < min(len(frames), len(others)) and frames[same] == others[same]:
-        same += 1
-    if others and same == len(others):
-        frames = frames[:same]
-    elif others and same < len(frames):
-        frame, other_frame = frames[same], others[same]
+    depth = 0
+    while depth < min(len(frames), len(others)) and frames[depth] == others[depth]:
+        depth += 1
+    if others and depth == len(others):
+        frames = frames[:depth]
+    elif others and depth < len(frames):
+        frame, other_frame = frames[depth], others[depth]
         if (frame.file, frame.function) == (other_frame.file, other_frame.function):
-            frames = frames[: same + 1]
+            frames = frames[: depth + 1]
     return unique_lines(frames)
 
 
@@ -56,7 +56,7 @@ def joining_ops(placement: Placement, updates: Iterable[Update]) -> Iterator[OpI
             gradients.gradient_towers[gradient] & analysis.all_towers
             for gradient in gradients.gradient_inputs(op)
         }
-        if reduce(or_, of_inputs, 0) not in of_inputs | {0}:
+        if union(of_inputs) not in of_inputs | {0}:
             yield op
 
 

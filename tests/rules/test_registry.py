@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.towers import on, program
 
 from placement_checks import Evidence, Verdict
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.impact import Impact
 from placement_checks.core.op_types import COLLECTIVE_GATHER, COLLECTIVE_REDUCE
 from placement_checks.rules import registry
@@ -102,3 +104,24 @@ def test_no_such_rule() -> None:
     assert "no-fallbacks" not in RULES
     with pytest.raises(KeyError, match="no-fallbacks"):
         RULES["no-fallbacks"]
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_variables_in_function_bodies(name: str) -> None:
+    """Calls of one function stand for the same variable, which is none of the program's."""
+    bodies = []
+    for i in (0, 1):
+        call, x = f"tower_{i}/call", f"tower_{i}/x"
+        handle, read = f"{call}/handle", f"{call}/read"
+        bodies += [
+            on(i, call, "StatefulPartitionedCall", x),
+            on(i, handle, "VarHandleOp", caller=call),
+            on(i, read, "ReadVariableOp", handle, caller=call),
+            on(i, f"{call}/scaled", "Mul", read, x, caller=call),
+            on(i, f"{call}/set", "AssignVariableOp", handle, f"{call}/scaled", caller=call),
+            on(i, f"tower_{i}/w/MatMul", "MatMul", call, f"tower_{i}/w/read"),
+        ]
+    graph = program(*bodies)
+
+    assert RULES[name]().judge(graph).state == RULES[name]().judge(program()).state
+    assert analyze(graph).updates.by_variable.keys() == {"w", "step"}

@@ -53,7 +53,9 @@ class HandWrittenDetails(Details):
         if op not in self.values:
             return None
         value = self.values[op]
-        return ("int32" if isinstance(value, int) else "float32", (), value)
+        elements = value if isinstance(value, tuple) else (value,)
+        shape = (len(value),) if isinstance(value, tuple) else ()
+        return ("int32" if isinstance(elements[0], int) else "float32", shape, *elements)
 
     def parts_of_keras(self, op: str) -> tuple[str, ...]:
         return (self.keras_parts[op],) if op in self.keras_parts else ()
@@ -95,7 +97,7 @@ def placement(
     variables = [
         Variable(op.name, "float32", (shapes or {}).get(op.name, (4,)))
         for op in ops
-        if op.type in VARIABLES
+        if op.type in VARIABLES and not op.caller
     ]
     return Placement(
         ops={op.name: op for op in ops},

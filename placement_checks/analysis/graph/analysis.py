@@ -25,11 +25,10 @@ from placement_checks.core.op_types import (
     PLACEHOLDERS,
     RANDOM,
     VARIABLE_READS,
-    VARIABLES,
     is_dataset,
     is_update,
 )
-from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement, Tensor, producer_of
+from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement, Tensor
 
 _PASSES_READ = VARIABLE_READS | IDENTITIES | ENTERS | {CAST}
 _SCOPE = re.compile(r"(?:^|/)gradients(?:_\d+)?/")
@@ -70,20 +69,18 @@ class GraphAnalysis:
         If the gradients of a tensor are part of another loss, as in a gradient penalty or an inner
         loop of MAML, the tensor is not a loss itself and is left out.
         """
-        step, number = self.placement.step, self.flow.number
+        step, flow = self.placement.step, self.flow
         gradients = {
-            name: [number[op] for op in step.gradients.get(name, ()) if op in number]
+            name: flow.known_ops(step.gradients.get(name, ()))
             for name in dict.fromkeys(step.objectives)
         }
-        behind = self.flow.propagate(self.flow.marks(gradients.values()))
+        behind = flow.propagate(flow.marks(gradients.values()))
         inner = 0
         for bit, name in enumerate(gradients):
-            objective = number.get(producer_of(name))
-            if objective is not None:
+            for objective in flow.known_ops([name]):
                 inner |= behind[objective] & ~(1 << bit)
         outer = [name for bit, name in enumerate(gradients) if not inner >> bit & 1]
-        names = map(producer_of, outer or step.objectives or step.losses)
-        return list(dict.fromkeys(number[name] for name in names if name in number))
+        return list(dict.fromkeys(flow.known_ops(outer or step.objectives or step.losses)))
 
     @cached_property
     def examples(self) -> Sequence[int]:
@@ -117,6 +114,11 @@ class GraphAnalysis:
             if saved and variable.name not in saved and variable.shape
         )
 
+    @cached_property
+    def shapes(self) -> Mapping[str, tuple[int | None, ...] | None]:
+        """The static shape of each variable, by its name."""
+        return {variable.name: variable.shape for variable in self.placement.variables}
+
     def tensor(self, name: str) -> Tensor | None:
         """Return the dtype and shape of a tensor, such as ``conv:1``; None if they are unknown."""
         op, _, output = name.partition(":")
@@ -133,6 +135,12 @@ class GraphAnalysis:
                 self.layers.by_op, self.examples, self.backward.ops, strict=True
             )
         ]
+
+
+def is_local(placement: Placement, variable: str) -> bool:
+    """Whether a variable is in no collection of a program that has collections."""
+    collected = placement.collected.values()
+    return any(collected) and not any(variable in names for names in collected)
 
 
 class Backward:
@@ -205,13 +213,11 @@ class _Reads(NamedTuple):
     """What ops of one type do with their inputs.
 
     Attributes:
-        is_variable: whether they are variables.
         is_source: whether examples come from them.
         passes_on: whether they pass on their only input.
         computes: whether they compute with the value of a variable, instead of only changing it.
     """
 
-    is_variable: bool
     is_source: bool
     passes_on: bool
     computes: bool
@@ -225,7 +231,6 @@ def find_layers(flow: DataFlow, backward: Backward) -> Layers:
     """
     types = {
         kind: _Reads(
-            kind in VARIABLES,
             kind in EXAMPLE_SOURCES or kind in PIPELINE_OPS or is_dataset(kind),
             kind in _PASSES_READ,
             not (is_update(kind) or kind in NOT_A_READ),
@@ -244,7 +249,7 @@ def find_layers(flow: DataFlow, backward: Backward) -> Layers:
 
     for op, kind, sources in zip(flow.ops, flow.types, flow.inputs, strict=True):
         reads = types[kind]
-        if reads.is_variable:
+        if op in flow.variables:
             passed_on[op] = op
             continue
         layer: OpId | None = None

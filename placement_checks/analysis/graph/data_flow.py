@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 from typing import TypeVar, cast
 
 from placement_checks.core.ids import OpId
@@ -39,6 +40,8 @@ class DataFlow:
         ops: the numbers of all ops.
         names, types: the name and the type of each op.
         number: the number of each op, by name.
+        variables: the ops of the program's variables. A variable op in a function body is not
+            among them: each call has one, and they may stand for the same variable.
         inputs: for each op, the ops that compute its input values, in order. The inputs of a call
             include the ops of the function body. An op that reads only the shape of a value has a
             control input instead.
@@ -54,6 +57,7 @@ class DataFlow:
         self.types = [op.type for op in ops.values()]
         self.ops = cast(Sequence[OpId], range(len(ops)))
         self.number = dict(zip(self.names, self.ops, strict=True))
+        self.variables = frozenset(self.known_ops(each.name for each in placement.variables))
         self.inputs: list[list[OpId]] = []
         self.control_inputs: dict[OpId, list[OpId]] = {}
         number = self.number
@@ -122,6 +126,19 @@ class DataFlow:
             values = tuple(placement.details.value(producer_of(name)) for name in op.inputs[1:])
             groups[op.type, *keys, values].append(member)
         return groups.values()
+
+    def op_of(self, tensor: str) -> OpId:
+        """Return the op that computes a tensor.
+
+        Raises:
+            KeyError: the graph has no such op.
+        """
+        return self.number[producer_of(tensor)]
+
+    def known_ops(self, names: Iterable[str]) -> list[OpId]:
+        """Return the ops of names of ops or tensors; names of unknown ops are left out."""
+        numbers = (self.number.get(producer_of(name)) for name in names)
+        return [op for op in numbers if op is not None]
 
     @cached_property
     def all_inputs(self) -> Edges:
@@ -231,21 +248,19 @@ class DataFlow:
         self,
         start: OpId,
         is_end: Callable[[OpId], bool],
-        within: Callable[[OpId], bool] = lambda _: True,
-        *,
-        control_inputs: bool = False,
+        along: Callable[[OpId], Iterable[OpId]] | None = None,
     ) -> list[OpId]:
-        """Return the shortest path from ``start`` to another op, backward along inputs.
+        """Return the shortest path from ``start`` to another op.
 
         Args:
             start: the first op of the path.
             is_end: whether an op may be the last op of the path.
-            within: whether an op may be on the path.
-            control_inputs: also follow control edges.
+            along: the edges of an op; `inputs` by default.
 
         Returns:
             The ops on the path, with both ends; empty without a path.
         """
+        neighbors = self.inputs.__getitem__ if along is None else along
         before = {start: start}
         todo = [start]
         for op in todo:
@@ -254,8 +269,8 @@ class DataFlow:
                 while path[-1] != start:
                     path.append(before[path[-1]])
                 return path[::-1]
-            for source in self.all_inputs[op] if control_inputs else self.inputs[op]:
-                if source not in before and within(source):
+            for source in neighbors(op):
+                if source not in before:
                     before[source] = op
                     todo.append(source)
         return []
@@ -282,6 +297,11 @@ class DataFlow:
     def state_holder(self, op: OpId) -> OpId | None:
         """Return ``op`` if it holds state, or the state holder that it passes on; else None."""
         return self._state_holders.get(op)
+
+    def first_holder(self, op: OpId) -> OpId | None:
+        """Return the state holder that the first input of an op passes on, as of an update."""
+        inputs = self.inputs[op]
+        return self.state_holder(inputs[0]) if inputs else None
 
     @cached_property
     def _state_holders(self) -> Mapping[OpId, OpId]:
@@ -400,6 +420,11 @@ def _with_starts(flow: DataFlow) -> Sequence[Sequence[int]]:
         if call in flow.callers:
             edges[start] = [*edges[start], start_of[flow.callers[call]]]
     return edges
+
+
+def union(masks: Iterable[int]) -> int:
+    """Return the mask with all bits of the masks."""
+    return reduce(or_, masks, 0)
 
 
 def bits_of(mask: int) -> Iterator[int]:

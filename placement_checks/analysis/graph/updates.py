@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from placement_checks.analysis.graph.data_flow import DataFlow
 from placement_checks.core.ids import OpId
+from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import (
     GROUPS,
     SWITCHES,
-    VARIABLES,
     is_gradient_update,
     is_update,
 )
@@ -45,8 +45,7 @@ class Updates:
 
     Attributes:
         roots: the ops that the program runs for one training step.
-        unknown: why the roots are unknown; ``""`` if they are known.
-        fix: how to make them known, or ``""``.
+        missing: why the roots are unknown; None if they are known.
         steps: for each op whether it is part of a step; true for every op if that is unknown.
         by_variable: the updates of each variable, in creation order.
     """
@@ -54,20 +53,23 @@ class Updates:
     def __init__(self, placement: Placement, flow: DataFlow) -> None:
         self._flow = flow
         self._ops = placement.ops
-        self.roots, self.unknown = _train_ops(placement.step, flow)
-        self.fix = _RETURN_TRAIN_OP if self.unknown else ""
-        self.steps = bytearray([bool(self.unknown)]) * len(flow.names)
+        self.roots, self.missing = _train_ops(placement.step, flow)
+        self.steps = bytearray([self.unknown]) * len(flow.names)
         for op in flow.reachable([] if self.unknown else self.roots, along=flow.all_inputs):
             self.steps[op] = 1
         self.by_variable: dict[str, list[Update]] = defaultdict(list)
         # If the step is unknown, only gradient updates count: an assignment may be an initializer
         # or a restore.
         for op in flow.having(is_gradient_update if self.unknown else is_update):
-            values = flow.inputs[op]
-            holder = flow.state_holder(values[0]) if values and self.steps[op] else None
-            if holder is not None and flow.types[holder] in VARIABLES:
-                update = Update(op, flow.names[holder], values[1:])
+            holder = flow.first_holder(op) if self.steps[op] else None
+            if holder in flow.variables:
+                update = Update(op, flow.names[holder], flow.inputs[op][1:])
                 self.by_variable[update.variable].append(update)
+
+    @property
+    def unknown(self) -> bool:
+        """Whether the roots are unknown."""
+        return self.missing is not None
 
     def values(self, variable: str) -> list[OpId]:
         """Return the values that the updates of a variable take."""
@@ -106,19 +108,19 @@ def _most_at_once(updates: list[tuple[list[Branch], Update]]) -> list[Update]:
             (decision, side), *inner = branches
             decisions.setdefault(decision, {}).setdefault(side, []).append((inner, update))
     for sides in decisions.values():
-        most: list[Update] = max([_most_at_once(side) for side in sides.values()], key=len)
-        together += most
+        largest: list[Update] = max(map(_most_at_once, sides.values()), key=len)
+        together += largest
     return together
 
 
-def _train_ops(step: StepOps, flow: DataFlow) -> tuple[list[OpId], str]:
-    """Return the root ops of one step, and why they are unknown, or ``""``."""
-    declared = [flow.number[producer_of(name)] for name in step.train_op]
+def _train_ops(step: StepOps, flow: DataFlow) -> tuple[list[OpId], Missing | None]:
+    """Return the root ops of one step, and why they are unknown, if they are."""
+    declared = [flow.op_of(name) for name in step.train_op]
     if declared:
-        return declared, ""
-    train_ops = [flow.number[name] for name in step.train_ops if name in flow.number]
+        return declared, None
+    train_ops = flow.known_ops(step.train_ops)
     if not train_ops:
-        return [], "the train op is unknown"
+        return [], Missing("the train op is unknown", _RETURN_TRAIN_OP)
     # The program may run a group that contains the train op of an optimizer.
     groups: dict[OpId, list[OpId]] = defaultdict(list)
     for here in flow.having(GROUPS.__contains__):
@@ -126,9 +128,10 @@ def _train_ops(step: StepOps, flow: DataFlow) -> tuple[list[OpId], str]:
             groups[member].append(here)
     outermost = [op for op in flow.reachable(train_ops, along=groups) if not groups[op]]
     if len(outermost) == 1:
-        return outermost, ""
+        return outermost, None
     names = listed(sorted(flow.names[op] for op in outermost))
-    return sorted(outermost), (
+    return sorted(outermost), Missing(
         f"the graph has {len(outermost)} train ops, {names}, and it is unknown which one a step "
-        "runs"
+        "runs",
+        _RETURN_TRAIN_OP,
     )

@@ -137,7 +137,7 @@ def _describe_difference(
         if value != other and not isinstance(value, Body) and not (kind in CUTS and key in _ENDS):
             at = f"{kind} with {key} "
             return at + _text(value), at + _text(other)
-    if kind in VARIABLES:
+    if left in flow.variables and right in flow.variables:
         if left_name in shared and right_name in shared:
             return f"the variable {left_name}", f"the variable {right_name}"
         forms = variables[left_name], variables[right_name]
@@ -187,7 +187,7 @@ class EqualTensors:
 
     def key(self, source: str) -> tuple[int, str]:
         """Return a key that is the same for all tensors that are equal by construction."""
-        number = self._number(self._flow.number[producer_of(source)], _DEEPEST)
+        number = self._number(self._flow.op_of(source), _DEEPEST)
         return number, source.partition(":")[2] or "0"
 
     def _number(self, op: OpId, depth: int) -> int:
@@ -215,7 +215,7 @@ class EqualTensors:
             return (kind, self._attributes(name), *values)
         sources = [
             (
-                self._number(flow.number[producer_of(source)], depth - 1),
+                self._number(flow.op_of(source), depth - 1),
                 source.partition(":")[2] or "0",
             )
             for source in self._placement.ops[name].inputs

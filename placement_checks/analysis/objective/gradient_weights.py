@@ -139,7 +139,7 @@ class GradientWeights:
         passed: set[str] = set()  # a while loop leads back to its ops
         while source not in passed:
             passed.add(source)
-            op = flow.number[producer_of(source)]
+            op = flow.op_of(source)
             inputs = [] if self._is_leaf(op) else self._inputs_of_this_run(op)
             of_variable = [each for each in inputs if self._scalars.shape(each) != ()]
             if len(of_variable) == 2 and self._is_quotient(op):
@@ -152,7 +152,7 @@ class GradientWeights:
     def _is_quotient(self, op: OpId) -> bool:
         flow = self._analysis.flow
         if flow.types[op] in PRODUCTS:
-            producers = (flow.number[producer_of(each)] for each in self._scalars.inputs(op))
+            producers = (flow.op_of(each) for each in self._scalars.inputs(op))
             return any(flow.types[each] in _RECIPROCALS for each in producers)
         return flow.types[op] in DIVISIONS
 
@@ -163,26 +163,26 @@ class GradientWeights:
             each
             for each in self._scalars.inputs(op)
             if self._is_gradient(each)
-            if behind[flow.number[producer_of(each)]] & self._analysis.gradient_bit
+            if behind[flow.op_of(each)] & self._analysis.gradient_bit
         ]
 
     def _joint_source(self, tensors: Iterable[str]) -> str | None:
         """Return the last tensor through which all given tensors depend on gradients, if any."""
-        number = self._analysis.flow.number
-        todo = [(-number[producer_of(each)], each) for each in {*tensors}]
+        op_of = self._analysis.flow.op_of
+        todo = [(-op_of(each), each) for each in {*tensors}]
         heapq.heapify(todo)
         seen = {each for _, each in todo}
         while todo:
             _, tensor = heapq.heappop(todo)
             if not todo:
                 return tensor
-            op = number[producer_of(tensor)]
+            op = op_of(tensor)
             if self._is_leaf(op):
                 return None
             for each in self._inputs_of_this_run(op):
                 if each not in seen:
                     seen.add(each)
-                    heapq.heappush(todo, (-number[producer_of(each)], each))
+                    heapq.heappush(todo, (-op_of(each), each))
         return None
 
     def of_tensors(self, tensors: Iterable[str]) -> Form | Unread:
@@ -241,7 +241,7 @@ class GradientWeights:
 
     def _is_slot(self, source: str) -> bool:
         """Whether a tensor is a ref variable, such as a slot that an update changes too."""
-        op = self._analysis.flow.number[producer_of(source)]
+        op = self._analysis.flow.op_of(source)
         return self._analysis.flow.state_holder(op) == op
 
     def _is_leaf(self, op: OpId) -> bool:
@@ -250,7 +250,7 @@ class GradientWeights:
     def _sources(self, tensor: str) -> Sequence[str]:
         """Return the tensors of gradients that a tensor is computed from; empty for a leaf."""
         flow = self._analysis.flow
-        op = flow.number[producer_of(tensor)]
+        op = flow.op_of(tensor)
         if self._is_leaf(op):
             return ()
         kind = flow.types[op]
@@ -263,7 +263,7 @@ class GradientWeights:
         if holder is not None:  # passes on the handle or the ref of a variable
             return [flow.names[holder]]
         if kind in _READS_STATE | GRADIENT_OUTPUTS:
-            return inputs[:1] if flow.number[producer_of(inputs[0])] in self._carriers else ()
+            return inputs[:1] if flow.op_of(inputs[0]) in self._carriers else ()
         if kind in DIVISIONS:
             return [source for source in inputs[:1] if self._is_gradient(source)]
         carrying = [source for source in inputs if self._is_gradient(source)]
@@ -400,7 +400,7 @@ class GradientWeights:
             attributes = self._analysis.placement.details.attributes(name)
             if attributes.get("shrink_axis_mask") != 1 or begin is None:
                 return None
-            first = begin[2][0] if isinstance(begin[2], tuple) else begin[2]
+            first = begin[2]
             return value.parts[first] if -parts <= first < parts else None
         return value.parts[output] if outputs == parts and kind != SLICE else None
 

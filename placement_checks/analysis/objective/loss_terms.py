@@ -33,7 +33,6 @@ from placement_checks.core.op_types import (
     SUM,
     SWITCHES,
 )
-from placement_checks.core.placement import producer_of
 
 _PASSES = (PASSES_VALUE - SWITCHES) | IDENTITIES | RESHAPES | CHECKS_VALUE | {CAST}
 
@@ -57,40 +56,26 @@ class Term(NamedTuple):
 
 
 class LossTerms:
-    """The terms of losses, each loss read once."""
+    """Finds the terms of losses."""
 
     def __init__(self, analysis: TowerAnalysis, scalars: Scalars) -> None:
         self._analysis = analysis
         self._scalars = scalars
-        self._terms: dict[str, Sequence[tuple[Term, Weight]]] = {}
-        self._variables: dict[OpId, frozenset[str]] = {}
-
-    def terms(self, loss: str) -> Sequence[tuple[Term, Weight]]:
-        """Return the terms of a loss with their weights."""
-        if loss not in self._terms:
-            self._terms[loss] = list(self._read(loss))
-        return self._terms[loss]
 
     def variables(self, term: Term) -> frozenset[str]:
         """Return the names of the variables that a term depends on."""
         flow = self._analysis.flow
-        op = flow.number[producer_of(term.tensor)]
-        if op not in self._variables:
-            read = flow.reachable([op])
-            self._variables[op] = frozenset(
-                flow.names[each] for each in read if flow.state_holder(each) == each
-            )
-        return self._variables[op]
+        read = flow.reachable([flow.op_of(term.tensor)])
+        return frozenset(flow.names[op] for op in read if flow.state_holder(op) == op)
 
-    def _read(self, loss: str) -> Iterator[tuple[Term, Weight]]:
-        """Yield the terms of a loss, from the loss back along its summands."""
-        number = self._analysis.flow.number
+    def terms(self, loss: str) -> Iterator[tuple[Term, Weight]]:
+        """Yield the terms of a loss with their weights, from the loss back along its summands."""
         weights: dict[str, dict[Factors, float]] = defaultdict(lambda: defaultdict(float))
         todo: list[tuple[int, str]] = []
 
         def push(source: str, weight: Weight) -> None:
             if source not in weights:
-                heapq.heappush(todo, (-number[producer_of(source)], source))
+                heapq.heappush(todo, (-self._analysis.flow.op_of(source), source))
             weights[source][weight.factors] += weight.coefficient
 
         push(loss, Weight())
@@ -108,7 +93,7 @@ class LossTerms:
     def _summands(self, source: str, weight: Weight) -> Sequence[tuple[str, Weight]] | None:
         """Return the tensors that a tensor adds up, with their weights; None for a term."""
         analysis, scalars = self._analysis, self._scalars
-        op = analysis.flow.number[producer_of(source)]
+        op = analysis.flow.op_of(source)
         kind, inputs = analysis.flow.types[op], scalars.inputs(op)
         if kind in STOPS_GRADIENT:
             return ()
@@ -136,7 +121,7 @@ class LossTerms:
 
     def _is_value(self, source: str) -> bool:
         """Whether a tensor depends on a variable, as losses and penalties do."""
-        op = self._analysis.flow.number[producer_of(source)]
+        op = self._analysis.flow.op_of(source)
         return bool(self._depends_on_variables[op])
 
     @cached_property
@@ -147,16 +132,16 @@ class LossTerms:
         return flow.propagate(flow.marks([variables]))
 
     def _on_examples(self, source: str) -> bool:
-        return bool(self._analysis.examples[self._analysis.flow.number[producer_of(source)]])
+        return bool(self._analysis.examples[self._analysis.flow.op_of(source)])
 
     def _stacked(
         self, source: str, weight: Weight, *, is_mean: bool
     ) -> Sequence[tuple[str, Weight]] | None:
         """Return the tensors whose stack is reduced; None if the tensor is no stack of scalars."""
         flow = self._analysis.flow
-        op = flow.number[producer_of(source)]
+        op = flow.op_of(source)
         while flow.types[op] in IDENTITIES:
-            op = flow.number[producer_of(self._scalars.inputs(op)[0])]
+            op = flow.op_of(self._scalars.inputs(op)[0])
         kind, inputs = flow.types[op], list(self._scalars.inputs(op))
         if kind in JOINS:
             inputs = list(self._scalars.joined(op))
@@ -170,9 +155,9 @@ class LossTerms:
     def _term(self, source: str, weight: Weight) -> Iterator[tuple[Term, Weight]]:
         """Yield the term that a tensor is; none for a constant."""
         analysis = self._analysis
-        op = analysis.flow.number[producer_of(source)]
+        op = analysis.flow.op_of(source)
         kind = analysis.flow.types[op]
-        towers = analysis.towers_behind[op] & analysis.all_towers
+        towers = analysis.towers_of(op)
         if not analysis.examples[op]:
             if kind != CONST and self._is_value(source):
                 yield Term("penalty", source, towers), weight
@@ -187,14 +172,16 @@ class LossTerms:
 
     def _joins_scalars(self, op: OpId) -> bool:
         """Whether an op depends on a stack of scalars, such as the losses of several towers."""
-        flow, behind = self._analysis.flow, self._analysis.towers_behind
-        mask = self._analysis.all_towers
-        of_several = flow.reachable([op], until=lambda each: (behind[each] & mask).bit_count() < 2)
+        flow = self._analysis.flow
+
+        def is_of_several(op: OpId) -> bool:
+            return self._analysis.towers_of(op).bit_count() > 1
+
+        of_several = flow.reachable([op], until=lambda each: not is_of_several(each))
         return any(
             flow.types[each] in JOINS | {STACK}
             and all(map(self._scalars.is_scalar, self._scalars.joined(each)))
-            for each in of_several
-            if (behind[each] & mask).bit_count() > 1
+            for each in filter(is_of_several, of_several)
         )
 
     def _row_reduction(self, op: OpId) -> tuple[OpId, Weight] | None:
@@ -207,7 +194,7 @@ class LossTerms:
         flow, scalars = self._analysis.flow, self._scalars
         weight, tensor = Weight(), scalars.inputs(op)[0]
         while True:
-            producer = flow.number[producer_of(tensor)]
+            producer = flow.op_of(tensor)
             kind, inputs = flow.types[producer], scalars.inputs(producer)
             if kind in _PASSES and kind != IDENTITY_N:
                 tensor = inputs[0]

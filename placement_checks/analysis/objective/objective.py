@@ -7,9 +7,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
-from math import isclose
+from math import isclose, prod
 from typing import NamedTuple, TypeAlias
 
+from placement_checks.analysis.graph.data_flow import union
 from placement_checks.analysis.graph.updates import Update
 from placement_checks.analysis.objective.gradient_weights import (
     Gradient,
@@ -24,7 +25,7 @@ from placement_checks.analysis.objective.scalars import Scalars
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import variable_layout
-from placement_checks.core.op_types import IDENTITY, PLAIN_UPDATES
+from placement_checks.core.op_types import IDENTITY, LEARNING_RATES, PLAIN_UPDATES
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.util.text import plural, range_text
 
@@ -171,7 +172,7 @@ class Objective:
         if term.kind in ("mean", "sum"):
             is_joint = term.towers.bit_count() > 1
             return f"{term.kind} over several {self._noun}s" if is_joint else term.kind
-        kind = self.analysis.flow.types[self._number(producer_of(term.tensor))]
+        kind = self.op_type(term)
         if term.kind == "other":
             return kind
         others = sum(name != variable for name in self.variables(term))
@@ -199,6 +200,26 @@ class Objective:
             name = self.scalars.describe(symbol) if with_names else "scalar"
             parts.append(name if power == 1 else f"{name}^{power}")
         return "".join(f"{part} " for part in parts)
+
+    def op_type(self, term: Term) -> str:
+        """Return the type of the op that computes a term."""
+        return self.analysis.flow.types[self.analysis.flow.op_of(term.tensor)]
+
+    def elements(self, term: Term) -> int:
+        """Return the number of elements that a mean or sum reduces, or 0 if it is unknown."""
+        op = self.analysis.flow.op_of(term.tensor)
+        shape = self.scalars.shape(self.scalars.inputs(op)[0])
+        return 0 if shape is None else prod(size or 0 for size in shape)
+
+    def learning_rate(self, variable: str) -> Weight | None:
+        """Return the learning rate of an update that is proportional to the gradient."""
+        types = self.analysis.flow.types
+        rates = {
+            self.scalars.weight(self.scalars.inputs(update.op)[number])
+            for update in self.updates(variable)
+            if (number := LEARNING_RATES.get(types[update.op])) is not None
+        }
+        return rates.pop() if len(rates) == 1 else None
 
     def variables(self, term: Term) -> tuple[str, ...]:
         """Return the variables that a term depends on, sorted; of mirrored copies, the first."""
@@ -232,7 +253,7 @@ class Objective:
                 return unread
             found.append([each for each in terms if isinstance(each, WeightedTerm)])
         if len(found) > 1 and not self._adds_up(variable):
-            towers = map(self._towers_of, found)
+            towers = (union(each.term.towers for each in formula) for formula in found)
             if any(mask != self.analysis.all_towers for mask in towers):
                 return Unread(
                     "", f"single towers update the variable, {len(found)} times in each step"
@@ -252,13 +273,6 @@ class Objective:
         """Whether several updates of a variable have the effect of one by the sum."""
         types = self.analysis.flow.types
         return all(types[update.op] in PLAIN_UPDATES for update in self.updates(variable))
-
-    @staticmethod
-    def _towers_of(formula: Formula) -> int:
-        towers = 0
-        for each in formula:
-            towers |= each.term.towers
-        return towers
 
     def _terms(self, variable: str, form: Form) -> Iterator[WeightedTerm | Unread]:
         for (key, factors), coefficient in form.items():
@@ -358,8 +372,13 @@ class Objective:
         losses = self._objectives.get(producer_of(gradient), ())
         if len(losses) < 2:
             return losses
-        towers = self._towers(gradient, gradient=True)
-        return [loss for loss in losses if not (own := self._towers(loss)) or own & towers]
+        flow, all_towers = self.analysis.flow, self.analysis.all_towers
+        towers = gradient_flow(self._placement).gradient_towers[flow.op_of(gradient)] & all_towers
+        return [
+            loss
+            for loss in losses
+            if not (own := self.analysis.towers_of(flow.op_of(loss))) or own & towers
+        ]
 
     def _is_of_tower(self, tensor: str) -> bool:
         """Whether a tower computes a tensor, which is no variable or slot."""
@@ -367,15 +386,6 @@ class Objective:
         if op is None or self.analysis.flow.state_holder(op) is not None:
             return False
         return self.analysis.tower_of[op] is not None
-
-    def _towers(self, tensor: str, *, gradient: bool = False) -> int:
-        op = self.analysis.flow.number[producer_of(tensor)]
-        behind = (
-            gradient_flow(self._placement).gradient_towers
-            if gradient
-            else self.analysis.towers_behind
-        )
-        return behind[op] & self.analysis.all_towers
 
 
 def objective(placement: Placement) -> Objective:

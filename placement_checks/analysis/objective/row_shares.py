@@ -22,7 +22,6 @@ from placement_checks.core.op_types import (
     STACK,
     SUBTRACTION,
 )
-from placement_checks.core.placement import producer_of
 
 
 class TowerTerm(NamedTuple):
@@ -50,12 +49,11 @@ class RowShares:
 
         The result is empty if the terms of one of the towers have no such factors.
         """
-        number = self._analysis.flow.number
         ops: dict[int, set[OpId]] = defaultdict(set)
         dividends: dict[int, set[str]] = {}
         divisors: set[str] | None = None
         for tower, term, factors in terms:
-            ops[tower].add(number[producer_of(term.tensor)])
+            ops[tower].add(self._analysis.flow.op_of(term.tensor))
             multiplied, divided = (
                 {symbol for symbol, each in factors if each == power and symbol.startswith(ROWS)}
                 for power in (1, -1)
@@ -97,12 +95,12 @@ class RowShares:
         """Return ops that yield as many rows as the symbol states."""
         flow, scalars = self._analysis.flow, self._scalars
         source = scalars.describe(symbol)
-        op = flow.number[producer_of(source)]
+        op = flow.op_of(source)
         kind, inputs = flow.types[op], scalars.inputs(op)
         if kind == INDEXED_SLICE:
-            shape = flow.number[producer_of(inputs[0])]
+            shape = flow.op_of(inputs[0])
             if flow.types[shape] == SHAPE and self._first(inputs[1]) == Weight(0.0):
-                return [flow.number[producer_of(scalars.inputs(shape)[0])]]
+                return [flow.op_of(scalars.inputs(shape)[0])]
         bounds = [(scalars.weight(source), Weight(0.0))]
         if kind == SUBTRACTION:
             end, begin = map(scalars.weight, inputs)
@@ -132,7 +130,7 @@ class RowShares:
         """Return the first element of a vector; None if it is unknown."""
         if integers := self._scalars.integers(source):
             return Weight(float(integers[0]))
-        op = self._analysis.flow.number[producer_of(source)]
+        op = self._analysis.flow.op_of(source)
         if self._analysis.flow.types[op] != STACK:
             return None
         return self._scalars.weight(self._scalars.inputs(op)[0])
@@ -143,7 +141,7 @@ class RowShares:
 
     def _added(self, source: str) -> Iterator[str]:
         flow = self._analysis.flow
-        op = flow.number[producer_of(source)]
+        op = flow.op_of(source)
         if flow.types[op] in IDENTITIES | {CAST}:
             yield from self._added(self._scalars.inputs(op)[0])
         elif flow.types[op] in ADDS:

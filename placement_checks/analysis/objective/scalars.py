@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isfinite, prod
-from typing import Any
+from math import isfinite, prod, trunc
 
 from placement_checks.analysis.graph.value_numbering import EqualTensors
 from placement_checks.analysis.objective.linear_forms import ONE, Weight
@@ -67,8 +66,8 @@ class Scalars:
         value = self._analysis.placement.details.value(producer_of(source))
         if value is None:
             return None
-        elements = _elements(value)
-        if not elements or any(each != elements[0] for each in elements):
+        _, _, *elements = value
+        if len(set(elements)) != 1:
             return None
         try:
             return float(elements[0])
@@ -80,47 +79,46 @@ class Scalars:
         value = self._analysis.placement.details.value(producer_of(source))
         if value is None or not value[0].startswith("int"):
             return None
-        return [int(each) for each in _elements(value)]
+        return [int(each) for each in value[2:]]
+
+    def _op_type_and_inputs(self, source: str) -> tuple[str, Sequence[str]]:
+        """Return the type and the inputs of the op of a tensor; empty if the op is unknown."""
+        op = self._analysis.flow.number.get(producer_of(source))
+        return ("", ()) if op is None else (self._analysis.flow.types[op], self.inputs(op))
 
     def _folded(self, source: str) -> float | None:
-        """Return a constant, the product of constants, or the sum of equal elements.
+        """Return a constant, the result of an op on constants, or the sum of equal elements.
 
-        Products are sizes of shapes, and sums are numbers of rows: tf.losses divides a loss by the
-        sum of ones of the same shape.
+        Products are sizes of shapes, integer quotients are numbers of rows of each tower, and sums
+        are numbers of rows: tf.losses divides a loss by the sum of ones of the same shape.
         """
-        op = self._analysis.flow.number.get(producer_of(source))
-        kind = self._analysis.flow.types[op] if op is not None else ""
-        if op is not None and kind == SUM and self.shape(source) == ():
-            summed = self.inputs(op)[0]
-            element, shape = self._element(summed, _MOST_FACTORS), self.shape(summed)
+        kind, inputs = self._op_type_and_inputs(source)
+        if kind == SUM and self.shape(source) == ():
+            element, shape = self._element(inputs[0], _MOST_FACTORS), self.shape(inputs[0])
             if element is None or shape is None or None in shape:
                 return None
             return element * prod(size or 0 for size in shape)
-        if op is not None and kind == PROD:
-            value = self._analysis.placement.details.value(producer_of(self.inputs(op)[0]))
-            if value is None:
-                return None
-            elements = _elements(value)
-            repeated = prod(size or 0 for size in value[1]) if len(elements) == 1 else 1
-            return float(prod(elements) ** repeated)
+        if kind == PROD:
+            value = self._analysis.placement.details.value(producer_of(inputs[0]))
+            return None if value is None else float(prod(value[2:]))
+        is_integer = kind in DIVISIONS and self.dtype(source).startswith(("int", "uint"))
+        if kind in INTEGER_DIVISIONS or is_integer:
+            dividend, divisor = map(self.constant, inputs)
+            return trunc(dividend / divisor) if dividend is not None and divisor else None
         return self.constant(source)
 
     def _element(self, source: str, depth: int) -> float | None:
         """Return the value of all elements of a tensor, if it is known that they are equal."""
         if (value := self.constant(source)) is not None or depth == 0:
             return value
-        op = self._analysis.flow.number.get(producer_of(source))
-        kind = self._analysis.flow.types[op] if op is not None else ""
-        inputs = self.inputs(op) if op is not None else ()
+        kind, inputs = self._op_type_and_inputs(source)
         if kind in FILLED:
             return FILLED[kind]
         if kind in SELECTS:
             condition = self._element(inputs[0], depth - 1)
-            return (
-                None
-                if condition is None
-                else self._element(inputs[2 - bool(condition)], depth - 1)
-            )
+            if condition is None:
+                return None
+            return self._element(inputs[2 - bool(condition)], depth - 1)
         if kind in _PASSES:
             return self._element(inputs[0], depth - 1)
         if kind == FILL:
@@ -160,9 +158,7 @@ class Scalars:
                     return Weight(1.0, ((self._symbol(source), 1),))
                 weight = weight.times(Weight(value), power)
                 continue
-            op = self._analysis.flow.number.get(producer_of(tensor))
-            kind = self._analysis.flow.types[op] if op is not None else ""
-            inputs = self.inputs(op) if op is not None else ()
+            kind, inputs = self._op_type_and_inputs(tensor)
             if kind in PRODUCTS and read < _MOST_FACTORS:
                 todo += [(each, power) for each in inputs]
             elif kind in DIVISIONS | INTEGER_DIVISIONS and read < _MOST_FACTORS:
@@ -206,8 +202,3 @@ class Scalars:
         return not kinds.isdisjoint(SHAPE_ONLY) and not any(
             flow.state_holder(each) == each for each in reached
         )
-
-
-def _elements(value: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the elements of a constant; of equal elements perhaps one."""
-    return value[2] if len(value) == 3 and isinstance(value[2], tuple) else value[2:]

@@ -135,8 +135,8 @@ def _rows(analysis: TowerAnalysis, tensor: str, rows: int) -> int:
     towers = len(analysis.towers)
     if towers < 2:
         return rows
-    op = analysis.flow.number[producer_of(tensor)]
-    behind = (analysis.towers_behind[op] & analysis.all_towers).bit_count()
+    op = analysis.flow.op_of(tensor)
+    behind = analysis.towers_of(op).bit_count()
     of_one_tower = behind == 1 or (behind == 0 and analysis.placement.cached(_is_part)[op])
     return math.ceil(rows / towers) if of_one_tower else rows
 
@@ -230,7 +230,7 @@ def sent_tensors(placement: Placement, copied: Sequence[CopiedTensor]) -> list[S
     flow, found = analyze(placement).flow, addresses(placement)
     sent = []
     for copy in copied:
-        source, taker = flow.number[producer_of(copy.tensor)], flow.number[copy.taker]
+        source, taker = flow.op_of(copy.tensor), flow.number[copy.taker]
         part = found.parts[taker]
         first, second = (taker, source) if part in _OF_ONE_VARIABLE else (source, taker)
         layer = found.layers[second if found.layers[first] is None else first]

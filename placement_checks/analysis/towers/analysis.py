@@ -8,6 +8,7 @@ from itertools import chain
 from typing import NamedTuple, cast
 
 from placement_checks.analysis.graph.analysis import GraphAnalysis
+from placement_checks.analysis.graph.data_flow import union
 from placement_checks.analysis.towers.by_loss import CopiesByLoss, ModelCopies, single_tower
 from placement_checks.analysis.towers.discovery import (
     ReadsByGpu,
@@ -116,7 +117,7 @@ class TowerAnalysis(GraphAnalysis):
         for loss in self.loss_ops:
             tower = self.tower_of[loss]
             if tower is None:
-                tower = single_tower(self.towers_behind[loss] & self.all_towers)
+                tower = single_tower(self.towers_of(loss))
             (joint if tower is None else by_tower[tower]).append(loss)
         missing = [of_tower for of_tower in by_tower if not of_tower]
         if len(missing) == len(joint) < len(by_tower):
@@ -141,13 +142,12 @@ class TowerAnalysis(GraphAnalysis):
         """
 
         def tower_of_end(op: OpId) -> TowerIndex | None:
-            behind = self.towers_behind[op] & self.all_towers
+            behind = self.towers_of(op)
             tower = self.tower_of[op] if behind and self.tower_of[loss] is None else None
             return single_tower(behind) if tower is None else tower
 
         def is_end(op: OpId) -> bool:
-            behind = self.towers_behind[op] & self.all_towers
-            return op != loss and (not behind or tower_of_end(op) is not None)
+            return op != loss and (not self.towers_of(op) or tower_of_end(op) is not None)
 
         for op in sorted(self.flow.reachable([loss], until=is_end) - {loss}):
             if (tower := tower_of_end(op)) is not None:
@@ -196,6 +196,10 @@ class TowerAnalysis(GraphAnalysis):
         """For each op the towers that its value depends on, and `gradient_bit`."""
         return self.flow.propagate(self.own_towers)
 
+    def towers_of(self, *ops: OpId) -> TowerMask:
+        """Return the towers that the value of any of the ops depends on."""
+        return TowerMask(union(self.towers_behind[op] for op in ops) & self.all_towers)
+
     def has_gradient(self, op: OpId) -> bool:
         """Whether the value of an op depends on a backward op."""
         return bool(self.towers_behind[op] & self.gradient_bit)
@@ -217,6 +221,16 @@ class TowerAnalysis(GraphAnalysis):
         """Name the towers in a mask, as in ``the tower on /device:GPU:0``."""
         towers = [self.towers[number] for number in self.towers_in(mask)]
         return f"the {'tower' if len(towers) == 1 else 'towers'} on {range_text(map(str, towers))}"
+
+    def towers_on(self, pattern: Device) -> TowerMask:
+        """Return the towers that use a device that matches ``pattern``."""
+        return TowerMask(
+            sum(
+                1 << number
+                for number in self.tower_indices
+                if any(device.matches(pattern) for device in self.towers[number].devices)
+            )
+        )
 
     def devices_of(self, mask: int) -> tuple[Device, ...]:
         """Return the devices of the towers in a bit mask."""

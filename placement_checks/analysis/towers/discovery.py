@@ -42,7 +42,7 @@ from itertools import chain
 from typing import NamedTuple, cast
 
 from placement_checks.analysis.graph.analysis import GraphAnalysis
-from placement_checks.analysis.graph.data_flow import bits_of, connected_groups
+from placement_checks.analysis.graph.data_flow import bits_of, connected_groups, union
 from placement_checks.analysis.towers.by_loss import (
     Groups,
     ModelCopies,
@@ -52,7 +52,7 @@ from placement_checks.analysis.towers.by_loss import (
 from placement_checks.core.devices import LOCALHOST, Device
 from placement_checks.core.ids import GpuIndex, OpId, TowerIndex
 from placement_checks.core.op_types import NOT_A_READ, PASSES_READ, VARIABLES, is_update
-from placement_checks.core.placement import Placement, producer_of
+from placement_checks.core.placement import Placement
 
 OpCounts = Counter[tuple[str, Device]]  # the number of ops, by type and device
 
@@ -208,8 +208,8 @@ def _count_ops(graph: GraphAnalysis, losses: Groups) -> Sequence[OpCounts]:
     for op, mask in enumerate(reachability_masks(graph.flow, losses)):
         copy = single_tower(mask)
         if copy is not None and graph.in_model[op]:
-            _, kind, requested, *_ = graph.placement.by_number[op]
-            if requested.type is not None and not graph.placement.by_number[op].colocated:
+            _, kind, requested, _, _, colocated, *_ = graph.placement.by_number[op]
+            if requested.type is not None and not colocated:
                 counts = on_gpus if requested.is_gpu else on_cpus
                 counts[copy][kind, requested_gpu(requested)] += 1
     return [gpus or cpus for gpus, cpus in zip(on_gpus, on_cpus, strict=True)]
@@ -363,9 +363,10 @@ class ReadsByGpu:
         self._sites = sites
         self._by_loss = by_loss
         step = graph.placement.step
-        named = map(producer_of, (*step.objectives, *step.losses))
-        losses = [flow.number[name] for name in named if name in flow.number]
-        ends = [*graph.backward.numbers(), *losses]
+        ends = [
+            *graph.backward.numbers(),
+            *flow.known_ops((*step.objectives, *step.losses)),
+        ]
         self._model = flow.reachable(ends) if ends else None
         self.readers = {
             variable.name: self._readers(flow.number[variable.name])
@@ -435,10 +436,7 @@ class ReadsByGpu:
         variables = list(self.readers)
         for op, producers in zip(self._flow.ops, self._flow.inputs, strict=True):
             if sites[op] is not None and not backward[op]:
-                mask = 0
-                for producer in producers:
-                    mask |= masks[producer]
-                for number in bits_of(mask):
+                for number in bits_of(union(masks[producer] for producer in producers)):
                     readers = self.readers[variables[number]]
                     if op not in readers:
                         readers.append(op)
@@ -553,11 +551,11 @@ def tower_of_ops(
     # Other backward ops follow the ops that use them. Examples are the zeros and shapes that the
     # gradient of a variable needs, and inputs of the gradient of a shared op.
     for number in reversed(list(backward.numbers())):
-        of = backward.forward.get(number)
-        if of is None or flow.types[of[0]] in VARIABLES:
+        forward_op = backward.forward[number][0] if number in backward.forward else None
+        if forward_op is None or flow.types[forward_op] in VARIABLES:
             follows = found[number] is not None
         else:
-            follows = found[number] is None and is_shared_on_gpu(of[0])
+            follows = found[number] is None and is_shared_on_gpu(forward_op)
         if follows and (user := only_tower(flow.consumers[number])) is not None:
             found[number] = user
     return found

@@ -87,12 +87,12 @@ def random_uses(analysis: TowerAnalysis) -> Iterator[Use]:
     from_examples = flow.propagate([int(kind in EXAMPLE_SOURCES) for kind in flow.types])
 
     def has_rows(_source: OpId, tensor: str) -> bool:
-        op = flow.number[producer_of(tensor)]
+        op = flow.op_of(tensor)
         of_weights = analysis.layers.by_op[op] is not None or from_examples[op]
         return not of_weights and _holds_examples(analysis, tensor, fed=False, rows=None)
 
     for use in _uses(analysis, draws, has_rows):
-        drawn = flow.number[producer_of(use.tensor)]
+        drawn = flow.op_of(use.tensor)
         is_noise = flow.types[use.op] in ADDS | SCALES and not any(
             from_examples[op] for op in flow.inputs[use.op] if op != drawn
         )
@@ -153,7 +153,7 @@ def towers_reading(analysis: TowerAnalysis, tensor: str) -> frozenset[TowerIndex
     name = tensor.removesuffix(":0")
     readers = [
         op
-        for op in flow.consumers[flow.number[producer_of(tensor)]]
+        for op in flow.consumers[flow.op_of(tensor)]
         if any(source.removesuffix(":0") == name for source in ops[op].inputs)
     ]
 
@@ -204,8 +204,7 @@ def single_tower_pipelines(
     """Return the iterators and queues that feed only one tower, each with this tower."""
     feeds: dict[OpId, set[TowerIndex]] = defaultdict(set)
     for use in uses:
-        values = analysis.flow.inputs[use.source]
-        holder = analysis.flow.state_holder(values[0]) if values else None
+        holder = analysis.flow.first_holder(use.source)
         if holder is not None and analysis.flow.types[holder] in _PIPELINES:
             feeds[holder].add(use.tower)
     return ((holder, min(towers)) for holder, towers in feeds.items() if len(towers) == 1)

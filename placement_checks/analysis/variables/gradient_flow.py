@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
+from placement_checks.analysis.graph.data_flow import union
 from placement_checks.analysis.graph.updates import Update
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.core.ids import OpId, TowerMask
@@ -79,10 +80,8 @@ class GradientFlow:
 
     def towers(self, update: Update) -> TowerMask:
         """Return the towers that compute the gradients of an update."""
-        found = 0
-        for op in self.ancestors(update):
-            if self._of_tower[op]:
-                found |= self.gradient_towers[op]
+        of_tower = filter(self._of_tower.__getitem__, self.ancestors(update))
+        found = union(self.gradient_towers[op] for op in of_tower)
         return TowerMask(found & self._analysis.all_towers)
 
     def sources(self, update: Update) -> Iterator[OpId]:
@@ -171,7 +170,7 @@ def clipped_per_tower(placement: Placement) -> Iterator[ClippedGradient]:
     dimension more than the variable.
     """
     gradients = gradient_flow(placement)
-    shapes = {variable.name: variable.shape for variable in placement.variables}
+    shapes = analyze(placement).shapes
     for variable, updates in gradients.trained.items():
         for update in updates:
             if gradients.towers(update).bit_count() > 1:

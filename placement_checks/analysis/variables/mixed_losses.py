@@ -6,7 +6,7 @@ A penalty is a part of a loss that depends on weights alone, such as weight deca
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, permutations, product
 from typing import NamedTuple
@@ -60,25 +60,18 @@ class MixedLosses:
         return list(self._find())
 
     def _find(self) -> Iterator[MixedLoss]:
-        analysis = self._analysis
         doubled = self._doubled_penalties()
-        for number, losses in analysis.losses.items():
+        for number, losses in self._analysis.losses.items():
             for loss in losses:
                 contained = self._contained(number, loss)
-                ops = self._ops_with_shared_variables(contained, number) if contained else ()
-                path = analysis.flow.path(loss, ops.__contains__) if ops else []
-                other = analysis.tower_of[path[-1]] if path else None
-                if other is not None:
-                    yield MixedLoss(number, other, path)
-                elif misplaced := self._misplaced.get(number):
-                    path = analysis.flow.path(loss, misplaced.__contains__)
-                    if path:
-                        yield MixedLoss(number, misplaced[path[-1]], path)
-                elif loss in doubled:
-                    op, other = doubled[loss]
-                    yield MixedLoss(number, other, analysis.flow.path(loss, op.__eq__))
+                ops = self._ops_with_shared_variables(contained, number) if contained else {}
+                misplaced = self._misplaced.get(number, {})
+                for others in (ops, misplaced, doubled.get(loss, {})):
+                    if others and (path := self._analysis.flow.path(loss, others.__contains__)):
+                        yield MixedLoss(number, others[path[-1]], path)
+                        break
 
-    def _doubled_penalties(self) -> Mapping[OpId, tuple[OpId, TowerIndex]]:
+    def _doubled_penalties(self) -> Mapping[OpId, Mapping[OpId, TowerIndex]]:
         """Find a penalty of another tower in each loss that has an equal penalty of its own.
 
         If each tower computes a penalty on the shared weights, and one tower adds up all of them,
@@ -86,20 +79,20 @@ class MixedLosses:
         counts once in each loss.
 
         Returns:
-            For each such loss, the penalty and the tower that it belongs to.
+            For each such loss, the penalty with the tower that it belongs to.
         """
         if not self._by_examples:
             return {}
         losses = dict(self._analysis.losses.items())
         equal = EqualTensors(self._analysis)
         penalties = {loss: self._penalties(loss, equal) for loss in chain(*losses.values())}
-        found: dict[OpId, tuple[OpId, TowerIndex]] = {}
+        found: dict[OpId, Mapping[OpId, TowerIndex]] = {}
         for number, other in permutations(losses, 2):
             for loss, other_loss in product(losses[number], losses[other]):
                 for key, ops in penalties[loss].items():
                     shared = ops & penalties[other_loss].get(key, set())
                     if shared and ops - shared:
-                        found[loss] = min(shared), other
+                        found[loss] = {min(shared): other}
         return found
 
     def _penalties(self, loss: OpId, equal: EqualTensors) -> Mapping[object, set[OpId]]:
@@ -166,14 +159,13 @@ class MixedLosses:
             mutual = self._towers_behind_losses[number]
             for loss in losses:
                 mutual &= ~self._contained(number, loss)
-            if mutual:
-                op = min(
-                    op
-                    for op in analysis.flow.reachable(losses)
-                    if analysis.towers_behind[op] & mutual
-                    and analysis.towers_behind[op] >> number & 1
-                )
-                found[op] = TowerMask(analysis.towers_behind[op] & analysis.all_towers)
+            joint = [
+                op
+                for op in analysis.flow.reachable(losses if mutual else ())
+                if analysis.towers_behind[op] & mutual and analysis.towers_behind[op] >> number & 1
+            ]
+            if joint:
+                found[min(joint)] = analysis.towers_of(min(joint))
         return found
 
     def _contained(self, number: TowerIndex, loss: OpId) -> int:
@@ -188,16 +180,13 @@ class MixedLosses:
     @cached_property
     def _towers_behind_losses(self) -> Sequence[int]:
         """For each tower a bit mask of the other towers that its losses depend on."""
-        found = []
-        for number, losses in self._analysis.losses.items():
-            towers = 0
-            for loss in losses:
-                towers |= self._analysis.towers_behind[loss]
-            found.append(towers & self._analysis.all_towers & ~(1 << number))
-        return found
+        return [
+            self._analysis.towers_of(*losses) & ~(1 << number)
+            for number, losses in self._analysis.losses.items()
+        ]
 
     def _has_summand_of(self, other: TowerIndex, loss: OpId, *, without: TowerIndex) -> bool:
-        """Whether a summand of a loss depends on one tower and not on another."""
+        """Whether a loss, or a summand of it, depends on one tower and not on another."""
         towers = self._analysis.towers_behind
 
         def is_mixed(op: OpId) -> bool:
@@ -210,7 +199,7 @@ class MixedLosses:
             towers[part] >> other & 1
             and not towers[part] >> without & 1
             and self._depends_on_examples(part)
-            for part in parts - {loss}
+            for part in parts
         )
 
     def _summands(self, op: OpId) -> Sequence[OpId]:
@@ -223,27 +212,32 @@ class MixedLosses:
         ]
         return () if flow.types[op] in SCALES and len(inputs) > 1 else inputs
 
-    def _ops_with_shared_variables(self, towers: int, number: TowerIndex) -> Collection[OpId]:
+    def _ops_with_shared_variables(
+        self, towers: int, number: TowerIndex
+    ) -> Mapping[OpId, TowerIndex]:
         """Return the ops of ``towers`` that read a variable of another tower, or a copy of it.
 
         Args:
             towers: a bit mask of the towers of the ops.
             number: the number of the other tower.
+
+        Returns:
+            For each op the tower that it belongs to.
         """
         analysis = self._analysis
         shared = set(analysis.towers[number].reads)
         for variable in analysis.towers[number].reads:
             if variable in self._layout.copies:
                 shared.update(self._layout.copies[variable].copies.values())
-        return frozenset(
-            op
+        return {
+            op: tower
             for variable in shared
             for op in analysis.reads_by_gpu.readers[variable]
             if (tower := analysis.tower_of[op]) is not None
             and towers >> tower & 1
             and not analysis.backward.ops[op]
             and self._depends_on_examples(op)
-        )
+        }
 
     def _depends_on_examples(self, op: OpId) -> bool:
         """Whether a value depends on examples; always true if no loss does."""

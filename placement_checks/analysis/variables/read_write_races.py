@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from placement_checks.analysis.graph.data_flow import DataFlow, StepOrder, bits_of
+from placement_checks.analysis.graph.data_flow import DataFlow, StepOrder, bits_of, union
 from placement_checks.analysis.graph.updates import Updates
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.ids import OpId
@@ -79,9 +79,7 @@ class _Step:
         flow = self._flow
         passed_on = {flow.number[name]: bit for name, bit in self._bits.items()}
         for op in self._order.ops:
-            read = 0
-            for source in flow.inputs[op]:
-                read |= passed_on.get(source, 0)
+            read = union(passed_on.get(source, 0) for source in flow.inputs[op])
             if not read:
                 continue
             if flow.types[op] in PASSES_BUFFER:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from functools import cached_property, reduce
-from operator import or_
+from functools import cached_property
 
+from placement_checks.analysis.graph.data_flow import union
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.op_types import (
@@ -113,8 +113,7 @@ class Replicas:
         found = set()
         for name, copies in self.copies.items():
             towers = {
-                reduce(or_, map(gradients.towers, gradients.trained.get(copy, ())), 0)
-                for copy in copies
+                union(map(gradients.towers, gradients.trained.get(copy, ()))) for copy in copies
             }
             if 0 not in towers and len(towers) == len(copies):
                 found.add(name)
@@ -164,7 +163,7 @@ class Replicas:
         marks = flow.marks([flow.number[name] for name in names] for names in sources)
         masks = flow.propagate(marks, keep=keep)
         return {
-            variable: reduce(or_, (masks[op] for op in updates.values(variable)), 0)
+            variable: union(masks[op] for op in updates.values(variable))
             for variable in updates.by_variable
         }
 

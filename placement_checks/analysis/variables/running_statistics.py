@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
-from typing import Any
 
+from placement_checks.analysis.graph.analysis import is_local
 from placement_checks.analysis.graph.updates import Update
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.by_loss import single_tower
@@ -21,7 +21,6 @@ from placement_checks.core.op_types import (
     MEAN,
     NO_OP,
     SUM,
-    VARIABLES,
     is_gradient_update,
 )
 from placement_checks.core.placement import Placement
@@ -61,9 +60,8 @@ class Statistics:
         is_trained: dict[OpId, set[bool]] = defaultdict(set)
         holders: dict[OpId, tuple[OpId, bool]] = {}
         for op in self._all_updates:
-            values = analysis.flow.inputs[op]
-            holder = analysis.flow.state_holder(values[0]) if values else None
-            if holder is not None and any(analysis.examples[value] for value in values[1:]):
+            holder, values = analysis.flow.first_holder(op), analysis.flow.inputs[op][1:]
+            if holder is not None and any(analysis.examples[value] for value in values):
                 holders[op] = holder, self._is_of_training(op, trains)
                 is_trained[holder].add(holders[op][1])
         return [
@@ -81,7 +79,9 @@ class Statistics:
         """
         analysis = self._analysis
         flow, in_loss = analysis.flow, analysis.reads_by_gpu.in_loss
-        if self._shapes[update.variable] == () or any(map(analysis.has_gradient, update.values)):
+        if analysis.shapes[update.variable] == () or any(
+            map(analysis.has_gradient, update.values)
+        ):
             return False
         losses = set(analysis.loss_ops)
         behind = flow.reachable(
@@ -109,7 +109,7 @@ class Statistics:
         runs = analysis.updates.steps.__getitem__ if ran is None else ran.__contains__
         sets: dict[TowerIndex, list[bool]] = defaultdict(list)
         for op in updates:
-            tower = single_tower(analysis.towers_behind[op] & analysis.all_towers)
+            tower = single_tower(analysis.towers_of(op))
             if tower is None:
                 return None
             sets[tower].append(bool(runs(op)))
@@ -135,10 +135,6 @@ class Statistics:
         """
         steps = self._analysis.updates.steps
         return all(op in self._grouped or steps[op] for op in updates)
-
-    @cached_property
-    def _shapes(self) -> Mapping[str, Any]:
-        return {variable.name: variable.shape for variable in self._placement.variables}
 
     @cached_property
     def _members(self) -> Mapping[OpId, Sequence[OpId]]:
@@ -172,11 +168,10 @@ class Statistics:
         others = [op for op in flow.having(is_gradient_update) if not steps[op]]
         training = [g for g in self._groups if others and not self._runs([g]).isdisjoint(others)]
         elsewhere = self._runs([*training, *others])
-        named = self._placement.step.update_ops
-        found = {flow.number[name] for name in named if name in flow.number}
+        found = set(flow.known_ops(self._placement.step.update_ops))
         for op in flow.having(ASSIGNS.__contains__):
-            holder = flow.state_holder(flow.inputs[op][0]) if len(flow.inputs[op]) > 1 else None
-            if holder is not None and flow.types[holder] in VARIABLES:
+            holder = flow.first_holder(op) if len(flow.inputs[op]) > 1 else None
+            if holder in flow.variables:
                 name = flow.names[holder]
                 if self._may_be_statistic(name) and self._assigns_statistics(op, name):
                     found.add(op)
@@ -184,9 +179,8 @@ class Statistics:
 
     def _may_be_statistic(self, variable: str) -> bool:
         """Whether a variable is saved, and neither an accumulator nor trained."""
-        collected = self._placement.collected
         return (
-            (not any(collected.values()) or any(variable in each for each in collected.values()))
+            not is_local(self._placement, variable)
             and variable not in accumulators(self._placement).tower_of
             and variable not in gradient_flow(self._placement).trained
         )

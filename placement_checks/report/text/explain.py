@@ -157,7 +157,7 @@ def _gradients(placement: Placement, variable: str) -> Iterator[str]:
         towers = gradients.towers(update)
         of = f", of {analysis.names_of(towers)}" if towers else ""
         for value in update.values:
-            if analysis.towers_behind[value] & analysis.gradient_bit:
+            if analysis.has_gradient(value):
                 yield f"{_describe_op(placement, value)}{of}"
     if not updates and variable in placement.collected.get(TRAINABLE, ()):
         yield _unknown_updates(placement) or "no update applies a gradient"
@@ -165,8 +165,8 @@ def _gradients(placement: Placement, variable: str) -> Iterator[str]:
 
 def _unknown_updates(placement: Placement) -> str:
     """Why the updates of a step are unknown, with the fix; "" if they are known."""
-    updates = analyze(placement).updates
-    return f"{updates.unknown}; {updates.fix}" if updates.unknown else ""
+    missing = analyze(placement).updates.missing
+    return "" if missing is None else str(missing)
 
 
 def _op_rows(placement: Placement, op: Op) -> Iterator[Row]:

@@ -48,7 +48,7 @@ class AveragingOnHost(Rule):
 
     name = "averaging-on-host"
     kind = "assigned"
-    requires = frozenset({Need.ASSIGNED, Need.TWO_TOWERS, Need.LOSSES_APART})
+    requires = frozenset({Need.ASSIGNED, Need.TWO_TOWERS, Need.LOSSES_APART, Need.TRAINED})
     explained_by = ("no-fallback",)
 
     device: str | tuple[str, ...] = "/cpu:0"
@@ -58,11 +58,7 @@ class AveragingOnHost(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        analysis = analyze(placement)
         joining = _judged_ops(placement)
-        if any(analysis.backward.ops) and not gradient_flow(placement).trained:
-            reason = analysis.updates.unknown or "no variable is updated by a gradient"
-            return self.not_checked(reason, fix=analysis.updates.fix)
         if not joining:
             return self.not_checked(_no_op_reason(placement))
         names = device_names(self.device)

@@ -79,7 +79,7 @@ class NoIdleDevice(Rule):
         idle = [gpu for gpu in gpus if not work[gpu]]
         computing = [gpu for gpu in existing if gpu in gpus or work[gpu]]  # allowed GPUs too
         findings = list(_findings(placement, idle, computing, work))
-        if placement.strategy is not None and placement.strategy.ranks:
+        if placement.strategy is not None:
             findings += shared_gpus(placement.strategy)
         if not findings and placement.requested:
             serving = gpus_without_loss(placement, evidence.single_gpu or None, gpus)
@@ -257,9 +257,7 @@ def _is_built_for_each(placement: Placement, single: Placement | None, gpus: int
 
 
 def _loss_ops(placement: Placement) -> list[OpId]:
-    number = analyze(placement).flow.number
-    names = dict.fromkeys(map(producer_of, placement.step.objectives))
-    return [number[name] for name in names if name in number]
+    return list(dict.fromkeys(analyze(placement).flow.known_ops(placement.step.objectives)))
 
 
 def _are_separate(analysis: TowerAnalysis, losses: Collection[OpId]) -> bool:
@@ -275,8 +273,8 @@ def _are_separate(analysis: TowerAnalysis, losses: Collection[OpId]) -> bool:
 def _multiplies_reads(placement: Placement, single: Placement, gpus: int) -> bool:
     """Return whether each trainable variable has ``gpus`` times as many readers as for one GPU."""
     reads, single_reads = _count_forward_reads(placement), _count_forward_reads(single)
-    both = reads.keys() & single_reads.keys()
-    return bool(both) and all(reads[name] >= gpus * single_reads[name] for name in both)
+    names = reads.keys() & single_reads.keys()
+    return bool(names) and all(reads[name] >= gpus * single_reads[name] for name in names)
 
 
 def _count_forward_reads(placement: Placement) -> Mapping[str, int]:

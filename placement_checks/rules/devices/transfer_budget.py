@@ -221,9 +221,8 @@ def _find_excess(
 
 
 def _whole_graph_note(placement: Placement) -> str:
-    updates = analyze(placement).updates
-    unknown = f"{updates.unknown}; {updates.fix}"
-    return f"; all ops of the graph were counted: {unknown}" if updates.unknown else ""
+    missing = analyze(placement).updates.missing
+    return "" if missing is None else f"; all ops of the graph were counted: {missing}"
 
 
 def _finding(

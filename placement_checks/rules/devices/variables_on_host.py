@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from placement_checks.analysis.graph.analysis import is_local
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.layout import unshared
 from placement_checks.analysis.variables.roles import roles
@@ -17,7 +18,6 @@ from placement_checks.rules.base import (
     about,
     device_names,
     devices_text,
-    is_local,
     is_on,
     matches_any,
     requested_device,
@@ -125,9 +125,10 @@ def _role_devices(placement: Placement, variable: str, *, local: bool) -> Sequen
     strategy = placement.strategy
     if strategy is not None and (device := strategy.device_of(variable)) is not None:
         return (device,)
-    is_scalar = any(each.name == variable and each.shape == () for each in placement.variables)
-    if strategy is not None and variable in strategy.outside and is_scalar:
-        return strategy.replicas
+    if strategy is not None and variable in strategy.outside:
+        is_scalar = analyze(placement).shapes[variable] == ()
+        if is_scalar:
+            return strategy.replicas
     return roles(placement)[variable].devices if placement.requested and not local else ()
 
 

@@ -13,7 +13,14 @@ from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, PathStep, Verdict
-from placement_checks.rules.base import Rule, about, matches_any, path_lines
+from placement_checks.rules.base import (
+    Rule,
+    about,
+    matches_any,
+    path_lines,
+    require_factors,
+    require_positive,
+)
 from placement_checks.rules.gradient_mistakes import count_divisions, locate_mistake, loss_scalings
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import listed, plural
@@ -71,19 +78,10 @@ class GradientsEqual(Rule):
     seconds: float = 60.0
 
     def __post_init__(self) -> None:
-        for name in ("tolerance", "noise", "seconds"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(
-                    name, f"{getattr(self, name)} is not above 0", "give a positive number"
-                )
-        if not self.scale:
-            raise ConfigError(
-                "scale", "0 leaves no gradient", "give the number that multiplies all gradients"
-            )
+        require_positive(self, "tolerance", "noise", "seconds")
+        require_factors(self.scale, self.shares)
         if self.rows < 0:
             raise ConfigError("rows", f"{self.rows} is below 0", "give a number of rows")
-        if any(share < 1 for share in self.shares):
-            raise ConfigError("shares", "a tower gets no rows", "give whole numbers above 0")
 
     @property
     def limits(self) -> Limits:
@@ -186,7 +184,7 @@ class GradientsEqual(Rule):
             verdict = self.not_checked(
                 f"the gradients of {listed(coarse)} are computed in "
                 f"{measured.precisions[coarse[0]]}, too coarse to show a difference of 1 %",
-                "build the model in float32 or float64 to compare",
+                fix="build the model in float32 or float64 to compare",
             )
         elif not compared and not names["differs"]:
             verdict = self.not_checked("; ".join(notes) or "no variable is left to compare")

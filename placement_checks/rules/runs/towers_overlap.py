@@ -173,7 +173,11 @@ def _path_to_awaited(placement: Placement, trace: Trace, late: int, early: int) 
     """
     analysis = analyze(placement)
     flow = analysis.flow
-    fed = {flow.number[producer_of(name)] for names in placement.step.inputs for name in names}
+    fed = {flow.op_of(name) for names in placement.step.inputs for name in names}
+
+    def waits_for(op: OpId) -> Iterator[OpId]:
+        return (source for source in flow.all_inputs[op] if source not in fed)
+
     devices = analysis.towers[late].devices
     ran = {
         span.op
@@ -182,16 +186,11 @@ def _path_to_awaited(placement: Placement, trace: Trace, late: int, early: int) 
         for span in lane
     }
     waits = flow.propagate(
-        [int(tower == early) for tower in analysis.tower_of],
+        [int(analysis.tower_of[op] == early and op not in fed) for op in flow.ops],
         along=flow.all_inputs,
         keep=[op in fed for op in flow.ops],
     )
     first = next((op for op in flow.ops if waits[op] and flow.names[op] in ran), None)
     if first is None:
         return []
-    return flow.path(
-        first,
-        lambda op: analysis.tower_of[op] == early,
-        lambda op: op not in fed,
-        control_inputs=True,
-    )
+    return flow.path(first, lambda op: analysis.tower_of[op] == early, along=waits_for)

@@ -13,9 +13,9 @@ from placement_checks.core.op_types import is_gradient_update
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.strategies import Strategy
-from placement_checks.rules.base import Rule, about, matches_any, unless_allowed
+from placement_checks.rules.base import Rule, about, matches_any, require_positive, unless_allowed
 from placement_checks.rules.gradient_mistakes import MistakeLocation
-from placement_checks.rules.ranks import scaled_constant
+from placement_checks.rules.ranks import ranks_of, scaled_constant
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import frames_up_to
 from placement_checks.util.text import plural
@@ -83,11 +83,7 @@ class WeightsEqual(Rule):
             raise ConfigError(
                 "steps", f"{self.steps} steps are too few to show later mistakes", "give 3 or more"
             )
-        for name in ("tolerance", "noise"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(
-                    name, f"{getattr(self, name)} is not above 0", "give a positive number"
-                )
+        require_positive(self, "tolerance", "noise")
 
     @property
     def limits(self) -> Limits:
@@ -109,13 +105,13 @@ class WeightsEqual(Rule):
         assert measured
         trajectory = measured.trajectory
         assert trajectory
-        if placement.strategy is not None and placement.strategy.ranks and evidence.reference:
+        if (ranks := ranks_of(placement)) and evidence.reference:
             scaled = scaled_constant(placement, evidence.reference)
             if scaled is not None:
                 variable, many, one = scaled
                 return self.not_checked(
                     f"a constant in the update of {variable}, such as the learning rate, is "
-                    f"{many:.6g} with {len(placement.strategy.ranks)} ranks and {one:.6g} with "
+                    f"{many:.6g} with {len(ranks)} ranks and {one:.6g} with "
                     "one, so the weights differ on purpose",
                     fix="use the same constant to compare weights",
                 )
@@ -131,14 +127,11 @@ class WeightsEqual(Rule):
         ]
         diverging = [divergence.difference for divergence in divergences]
         stale = variables_with_stale_copies(measured) - {each.variable for each in diverging}
+        run = _Run(placement, measured, trajectory, divergences)
         findings = [
-            _divergence(placement, measured, trajectory, divergence, divergences)
-            for divergence in sorted(divergences, key=lambda divergence: divergence.step)
+            run.divergence(each) for each in sorted(divergences, key=lambda each: each.step)
         ]
-        findings += unless_allowed(
-            (_stale_copy(placement, measured, trajectory, name) for name in sorted(stale)),
-            self.allow,
-        )
+        findings += unless_allowed(map(run.stale_copy, sorted(stale)), self.allow)
         racing = {
             name: read
             for name, read in variables_with_races(measured, trajectory).items()
@@ -169,10 +162,10 @@ class WeightsEqual(Rule):
             if too_coarse:
                 return self.not_checked(
                     f"the precision of {too_coarse[0]} is too coarse to show a difference of 1 %",
-                    "build the model in float32 or float64 to compare",
+                    fix="build the model in float32 or float64 to compare",
                 )
             trained = trajectory.trained & trajectory.steps[-1].keys()
-            reason, note = "", None
+            reason = fix = ""
             if not any(_changes(trajectory, each.variable) for each in equal):
                 reason = "no variable that the steps change is left to compare"
             elif trained and not any(_changes(trajectory, name) for name in trained):
@@ -184,9 +177,9 @@ class WeightsEqual(Rule):
                     "the trained variables change so little in these steps that an error of half "
                     "the change would not be detected, and no gradient was compared"
                 )
-                note = "check at a larger learning rate"
+                fix = "check at a larger learning rate"
             if reason:
-                return self.not_checked("; ".join([reason, *left_out]), note)
+                return self.not_checked("; ".join([reason, *left_out]), fix=fix)
         steps = plural(len(trajectory.steps), "step")
         notes = [f"{plural(len(equal) - len(too_coarse), 'variable')} equal after {steps}"]
         if undetectable:
@@ -201,54 +194,6 @@ class WeightsEqual(Rule):
 def _changes(trajectory: Trajectory, name: str) -> bool:
     last = trajectory.steps[-1][name]
     return bool((last.expected != last.start).any())
-
-
-def _divergence(
-    placement: Placement,
-    measured: Measurement,
-    trajectory: Trajectory,
-    divergence: Divergence,
-    divergences: Sequence[Divergence],
-) -> Finding:
-    name = divergence.difference.variable
-    cause = _find_cause(placement, measured, trajectory, divergence, divergences)
-    steps = plural(divergence.step, "step")
-    if isfinite(divergence.error):
-        found = f"off by {divergence.error:.2g} of its change in the reference"
-    elif isnan(divergence.difference.error):
-        found = "NaN or infinite"
-    else:
-        found = "changed, but not in the reference"
-    return Finding(
-        **about(placement.ops[name], "executed"),
-        expected=f"the reference's value after {steps}",
-        found=found,
-        ops=tuple(cause.place.ops) or (measured.updates.get(name, name),),
-        frames=cause.place.frames,
-        alike=(cause.what, cause.fix, cause.place.frames),
-        message=f"variable '{name}' differs from the reference after {steps}: {cause.what}",
-        consequence=cause.consequence,
-        fix=cause.fix,
-        follows=cause.follows,
-    )
-
-
-def _stale_copy(
-    placement: Placement, measured: Measurement, trajectory: Trajectory, name: str
-) -> Finding:
-    """Return the finding on a gradient that differs although all variables are equal."""
-    steps = plural(len(trajectory.steps), "step")
-    return Finding(
-        **about(placement.ops[name], "executed"),
-        expected="the reference's gradient from equal variables",
-        found=f"a different gradient after {steps}",
-        ops=tuple(stale_copies(placement, name).ops) or (measured.updates.get(name, name),),
-        alike=COPIES.what,
-        message=f"after {steps} the gradient of {name} differs from the reference's, although "
-        f"all variables are equal: {COPIES.what}",
-        consequence=COPIES.consequence,
-        fix=COPIES.fix,
-    )
 
 
 class Cause(NamedTuple):
@@ -277,79 +222,118 @@ COPIES = Cause(
 )
 
 
-def _find_cause(
-    placement: Placement,
-    measured: Measurement,
-    trajectory: Trajectory,
-    divergence: Divergence,
-    divergences: Sequence[Divergence],
-) -> Cause:
-    """Return the likely cause of a divergence, one of all divergences."""
-    from placement_checks.numerics.training_divergence import (
-        find_trained_variable,
-        variables_with_stale_copies,
-    )
+@dataclass(frozen=True)
+class _Run:
+    """The steps of both programs, and all divergences of variables in them."""
 
-    if earlier := _earlier_cause(measured, trajectory, divergence, divergences):
-        return earlier
-    name = divergence.difference.variable
-    if _is_integer(measured, name):
-        reference, towers = trajectory.steps[divergence.step - 1][name].moved
-        return Cause(
-            f"that step changes it by {towers.flat[0]:g}, but by {reference.flat[0]:g} in the "
-            "reference"
-            if towers.size == 1
-            else "that step changes it by another amount than in the reference",
-            "increment it by 1 in each step, for any number of towers and rows",
-            "values that depend on it, such as a decaying learning rate, change at another time",
+    placement: Placement
+    measured: Measurement
+    trajectory: Trajectory
+    divergences: Sequence[Divergence]
+
+    def divergence(self, divergence: Divergence) -> Finding:
+        """Return the finding on a variable that differs from the reference."""
+        name, cause = divergence.difference.variable, self._find_cause(divergence)
+        steps = plural(divergence.step, "step")
+        if isfinite(divergence.error):
+            found = f"off by {divergence.error:.2g} of its change in the reference"
+        elif isnan(divergence.difference.error):
+            found = "NaN or infinite"
+        else:
+            found = "changed, but not in the reference"
+        return Finding(
+            **about(self.placement.ops[name], "executed"),
+            expected=f"the reference's value after {steps}",
+            found=found,
+            ops=tuple(cause.place.ops) or (self.measured.updates.get(name, name),),
+            frames=cause.place.frames,
+            alike=(cause.what, cause.fix, cause.place.frames),
+            message=f"variable '{name}' differs from the reference after {steps}: {cause.what}",
+            consequence=cause.consequence,
+            fix=cause.fix,
+            follows=cause.follows,
         )
-    trained = find_trained_variable(name, trajectory.trained)
-    if trained in variables_with_stale_copies(measured):
-        return COPIES._replace(place=stale_copies(placement, trained or name))
-    strategy = placement.strategy
-    if strategy is not None and strategy.is_later_copy(name):
-        return _mirrored_copy_cause(strategy, name, divergence.moved)
-    op = measured.updates.get(name, "")
-    return _change_cause(placement, divergence, op, is_trained=trained == name)
 
-
-def _earlier_cause(
-    measured: Measurement,
-    trajectory: Trajectory,
-    divergence: Divergence,
-    divergences: Sequence[Divergence],
-) -> Cause | None:
-    """Return an earlier mistake that explains a divergence, if there is one."""
-    from placement_checks.numerics.comparing import differing_variables
-    from placement_checks.numerics.training_divergence import find_trained_variable
-
-    name = divergence.difference.variable
-    trained = find_trained_variable(name, trajectory.trained)
-    wrong = differing_variables(measured.trials[0], measured.precisions)
-    root = "gradients-equal" if wrong else None
-    if trained in wrong:
-        what = "the gradient differs, see gradients-equal"
-        return Cause(what, "fix gradients-equal first", follows="gradients-equal")
-    if trained is None and wrong and not _is_integer(measured, name):
-        what = f"the gradient of {min(wrong)} differs, which may be the cause"
-        fix = f"fix the gradient of {min(wrong)} first, see gradients-equal"
-        return Cause(what, fix, follows="gradients-equal")
-    if trained != name and trained in {other.difference.variable for other in divergences}:
-        what = f"{trained} differs too, and may be the cause"
-        return Cause(what, f"fix the finding on {trained} first", follows=root)
-    first = min(divergences, key=lambda other: other.step)
-    if divergence.step > first.step:
-        cause = first.difference.variable
-        return Cause(
-            f"{cause} differs earlier, after {plural(first.step, 'step')}, and may be the cause",
-            f"fix the finding on {cause} first",
-            follows=root,
+    def stale_copy(self, name: str) -> Finding:
+        """Return the finding on a gradient that differs although all variables are equal."""
+        steps = plural(len(self.trajectory.steps), "step")
+        copies = stale_copies(self.placement, name).ops
+        return Finding(
+            **about(self.placement.ops[name], "executed"),
+            expected="the reference's gradient from equal variables",
+            found=f"a different gradient after {steps}",
+            ops=tuple(copies) or (self.measured.updates.get(name, name),),
+            alike=COPIES.what,
+            message=f"after {steps} the gradient of {name} differs from the reference's, although "
+            f"all variables are equal: {COPIES.what}",
+            consequence=COPIES.consequence,
+            fix=COPIES.fix,
         )
-    return None
 
+    def _find_cause(self, divergence: Divergence) -> Cause:
+        """Return the likely cause of a divergence."""
+        from placement_checks.numerics.training_divergence import (
+            find_trained_variable,
+            variables_with_stale_copies,
+        )
 
-def _is_integer(measured: Measurement, name: str) -> bool:
-    return measured.dtypes[name].startswith(("int", "uint"))
+        name = divergence.difference.variable
+        trained = find_trained_variable(name, self.trajectory.trained)
+        if earlier := self._earlier_cause(divergence, trained):
+            return earlier
+        if self._is_integer(name):
+            reference, towers = self.trajectory.steps[divergence.step - 1][name].moved
+            return Cause(
+                f"that step changes it by {towers.flat[0]:g}, but by {reference.flat[0]:g} in the "
+                "reference"
+                if towers.size == 1
+                else "that step changes it by another amount than in the reference",
+                "increment it by 1 in each step, for any number of towers and rows",
+                "values that depend on it, such as a decaying learning rate, change at another "
+                "time",
+            )
+        if trained in variables_with_stale_copies(self.measured):
+            return COPIES._replace(place=stale_copies(self.placement, trained or name))
+        strategy = self.placement.strategy
+        if strategy is not None and strategy.is_later_copy(name):
+            return _mirrored_copy_cause(strategy, name, divergence.moved)
+        op = self.measured.updates.get(name, "")
+        return _change_cause(self.placement, divergence, op, is_trained=trained == name)
+
+    def _earlier_cause(self, divergence: Divergence, trained: str | None) -> Cause | None:
+        """Return an earlier mistake that explains a divergence, if there is one.
+
+        ``trained`` is the trained variable that the variable belongs to.
+        """
+        from placement_checks.numerics.comparing import differing_variables
+
+        name = divergence.difference.variable
+        wrong = differing_variables(self.measured.trials[0], self.measured.precisions)
+        root = "gradients-equal" if wrong else None
+        if trained in wrong:
+            what = "the gradient differs, see gradients-equal"
+            return Cause(what, "fix gradients-equal first", follows="gradients-equal")
+        if trained is None and wrong and not self._is_integer(name):
+            what = f"the gradient of {min(wrong)} differs, which may be the cause"
+            fix = f"fix the gradient of {min(wrong)} first, see gradients-equal"
+            return Cause(what, fix, follows="gradients-equal")
+        diverging = {other.difference.variable for other in self.divergences}
+        if trained != name and trained in diverging:
+            what = f"{trained} differs too, and may be the cause"
+            return Cause(what, f"fix the finding on {trained} first", follows=root)
+        first = min(self.divergences, key=lambda other: other.step)
+        if divergence.step > first.step:
+            cause = first.difference.variable
+            return Cause(
+                f"{cause} differs earlier, after {plural(first.step, 'step')}, and may be the "
+                "cause",
+                f"fix the finding on {cause} first",
+                follows=root,
+            )
+        return None
+
+    def _is_integer(self, name: str) -> bool:
+        return self.measured.dtypes[name].startswith(("int", "uint"))
 
 
 def _mirrored_copy_cause(strategy: Strategy, name: str, moved: float | None) -> Cause:

@@ -22,7 +22,7 @@ from placement_checks.rules.base import (
     path_lines,
     shorten,
 )
-from placement_checks.rules.ranks import CLIP_AVERAGE
+from placement_checks.rules.ranks import CLIP_AVERAGE, ranks_of
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import listed, plural
 
@@ -46,17 +46,13 @@ class AggregatedBeforeClipped(Rule):
 
     name = "aggregated-before-clipped"
     kind = "requested"
-    requires = frozenset({Need.TWO_TOWERS, Need.LOSSES_APART})
+    requires = frozenset({Need.TWO_TOWERS, Need.LOSSES_APART, Need.TRAINED})
 
     allow: tuple[str, ...] = ()
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
         trained = gradient_flow(placement).trained
-        if not trained:
-            updates = analyze(placement).updates
-            reason = updates.unknown or "no variable that towers read is updated by a gradient"
-            return self.not_checked(reason, fix=updates.fix)
         clipped = [
             each
             for each in clipped_per_tower(placement)
@@ -102,8 +98,7 @@ def _keras_finding(placement: Placement, clipped: Sequence[ClippedGradient]) -> 
 
 def _finding(placement: Placement, clipped: ClippedGradient) -> Finding:
     how = "scaled by its own norm" if clipped.by_norm else "clipped by value"
-    of_ranks = placement.strategy is not None and bool(placement.strategy.ranks)
-    replica = "rank" if of_ranks else "replica"
+    replica = "rank" if ranks_of(placement) else "replica"
     return Finding(
         **about(placement.ops[clipped.variable]),
         expected=_EXPECTED,
@@ -114,7 +109,7 @@ def _finding(placement: Placement, clipped: ClippedGradient) -> Finding:
         message=f"each {replica}'s gradient of {clipped.variable} is {how} before the gradients "
         f"of all {replica}s are added up",
         consequence=_CONSEQUENCE,
-        fix=f"{CLIP_AVERAGE if of_ranks else _CLIP_SUM}{_IF_INTENDED}",
+        fix=f"{CLIP_AVERAGE if ranks_of(placement) else _CLIP_SUM}{_IF_INTENDED}",
     )
 
 

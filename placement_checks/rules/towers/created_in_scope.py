@@ -8,7 +8,6 @@ from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.slots import find_slots
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.missing import NotApplicable
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.strategies import Strategy
@@ -34,21 +33,16 @@ class CreatedInScope(Rule):
 
     name = "created-in-scope"
     kind = "requested"
-    requires = frozenset({Need.REQUESTED, Need.VARIABLES})
+    requires = frozenset({Need.REQUESTED, Need.VARIABLES, Need.REPLICAS})
 
     allow: tuple[str, ...] = ()
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
         strategy = placement.strategy
-        if strategy is None:
-            return self.not_checked("the program creates no strategy, so there is no scope")
+        assert strategy
         if strategy.ranks:
             return self.not_checked("the ranks of Horovod share no variable, so there is no scope")
-        if len(strategy.replicas) == 1:
-            return self.without(
-                NotApplicable(f"there is one replica, on {strategy.replicas[0].short}")
-            )
         findings = unless_allowed(_created_outside_scope(placement, strategy), self.allow)
         count = len(placement.variables) - len(strategy.outside)
         return self.verdict(findings, f"{plural(count, 'variable')} of {strategy.name}")

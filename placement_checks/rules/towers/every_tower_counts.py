@@ -2,9 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import or_
 
+from placement_checks.analysis.graph.data_flow import union
 from placement_checks.analysis.graph.updates import Update
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
@@ -35,20 +34,16 @@ class EveryTowerCounts(Rule):
 
     name = "every-tower-counts"
     kind = "requested"
-    requires = frozenset({Need.TWO_TOWERS, Need.LOSSES_APART})
+    requires = frozenset({Need.TWO_TOWERS, Need.LOSSES_APART, Need.TRAINED})
 
     allow: tuple[str, ...] = ()
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
         gradients = gradient_flow(placement)
-        if not gradients.trained:
-            updates = analyze(placement).updates
-            reason = updates.unknown or "no variable that towers read is updated by a gradient"
-            return self.not_checked(reason, fix=updates.fix)
         layout = variable_layout(placement)
         used = {
-            variable: reduce(or_, map(gradients.towers, updates), 0)
+            variable: union(map(gradients.towers, updates))
             for variable, updates in gradients.trained.items()
         }
         missing = {

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf, isclose, prod
+from math import inf, isclose
 from typing import TYPE_CHECKING, NamedTuple
 
 from placement_checks.analysis.objective.gradient_weights import Unread
@@ -12,13 +12,13 @@ from placement_checks.analysis.objective.loss_terms import Term
 from placement_checks.analysis.objective.objective import Formula, Objective, objective
 from placement_checks.analysis.objective.row_shares import TowerTerm
 from placement_checks.analysis.towers.analysis import analyze
-from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
-from placement_checks.core.op_types import LEARNING_RATES, SUM
+from placement_checks.core.op_types import SUM
 from placement_checks.core.placement import producer_of
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import AVERAGE, Rule, matches_any
+from placement_checks.rules.base import AVERAGE, Rule, matches_any, require_factors
+from placement_checks.rules.ranks import ranks_of
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import listed, plural
 
@@ -32,28 +32,40 @@ _SUMS = (
     "rows, which the graph does not state"
 )
 _TOLERANCE = 1e-4  # relative; weights are products of a few float32 constants
-_DIVIDE_ONCE = (
-    "divide the losses by the number of towers or take the mean of the gradients, not both; if "
-    "the loss is a sum over rows, add up the gradients"
-)
 _COUNT_ONCE = (
     "let the penalty count once: add it to the loss of every tower and average the gradients, or, "
     "if gradients are added up, add it to the loss of one tower only"
 )
-# For programs with a strategy.
-_SCALE_LOSS = (
-    "divide the loss by the rows of all replicas: tf.nn.compute_average_loss(losses, "
-    "global_batch_size=…)"
-)
-_ADD_GRADIENTS = (
-    "divide the loss by the rows of all replicas alone, as tf.nn.compute_average_loss does, and "
-    "add up the gradients: tf.distribute.ReduceOp.SUM"
-)
-_AVERAGE_OF_RANKS = "average the gradients once, op=hvd.Average, or divide each loss by hvd.size()"
-_SUM_OF_RANKS = (
-    "divide once: average the gradients, op=hvd.Average, and leave the losses as they are"
-)
-_SCALE_PENALTY = "give each replica its part: tf.nn.scale_regularization_loss(penalty)"
+
+
+class _Fixes(NamedTuple):
+    """The fixes for gradients that are added up, or divided too often, and for penalties."""
+
+    added_up: str
+    divided: str
+    penalty: str
+
+
+_FIXES = {
+    "towers": _Fixes(
+        f"average over towers: {AVERAGE}",
+        "divide the losses by the number of towers or take the mean of the gradients, not both; "
+        "if the loss is a sum over rows, add up the gradients",
+        _COUNT_ONCE,
+    ),
+    "replicas": _Fixes(
+        "divide the loss by the rows of all replicas: tf.nn.compute_average_loss(losses, "
+        "global_batch_size=…)",
+        "divide the loss by the rows of all replicas alone, as tf.nn.compute_average_loss does, "
+        "and add up the gradients: tf.distribute.ReduceOp.SUM",
+        "give each replica its part: tf.nn.scale_regularization_loss(penalty)",
+    ),
+    "ranks": _Fixes(
+        "average the gradients once, op=hvd.Average, or divide each loss by hvd.size()",
+        "divide once: average the gradients, op=hvd.Average, and leave the losses as they are",
+        _COUNT_ONCE,
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -96,32 +108,24 @@ class GradientsAveraged(Rule):
     allow: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.scale:
-            raise ConfigError(
-                "scale", "0 leaves no gradient", "give the number that multiplies all gradients"
-            )
-        if any(share < 1 for share in self.shares):
-            raise ConfigError("shares", "a tower gets no rows", "give whole numbers above 0")
+        require_factors(self.scale, self.shares)
 
     def check(self, evidence: Evidence) -> Verdict:
-        single = evidence.single_gpu
+        program, single = objective(evidence.placement), evidence.single_gpu
         if evidence.reference:
-            comparison = _Comparison(
-                objective(evidence.placement), objective(evidence.reference), self
-            )
-            findings = list(comparison.findings())
+            comparison = _Comparison(program, objective(evidence.reference), self)
             if comparison.compared:
-                return self._verdict(comparison, findings)
+                return self._verdict(comparison)
         if isinstance(single, Missing):
             return self.not_checked(
                 f"the program cannot be compared with its build for one GPU: {single}"
             )
         if len(analyze(single).towers) > 1:
             return self.not_checked("the program has several towers even if built for one GPU")
-        comparison = _Comparison(objective(evidence.placement), objective(single), self)
-        return self._verdict(comparison, list(comparison.findings()))
+        return self._verdict(_Comparison(program, objective(single), self))
 
-    def _verdict(self, comparison: _Comparison, findings: Sequence[Finding]) -> Verdict:
+    def _verdict(self, comparison: _Comparison) -> Verdict:
+        findings = comparison.findings
         notes = [plural(len(comparison.compared), "variable")] if comparison.compared else []
         if comparison.assumes_equal_rows and not findings:
             notes.append(f"holds only if all {comparison.parts_name} have equally many rows")
@@ -138,7 +142,7 @@ class GradientsAveraged(Rule):
             op, reason = comparison.unread[variables[0]]
             were = "was" if len(variables) == 1 else "were"
             notes.append(f"{listed(variables)} {were} not compared: {f'{op} {reason}'.strip()}")
-        if comparison.compared or findings:
+        if comparison.compared:
             verdict = self.verdict(findings, "; ".join(notes))
         else:
             verdict = self.not_checked("; ".join(notes) or "no variable is updated by a gradient")
@@ -209,51 +213,56 @@ def _total(penalties: Sequence[_Summand], towers: Collection[int]) -> float | No
 
 
 class _Comparison:
-    """The objectives of a program, compared with the objectives of the program for one GPU."""
+    """The objectives of a program, compared with the objectives of the program for one GPU.
+
+    Attributes:
+        parts_name: ``towers``, ``replicas`` or ``ranks``.
+        compared: the variables that were compared.
+        findings: the findings on these variables.
+        unread: why the other variables were not compared.
+        compensated: the factors of gradients that the learning rate compensates for, by variable.
+        assumes_equal_rows: whether the numbers of rows of the towers are unknown, but matter.
+    """
 
     def __init__(self, many: Objective, one: Objective, rule: GradientsAveraged) -> None:
         self._many, self._one, self._rule = many, one, rule
         self._placement = many.analysis.placement
-        self._strategy = self._placement.strategy
-        self._has_ranks = self._strategy is not None and bool(self._strategy.ranks)
-        self.parts_name = "replicas" if self._strategy else "towers"
-        if self._has_ranks:
+        self.parts_name = "replicas" if self._placement.strategy else "towers"
+        if ranks_of(self._placement):
             self.parts_name = "ranks"
+        self._fixes = _FIXES[self.parts_name]
         self.compared: list[str] = []
+        self.findings: list[Finding] = []
         self.unread: dict[str, Unread] = {}
         self.compensated: dict[str, float] = {}
         self.assumes_equal_rows = False
-
-    def findings(self) -> Iterator[Finding]:
-        """Yield the findings, and note which variables are compared, and which are not."""
-        for variable, formula in self._many.formulas.items():
-            if matches_any(variable, self._rule.allow):
+        for variable, formula in many.formulas.items():
+            if matches_any(variable, rule.allow):
                 continue
-            other = self._one.formulas.get(variable)
-            parts = self._parts(self._many, formula)
-            if isinstance(parts, Unread):
-                self.unread[variable] = parts
-                continue
-            if other is None:
-                self.unread[variable] = Unread(
-                    "", "the program for one GPU does not train the variable"
-                )
-                continue
-            if finding := self._mispaired(variable, formula):
+            found = self._judge(variable, formula)
+            if isinstance(found, Unread):
+                self.unread[variable] = found
+            else:
                 self.compared.append(variable)
-                yield finding
-                continue
-            expected = self._parts(self._one, other)
-            if isinstance(expected, Unread):
-                op = f"in the program for one GPU: {expected.op}".strip()
-                self.unread[variable] = expected._replace(op=op)
-                continue
-            reason = self._incomparable(parts, expected)
-            if reason:
-                self.unread[variable] = Unread("", reason)
-                continue
-            self.compared.append(variable)
-            yield from self._compare(variable, parts, expected)
+                self.findings += found
+
+    def _judge(self, variable: str, formula: Formula | Unread) -> Sequence[Finding] | Unread:
+        """Return the findings on a variable, or why it cannot be compared."""
+        parts = self._parts(self._many, formula)
+        if isinstance(parts, Unread):
+            return parts
+        if variable not in self._one.formulas:
+            return Unread("", "the program for one GPU does not train the variable")
+        source = "" if isinstance(formula, Unread) else formula[0].source
+        if source:
+            return [self._mispaired(variable, source)]
+        expected = self._parts(self._one, self._one.formulas[variable])
+        if isinstance(expected, Unread):
+            op = f"in the program for one GPU: {expected.op}".strip()
+            return expected._replace(op=op)
+        if reason := self._incomparable(parts, expected):
+            return Unread("", reason)
+        return self._compare(variable, parts, expected)
 
     def figures(self) -> Sequence[Mapping[str, object]]:
         """Return each objective in words, its variables, and the objective on one GPU."""
@@ -289,7 +298,7 @@ class _Comparison:
         for each in summands:
             term, tower, weight, is_share = each
             if term.kind == "penalty":
-                penalties[self._penalty(side, term)].append(each)
+                penalties[side.op_type(term), side.variables(term)].append(each)
                 continue
             of_all = bool(term.rows) and len(rows[term.rows]) > 1
             adds_up = is_share or of_all or term.kind == "sum"
@@ -335,14 +344,8 @@ class _Comparison:
         """Return the number of the tower that computes a term, or `_ALL`."""
         if term.towers.bit_count() == 1:
             return term.towers.bit_length() - 1
-        tower = side.analysis.tower_of[side.analysis.flow.number[producer_of(term.tensor)]]
+        tower = side.analysis.tower_of[side.analysis.flow.op_of(term.tensor)]
         return _ALL if tower is None else tower
-
-    @staticmethod
-    def _penalty(side: Objective, term: Term) -> tuple[str, tuple[str, ...]]:
-        """Return what identifies a penalty in both programs."""
-        op = side.analysis.flow.number[producer_of(term.tensor)]
-        return side.analysis.flow.types[op], side.variables(term)
 
     def _incomparable(self, parts: _Parts, expected: _Parts) -> str:
         """Return why two objectives cannot be compared; ``""`` if they can."""
@@ -356,38 +359,35 @@ class _Comparison:
         if len(expected.towers) > 1:
             return "the program for one GPU has several towers"
         (alone,) = expected.towers.values()
-        most = max(parts.towers.values(), key=len)
-        if _kinds(most) != _kinds(alone):
+        longest = max(parts.towers.values(), key=len)
+        if _kinds(longest) != _kinds(alone):
             return "the loss has other terms than on one GPU"
         sums = [each for each in alone if each.kind == "sum"]
         if any(not _close(abs(each.weight), 1.0) for each in sums):
             return _SUMS
         return ""
 
-    def _compare(self, variable: str, parts: _Parts, expected: _Parts) -> Iterator[Finding]:
+    def _compare(
+        self, variable: str, parts: _Parts, expected: _Parts
+    ) -> Sequence[Finding] | Unread:
         (alone,) = expected.towers.values()
-        number = len(parts.towers)
         shares = self._shares(parts)
         ratios: dict[int, list[float]] = {}
         for tower, terms in sorted(parts.towers.items()):
             if _kinds(terms) != _kinds(alone):
-                yield self._lacks_term(variable, parts, tower)
-                return
+                return [self._lacks_term(variable, parts, tower)]
             ratios[tower] = [
                 _ratio(each.weight, expected.weight * (1.0 if each.adds_up else shares[tower]))
                 for each, expected in zip(terms, alone, strict=True)
             ]
         factor = next(iter(ratios.values()))[0]
         if not all(_close(each[0], factor) for each in ratios.values()):
-            yield self._uneven(variable, parts, ratios, shares)
-            return
+            return [self._uneven(variable, parts, ratios, shares)]
         if not all(_close(ratio, factor) for each in ratios.values() for ratio in each):
-            yield self._unequal_terms(variable, parts, ratios)
-            return
+            return [self._unequal_terms(variable, parts, ratios)]
         if not factor:
-            yield self._scaled(variable, factor, number)
-            return
-        scale = self._rule.scale
+            return [self._scaled(variable, factor, len(parts.towers))]
+        findings, scale = [], self._rule.scale
         factors = [factor]
         if self._adds_up_rows(parts, alone):
             factors.append(1.0)
@@ -395,15 +395,14 @@ class _Comparison:
             scale != 1 or not self._compensated(variable, factor)
         ):
             if any(each.kind == "sum" for each in alone):
-                self.compared.remove(variable)
-                self.unread[variable] = Unread("", _SUMS)
-                return
-            yield self._scaled(variable, factor, number)
+                return Unread("", _SUMS)
+            findings.append(self._scaled(variable, factor, len(parts.towers)))
         for key in sorted(parts.penalties.keys() | expected.penalties.keys(), key=str):
             weight = parts.penalties.get(key, 0.0)
             on_one = expected.penalties.get(key, 0.0)
             if not any(_close(weight / each, on_one) for each in factors):
-                yield self._penalized(variable, key[0], weight / factor, on_one)
+                findings.append(self._penalized(variable, key[0], weight / factor, on_one))
+        return findings
 
     def _adds_up_rows(self, parts: _Parts, alone: Sequence[_TermWeight]) -> bool:
         """Whether all terms are sums that count each of a known number of rows once.
@@ -413,9 +412,8 @@ class _Comparison:
         """
         sides = [(self._one, alone), *((self._many, each) for each in parts.towers.values())]
         return all(
-            (size := self._size(each.term, side)) > 0
-            and side.analysis.flow.types[side.analysis.flow.number[producer_of(each.term.tensor)]]
-            == SUM
+            (size := side.elements(each.term)) > 0
+            and side.op_type(each.term) == SUM
             and _close(abs(each.weight), size)
             for side, terms in sides
             for each in terms
@@ -423,32 +421,22 @@ class _Comparison:
 
     def _compensated(self, variable: str, factor: float) -> bool:
         """Whether the learning rate is divided by the factor of the gradients."""
-        many, one = self._rate(self._many, variable), self._rate(self._one, variable)
+        many, one = self._many.learning_rate(variable), self._one.learning_rate(variable)
         if many is None or one is None or not one.coefficient:
             return False
-        same = len(many.factors) == len(one.factors)
-        if same and _close(factor * many.coefficient, one.coefficient):
+        is_compensated = len(many.factors) == len(one.factors) and _close(
+            factor * many.coefficient, one.coefficient
+        )
+        if is_compensated:
             self.compensated[variable] = factor
-            return True
-        return False
-
-    @staticmethod
-    def _rate(side: Objective, variable: str) -> Weight | None:
-        """Return the learning rate of an update that is proportional to the gradient."""
-        flow = side.analysis.flow
-        rates = {
-            side.scalars.weight(side.scalars.inputs(update.op)[number])
-            for update in side.updates(variable)
-            if (number := LEARNING_RATES.get(flow.types[update.op])) is not None
-        }
-        return rates.pop() if len(rates) == 1 else None
+        return is_compensated
 
     def _shares(self, parts: _Parts) -> Mapping[int, float]:
         """Return the part of all rows that each tower has; equal parts if it is unknown."""
         sizes = self._rule.shares
         if len(sizes) != len(parts.towers):
             sizes = tuple(
-                self._size(terms[0].term, self._many) for _, terms in sorted(parts.towers.items())
+                self._many.elements(terms[0].term) for _, terms in sorted(parts.towers.items())
             )
         if not all(sizes):
             sizes = (1,) * len(parts.towers)
@@ -456,29 +444,20 @@ class _Comparison:
             self.assumes_equal_rows |= len(sizes) > 1 and bool(means)
         return dict(zip(sorted(parts.towers), (size / sum(sizes) for size in sizes), strict=True))
 
-    @staticmethod
-    def _size(term: Term, side: Objective) -> int:
-        """Return the number of elements that a mean or sum reduces, or 0 if it is unknown."""
-        op = side.analysis.flow.number[producer_of(term.tensor)]
-        shape = side.scalars.shape(side.scalars.inputs(op)[0])
-        return 0 if shape is None else prod(size or 0 for size in shape)
-
     def _scaled(self, variable: str, factor: float, towers: int) -> Finding:
         from placement_checks.numerics.diagnosis import scaled_steps
 
         if _close(factor, towers):
             mistake: Mistake = "sum"
             what = f"the gradients of {towers} {self.parts_name} are added up instead of averaged"
-            fix = _SCALE_LOSS if self._strategy else f"average over towers: {AVERAGE}"
-            fix = _AVERAGE_OF_RANKS if self._has_ranks else fix
+            fix = self._fixes.added_up
         elif _close(factor * towers, 1.0):
             mistake = "divided"
             what = (
                 f"the gradients are divided by the number of {self.parts_name}, {towers}, once "
                 "too often"
             )
-            fix = _ADD_GRADIENTS if self._strategy else _DIVIDE_ONCE
-            fix = _SUM_OF_RANKS if self._has_ranks else fix
+            fix = self._fixes.divided
         else:
             mistake = "scaled"
             what = f"all its terms are multiplied by {factor:.4g}"
@@ -499,20 +478,14 @@ class _Comparison:
             consequence=scaled_steps(factor),
         )
 
-    def _mispaired(self, variable: str, formula: Formula | Unread) -> Finding | None:
-        """Return a finding if an update takes the gradient of another variable."""
-        if isinstance(formula, Unread):
-            return None
-        wrong = formula[0]
-        if not wrong.source:
-            return None
+    def _mispaired(self, variable: str, source: str) -> Finding:
         return self._finding(
             variable,
             "paired",
             None,
             expected=f"the gradient of {variable}",
-            found=f"the gradient of {wrong.source}",
-            message=f"the update of {variable} takes the gradient of {wrong.source}",
+            found=f"the gradient of {source}",
+            message=f"the update of {variable} takes the gradient of {source}",
             fix="pair each gradient with the variable that it is taken with respect to",
             consequence="the variable is trained by the gradient of another variable",
         )
@@ -577,16 +550,16 @@ class _Comparison:
     def _lacks_term(self, variable: str, parts: _Parts, tower: int) -> Finding:
         towers = self._many.analysis.towers
         terms = len(parts.towers[tower])
-        most = max(map(len, parts.towers.values()))
+        expected = max(map(len, parts.towers.values()))
         return self._finding(
             variable,
             "",
             None,
-            expected=plural(most, "loss term"),
+            expected=plural(expected, "loss term"),
             found=plural(terms, "loss term"),
             message=f"the loss of the tower on {towers[tower]} has {plural(terms, 'term')} that "
             f"{'depends' if terms == 1 else 'depend'} on {variable} and on examples, and the loss "
-            f"of another tower has {most}",
+            f"of another tower has {expected}",
             fix="give the losses of all towers the same terms",
             consequence="the model is trained by an objective that depends on the tower",
             ops=[producer_of(each.term.tensor) for each in parts.towers[tower]],
@@ -601,7 +574,7 @@ class _Comparison:
             found=f"the coefficient {weight:.4g}",
             message=f"the penalty ({kind}) on {variable} has the coefficient {weight:.4g} in all "
             f"{self.parts_name} together, and {expected:.4g} on one GPU",
-            fix=_SCALE_PENALTY if self._strategy and not self._has_ranks else _COUNT_ONCE,
+            fix=self._fixes.penalty,
             consequence="the weights decay more than on one GPU"
             if weight > expected
             else "the weights decay less than on one GPU",

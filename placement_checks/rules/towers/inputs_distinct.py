@@ -40,7 +40,7 @@ from placement_checks.rules.base import (
     shorten,
     unless_allowed,
 )
-from placement_checks.rules.ranks import SHARD_BY_RANK
+from placement_checks.rules.ranks import SHARD_BY_RANK, ranks_of
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import LoopLines
 from placement_checks.util.text import plural
@@ -76,12 +76,11 @@ class InputsDistinct(Rule):
         placement = evidence.placement
         analysis = analyze(placement)
         uses = list(input_uses(analysis))
-        of_ranks = placement.strategy is not None and bool(placement.strategy.ranks)
         findings = (
             *self._shared_slices(analysis, uses),
             *_input_ops_on_gpus(placement),
             *(pipelines := list(_repeated_pipelines(analysis, uses))),
-            *(_equal_rows(evidence, uses) if not (of_ranks and pipelines) else ()),
+            *(_equal_rows(evidence, uses) if not (pipelines and ranks_of(placement)) else ()),
         )
         found = first_of_each(unless_allowed(findings, self.allow))
         if not uses and not found:
@@ -129,22 +128,22 @@ def _shared_slice(
     original, name = producer_of(tensor), producer_of(copy)
     kind = flow.types[flow.number[name]]
     mask = 1 << tower | 1 << later
-    both = analysis.names_of(mask)
+    towers = analysis.names_of(mask)
     consumer = None
     if tensor == copy:
-        same = f"both read {copy.removesuffix(':0')}"
+        reason = f"both read {copy.removesuffix(':0')}"
         if kind in CUTS or kind in PLACEHOLDERS:
             consumer = _first_consumer(analysis, later, copy)
         fix = _OWN_PART if consumer else _OWN_BATCH
     else:
-        same = f"{original} and {name} are the same slice of one tensor"
+        reason = f"{original} and {name} are the same slice of one tensor"
         fix = _OWN_ROWS
     return Finding(
         **about(placement.ops[name]),
         expected="a separate slice for each tower",
-        found=f"one slice for {both}",
+        found=f"one slice for {towers}",
         path=path_lines(placement, [flow.number[original], flow.number[name]]),
-        message=f"{both} compute with the same examples: {same}",
+        message=f"{towers} compute with the same examples: {reason}",
         consequence=_SAME_GRADIENTS,
         fix=fix if placement.strategy is None else _DISTRIBUTE,
         alike="slice",
@@ -155,7 +154,7 @@ def _shared_slice(
 
 
 def _first_consumer(analysis: TowerAnalysis, tower: int, tensor: str) -> str | None:
-    for op in analysis.flow.consumers[analysis.flow.number[producer_of(tensor)]]:
+    for op in analysis.flow.consumers[analysis.flow.op_of(tensor)]:
         inputs = analysis.placement.by_number[op].inputs
         takes = tensor in inputs or tensor.removesuffix(":0") in inputs
         if takes and analysis.tower_of[op] == tower and not analysis.backward.ops[op]:
@@ -197,11 +196,9 @@ def _repeated_pipelines(analysis: TowerAnalysis, uses: list[Use]) -> Iterator[Fi
         (equal.key(analysis.flow.names[holder]), tower, holder)
         for holder, tower in single_tower_pipelines(analysis, uses)
     )
-    strategy = analysis.placement.strategy
-    of_ranks = strategy is not None and bool(strategy.ranks)
     for each in repetitions(pipelines):
         # Each rank has a pipeline of its own. It may read all rows in an order of its own.
-        if not of_ranks or _shard_op(analysis, each[3]) is not None:
+        if not ranks_of(analysis.placement) or _shard_op(analysis, each[3]) is not None:
             yield _repeated_pipeline(analysis, *each)
 
 
@@ -216,7 +213,7 @@ def _repeated_pipeline(
         fault = "take the same shard of the data"
         consequence = "the other shards are never read, and the towers compute the same gradients"
         fix = "give each tower the loop's index: dataset.shard(num_gpus, i)"
-        if placement.strategy is not None and placement.strategy.ranks:
+        if ranks_of(placement):
             fix = "give each rank its own shard: dataset.shard(hvd.size(), hvd.rank())"
     else:
         fault = "each read all of the data"

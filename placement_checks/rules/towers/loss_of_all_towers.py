@@ -2,8 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import reduce
-from operator import or_
 
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.towers.by_loss import single_tower
@@ -20,6 +18,7 @@ from placement_checks.core.op_types import (
 from placement_checks.core.placement import producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, about, path_lines, repetitions, unless_allowed
+from placement_checks.rules.ranks import ranks_of
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import LoopLines
 
@@ -49,7 +48,7 @@ class LossOfAllTowers(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        if placement.strategy is not None and placement.strategy.ranks:
+        if ranks_of(placement):
             return self.not_checked(
                 "each rank of Horovod reports the loss of its own rows, as most programs do; "
                 "hvd.allreduce(loss) is the loss of all ranks"
@@ -103,7 +102,7 @@ def _written_summaries(analysis: TowerAnalysis) -> list[OpId]:
 
 def _tower_of_summary(analysis: TowerAnalysis, summary: OpId) -> TowerIndex | None:
     """Return the tower that a summary shows; None if it shows several, or none."""
-    tower = single_tower(analysis.towers_behind[summary] & analysis.all_towers)
+    tower = single_tower(analysis.towers_of(summary))
     return analysis.tower_of[summary] if tower is None else tower
 
 
@@ -119,7 +118,7 @@ def _loss_summaries(analysis: TowerAnalysis, summaries: list[OpId]) -> Iterator[
 def _partial_loss(analysis: TowerAnalysis, ops: list[OpId]) -> Iterator[Finding]:
     """Yield a finding if a loss, in one tensor or several, does not depend on every tower."""
     placement = analysis.placement
-    read = reduce(or_, (analysis.towers_behind[op] for op in ops), 0) & analysis.all_towers
+    read = analysis.towers_of(*ops)
     if not read or read == analysis.all_towers:
         return
     name, kind = analysis.flow.names[ops[-1]], analysis.flow.types[ops[-1]]

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 
+from placement_checks.analysis.graph.analysis import is_local
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.analysis.variables.roles import roles
@@ -17,7 +18,6 @@ from placement_checks.rules.base import (
     Rule,
     about,
     first_of_each,
-    is_local,
     locate,
     matches_any,
     unless_allowed,
@@ -156,8 +156,7 @@ def _checkpointed(placement: Placement) -> Iterator[str]:
 def _differences(placement: Placement, reference: Placement) -> Iterator[Finding]:
     """Yield findings on variables that differ from the reference, or exist in one program only."""
     program = reference.program
-    shapes = {variable.name: variable.shape for variable in placement.variables}
-    reference_shapes = {variable.name: variable.shape for variable in reference.variables}
+    shapes, reference_shapes = analyze(placement).shapes, analyze(reference).shapes
     saved = reference.collected.get(GLOBAL) or reference_shapes.keys()
     same_names = f"give the variables the names that {program} gives them"
     for name, shape in reference_shapes.items():

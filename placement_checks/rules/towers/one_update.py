@@ -2,16 +2,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import or_
 
-from placement_checks.analysis.graph.data_flow import StepOrder
+from placement_checks.analysis.graph.data_flow import StepOrder, union
 from placement_checks.analysis.graph.updates import Update
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.analysis.variables.running_statistics import statistics
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import (
     ADDITIONS,
     ADDS,
@@ -78,21 +77,20 @@ class OneUpdate(Rule):
     def check(self, evidence: Evidence) -> Verdict:
         analysis = analyze(evidence.placement)
         updates = analysis.updates
-        if not updates.by_variable:
-            reason = updates.unknown or "the train op updates no variable"
-            return self.not_checked(reason, fix=updates.fix)
+        if not updates.by_variable and not updates.unknown:
+            return self.not_checked("the train op updates no variable")
         findings = unless_allowed(
             (*_repeated_updates(analysis), *_miscounts(analysis)), self.allow
         )
-        if findings and updates.unknown:
-            return self.not_checked(updates.unknown, fix=updates.fix)
-        counter, op = next(_separate_counters(analysis), ("", ""))
-        if counter and not findings and not matches_any(counter, self.allow):
-            return self.not_checked(
-                f"the step counter '{counter}' is incremented by op '{op}', which is not part of "
-                "the train op",
-                fix="return both: {'train_op': tf.group(train_op, increment)}",
-            )
+        if updates.missing is not None and (findings or not updates.by_variable):
+            return self.without(updates.missing)
+        for counter, op in () if findings else _separate_counters(analysis):
+            if not matches_any(counter, self.allow):
+                return self.not_checked(
+                    f"the step counter '{counter}' is incremented by op '{op}', which is not part "
+                    "of the train op",
+                    fix="return both: {'train_op': tf.group(train_op, increment)}",
+                )
         return self.verdict(findings, f"{plural(len(updates.by_variable), 'variable')} updated")
 
 
@@ -102,21 +100,20 @@ def _repeated_updates(analysis: TowerAnalysis) -> Iterator[Finding]:
     The variables are trained variables, state that each tower moves, and scalars that updates of
     trained variables read, such as an optimizer's.
     """
-    shapes = {variable.name: variable.shape for variable in analysis.placement.variables}
     trained = gradient_flow(analysis.placement).trained
     flow = analysis.flow
-    taken = (value for each in trained.values() for update in each for value in update.values)
-    reads = (flow.inputs[op][0] if flow.types[op] in VARIABLE_READS else op for op in taken)
+    values = (value for each in trained.values() for update in each for value in update.values)
+    reads = (flow.inputs[op][0] if flow.types[op] in VARIABLE_READS else op for op in values)
     holders = map(flow.state_holder, reads)
     read_by_updates = {flow.names[holder] for holder in holders if holder is not None}
     for variable, updates in analysis.updates.by_variable.items():
-        is_scalar = shapes.get(variable) == ()
+        is_scalar = analysis.shapes.get(variable) == ()
         if variable in trained:
             repeated = analysis.updates.at_once(trained[variable])
             if len(repeated) > 1 and _is_sequence(analysis, repeated):
                 continue
-        elif moves := _updates_by_towers(analysis, updates):
-            repeated = moves
+        elif by_towers := _updates_by_towers(analysis, updates):
+            repeated = by_towers
         elif variable in read_by_updates and is_scalar:
             repeated = analysis.updates.at_once(updates)
         else:
@@ -134,7 +131,7 @@ def _repeated_update(
     if is_trained:
         how = "successive" if _wait_for_each_other(analysis, updates) else "unordered"
         consequence = f"{count} {how} updates instead of one"
-        if all(_towers_behind(analysis, update) != analysis.all_towers for update in updates):
+        if all(analysis.towers_of(*update.values) != analysis.all_towers for update in updates):
             consequence += ", each with a part of the batch"
         fix = f"apply once, after the loop over towers: optimizer.apply_gradients({AVERAGE})"
     elif not is_scalar and _updates_by_towers(analysis, updates):
@@ -179,9 +176,7 @@ def _wait_for_each_other(analysis: TowerAnalysis, updates: Sequence[Update]) -> 
     own = {update.op: 1 << number for number, update in enumerate(updates)}
     awaited = StepOrder(analysis.flow, analysis.updates.roots).awaited(own)
     gradients = gradient_flow(analysis.placement)
-    masks = [
-        reduce(or_, (awaited[op] for op in gradients.sources(update)), 0) for update in updates
-    ]
+    masks = [union(awaited[op] for op in gradients.sources(update)) for update in updates]
     # In a sequence the first update waits for none of the others, the second for one, and so on.
     return sorted(mask.bit_count() for mask in masks) == list(range(len(updates)))
 
@@ -196,18 +191,12 @@ def _updates_by_towers(analysis: TowerAnalysis, updates: Sequence[Update]) -> li
     if len(repeated) < 2 or len(analysis.towers) < 2:
         return []
     decays = [update for update in repeated if _decays(analysis, update)]
-    masks = {_towers_behind(analysis, update) for update in decays}
+    masks = {analysis.towers_of(*update.values) for update in decays}
     if len(decays) < 2 or any(map(statistics(analysis.placement).is_of_normalization, decays)):
         return []
     one_of_each = all(mask.bit_count() == 1 for mask in masks) and len(masks) == len(decays)
     without_towers = masks == {0} and len(decays) == len(analysis.towers)
     return decays if one_of_each or without_towers else []
-
-
-def _towers_behind(analysis: TowerAnalysis, update: Update) -> int:
-    """Return the towers that compute a part of the values of an update."""
-    towers = (analysis.towers_behind[value] for value in update.values)
-    return reduce(or_, towers, 0) & analysis.all_towers
 
 
 def _decays(analysis: TowerAnalysis, update: Update) -> bool:
@@ -313,20 +302,20 @@ def _repeated_counters(analysis: TowerAnalysis) -> Iterator[str]:
         if _may_be_counter(analysis, variable)
     }
     for variable, updates in analysis.updates.by_variable.items():
-        steps = {_added_constant(analysis, update) for update in updates}
-        times = len(analysis.updates.at_once(updates))
-        if variable not in counters or times < 2 or steps != {1}:
-            continue
-        if not _counts_other_updates(analysis, variable, times):
-            yield variable
+        if variable in counters:
+            times = len(analysis.updates.at_once(updates))
+            steps = {_added_constant(analysis, update) for update in updates}
+            is_repeated = times > 1 and steps == {1}
+            if is_repeated and not _counts_other_updates(analysis, variable, times):
+                yield variable
 
 
 def _counts_other_updates(analysis: TowerAnalysis, counter: str, times: int) -> bool:
     """Whether other variables depend on a counter, and all of them are updated as often."""
     flow = analysis.flow
 
-    def updated(op: int) -> str:
-        holder = flow.state_holder(flow.inputs[op][0]) if is_update(flow.types[op]) else None
+    def updated(op: OpId) -> str:
+        holder = flow.first_holder(op) if is_update(flow.types[op]) else None
         return "" if holder is None else flow.names[holder]
 
     # An update of the counter yields its new value.

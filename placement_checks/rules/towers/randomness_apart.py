@@ -24,6 +24,7 @@ from placement_checks.rules.base import (
     shorten,
     unless_allowed,
 )
+from placement_checks.rules.ranks import ranks_of
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import join_and, plural
 
@@ -107,7 +108,7 @@ def _equal_seeds(
     placement, flow = analysis.placement, analysis.flow
     name, first = flow.names[draw], flow.names[original]
     is_seeded = flow.types[draw] in RANDOM_SEEDED
-    if placement.strategy is not None and placement.strategy.ranks:
+    if ranks_of(placement):
         fix = "let the seed depend on the rank: tf.compat.v1.set_random_seed(seed + hvd.rank())"
     elif is_seeded:
         fix = (
@@ -177,11 +178,11 @@ def _shared_draws(analysis: TowerAnalysis) -> Iterator[Finding]:
     for use in random_uses(analysis):
         users[use.source][equal.key(use.tensor)].setdefault(use.tower, use.op)
     for draw, by_tensor in users.items():
-        most = max(by_tensor.values(), key=len)
-        if len(most) < 2:
+        consumer_by_tower = max(by_tensor.values(), key=len)
+        if len(consumer_by_tower) < 2:
             continue
-        name, consumers = flow.names[draw], [op for _, op in sorted(most.items())]
-        mask = sum(1 << tower for tower in most)
+        name, consumers = flow.names[draw], [op for _, op in sorted(consumer_by_tower.items())]
+        mask = sum(1 << tower for tower in consumer_by_tower)
         towers = analysis.names_of(mask)
         yield Finding(
             **about(analysis.placement.ops[name]),

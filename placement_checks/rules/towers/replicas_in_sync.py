@@ -11,7 +11,6 @@ from placement_checks.analysis.variables.replicas import Groups, replicas
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.keras_parts import FIT, NORMALIZATION
-from placement_checks.core.missing import NotApplicable
 from placement_checks.core.op_types import COLLECTIVE_GATHER, COLLECTIVE_REDUCE
 from placement_checks.core.placement import Placement, Tensor, producer_of
 from placement_checks.core.results import Finding, PathStep, Verdict
@@ -70,19 +69,14 @@ class ReplicasInSync(Rule):
 
     name = "replicas-in-sync"
     kind = "requested"
-    requires = frozenset({Need.REQUESTED, Need.VARIABLES})
+    requires = frozenset({Need.REQUESTED, Need.VARIABLES, Need.REPLICAS})
 
     allow: tuple[str, ...] = ()
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
         strategy = placement.strategy
-        if strategy is None:
-            return self.not_checked("no tf.distribute strategy with copies of variables is known")
-        if len(strategy.replicas) == 1:
-            return self.without(
-                NotApplicable(f"there is one replica, on {strategy.replicas[0].short}")
-            )
+        assert strategy
         copies = replicas(placement).copies
         if not copies:
             return self.not_checked(f"{strategy.name} keeps no copies of the variables")

@@ -41,14 +41,16 @@ class TowersAlike(Rule):
         placement = evidence.placement
         analysis = analyze(placement)
         losses, towers = analysis.losses, analysis.towers
+        uncomparable = ""
         findings = []
         for number in range(1, len(towers)):
             first, other = losses.by_tower[0], losses.by_tower[number]
             if len(first) != len(other):
-                return self.not_checked(
+                uncomparable = uncomparable or (
                     f"the towers on {towers[0]} and {towers[number]} have {len(first)} and "
                     f"{len(other)} losses: they cannot be compared"
                 )
+                continue
             first, other = zip(*_without_penalties(analysis, first, other), strict=True)
             shared = towers[0].reads.keys() & towers[number].reads.keys()
             findings += [
@@ -56,6 +58,8 @@ class TowersAlike(Rule):
                 for difference in differences(analysis, first, other, shared)
             ]
         findings = first_of_each(unless_allowed(findings, self.allow))
+        if uncomparable and not findings:
+            return self.not_checked(uncomparable)
         return self.verdict(findings, f"{len(towers)} towers")
 
 

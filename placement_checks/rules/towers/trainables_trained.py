@@ -63,8 +63,8 @@ class TrainablesTrained(Rule):
         trainable = placement.collections.get(TRAINABLE, ())
         if not trainable:
             return self.not_checked("no variable is in TRAINABLE_VARIABLES")
-        if analysis.updates.unknown:
-            return self.not_checked(analysis.updates.unknown, fix=analysis.updates.fix)
+        if (missing := analysis.updates.missing) is not None:
+            return self.without(missing)
         if not any(analysis.backward.ops):
             return self.not_checked("the graph computes no gradients")
         if analysis.updates.by_variable.keys().isdisjoint(trainable):
@@ -115,7 +115,7 @@ def without_gradient_use(placement: Placement) -> Iterator[str]:
     """Yield the trainable variables without an update, if their gradients are taken but unused."""
     flow, gradients = analyze(placement).flow, placement.step.gradients_by_variable
     for variable in _trainables_without_update(placement):
-        ends = [flow.number[op] for op in gradients.get(variable.name, ()) if op in flow.number]
+        ends = flow.known_ops(gradients.get(variable.name, ()))
         if ends and not any(flow.consumers[op] for op in ends):
             yield variable.name
 
@@ -132,8 +132,7 @@ def _is_updated(placement: Placement, variable: str) -> bool:
     analysis = analyze(placement)
     flow = analysis.flow
     return variable in analysis.updates.by_variable or any(
-        is_gradient_update(flow.types[op])
-        or any(analysis.towers_behind[value] & analysis.gradient_bit for value in values)
+        is_gradient_update(flow.types[op]) or any(map(analysis.has_gradient, values))
         for op, values in flow.writers.get(flow.number[variable], ())
     )
 

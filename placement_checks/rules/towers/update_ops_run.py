@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.running_statistics import statistics
-from placement_checks.core.devices import LOCALHOST, Device
+from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import OpId
 from placement_checks.core.results import Finding, Verdict
@@ -66,9 +66,21 @@ class UpdateOpsRun(Rule):
                 return self.verdict(found)
         if not updates:
             return self.not_checked("no op updates statistics, such as batch normalization's")
-        if analysis.updates.unknown:
-            return self.not_checked(analysis.updates.unknown, fix=analysis.updates.fix)
-        left_out = [op for op in self._required(analysis, updates) if not steps[op]]
+        if (missing := analysis.updates.missing) is not None:
+            return self.without(missing)
+        required = analysis.all_towers
+        if self.tower not in ("", _ALL):
+            required = analysis.towers_on(Device.parse(self.tower))
+            if analysis.towers and not required:
+                return self.not_checked(
+                    f"update-ops-run.tower is {self.tower}, and no tower is on this device",
+                    fix=f"name the GPU of a tower, such as {analysis.towers[0].devices[0].short}",
+                )
+        left_out = [
+            op
+            for op in updates
+            if not steps[op] and (not (towers := analysis.towers_of(op)) or towers & required)
+        ]
         runs = len(updates) - len(left_out)
         if left_out and not self.tower:
             tower = program_statistics.only_tower(updates)
@@ -94,18 +106,6 @@ class UpdateOpsRun(Rule):
         run = {_target(analysis, op) for op in updates if steps[op]}
         return self.verdict([_skipped_update(analysis, op, run) for op in left_out], note)
 
-    def _required(self, analysis: TowerAnalysis, updates: Sequence[OpId]) -> Sequence[OpId]:
-        """Return the updates that should run: of the declared tower, or all, and of no tower."""
-        if self.tower in ("", _ALL):
-            return updates
-        device = Device.parse(self.tower).over(LOCALHOST)
-
-        def is_required(op: int) -> bool:
-            towers = [*analysis.towers_in(analysis.towers_behind[op])]
-            return not towers or any(device in analysis.towers[each].devices for each in towers)
-
-        return list(filter(is_required, updates))
-
 
 def _evaluation_update(analysis: TowerAnalysis, op: OpId) -> Finding:
     name, kind = analysis.flow.names[op], analysis.flow.types[op]
@@ -129,7 +129,7 @@ def _skipped_update(analysis: TowerAnalysis, op: OpId, updated: Collection[str])
     ``updated`` are the statistics that other updates of the step change.
     """
     name, kind = analysis.flow.names[op], analysis.flow.types[op]
-    towers = analysis.towers_behind[op] & analysis.all_towers
+    towers = analysis.towers_of(op)
     by = f" in {analysis.names_of(towers)}" if towers else ""
     roots = [analysis.flow.names[root] for root in analysis.updates.roots[:3]]
     train_op = " and ".join(f"'{root}'" for root in roots)
@@ -156,6 +156,5 @@ def _skipped_update(analysis: TowerAnalysis, op: OpId, updated: Collection[str])
 
 
 def _target(analysis: TowerAnalysis, op: OpId) -> str:
-    flow = analysis.flow
-    holder = flow.state_holder(flow.inputs[op][0]) if flow.inputs[op] else None
-    return "statistics" if holder is None else flow.names[holder]
+    holder = analysis.flow.first_holder(op)
+    return "statistics" if holder is None else analysis.flow.names[holder]

@@ -3,11 +3,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from functools import reduce
 from itertools import zip_longest
-from operator import or_
 from typing import Literal, NamedTuple
 
+from placement_checks.analysis.graph.data_flow import union
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.discovery import GpuReads
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
@@ -15,7 +14,7 @@ from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.analysis.variables.roles import roles
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import GpuIndex
-from placement_checks.core.missing import Missing
+from placement_checks.core.missing import Missing, NotApplicable
 from placement_checks.core.op_types import is_gradient_update
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement, producer_of
 from placement_checks.core.results import Finding, PathStep, Verdict
@@ -95,7 +94,7 @@ class VariablesShared(Rule):
                 f"variables are read {where}, and the program cannot be compared with its build "
                 f"for one GPU: {single}"
             )
-            return self.not_checked(reason, one_tower=len(reads.gpus) == 1)
+            return self.without((NotApplicable if len(reads.gpus) == 1 else Missing)(reason))
         # All GPUs hold parts of one model if it has one loss, or one for each micro-batch. A joint
         # loss of several towers does not count as one loss.
         has_one_loss = len(analysis.loss_ops) == 1 or analysis.micro_batches > 1
@@ -134,7 +133,7 @@ class VariablesShared(Rule):
         findings = unless_allowed(findings, self.allow) + not_saved
         if self.layout and towers < 2 and not findings:
             reason = f"the layout is declared {self.layout}, but there are no two towers to judge"
-            return self.not_checked(reason, one_tower=towers == 1)
+            return self.without((NotApplicable if towers == 1 else Missing)(reason))
         note = _collection_sizes(placement, single)
         if actual.mirrored:
             note = f"{actual}; {note}"
@@ -271,7 +270,7 @@ def _update_text(placement: Placement, name: str) -> str:
     updates = gradients.trained.get(name, ())
     if not updates:
         return "no update by a gradient"
-    towers = reduce(or_, map(gradients.towers, updates))
+    towers = union(map(gradients.towers, updates))
     if towers == analysis.all_towers:
         return "an update by another sum of gradients"
     return f"an update by the gradients of {analysis.names_of(towers) if towers else 'no tower'}"

@@ -43,7 +43,8 @@ def test_three_of_many_train_ops_are_named() -> None:
         step={"train_op": (), "train_ops": [f"train_{letter}" for letter in "dcba"]},
     )
 
-    assert analyze(graph).updates.unknown == (
+    assert (missing := analyze(graph).updates.missing) is not None
+    assert missing.reason == (
         "the graph has 4 train ops, train_a, train_b, train_c and 1 more, and it is unknown which "
         "one a step runs"
     )

@@ -34,6 +34,33 @@ def test_the_text_of_weights(share: float, weight: str) -> None:
     assert text == f"{weight}mean(tower_0/loss) + {weight}mean(tower_1/loss)"
 
 
+@pytest.mark.parametrize(
+    ("kind", "dtype", "weight"),
+    [
+        ("FloorDiv", "int32", "1/3 "),
+        ("TruncateDiv", "int32", "1/3 "),
+        ("Div", "int32", "1/3 "),
+        ("Div", "float32", "2/7 "),
+        ("RealDiv", "float32", "2/7 "),
+    ],
+)
+def test_a_quotient_of_integers_is_an_integer(kind: str, dtype: str, weight: str) -> None:
+    ops = [
+        host("share", "RealDiv", "one", "rows"),
+        host("rows", "Cast", "quotient"),
+        host("quotient", kind, "seven", "two"),
+        *(host(name, "Const") for name in ("one", "seven", "two")),
+    ]
+    graph = program(
+        *ops,
+        values={"one": 1.0, "seven": 7, "two": 2},
+        dtypes={"quotient": dtype},
+        step={"gradients": {f"tower_{i}/loss:0": [gradient(i)] for i in (0, 1)}},
+    )
+
+    assert objective(graph).text("w") == f"{weight}mean(tower_0/loss) + {weight}mean(tower_1/loss)"
+
+
 def test_penalties_are_terms_of_their_own() -> None:
     graph = towers(*penalized(0), *penalized(1), host("decay", "Const"), decay=0.25)
 

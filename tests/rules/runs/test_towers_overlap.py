@@ -453,6 +453,17 @@ def test_fed_tensors_wait_for_nothing() -> None:
     assert (verdict.state, list(verdict.findings)) == ("kept", [])
 
 
+def test_a_fed_tensor_of_the_other_tower_hides_no_wait() -> None:
+    """The first op of the second tower also takes the rows of the first tower."""
+    loss = on(1, "tower_1/loss", "Mean", "tower_1/w/MatMul", "^tower_0/loss")
+    graph = program(waiting(1, "tower_0/x"), loss, step=INPUTS_OF_EACH)
+    tasks = [*TURNS, TimedOp("tower_1/loss", GPUS[1], 0.001, [1])]
+
+    (finding,) = checked(graph, *tasks).findings
+
+    assert finding.path == ("tower_1/loss (Mean)", "tower_0/loss (Mean)")
+
+
 def test_ops_that_wait_for_each_other(snapshot: SnapshotAssertion) -> None:
     verdict = checked(program(), *CIRCLE, steps=[step((0, 10), (10, 20))])
 

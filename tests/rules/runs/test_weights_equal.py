@@ -763,9 +763,10 @@ def test_not_checked_if_changes_are_too_small_to_show_a_mistake() -> None:
     assert verdict.state == "not-checked"
     assert verdict.reason == (
         "the trained variables change so little in these steps that an error of half the "
-        "change would not be detected, and no gradient was compared"
+        "change would not be detected, and no gradient was compared; check at a larger learning "
+        "rate"
     )
-    assert verdict.note == "check at a larger learning rate"
+    assert verdict.fix == "check at a larger learning rate"
 
 
 def test_the_undetectable_part_of_a_change_is_in_the_note() -> None:

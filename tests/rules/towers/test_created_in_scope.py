@@ -118,7 +118,7 @@ def test_a_variable_that_updates_do_not_read_is_no_slot() -> None:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        (None, "the program creates no strategy, so there is no scope"),
+        (None, "no tf.distribute strategy is known"),
         (strategy("w", count=1), "there is one replica, on /device:GPU:0"),
     ],
 )

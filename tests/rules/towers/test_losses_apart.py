@@ -270,6 +270,18 @@ def test_losses_that_read_other_towers_on_purpose(allow: str) -> None:
     assert LossesApart(allow=("another",)).judge(mixed_losses()).state == "broken"
 
 
+def test_a_loss_of_the_other_tower_alone() -> None:
+    """The other tower depends on this one, too, but this loss has no result of its own tower."""
+    graph = program(
+        on(0, "tower_0/odd", "Square", "tower_1/w/MatMul"),
+        on(1, "tower_1/both", "Mul", "tower_1/w/MatMul", "tower_0/w/MatMul"),
+        on(1, "tower_1/loss", "Mean", "tower_1/both"),
+        step={"objectives": ("tower_0/loss", "tower_0/odd", "tower_1/loss")},
+    )
+
+    assert objects(graph) == ["tower_0/odd"]
+
+
 def test_the_other_tower_is_named_whatever_lies_between() -> None:
     graph = program(
         host("sum", "AddN", "tower_0/loss"),

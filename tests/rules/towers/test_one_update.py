@@ -427,6 +427,18 @@ def test_a_counter_that_a_separate_op_increments(snapshot: SnapshotAssertion) ->
     assert OneUpdate(allow=("step",)).judge(graph).state == "kept"
 
 
+def test_a_separate_counter_after_an_allowed_one() -> None:
+    ops = [
+        variable("epoch"),
+        host("epoch/add", "AssignAddVariableOp", "epoch", "step/one"),
+        host("rate", "Pow", "step", "epoch"),
+    ]
+    graph = counted(*ops, step={"counters": ("step", "epoch")})
+
+    assert "'epoch'" in str(OneUpdate(allow=("step",)).judge(graph).reason)
+    assert OneUpdate(allow=("step", "epoch")).judge(graph).state == "kept"
+
+
 def test_a_repeated_update_is_found_despite_a_separate_counter() -> None:
     again = host("update/again", "ResourceApplyGradientDescent", "w", "rate", "mean/w")
     rate = host("rate", "Pow", "decay", "step")

@@ -610,6 +610,14 @@ def test_several_losses_a_tower_are_compared_in_their_order() -> None:
     assert found(program(*ops, step={"objectives": losses})) == [("tower_1/fake", "Sum", "Max")]
 
 
+def test_a_difference_is_found_despite_a_tower_with_another_number_of_losses() -> None:
+    odd = on(1, "tower_1/loss", "Sum", "tower_1/w/MatMul")
+    losses = (*(f"tower_{i}/loss" for i in range(3)), "tower_2/w/MatMul")
+    graph = program(odd, gpus=range(3), step={"objectives": losses})
+
+    assert found(graph) == [("tower_1/loss", "Mean", "Sum")]
+
+
 @pytest.mark.parametrize(
     ("allow", "left"),
     [

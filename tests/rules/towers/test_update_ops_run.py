@@ -16,7 +16,7 @@ from support.towers import (
 )
 from syrupy.assertion import SnapshotAssertion
 
-from placement_checks import Finding, Op, Placement, Verdict
+from placement_checks import Device, Finding, Op, Placement, Verdict
 from placement_checks.core.errors import InputError
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import GLOBAL, TRAINABLE
@@ -241,6 +241,28 @@ def test_an_update_of_no_tower_must_run_for_any_declared_tower() -> None:
     )
 
     assert objects(graph, tower="/gpu:0") == ["count"]
+
+
+def test_a_declared_gpu_of_a_cluster() -> None:
+    """A name without a task matches the GPUs of all tasks."""
+    worker = Device.parse("/job:worker/task:1")
+    graph = with_means()
+    ops = {
+        name: op._replace(requested=op.requested.over(worker)) for name, op in graph.ops.items()
+    }
+    graph = graph.with_fields(ops=ops)
+
+    assert objects(graph, tower="/gpu:1") == ["tower_1/update"]
+
+
+@pytest.mark.parametrize("tower", ["/gpu:2", "/cpu:0", "/job:worker/gpu:0"])
+def test_a_declared_device_without_tower(tower: str) -> None:
+    verdict = UpdateOpsRun(tower=tower).judge(with_means())
+
+    assert verdict.reason == (
+        f"update-ops-run.tower is {tower}, and no tower is on this device; name the GPU of a "
+        "tower, such as /device:GPU:0"
+    )
 
 
 def test_a_tower_that_is_no_device_is_refused() -> None:
