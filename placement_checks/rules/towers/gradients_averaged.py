@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isclose, prod
 from typing import TYPE_CHECKING, NamedTuple
@@ -36,6 +36,9 @@ _DIVIDE_ONCE = (
     "divide the losses by the number of towers or take the mean of the gradients, not both; if "
     "the loss is a sum over rows, add up the gradients"
 )
+# If the coefficients of the penalties are right.
+_DIVIDE_LOSSES = "divide the losses by the number of towers, but not the penalties"
+_KEEP_LOSSES = "do not divide the losses: the mean of the gradients divides them"
 _COUNT_ONCE = (
     "let the penalty count once: add it to the loss of every tower and average the gradients, or, "
     "if gradients are added up, add it to the loss of one tower only"
@@ -166,7 +169,9 @@ class _TermWeight(NamedTuple):
 
     Attributes:
         kind: ``mean`` or ``sum`` over rows.
-        weight: its weight.
+        factors: the factors of its weight that other terms do not have, such as the weight of a
+            task, with symbols that the program for one GPU shares.
+        weight: the coefficient of its weight.
         term: the term.
         adds_up: whether the terms of the towers add up to the term on one GPU: sums over rows,
             sums that are divided by the rows of all towers, and means that are multiplied by the
@@ -176,14 +181,29 @@ class _TermWeight(NamedTuple):
     """
 
     kind: str
+    factors: Factors
     weight: float
     term: Term
     adds_up: bool
     variables: Sequence[str]
 
 
-def _order(each: _TermWeight) -> tuple[str, Sequence[str], float]:
-    return each.kind, each.variables, each.weight
+def _order(each: _TermWeight) -> tuple[str, Factors, Sequence[str], float]:
+    return each.kind, each.factors, each.variables, each.weight
+
+
+class _Penalty(NamedTuple):
+    """What identifies a penalty in two builds of a program.
+
+    Attributes:
+        kind: the type of its op.
+        variables: the variables that it depends on.
+        factors: the factors of its weight that other terms do not have.
+    """
+
+    kind: str
+    variables: Sequence[str]
+    factors: Factors
 
 
 class _Parts(NamedTuple):
@@ -191,11 +211,11 @@ class _Parts(NamedTuple):
 
     Attributes:
         towers: for each tower its terms that depend on examples, sorted by kind and weight.
-        penalties: by type and variables, the weight in all towers together.
+        penalties: the weight of each penalty in all towers together.
     """
 
     towers: Mapping[int, Sequence[_TermWeight]]
-    penalties: Mapping[tuple[str, tuple[str, ...]], float]
+    penalties: Mapping[_Penalty, float]
 
 
 def _total(penalties: Sequence[_Summand], towers: Collection[int]) -> float | None:
@@ -223,6 +243,8 @@ class _Comparison:
         self.unread: dict[str, Unread] = {}
         self.compensated: dict[str, float] = {}
         self.assumes_equal_rows = False
+        self._scaled: dict[str, tuple[float, int]] = {}  # the factor and the number of towers
+        self._penalties_are_right = False  # although the other terms are multiplied by a factor
 
     def findings(self) -> Iterator[Finding]:
         """Yield the findings, and note which variables are compared, and which are not."""
@@ -254,6 +276,8 @@ class _Comparison:
                 continue
             self.compared.append(variable)
             yield from self._compare(variable, parts, expected)
+        for variable, (factor, number) in self._scaled.items():
+            yield self._scaled_by(variable, factor, number)
 
     def figures(self) -> Sequence[Mapping[str, object]]:
         """Return each objective in words, its variables, and the objective on one GPU."""
@@ -271,43 +295,81 @@ class _Comparison:
         if isinstance(formula, Unread):
             return formula
         summands = self._summands(side, formula)
-        common = frozenset.intersection(*(frozenset(each.weight.factors) for each in summands))
         rows: dict[str, set[int]] = defaultdict(set)
-        for term, tower, weight, _ in summands:
-            if left := [
-                symbol for symbol, power in weight.factors if (symbol, power) not in common
-            ]:
-                scale = side.scalars.describe(left[0])
-                return Unread(
-                    scale, "multiplies only some terms of the loss, and is not a constant"
-                )
+        own_factors = self._own_factors(side, summands)
+        if isinstance(own_factors, Unread):
+            return own_factors
+        for term, tower, _, _ in summands:
             if term.kind == "other":
                 return Unread(producer_of(term.tensor), "is a loss, but no sum or mean over rows")
             rows[term.rows].add(tower)
         towers: dict[int, list[_TermWeight]] = defaultdict(list)
-        penalties: dict[tuple[str, tuple[str, ...]], list[_Summand]] = defaultdict(list)
-        for each in summands:
+        penalties: dict[_Penalty, list[_Summand]] = defaultdict(list)
+        for each, factors in zip(summands, own_factors, strict=True):
             term, tower, weight, is_share = each
+            variables = side.variables(term)
             if term.kind == "penalty":
-                penalties[self._penalty(side, term)].append(each)
+                penalties[_Penalty(self._type(side, term), variables, factors)].append(each)
                 continue
             of_all = bool(term.rows) and len(rows[term.rows]) > 1
             adds_up = is_share or of_all or term.kind == "sum"
             towers[tower].append(
-                _TermWeight(term.kind, weight.coefficient, term, adds_up, side.variables(term))
+                _TermWeight(term.kind, factors, weight.coefficient, term, adds_up, variables)
             )
         totals = {key: _total(each, towers) for key, each in penalties.items()}
-        for (kind, _), total in totals.items():
+        for penalty, total in totals.items():
             if total is None:
                 return Unread(
                     "",
-                    f"some towers multiply the penalty ({kind}) by their share of the rows, and "
-                    "others do not",
+                    f"some towers multiply the penalty ({penalty.kind}) by their share of the "
+                    "rows, and others do not",
                 )
         return _Parts(
             {tower: sorted(each, key=_order) for tower, each in towers.items()},
             {key: total for key, total in totals.items() if total is not None},
         )
+
+    def _own_factors(
+        self, side: Objective, summands: Sequence[_Summand]
+    ) -> Sequence[Factors] | Unread:
+        """Return for each summand its factors that not all of them have, as portable symbols.
+
+        The factors are unknown if only the terms of some towers have them, such as the norm of the
+        gradients of one tower.
+        """
+        common = frozenset.intersection(*(frozenset(each.weight.factors) for each in summands))
+
+        def members(summands: Iterable[_Summand]) -> Mapping[object, set[object]]:
+            found: dict[object, set[object]] = defaultdict(set)
+            for each in summands:
+                if each.term.kind == "penalty":
+                    penalty = self._type(side, each.term), side.variables(each.term)
+                    found[penalty].add(each.term)
+                else:
+                    found["terms"].add(each.tower)
+            return found
+
+        in_all = members(summands)
+        own_factors = []
+        for summand in summands:
+            own = [each for each in summand.weight.factors if each not in common]
+            (kind,) = members([summand])
+            for symbol, power in own:
+                scaled = (each for each in summands if symbol in dict(each.weight.factors))
+                ((key, _),) = side.scalars.portable([(symbol, power)])
+                if not key or members(scaled)[kind] != in_all[kind]:
+                    return Unread(
+                        side.scalars.describe(symbol),
+                        "multiplies only some terms of the loss, and is not a constant",
+                    )
+            own_factors.append(side.scalars.portable(own))
+        return own_factors
+
+    @staticmethod
+    def _type(side: Objective, term: Term) -> str:
+        """Return the type of the op that yields a term."""
+        flow = side.analysis.flow
+        return flow.types[flow.number[producer_of(term.tensor)]]
 
     def _summands(self, side: Objective, formula: Formula) -> Sequence[_Summand]:
         """Return the terms of a formula with their total weights, without shares of rows."""
@@ -338,12 +400,6 @@ class _Comparison:
         tower = side.analysis.tower_of[side.analysis.flow.number[producer_of(term.tensor)]]
         return _ALL if tower is None else tower
 
-    @staticmethod
-    def _penalty(side: Objective, term: Term) -> tuple[str, tuple[str, ...]]:
-        """Return what identifies a penalty in both programs."""
-        op = side.analysis.flow.number[producer_of(term.tensor)]
-        return side.analysis.flow.types[op], side.variables(term)
-
     def _incomparable(self, parts: _Parts, expected: _Parts) -> str:
         """Return why two objectives cannot be compared; ``""`` if they can."""
         if not parts.towers or not expected.towers:
@@ -356,9 +412,13 @@ class _Comparison:
         if len(expected.towers) > 1:
             return "the program for one GPU has several towers"
         (alone,) = expected.towers.values()
-        most = max(parts.towers.values(), key=len)
-        if _kinds(most) != _kinds(alone):
+        kinds = _kinds(alone)
+        if not any(_kinds(terms) == kinds for terms in parts.towers.values()):
             return "the loss has other terms than on one GPU"
+        if any(
+            len(each) == len(alone) and _kinds(each) != kinds for each in parts.towers.values()
+        ):
+            return "the losses of the towers are means in one tower, and sums in another"
         sums = [each for each in alone if each.kind == "sum"]
         if any(not _close(abs(each.weight), 1.0) for each in sums):
             return _SUMS
@@ -371,7 +431,7 @@ class _Comparison:
         ratios: dict[int, list[float]] = {}
         for tower, terms in sorted(parts.towers.items()):
             if _kinds(terms) != _kinds(alone):
-                yield self._lacks_term(variable, parts, tower)
+                yield self._other_terms(variable, terms, tower, len(alone))
                 return
             ratios[tower] = [
                 _ratio(each.weight, expected.weight * (1.0 if each.adds_up else shares[tower]))
@@ -385,7 +445,7 @@ class _Comparison:
             yield self._unequal_terms(variable, parts, ratios)
             return
         if not factor:
-            yield self._scaled(variable, factor, number)
+            self._scaled[variable] = factor, number
             return
         scale = self._rule.scale
         factors = [factor]
@@ -398,12 +458,19 @@ class _Comparison:
                 self.compared.remove(variable)
                 self.unread[variable] = Unread("", _SUMS)
                 return
-            yield self._scaled(variable, factor, number)
+            self._scaled[variable] = factor, number
+            # The factor may be applied before penalties are added.
+            if parts.penalties and all(
+                _close(weight, expected.penalties.get(key, 0.0))
+                for key, weight in parts.penalties.items()
+            ):
+                self._penalties_are_right = True
+                return
         for key in sorted(parts.penalties.keys() | expected.penalties.keys(), key=str):
             weight = parts.penalties.get(key, 0.0)
             on_one = expected.penalties.get(key, 0.0)
             if not any(_close(weight / each, on_one) for each in factors):
-                yield self._penalized(variable, key[0], weight / factor, on_one)
+                yield self._penalized(variable, key.kind, weight / factor, on_one)
 
     def _adds_up_rows(self, parts: _Parts, alone: Sequence[_TermWeight]) -> bool:
         """Whether all terms are sums that count each of a known number of rows once.
@@ -463,13 +530,17 @@ class _Comparison:
         shape = side.scalars.shape(side.scalars.inputs(op)[0])
         return 0 if shape is None else prod(size or 0 for size in shape)
 
-    def _scaled(self, variable: str, factor: float, towers: int) -> Finding:
+    def _scaled_by(self, variable: str, factor: float, towers: int) -> Finding:
         from placement_checks.numerics.diagnosis import scaled_steps
 
         if _close(factor, towers):
             mistake: Mistake = "sum"
-            what = f"the gradients of {towers} {self.parts_name} are added up instead of averaged"
-            fix = _SCALE_LOSS if self._strategy else f"average over towers: {AVERAGE}"
+            added = "losses" if self._penalties_are_right else "gradients"
+            what = f"the {added} of {towers} {self.parts_name} are added up instead of averaged"
+            fix = (
+                _DIVIDE_LOSSES if self._penalties_are_right else f"average over towers: {AVERAGE}"
+            )
+            fix = _SCALE_LOSS if self._strategy else fix
             fix = _AVERAGE_OF_RANKS if self._has_ranks else fix
         elif _close(factor * towers, 1.0):
             mistake = "divided"
@@ -477,13 +548,14 @@ class _Comparison:
                 f"the gradients are divided by the number of {self.parts_name}, {towers}, once "
                 "too often"
             )
-            fix = _ADD_GRADIENTS if self._strategy else _DIVIDE_ONCE
+            fix = _KEEP_LOSSES if self._penalties_are_right else _DIVIDE_ONCE
+            fix = _ADD_GRADIENTS if self._strategy else fix
             fix = _SUM_OF_RANKS if self._has_ranks else fix
         else:
             mistake = "scaled"
             what = f"all its terms are multiplied by {factor:.4g}"
             fix = "undo the factor, such as a loss scale, before the gradients are applied"
-        if factor:
+        if factor and not self._penalties_are_right:
             fix += f"; if it is intended: --set gradients-averaged.scale={factor:.6g}"
         if (scale := self._rule.scale) != 1:
             what += f"; gradients-averaged.scale declares {scale:.4g} times"
@@ -561,6 +633,14 @@ class _Comparison:
         factors = listed(
             [f"{min(each):.4g} on {towers[tower]}" for tower, each in ratios.items()], most=4
         )
+        fix = (
+            "multiply the gradients of each tower by its share of the rows: "
+            f"placement_checks.average_gradients(tower_grads, weights=rows){declared}"
+        )
+        consequence = "the rows of one tower count more than the rows of another"
+        if len({each[0] < 0 for each in ratios.values()}) > 1:
+            fix = "give the losses of all towers the same sign"
+            consequence = "the gradients of some towers undo the gradients of others"
         return self._finding(
             variable,
             "weights",
@@ -569,27 +649,27 @@ class _Comparison:
             found=factors,
             message=f"the losses of the {self.parts_name} do not count equally in the update of "
             f"{variable}; their factors, compared with one GPU: {factors}",
-            fix="multiply the gradients of each tower by its share of the rows: "
-            f"placement_checks.average_gradients(tower_grads, weights=rows){declared}",
-            consequence="the rows of one tower count more than the rows of another",
+            fix=fix,
+            consequence=consequence,
         )
 
-    def _lacks_term(self, variable: str, parts: _Parts, tower: int) -> Finding:
+    def _other_terms(
+        self, variable: str, of_tower: Sequence[_TermWeight], tower: int, expected: int
+    ) -> Finding:
         towers = self._many.analysis.towers
-        terms = len(parts.towers[tower])
-        most = max(map(len, parts.towers.values()))
+        terms = len(of_tower)
         return self._finding(
             variable,
             "",
             None,
-            expected=plural(most, "loss term"),
+            expected=plural(expected, "loss term"),
             found=plural(terms, "loss term"),
             message=f"the loss of the tower on {towers[tower]} has {plural(terms, 'term')} that "
             f"{'depends' if terms == 1 else 'depend'} on {variable} and on examples, and the loss "
-            f"of another tower has {most}",
+            f"of another tower has {expected}",
             fix="give the losses of all towers the same terms",
             consequence="the model is trained by an objective that depends on the tower",
-            ops=[producer_of(each.term.tensor) for each in parts.towers[tower]],
+            ops=[producer_of(each.term.tensor) for each in of_tower],
         )
 
     def _penalized(self, variable: str, kind: str, weight: float, expected: float) -> Finding:
@@ -643,8 +723,8 @@ class _Comparison:
         )
 
 
-def _kinds(terms: Sequence[_TermWeight]) -> list[str]:
-    return [each.kind for each in terms]
+def _kinds(terms: Sequence[_TermWeight]) -> list[tuple[str, Factors]]:
+    return [(each.kind, each.factors) for each in terms]
 
 
 def _ratio(weight: float, expected: float) -> float:
