@@ -92,7 +92,10 @@ class GradientsAveraged(Rule):
     requires = frozenset({Need.TWO_TOWERS, Need.LOSSES_APART})
     uses = frozenset({Need.SINGLE_GPU, Need.REFERENCE})
     declared_with = "gradients-equal"
-    explained_by = ("every-tower-counts", "one-update", "variables-shared", "created-in-scope")
+    explained_by = (
+        *("every-tower-counts", "one-update", "variables-shared", "created-in-scope"),
+        "towers-alike",
+    )
 
     scale: float = 1.0
     shares: tuple[int, ...] = ()
