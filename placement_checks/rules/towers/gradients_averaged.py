@@ -12,6 +12,7 @@ from placement_checks.analysis.objective.loss_terms import Term
 from placement_checks.analysis.objective.objective import Formula, Objective, objective
 from placement_checks.analysis.objective.row_shares import TowerTerm
 from placement_checks.analysis.towers.analysis import analyze
+from placement_checks.analysis.variables.gradient_flow import rows_of_other_towers
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
@@ -253,6 +254,10 @@ class _Comparison:
         """Yield the findings, and note which variables are compared, and which are not."""
         for variable, formula in self._many.formulas.items():
             if matches_any(variable, self._rule.allow):
+                continue
+            if finding := self._misplaced_rows(variable):
+                self.compared.append(variable)
+                yield finding
                 continue
             other = self._one.formulas.get(variable)
             parts = self._parts(self._many, formula)
@@ -590,6 +595,29 @@ class _Comparison:
             message=f"the update of {variable} takes the gradient of {wrong.source}",
             fix="pair each gradient with the variable that it is taken with respect to",
             consequence="the variable is trained by the gradient of another variable",
+        )
+
+    def _misplaced_rows(self, variable: str) -> Finding | None:
+        """Return a finding if gradients of one tower change rows that only another looked up."""
+        found = None if self._strategy else rows_of_other_towers(self._placement, variable)
+        if found is None:
+            return None
+        op, towers = found
+        analysis = self._many.analysis
+        left_out = analysis.names_of(sum(1 << tower for tower in towers))
+        return self._finding(
+            variable,
+            "paired",
+            None,
+            expected="the rows that each tower looked up",
+            found=f"not the rows that {left_out} looked up",
+            message=f"the update of {variable} takes the gradients of {left_out}, but not the "
+            "indices of the rows that they belong to",
+            fix="concatenate the values of all towers, and in the same order their indices: "
+            "tf.IndexedSlices(tf.concat([g.values for g in grads], 0) / num_gpus, "
+            "tf.concat([g.indices for g in grads], 0))",
+            consequence="rows are trained by the gradients of other rows",
+            ops=[analysis.flow.names[op]],
         )
 
     def _unequal_terms(
