@@ -215,6 +215,9 @@ PASSES_READ = PASSES_VALUE | VARIABLE_READS | {CAST}
 
 # --- Ops that read only the shape of a value ---
 
+# An empty list. While loops of TensorFlow 2 store the values there that their gradients need.
+EMPTY_LIST = "EmptyTensorList"
+
 SHAPE = "Shape"
 SHAPES = frozenset({SHAPE, "ShapeN", "Size", "Rank"})
 SHAPE_ONLY = SHAPES | {"ZerosLike", "OnesLike"}

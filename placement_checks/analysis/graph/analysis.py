@@ -17,6 +17,7 @@ from placement_checks.analysis.graph.updates import Updates
 from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import (
     CAST,
+    EMPTY_LIST,
     ENTERS,
     EXAMPLE_SOURCES,
     IDENTITIES,
@@ -161,6 +162,11 @@ class Backward:
         )
         for number, caller in flow.callers.items():
             self.ops[number] |= self.ops[caller]
+        # The backward pass of a loop passes these lists to the forward loop, which fills them
+        # (python/ops/while_v2.py).
+        for number in flow.having(EMPTY_LIST.__eq__):
+            for op in (number, *flow.inputs[number]):
+                self.ops[op] = False
 
     def numbers(self) -> Iterator[OpId]:
         """Yield the backward ops, in creation order."""

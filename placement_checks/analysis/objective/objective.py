@@ -302,11 +302,15 @@ class Objective:
                     yield WeightedTerm(term, total, key.tensor, "" if is_own else source)
 
     def _terms_of(self, loss: str) -> Mapping[str, Sequence[tuple[Term, Weight]]]:
-        """Return the terms of a loss by the variables that they depend on, the first copies."""
+        """Return the terms of a loss by the variables that they depend on, the first copies.
+
+        A term also depends on the variables in its factors, such as the learned weight of a task.
+        """
         if loss not in self._by_variable:
             found: dict[str, list[tuple[Term, Weight]]] = defaultdict(list)
             for term, weight in self.terms.terms(loss):
-                for variable in self.variables(term):
+                in_factors = self.first_copies(self.scalars.variables(weight.factors))
+                for variable in sorted(in_factors.union(self.variables(term))):
                     found[variable].append((term, weight))
             self._by_variable[loss] = found
         return self._by_variable[loss]

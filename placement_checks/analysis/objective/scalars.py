@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import isfinite, prod, trunc
 
 from placement_checks.analysis.graph.value_numbering import EqualTensors
-from placement_checks.analysis.objective.linear_forms import ONE, Weight
+from placement_checks.analysis.objective.linear_forms import ONE, Factors, Weight
 from placement_checks.analysis.towers.analysis import TowerAnalysis
 from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import (
@@ -48,6 +48,27 @@ class Scalars:
     def describe(self, symbol: str) -> str:
         """Name the tensor behind a symbol; for the symbol of an op type, the type."""
         return self._sources.get(symbol, symbol)
+
+    def portable(self, factors: Sequence[tuple[str, int]]) -> Factors:
+        """Return factors with symbols that other builds of the program share.
+
+        A symbol is ``""`` if the scalar depends on more than constants, variables and
+        placeholders.
+        """
+        sources = self._sources
+        return tuple(
+            sorted(
+                (self._equal.portable_key(sources[symbol]) if symbol in sources else "", power)
+                for symbol, power in factors
+            )
+        )
+
+    def variables(self, factors: Factors) -> frozenset[str]:
+        """Return the names of the variables that factors depend on."""
+        flow = self._analysis.flow
+        sources = [self._sources[symbol] for symbol, _ in factors if symbol in self._sources]
+        read = flow.reachable([flow.number[producer_of(each)] for each in sources])
+        return frozenset(flow.names[each] for each in read if flow.state_holder(each) == each)
 
     def inputs(self, op: OpId) -> Sequence[str]:
         """Return the data inputs of an op, as tensors."""

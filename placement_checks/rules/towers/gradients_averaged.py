@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isclose
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,6 +12,7 @@ from placement_checks.analysis.objective.loss_terms import Term
 from placement_checks.analysis.objective.objective import Formula, Objective, objective
 from placement_checks.analysis.objective.row_shares import TowerTerm
 from placement_checks.analysis.towers.analysis import analyze
+from placement_checks.analysis.variables.gradient_flow import rows_of_other_towers
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import SUM
@@ -32,6 +33,9 @@ _SUMS = (
     "rows, which the graph does not state"
 )
 _TOLERANCE = 1e-4  # relative; weights are products of a few float32 constants
+# If the coefficients of the penalties are right.
+_DIVIDE_LOSSES = "divide the losses by the number of towers, but not the penalties"
+_KEEP_LOSSES = "do not divide the losses: the mean of the gradients divides them"
 _COUNT_ONCE = (
     "let the penalty count once: add it to the loss of every tower and average the gradients, or, "
     "if gradients are added up, add it to the loss of one tower only"
@@ -101,7 +105,10 @@ class GradientsAveraged(Rule):
     requires = frozenset({Need.TWO_TOWERS, Need.LOSSES_APART})
     uses = frozenset({Need.SINGLE_GPU, Need.REFERENCE})
     declared_with = "gradients-equal"
-    explained_by = ("every-tower-counts", "one-update", "variables-shared", "created-in-scope")
+    explained_by = (
+        *("every-tower-counts", "one-update", "variables-shared", "created-in-scope"),
+        "towers-alike",
+    )
 
     scale: float = 1.0
     shares: tuple[int, ...] = ()
@@ -170,7 +177,9 @@ class _TermWeight(NamedTuple):
 
     Attributes:
         kind: ``mean`` or ``sum`` over rows.
-        weight: its weight.
+        factors: the factors of its weight that other terms do not have, such as the weight of a
+            task, with symbols that the program for one GPU shares.
+        weight: the coefficient of its weight.
         term: the term.
         adds_up: whether the terms of the towers add up to the term on one GPU: sums over rows,
             sums that are divided by the rows of all towers, and means that are multiplied by the
@@ -180,14 +189,29 @@ class _TermWeight(NamedTuple):
     """
 
     kind: str
+    factors: Factors
     weight: float
     term: Term
     adds_up: bool
     variables: Sequence[str]
 
 
-def _order(each: _TermWeight) -> tuple[str, Sequence[str], float]:
-    return each.kind, each.variables, each.weight
+def _order(each: _TermWeight) -> tuple[str, Factors, Sequence[str], float]:
+    return each.kind, each.factors, each.variables, each.weight
+
+
+class _Penalty(NamedTuple):
+    """What identifies a penalty in two builds of a program.
+
+    Attributes:
+        kind: the type of its op.
+        variables: the variables that it depends on.
+        factors: the factors of its weight that other terms do not have.
+    """
+
+    kind: str
+    variables: Sequence[str]
+    factors: Factors
 
 
 class _Parts(NamedTuple):
@@ -195,11 +219,11 @@ class _Parts(NamedTuple):
 
     Attributes:
         towers: for each tower its terms that depend on examples, sorted by kind and weight.
-        penalties: by type and variables, the weight in all towers together.
+        penalties: the weight of each penalty in all towers together.
     """
 
     towers: Mapping[int, Sequence[_TermWeight]]
-    penalties: Mapping[tuple[str, tuple[str, ...]], float]
+    penalties: Mapping[_Penalty, float]
 
 
 def _total(penalties: Sequence[_Summand], towers: Collection[int]) -> float | None:
@@ -236,6 +260,8 @@ class _Comparison:
         self.unread: dict[str, Unread] = {}
         self.compensated: dict[str, float] = {}
         self.assumes_equal_rows = False
+        self._scaled: dict[str, tuple[float, int]] = {}  # the factor and the number of towers
+        self._penalties_are_right = False  # although the other terms are multiplied by a factor
         for variable, formula in many.formulas.items():
             if matches_any(variable, rule.allow):
                 continue
@@ -245,9 +271,16 @@ class _Comparison:
             else:
                 self.compared.append(variable)
                 self.findings += found
+        for variable, (factor, number) in self._scaled.items():
+            self.findings.append(self._scaled_by(variable, factor, number))
 
     def _judge(self, variable: str, formula: Formula | Unread) -> Sequence[Finding] | Unread:
-        """Return the findings on a variable, or why it cannot be compared."""
+        """Return the findings on a variable, or why it cannot be compared.
+
+        A factor of the whole objective becomes a finding later (see `_scaled`).
+        """
+        if finding := self._misplaced_rows(variable):
+            return [finding]
         parts = self._parts(self._many, formula)
         if isinstance(parts, Unread):
             return parts
@@ -280,43 +313,75 @@ class _Comparison:
         if isinstance(formula, Unread):
             return formula
         summands = self._summands(side, formula)
-        common = frozenset.intersection(*(frozenset(each.weight.factors) for each in summands))
         rows: dict[str, set[int]] = defaultdict(set)
-        for term, tower, weight, _ in summands:
-            if left := [
-                symbol for symbol, power in weight.factors if (symbol, power) not in common
-            ]:
-                scale = side.scalars.describe(left[0])
-                return Unread(
-                    scale, "multiplies only some terms of the loss, and is not a constant"
-                )
+        own_factors = self._own_factors(side, summands)
+        if isinstance(own_factors, Unread):
+            return own_factors
+        for term, tower, _, _ in summands:
             if term.kind == "other":
                 return Unread(producer_of(term.tensor), "is a loss, but no sum or mean over rows")
             rows[term.rows].add(tower)
         towers: dict[int, list[_TermWeight]] = defaultdict(list)
-        penalties: dict[tuple[str, tuple[str, ...]], list[_Summand]] = defaultdict(list)
-        for each in summands:
+        penalties: dict[_Penalty, list[_Summand]] = defaultdict(list)
+        for each, factors in zip(summands, own_factors, strict=True):
             term, tower, weight, is_share = each
+            variables = side.variables(term)
             if term.kind == "penalty":
-                penalties[side.op_type(term), side.variables(term)].append(each)
+                penalties[_Penalty(side.op_type(term), variables, factors)].append(each)
                 continue
             of_all = bool(term.rows) and len(rows[term.rows]) > 1
             adds_up = is_share or of_all or term.kind == "sum"
             towers[tower].append(
-                _TermWeight(term.kind, weight.coefficient, term, adds_up, side.variables(term))
+                _TermWeight(term.kind, factors, weight.coefficient, term, adds_up, variables)
             )
         totals = {key: _total(each, towers) for key, each in penalties.items()}
-        for (kind, _), total in totals.items():
+        for penalty, total in totals.items():
             if total is None:
                 return Unread(
                     "",
-                    f"some towers multiply the penalty ({kind}) by their share of the rows, and "
-                    "others do not",
+                    f"some towers multiply the penalty ({penalty.kind}) by their share of the "
+                    "rows, and others do not",
                 )
         return _Parts(
             {tower: sorted(each, key=_order) for tower, each in towers.items()},
             {key: total for key, total in totals.items() if total is not None},
         )
+
+    def _own_factors(
+        self, side: Objective, summands: Sequence[_Summand]
+    ) -> Sequence[Factors] | Unread:
+        """Return for each summand its factors that not all of them have, as portable symbols.
+
+        The factors are unknown if only the terms of some towers have them, such as the norm of the
+        gradients of one tower.
+        """
+        common = frozenset.intersection(*(frozenset(each.weight.factors) for each in summands))
+
+        def members(summands: Iterable[_Summand]) -> Mapping[object, set[object]]:
+            found: dict[object, set[object]] = defaultdict(set)
+            for each in summands:
+                if each.term.kind == "penalty":
+                    penalty = side.op_type(each.term), side.variables(each.term)
+                    found[penalty].add(each.term)
+                else:
+                    found["terms"].add(each.tower)
+            return found
+
+        in_all = members(summands)
+        own_factors = []
+        for summand in summands:
+            own = [each for each in summand.weight.factors if each not in common]
+            (kind,) = members([summand])
+            for symbol, power in own:
+                scaled = (each for each in summands if symbol in dict(each.weight.factors))
+                ((key, _),) = side.scalars.portable([(symbol, power)])
+                if not key or members(scaled)[kind] != in_all[kind]:
+                    return Unread(
+                        side.scalars.describe(symbol),
+                        "multiplies only some terms of the loss, and is not a constant",
+                    )
+            own_factors.append(side.scalars.portable(own))
+        return own_factors
 
     def _summands(self, side: Objective, formula: Formula) -> Sequence[_Summand]:
         """Return the terms of a formula with their total weights, without shares of rows."""
@@ -359,9 +424,13 @@ class _Comparison:
         if len(expected.towers) > 1:
             return "the program for one GPU has several towers"
         (alone,) = expected.towers.values()
-        longest = max(parts.towers.values(), key=len)
-        if _kinds(longest) != _kinds(alone):
+        kinds = _kinds(alone)
+        if not any(_kinds(terms) == kinds for terms in parts.towers.values()):
             return "the loss has other terms than on one GPU"
+        if any(
+            len(each) == len(alone) and _kinds(each) != kinds for each in parts.towers.values()
+        ):
+            return "the losses of the towers are means in one tower, and sums in another"
         sums = [each for each in alone if each.kind == "sum"]
         if any(not _close(abs(each.weight), 1.0) for each in sums):
             return _SUMS
@@ -375,7 +444,7 @@ class _Comparison:
         ratios: dict[int, list[float]] = {}
         for tower, terms in sorted(parts.towers.items()):
             if _kinds(terms) != _kinds(alone):
-                return [self._lacks_term(variable, parts, tower)]
+                return [self._other_terms(variable, terms, tower, len(alone))]
             ratios[tower] = [
                 _ratio(each.weight, expected.weight * (1.0 if each.adds_up else shares[tower]))
                 for each, expected in zip(terms, alone, strict=True)
@@ -386,8 +455,9 @@ class _Comparison:
         if not all(_close(ratio, factor) for each in ratios.values() for ratio in each):
             return [self._unequal_terms(variable, parts, ratios)]
         if not factor:
-            return [self._scaled(variable, factor, len(parts.towers))]
-        findings, scale = [], self._rule.scale
+            self._scaled[variable] = factor, len(parts.towers)
+            return []
+        scale = self._rule.scale
         factors = [factor]
         if self._adds_up_rows(parts, alone):
             factors.append(1.0)
@@ -396,12 +466,20 @@ class _Comparison:
         ):
             if any(each.kind == "sum" for each in alone):
                 return Unread("", _SUMS)
-            findings.append(self._scaled(variable, factor, len(parts.towers)))
+            self._scaled[variable] = factor, len(parts.towers)
+            # The factor may be applied before penalties are added.
+            if parts.penalties and all(
+                _close(weight, expected.penalties.get(key, 0.0))
+                for key, weight in parts.penalties.items()
+            ):
+                self._penalties_are_right = True
+                return []
+        findings = []
         for key in sorted(parts.penalties.keys() | expected.penalties.keys(), key=str):
             weight = parts.penalties.get(key, 0.0)
             on_one = expected.penalties.get(key, 0.0)
             if not any(_close(weight / each, on_one) for each in factors):
-                findings.append(self._penalized(variable, key[0], weight / factor, on_one))
+                findings.append(self._penalized(variable, key.kind, weight / factor, on_one))
         return findings
 
     def _adds_up_rows(self, parts: _Parts, alone: Sequence[_TermWeight]) -> bool:
@@ -444,25 +522,29 @@ class _Comparison:
             self.assumes_equal_rows |= len(sizes) > 1 and bool(means)
         return dict(zip(sorted(parts.towers), (size / sum(sizes) for size in sizes), strict=True))
 
-    def _scaled(self, variable: str, factor: float, towers: int) -> Finding:
+    def _scaled_by(self, variable: str, factor: float, towers: int) -> Finding:
         from placement_checks.numerics.diagnosis import scaled_steps
 
+        fixes = self._fixes
+        if self._penalties_are_right and self.parts_name == "towers":
+            fixes = fixes._replace(added_up=_DIVIDE_LOSSES, divided=_KEEP_LOSSES)
         if _close(factor, towers):
             mistake: Mistake = "sum"
-            what = f"the gradients of {towers} {self.parts_name} are added up instead of averaged"
-            fix = self._fixes.added_up
+            added = "losses" if self._penalties_are_right else "gradients"
+            what = f"the {added} of {towers} {self.parts_name} are added up instead of averaged"
+            fix = fixes.added_up
         elif _close(factor * towers, 1.0):
             mistake = "divided"
             what = (
                 f"the gradients are divided by the number of {self.parts_name}, {towers}, once "
                 "too often"
             )
-            fix = self._fixes.divided
+            fix = fixes.divided
         else:
             mistake = "scaled"
             what = f"all its terms are multiplied by {factor:.4g}"
             fix = "undo the factor, such as a loss scale, before the gradients are applied"
-        if factor:
+        if factor and not self._penalties_are_right:
             fix += f"; if it is intended: --set gradients-averaged.scale={factor:.6g}"
         if (scale := self._rule.scale) != 1:
             what += f"; gradients-averaged.scale declares {scale:.4g} times"
@@ -488,6 +570,33 @@ class _Comparison:
             message=f"the update of {variable} takes the gradient of {source}",
             fix="pair each gradient with the variable that it is taken with respect to",
             consequence="the variable is trained by the gradient of another variable",
+        )
+
+    def _misplaced_rows(self, variable: str) -> Finding | None:
+        """Return a finding if gradients of one tower change rows that only another looked up."""
+        found = (
+            None
+            if self.parts_name != "towers"
+            else rows_of_other_towers(self._placement, variable)
+        )
+        if found is None:
+            return None
+        op, towers = found
+        analysis = self._many.analysis
+        left_out = analysis.names_of(sum(1 << tower for tower in towers))
+        return self._finding(
+            variable,
+            "paired",
+            None,
+            expected="the rows that each tower looked up",
+            found=f"not the rows that {left_out} looked up",
+            message=f"the update of {variable} takes the gradients of {left_out}, but not the "
+            "indices of the rows that they belong to",
+            fix="concatenate the values of all towers, and in the same order their indices: "
+            "tf.IndexedSlices(tf.concat([g.values for g in grads], 0) / num_gpus, "
+            "tf.concat([g.indices for g in grads], 0))",
+            consequence="rows are trained by the gradients of other rows",
+            ops=[analysis.flow.names[op]],
         )
 
     def _unequal_terms(
@@ -534,6 +643,14 @@ class _Comparison:
         factors = listed(
             [f"{min(each):.4g} on {towers[tower]}" for tower, each in ratios.items()], limit=4
         )
+        fix = (
+            "multiply the gradients of each tower by its share of the rows: "
+            f"placement_checks.average_gradients(tower_grads, weights=rows){declared}"
+        )
+        consequence = "the rows of one tower count more than the rows of another"
+        if len({each[0] < 0 for each in ratios.values()}) > 1:
+            fix = "give the losses of all towers the same sign"
+            consequence = "the gradients of some towers undo the gradients of others"
         return self._finding(
             variable,
             "weights",
@@ -542,15 +659,15 @@ class _Comparison:
             found=factors,
             message=f"the losses of the {self.parts_name} do not count equally in the update of "
             f"{variable}; their factors, compared with one GPU: {factors}",
-            fix="multiply the gradients of each tower by its share of the rows: "
-            f"placement_checks.average_gradients(tower_grads, weights=rows){declared}",
-            consequence="the rows of one tower count more than the rows of another",
+            fix=fix,
+            consequence=consequence,
         )
 
-    def _lacks_term(self, variable: str, parts: _Parts, tower: int) -> Finding:
+    def _other_terms(
+        self, variable: str, of_tower: Sequence[_TermWeight], tower: int, expected: int
+    ) -> Finding:
         towers = self._many.analysis.towers
-        terms = len(parts.towers[tower])
-        expected = max(map(len, parts.towers.values()))
+        terms = len(of_tower)
         return self._finding(
             variable,
             "",
@@ -562,7 +679,7 @@ class _Comparison:
             f"of another tower has {expected}",
             fix="give the losses of all towers the same terms",
             consequence="the model is trained by an objective that depends on the tower",
-            ops=[producer_of(each.term.tensor) for each in parts.towers[tower]],
+            ops=[producer_of(each.term.tensor) for each in of_tower],
         )
 
     def _penalized(self, variable: str, kind: str, weight: float, expected: float) -> Finding:
@@ -616,8 +733,8 @@ class _Comparison:
         )
 
 
-def _kinds(terms: Sequence[_TermWeight]) -> list[str]:
-    return [each.kind for each in terms]
+def _kinds(terms: Sequence[_TermWeight]) -> list[tuple[str, Factors]]:
+    return [(each.kind, each.factors) for each in terms]
 
 
 def _ratio(weight: float, expected: float) -> float:

@@ -92,12 +92,21 @@ class InputsDistinct(Rule):
         """Yield findings on slices that several towers read; one for all of train_on_batch."""
         placement = analysis.placement
         equal = EqualTensors(analysis)
-        slices = ((equal.key(use.tensor), use.tower, use.tensor) for use in uses)
+        slices = [
+            (equal.key(use.tensor), use.tower, use.tensor)
+            for use in uses
+            if not _is_statistic(analysis, use)
+        ]
+        keys: dict[int, set[object]] = defaultdict(set)
+        for key, tower, _ in slices:
+            keys[tower].add(key)
         of_keras = []
         for tower, tensor, later, copy in repetitions(slices):
             name = producer_of(copy)
             if TRAIN_ON_BATCH not in placement.details.parts_of_keras(name):
-                yield _shared_slice(analysis, tower, tensor, later, copy)
+                own = keys[later] - keys[tower]
+                others = [each for key, of, each in slices if of == later and key in own]
+                yield _shared_slice(analysis, tower, tensor, later, copy, others)
             elif not matches_any(name, self.allow):
                 of_keras.append(name)
         if of_keras:
@@ -121,9 +130,38 @@ def _train_on_batch(analysis: TowerAnalysis, inputs: Sequence[str]) -> Finding:
     )
 
 
+def _is_statistic(analysis: TowerAnalysis, use: Use) -> bool:
+    """Whether a tower only computes scalars from a tensor, before variables are involved.
+
+    An example is the number of labeled rows in the whole batch, by which all towers divide.
+    """
+
+    def is_scalar(op: OpId) -> bool:
+        outputs = analysis.placement.details.outputs(analysis.flow.names[op])
+        return bool(outputs) and all(output.shape == () for output in outputs)
+
+    reached = analysis.flow.reachable(
+        [use.op],
+        analysis.flow.consumers,
+        until=lambda op: is_scalar(op) or analysis.in_model[op] or analysis.backward.ops[op],
+    )
+    return any(map(is_scalar, reached)) and not any(
+        analysis.in_model[op] or analysis.backward.ops[op] for op in reached if not is_scalar(op)
+    )
+
+
 def _shared_slice(
-    analysis: TowerAnalysis, tower: int, tensor: str, later: int, copy: str
+    analysis: TowerAnalysis,
+    tower: int,
+    tensor: str,
+    later: int,
+    copy: str,
+    others: Sequence[str],
 ) -> Finding:
+    """Return the finding on a slice that two towers read.
+
+    ``others`` are the slices that the later tower reads and the first one does not.
+    """
     flow, placement = analysis.flow, analysis.placement
     original, name = producer_of(tensor), producer_of(copy)
     kind = flow.types[flow.number[name]]
@@ -138,13 +176,17 @@ def _shared_slice(
     else:
         reason = f"{original} and {name} are the same slice of one tensor"
         fix = _OWN_ROWS
+    own = ""
+    if others:
+        of_later = analysis.names_of(1 << later)
+        own = f", although only {of_later} reads {others[0].removesuffix(':0')}"
     return Finding(
         **about(placement.ops[name]),
         expected="a separate slice for each tower",
         found=f"one slice for {towers}",
         path=path_lines(placement, [flow.number[original], flow.number[name]]),
-        message=f"{towers} compute with the same examples: {reason}",
-        consequence=_SAME_GRADIENTS,
+        message=f"{towers} compute with the same examples: {reason}{own}",
+        consequence=_OTHER_ROWS if others else _SAME_GRADIENTS,
         fix=fix if placement.strategy is None else _DISTRIBUTE,
         alike="slice",
         devices=analysis.devices_of(mask),
@@ -323,6 +365,10 @@ def _are_equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 _SAME_GRADIENTS = "they compute the same gradients: the work of one of them is wasted"
+_OTHER_ROWS = (
+    "these rows count in both towers, and one of them may combine them with rows of other "
+    "examples, such as labels with other images"
+)
 _OWN_ROWS = "give tower i its own rows: x[i * rows : (i + 1) * rows] or tf.split(x, num_gpus)[i]"
 _OWN_PART = "give tower i its own part: tf.split(x, num_gpus)[i]"
 _OWN_BATCH = (

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from placement_checks.analysis.graph.data_flow import StepOrder, union
@@ -22,6 +22,8 @@ from placement_checks.core.op_types import (
     PASSES_VALUE,
     PRODUCTS,
     RESTORES,
+    SCALES,
+    SUBTRACTION,
     VARIABLE_READS,
     VARIABLES,
     is_update,
@@ -137,6 +139,12 @@ def _repeated_update(
     elif not is_scalar and _updates_by_towers(analysis, updates):
         consequence = f"it decays {count} times in a step, and depends on the order of the towers"
         fix = "update it once, after the loop over towers, by the mean of the towers' values"
+        if not any(_decays(analysis, update, _SCALES_TERMS) for update in updates):
+            consequence = f"it holds the value of one of {count} towers, the last one that runs"
+            fix = (
+                "create a variable for each tower, or update it once, after the loop over towers, "
+                "by the mean of the towers' values"
+            )
     else:
         consequence = (
             "factors that the optimizer computes from it, such as Adam's bias correction, advance "
@@ -199,11 +207,30 @@ def _updates_by_towers(analysis: TowerAnalysis, updates: Sequence[Update]) -> li
     return decays if one_of_each or without_towers else []
 
 
-def _decays(analysis: TowerAnalysis, update: Update) -> bool:
-    """Whether an update scales the variable's old value, or subtracts a part of it."""
+def _towers_behind(analysis: TowerAnalysis, update: Update) -> int:
+    """Return the towers that compute a part of the values of an update."""
+    towers = (analysis.towers_behind[value] for value in update.values)
+    return union(towers) & analysis.all_towers
+
+
+def _decays(
+    analysis: TowerAnalysis, update: Update, through: Collection[str] | None = None
+) -> bool:
+    """Whether an update scales the variable's old value, or subtracts a part of it.
+
+    Args:
+        analysis: the program.
+        update: the update.
+        through: the types of the ops that the old value passes; None for any.
+    """
     flow = analysis.flow
     variable = flow.number[update.variable]
-    behind = flow.reachable(update.values, until=lambda op: flow.types[op] in VARIABLES)
+
+    def is_end(op: OpId) -> bool:
+        kind = flow.types[op]
+        return kind in VARIABLES or not (through is None or kind in through)
+
+    behind = flow.reachable(update.values, until=is_end)
     if variable not in behind:
         return False
     if flow.types[update.op] not in OVERWRITES:
@@ -213,6 +240,7 @@ def _decays(analysis: TowerAnalysis, update: Update) -> bool:
 
 
 _KEEPS_TERMS = ADDS | PASSES_READ | IDENTITIES
+_SCALES_TERMS = _KEEPS_TERMS | SCALES | {SUBTRACTION}
 
 
 def _miscounts(analysis: TowerAnalysis) -> Iterator[Finding]:

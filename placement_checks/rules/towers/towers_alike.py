@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from placement_checks.analysis.graph.value_numbering import Difference, differences
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
+from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.ids import OpId
+from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.op_types import CONST, IDENTITIES, SCALES
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, about, first_of_each, path_lines, unless_allowed
@@ -22,7 +24,9 @@ class TowersAlike(Rule):
 
     The loss of each tower is followed back together with the first tower's loss, op by op. Each
     difference is a finding: another op, another attribute, another constant. The usual causes are
-    an `if` on the number of the tower, and an argument that only one tower gets.
+    an `if` on the number of the tower, and an argument that only one tower gets. If each tower has
+    several losses, such as the two losses of a GAN, every tower must train a variable with the
+    same loss.
 
     Not findings: the sizes of the slices that towers cut, seeds, a factor of a whole loss (towers
     of unequal size), a regularization loss that one tower adds for all towers, before or after
@@ -43,24 +47,85 @@ class TowersAlike(Rule):
         losses, towers = analysis.losses, analysis.towers
         uncomparable = ""
         findings = []
-        for number in range(1, len(towers)):
+        for number in analysis.tower_indices[1:]:
             first, other = losses.by_tower[0], losses.by_tower[number]
+            if other_losses := list(_other_losses(analysis, number)):
+                findings += other_losses
+                continue
             if len(first) != len(other):
                 uncomparable = uncomparable or (
                     f"the towers on {towers[0]} and {towers[number]} have {len(first)} and "
                     f"{len(other)} losses: they cannot be compared"
                 )
                 continue
-            first, other = zip(*_without_penalties(analysis, first, other), strict=True)
-            shared = towers[0].reads.keys() & towers[number].reads.keys()
             findings += [
                 _finding(analysis, number, difference)
-                for difference in differences(analysis, first, other, shared)
+                for difference in _differences(analysis, number, first, other)
             ]
         findings = first_of_each(unless_allowed(findings, self.allow))
         if uncomparable and not findings:
             return self.not_checked(uncomparable)
         return self.verdict(findings, f"{len(towers)} towers")
+
+
+def _differences(
+    analysis: TowerAnalysis, number: TowerIndex, losses: Sequence[OpId], others: Sequence[OpId]
+) -> Iterator[Difference]:
+    """Compare losses of the first tower with losses of another tower."""
+    towers = analysis.towers
+    losses, others = zip(*_without_penalties(analysis, losses, others), strict=True)
+    shared = towers[0].reads.keys() & towers[number].reads.keys()
+    return differences(analysis, losses, others, shared)
+
+
+def _other_losses(analysis: TowerAnalysis, number: TowerIndex) -> Iterator[Finding]:
+    """Yield a finding for each loss that trains the variables of another loss in a tower."""
+    by_tower = analysis.losses.by_tower
+    order, other_order = sorted(by_tower[0]), sorted(by_tower[number])
+    if len(order) == len(other_order) == 1 or analysis.losses.joint:
+        return
+    gradients = gradient_flow(analysis.placement)
+    trained: dict[tuple[OpId, OpId], dict[str, OpId]] = defaultdict(dict)
+    for variable in gradients.trained:
+        losses = gradients.losses(variable)
+        first, others = losses.get(TowerIndex(0), {}), losses.get(number, {})
+        if len(first) == len(others) == 1:
+            (loss,), ((other, gradient),) = first, others.items()
+            trained[loss, other][variable] = gradient
+    for (loss, other), variables in trained.items():
+        if loss not in order or other not in other_order:
+            continue
+        is_same = len(order) == len(other_order) and order.index(loss) == other_order.index(other)
+        if not is_same and any(_differences(analysis, number, [loss], [other])):
+            for variable, gradient in variables.items():
+                yield _other_loss(analysis, number, (loss, other), variable, gradient)
+
+
+def _other_loss(
+    analysis: TowerAnalysis,
+    number: TowerIndex,
+    losses: tuple[OpId, OpId],
+    variable: str,
+    gradient: OpId,
+) -> Finding:
+    """Return the finding on a variable that the first tower trains with another loss."""
+    placement, names = analysis.placement, analysis.flow.names
+    loss, other = (names[each] for each in losses)
+    first, tower = analysis.towers[0], analysis.towers[number]
+    return Finding(
+        **about(placement.ops[variable]),
+        expected=f"the gradient of {loss}",
+        found=f"the gradient of {other}",
+        path=path_lines(placement, [losses[1]]),
+        ops=(names[gradient],),
+        message=f"{variable} is updated with the gradient of {other} in the tower on {tower}, and "
+        f"of {loss} in the tower on {first}",
+        consequence="gradients of different losses are averaged, and their mean descends none of "
+        "them",
+        alike=losses,
+        devices=tower.devices,
+        fix="take the gradient of the same loss in every tower",
+    )
 
 
 def _finding(analysis: TowerAnalysis, number: int, difference: Difference) -> Finding:

@@ -225,6 +225,59 @@ def test_terms_with_different_factors_are_broken(snapshot: SnapshotAssertion) ->
     assert messages(judge(many, one)) == snapshot
 
 
+def weighted_task(towers: Sequence[int], weight: Op, *changes: Op) -> Iterator[Op]:
+    """In each tower a mean, and another one that is multiplied by the square of a weight."""
+    for i in towers:
+        yield on(i, f"tower_{i}/mean", "Mean", f"tower_{i}/w/MatMul")
+        yield on(i, f"tower_{i}/square", "Square", f"tower_{i}/w/MatMul")
+        yield on(i, f"tower_{i}/task", "Mean", f"tower_{i}/square")
+        yield on(i, f"tower_{i}/weight", "Square", weight.name)
+        yield on(i, f"tower_{i}/part", "Mul", f"tower_{i}/task", f"tower_{i}/weight")
+        yield on(i, f"tower_{i}/loss", "AddN", f"tower_{i}/mean", f"tower_{i}/part")
+    yield weight
+    yield from changes
+
+
+WEIGHTS = {
+    "learned": [host("annealed", "ReadVariableOp", "s"), variable("s")],
+    "annealed": [host("annealed", "ReadVariableOp", "step")],
+    "fed": [host("annealed", "Placeholder")],
+}
+SCALAR = {"annealed": (), **{f"tower_{i}/weight": () for i in (0, 1)}}
+
+
+@pytest.mark.parametrize("weight", WEIGHTS)
+@pytest.mark.parametrize(("share", "state"), [(0.5, "kept"), (1.0, "broken")])
+def test_a_task_with_a_weight_that_is_no_constant(weight: str, share: float, state: str) -> None:
+    many = towers(2, share, *weighted_task([0, 1], *WEIGHTS[weight]), outputs=SCALAR)
+    one = towers(1, 1.0, *weighted_task([0], *WEIGHTS[weight]), outputs=SCALAR)
+
+    assert judge(many, one).state == state
+
+
+def test_another_weight_of_a_task_is_not_compared() -> None:
+    many = towers(2, 0.5, *weighted_task([0, 1], *WEIGHTS["annealed"]), outputs=SCALAR)
+    one = towers(1, 1.0, *weighted_task([0], *WEIGHTS["learned"]), outputs=SCALAR)
+
+    verdict = judge(many, one)
+
+    assert verdict.state == "not-checked"
+    assert verdict.reason == "w was not compared: the loss has other terms than on one GPU"
+
+
+def test_a_random_weight_of_a_task_is_not_compared() -> None:
+    random = host("annealed", "RandomUniform")
+    many = towers(2, 0.5, *weighted_task([0, 1], random), outputs=SCALAR)
+    one = towers(1, 1.0, *weighted_task([0], random), outputs=SCALAR)
+
+    verdict = judge(many, one)
+
+    assert verdict.state == "not-checked"
+    assert "multiplies only some terms of the loss, and is not a constant" in (
+        verdict.reason or ""
+    )
+
+
 def test_a_divided_learning_rate_compensates_for_a_sum() -> None:
     rates = {"rate": 0.05}
     many = towers(2, 1.0, host("rate", "Const"), values=rates)
@@ -287,6 +340,43 @@ def test_summed_losses_with_a_penalty_each_double_it(snapshot: SnapshotAssertion
     assert messages(judge(many, one)) == snapshot
 
 
+def test_a_sum_with_half_of_the_penalty_in_each_tower_is_right_but_for_the_losses(
+    snapshot: SnapshotAssertion,
+) -> None:
+    one = towers(1, 1.0, *penalized([0]), values={"decay": 0.01})
+    many = towers(2, 1.0, *penalized([0, 1]), values={"decay": 0.005})
+
+    assert messages(judge(many, one)) == snapshot
+
+
+def test_losses_that_are_divided_again_apart_from_their_penalties(
+    snapshot: SnapshotAssertion,
+) -> None:
+    half = [on(i, f"tower_{i}/half", "Mul", f"tower_{i}/mean", "share") for i in (0, 1)]
+    added = [
+        on(i, f"tower_{i}/loss", "AddN", f"tower_{i}/half", f"tower_{i}/penalty") for i in (0, 1)
+    ]
+    penalties = [each for each in penalized([0, 1]) if not each.name.endswith("loss")]
+    one = towers(1, 1.0, *penalized([0]), values={"decay": 0.01})
+    many = towers(2, 0.5, *penalties, *half, *added, values={"decay": 0.01})
+
+    assert messages(judge(many, one)) == snapshot
+
+
+def test_penalties_with_fed_weights_of_their_own_are_not_compared() -> None:
+    own = [on(i, f"tower_{i}/penalty", "Mul", f"tower_{i}/l2", f"decay_{i}") for i in (0, 1)]
+    fed = [host(f"decay_{i}", "Placeholder") for i in (0, 1)]
+    penalties = [each for each in penalized([0, 1]) if not each.name.endswith("penalty")]
+    outputs = {f"decay_{i}": () for i in (0, 1)}
+    one = towers(1, 1.0, *penalties[:3], own[0], fed[0], outputs=outputs)
+    many = towers(2, 0.5, *penalties, *own, *fed, outputs=outputs)
+
+    verdict = judge(many, one)
+
+    assert verdict.state == "not-checked"
+    assert "decay_0 multiplies only some terms of the loss" in (verdict.reason or "")
+
+
 def test_a_term_that_one_tower_lacks_is_broken(snapshot: SnapshotAssertion) -> None:
     def auxiliary(i: int) -> Iterator[Op]:
         yield on(i, f"tower_{i}/mean", "Mean", f"tower_{i}/w/MatMul")
@@ -298,6 +388,7 @@ def test_a_term_that_one_tower_lacks_is_broken(snapshot: SnapshotAssertion) -> N
 
     assert judge(towers(2, 0.5, *auxiliary(0), *auxiliary(1)), one).state == "kept"
     assert messages(judge(towers(2, 0.5, *auxiliary(0)), one)) == snapshot
+    assert messages(judge(towers(2, 0.5, *auxiliary(1)), towers(1, 1.0))) == snapshot
 
 
 def weighted(*weights: float) -> Placement:
@@ -315,6 +406,10 @@ def weighted(*weights: float) -> Placement:
 
 def test_uneven_weights_of_equal_towers_are_broken(snapshot: SnapshotAssertion) -> None:
     assert messages(judge(weighted(0.75, 0.25))) == snapshot
+
+
+def test_towers_with_different_signs_are_broken(snapshot: SnapshotAssertion) -> None:
+    assert messages(judge(weighted(0.5, -0.5))) == snapshot
 
 
 def test_weights_by_declared_shares_are_kept() -> None:

@@ -314,6 +314,28 @@ def test_parts_that_are_cut_from_parts() -> None:
     assert objects(fed("tower_0/half", "tower_1/half", ops=ops)) == []
 
 
+def divided(shape: tuple[int, ...]) -> Placement:
+    """Towers that divide their loss by the sum of the whole mask, which has this shape."""
+    ops = [host("mask", "Placeholder")]
+    for i in (0, 1):
+        ops += [
+            on(i, f"tower_{i}/positive", "Relu", "mask"),
+            on(i, f"tower_{i}/count", "Sum", f"tower_{i}/positive"),
+            on(i, f"tower_{i}/sum", "Sum", f"tower_{i}/w/MatMul"),
+            on(i, f"tower_{i}/loss", "RealDiv", f"tower_{i}/sum", f"tower_{i}/count"),
+        ]
+    counts = {f"tower_{i}/count": shape for i in (0, 1)}
+    return program(*ops, outputs={"mask": (None, 4), **counts})
+
+
+def test_a_scalar_that_all_towers_compute_from_the_whole_batch_is_no_example() -> None:
+    assert objects(divided(())) == []
+
+
+def test_sums_of_columns_that_all_towers_compute_are_examples() -> None:
+    assert objects(divided((4,))) == ["mask"]
+
+
 def test_labels_are_inputs_too(snapshot: SnapshotAssertion) -> None:
     ops = []
     for i in (0, 1):

@@ -845,6 +845,17 @@ def test_state_that_is_updated_for_each_tower(graph: Placement) -> None:
     )
 
 
+def test_state_that_each_tower_overwrites() -> None:
+    values = [on(i, f"tower_{i}/next", "Tanh", "state/read") for i in (0, 1)]
+    sets = [host(f"set_{i}", "AssignVariableOp", "state", f"tower_{i}/next") for i in (0, 1)]
+    moved = [*values, *sets, host("state/read", "ReadVariableOp", "state")]
+
+    (finding,) = OneUpdate().judge(state(*moved)).findings
+
+    assert finding.consequence == "it holds the value of one of 2 towers, the last one that runs"
+    assert finding.fix.startswith("create a variable for each tower")
+
+
 @pytest.mark.parametrize(
     "graph",
     [

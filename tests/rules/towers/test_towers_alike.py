@@ -721,3 +721,66 @@ def test_whole_numbers_that_only_one_tower_computes(
     )
 
     assert objects(graph) == found
+
+
+def two_networks(taken: Sequence[str], *changes: Op) -> Placement:
+    """Towers with a critic v and an actor w, which have a loss each.
+
+    ``taken`` are the losses of which each tower takes the gradient for the actor.
+    """
+    ops: list[Op] = []
+    gradients: dict[str, list[str]] = {}
+    by_variable: dict[str, list[str]] = {"v": [], "w": []}
+    for i, loss in enumerate(taken):
+        ops += [on(i, f"tower_{i}/actor", "Neg", f"tower_{i}/loss")]
+        for variable_name, objective in (("v", "loss"), ("w", loss)):
+            name = f"gradients/tower_{i}/{objective}_{variable_name}"
+            ops += [on(i, name, "Mul", f"tower_{i}/w/MatMul", f"tower_{i}/{objective}")]
+            gradients.setdefault(f"tower_{i}/{objective}:0", []).append(name)
+            by_variable[variable_name].append(name)
+    ops += [host(f"sum/{name}", "AddN", *by_variable[name]) for name in by_variable]
+    return program(
+        *ops,
+        *changes,
+        gpus=range(len(taken)),
+        variables=("v", "w"),
+        step={
+            "objectives": tuple(gradients),
+            "gradients": gradients,
+            "gradients_by_variable": by_variable,
+        },
+    )
+
+
+def test_each_network_has_its_loss() -> None:
+    assert TowersAlike().judge(two_networks(["actor", "actor", "actor"])).state == "kept"
+
+
+def test_the_loss_of_another_network_in_one_tower(snapshot: SnapshotAssertion) -> None:
+    verdict = TowersAlike().judge(two_networks(["actor", "loss", "actor"]))
+
+    assert [finding.object for finding in verdict.findings] == ["w"]
+    assert messages(verdict) == snapshot
+
+
+def test_the_losses_of_networks_that_are_exchanged_in_one_tower() -> None:
+    graph = two_networks(["actor", "actor"])
+    step = graph.step
+    gradients = {
+        **step.gradients,
+        "tower_1/loss:0": step.gradients["tower_1/actor:0"],
+        "tower_1/actor:0": step.gradients["tower_1/loss:0"],
+    }
+
+    assert objects(graph.with_fields(step=step._replace(gradients=gradients))) == ["v", "w"]
+
+
+def test_a_gradient_that_no_update_takes_trains_nothing() -> None:
+    graph = two_networks(["actor", "actor"])
+    step = graph.step
+    unused = {
+        **step.gradients_by_variable,
+        "w": ("gradients/tower_1/loss_v", *step.gradients_by_variable["w"]),
+    }
+
+    assert objects(graph.with_fields(step=step._replace(gradients_by_variable=unused))) == []
