@@ -321,7 +321,7 @@ PROGRAMS = (
         commit="2504c3f3cb98ca58751610ad61fa1097313152bd",
         typed="train.py --v1 --let num_gpus={gpus}",
         data=made_up.celebrities,
-        broken="variables-on-host variables-shared trainables-trained names-portable",
+        broken="trainables-trained",
         packages=("PIL", "scipy"),
     ),
     Program(

@@ -1,8 +1,7 @@
 """Layouts: how the towers share each variable, found by data flow.
 
 `Layout` has the layout of each variable of the model. `Unshared` has the variables that one tower
-reads although another tower has one like it. `Accumulators` has the variables that collect the
-results of a tower.
+reads although another tower has one like it.
 """
 
 from __future__ import annotations
@@ -17,17 +16,11 @@ from typing import Literal, NamedTuple, TypeVar, cast
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.by_loss import single_tower
 from placement_checks.analysis.towers.discovery import requested_gpu
+from placement_checks.analysis.variables.accumulators import accumulators
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.slots import find_slots
 from placement_checks.core.devices import Device
 from placement_checks.core.ids import OpId, TowerIndex, TowerMask
-from placement_checks.core.op_types import (
-    ADDITIONS,
-    NOT_A_READ,
-    OVERWRITES,
-    RESTORES,
-    is_update,
-)
 from placement_checks.core.placement import TRAINABLE, Placement
 from placement_checks.core.variables import Variable
 from placement_checks.util.text import plural
@@ -320,92 +313,6 @@ class Layout:
 def variable_layout(placement: Placement) -> Layout:
     """Return the layout of the variables of a placement, computed once."""
     return placement.cached(Layout)
-
-
-class Accumulators:
-    """The variables that collect the results of a tower; `accumulators` finds them once.
-
-    There are two kinds:
-
-    * One tower adds its results to the variable, no update trains it, and its value reaches
-      neither a loss nor an update. The host or a summary adds up the accumulators of all towers. A
-      moving average is not an accumulator, because its own updates take its value.
-    * One tower adds up its gradients over several runs, and updates of other variables take the
-      sum. Unlike an optimizer slot, the variable is emptied by an op other than its initializer.
-
-    Attributes:
-        tower_of: the number of the tower that adds to each accumulator, by its name.
-    """
-
-    def __init__(self, placement: Placement) -> None:
-        self._analysis = analyze(placement)
-        self.tower_of: dict[str, TowerIndex] = {}
-        trained = gradient_flow(placement).trained
-        for name, *_ in placement.variables:
-            if name not in trained:
-                tower = single_tower(self._adding_towers(self._analysis.flow.number[name]))
-                if tower is not None:
-                    self.tower_of[name] = tower
-
-    def _adding_towers(self, variable: OpId) -> int:
-        """Return a bit mask of the towers that add to a variable; 0 if it is no accumulator."""
-        analysis = self._analysis
-        types = analysis.flow.types
-        writers = analysis.flow.writers.get(variable, ())
-        updates = [(op, values) for op, values in writers if is_update(types[op])]
-        if not any(types[op] in ADDITIONS for op, _ in updates):
-            return 0
-        behind = 0
-        for _, values in updates:
-            for value in values:
-                behind |= analysis.towers_behind[value]
-        is_read = analysis.flow.names[variable] in analysis.variables_read
-        is_only_shown = not is_read and not self._reaches_loss(variable, or_update=True)
-        is_applied_and_emptied = (
-            behind & analysis.gradient_bit
-            and self.is_emptied(variable)
-            and not self._reaches_loss(variable)
-        )
-        return behind & analysis.all_towers if is_only_shown or is_applied_and_emptied else 0
-
-    def is_emptied(self, variable: OpId) -> bool:
-        """Whether an op other than the initializer sets a variable to a constant."""
-        analysis = self._analysis
-        flow = analysis.flow
-        constant = [
-            op
-            for op, values in flow.writers.get(variable, ())
-            if flow.types[op] in OVERWRITES
-            and not any(
-                analysis.towers_behind[value] or flow.types[value] in RESTORES for value in values
-            )
-        ]
-        return len(constant) > 1
-
-    def _reaches_loss(self, variable: OpId, *, or_update: bool = False) -> bool:
-        """Whether the value of a variable reaches a loss, or is taken by an update."""
-        flow, in_loss = self._analysis.flow, self._analysis.reads_by_gpu.in_loss
-
-        def readers(op: OpId) -> Sequence[OpId]:
-            return [user for user in flow.consumers[op] if flow.types[user] not in NOT_A_READ]
-
-        reached = flow.reachable(
-            [variable], along=readers, until=lambda op: op != variable and in_loss(op)
-        )
-        return any(
-            in_loss(op)
-            or (
-                or_update
-                and is_update(flow.types[op])
-                and not reached.isdisjoint(flow.inputs[op][1:])
-            )
-            for op in reached - {variable}
-        )
-
-
-def accumulators(placement: Placement) -> Accumulators:
-    """Return the accumulators of a placement, found once."""
-    return placement.cached(Accumulators)
 
 
 class Unshared:

@@ -31,13 +31,12 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from placement_checks.analysis.towers.analysis import analyze
-from placement_checks.analysis.variables.gradient_flow import gradient_flow
-from placement_checks.analysis.variables.layout import accumulators, variable_layout
+from placement_checks.analysis.variables.accumulators import accumulators
+from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.analysis.variables.running_statistics import statistics
 from placement_checks.analysis.variables.slots import find_slots
 from placement_checks.core.devices import Device
 from placement_checks.core.ids import TowerIndex
-from placement_checks.core.op_types import ADDITIONS, VARIABLES
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement
 from placement_checks.core.variables import Variable
 
@@ -102,13 +101,14 @@ class Roles(Mapping[str, Role]):
         readers, tower = layouts.readers.get(name, 0), layouts.only_reader(name)
         if name in analysis.cached_inputs:
             return self._role_of_tower("cached input", "it is neither trained nor saved", tower)
-        if name in (accumulating := accumulators(self._placement).tower_of):
+        found = accumulators(self._placement)
+        if name in found.tower_of:
             return self._role_of_tower(
-                "accumulator", "a tower adds to it until it is used", accumulating[name]
+                "accumulator", "a tower adds to it until it is used", found.tower_of[name]
             )
         if (copy := self._role_of_copy(name)) is not None:
             return copy
-        if self._accumulates(name):
+        if name in found.names:
             return Role("accumulator", "values are added to it, and no loss depends on it")
         if self._is_counter(variable):
             return Role("counter", "it counts steps")
@@ -173,30 +173,6 @@ class Roles(Mapping[str, Role]):
         if tower is None and device is not None:
             return Role(kind, reason, owner, devices=(device,))
         return self._role_of_tower(kind, reason, tower, owner)
-
-    def _accumulates(self, name: str) -> bool:
-        """Whether values other than constants are added to a variable that no loss depends on.
-
-        If it collects gradients, it must also be emptied, which an optimizer slot is not.
-        """
-        analysis = self._analysis
-        flow, number = analysis.flow, analysis.flow.number[name]
-        if name in gradient_flow(self._placement).trained or any(
-            map(analysis.reads_by_gpu.in_loss, analysis.reads_by_gpu.readers[name])
-        ):
-            return False
-        added = [
-            value
-            for op, values in flow.writers.get(number, ())
-            if flow.types[op] in ADDITIONS
-            for value in values
-        ]
-        of_gradients = any(map(analysis.has_gradient, added))
-        if of_gradients and not accumulators(self._placement).is_emptied(number):
-            return False
-        behind = flow.reachable(added, until=lambda op: flow.types[op] in VARIABLES)
-        constant = analysis.layers.constant
-        return number not in behind and not all(constant[value] for value in added)
 
     @cached_property
     def _statistics(self) -> Collection[str]:

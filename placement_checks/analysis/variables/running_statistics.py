@@ -11,8 +11,8 @@ from placement_checks.analysis.graph.analysis import is_local
 from placement_checks.analysis.graph.updates import Update
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.by_loss import single_tower
+from placement_checks.analysis.variables.accumulators import accumulators
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
-from placement_checks.analysis.variables.layout import accumulators
 from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.op_types import (
     ASSIGNS,

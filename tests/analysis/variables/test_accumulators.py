@@ -8,7 +8,7 @@ import pytest
 from support.towers import accumulating, gradient, host, on, program, variable
 
 from placement_checks import Op, Placement
-from placement_checks.analysis.variables.layout import accumulators
+from placement_checks.analysis.variables.accumulators import accumulators
 from placement_checks.core.placement import TRAINABLE
 
 BOTH = {"shown0": 0, "shown1": 1}
@@ -91,6 +91,42 @@ def test_a_moving_average_is_no_accumulator() -> None:
     )
 
     assert found(graph) == {"shown1": 1}
+
+
+def shown_on_gpu(*changes: Op) -> Placement:
+    """A program that adds the mean gradient to a variable on the second GPU, for a summary."""
+    return accumulating(
+        on(1, "size", "L2Loss", "mean/w"),
+        on(1, "tower_1/add", "AssignAddVariableOp", "shown1", "size"),
+        *changes,
+    )
+
+
+def test_a_sum_for_a_summary_belongs_to_the_gpu_that_computes_its_values() -> None:
+    graph = shown_on_gpu()
+
+    assert found(graph) == BOTH
+    assert accumulators(graph).names == {"shown0", "shown1"}
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        pytest.param([host("size", "L2Loss", "mean/w")], id="computed on the host"),
+        pytest.param(
+            [on(0, "more", "AssignAddVariableOp", "shown1", "tower_0/w/MatMul")], id="of both GPUs"
+        ),
+        pytest.param(
+            [
+                host("half", "Mul", "mean/w", "shown1"),
+                host("update/w", "AssignSubVariableOp", "w", "half"),
+            ],
+            id="taken by an update",
+        ),
+    ],
+)
+def test_sums_that_belong_to_no_gpu(ops: Sequence[Op]) -> None:
+    assert found(shown_on_gpu(*ops)) == {"shown0": 0}
 
 
 def test_an_accumulator_may_be_called_trainable() -> None:

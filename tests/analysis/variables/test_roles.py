@@ -194,8 +194,8 @@ def test_a_constant_is_no_counter() -> None:
     assert roles(graph)["w2"].kind == "unused"
 
 
-@pytest.mark.parametrize(("resets", "kind"), [([], "unused"), (["reset"], "accumulator")])
-def test_sums_of_gradients_are_reset(resets: list[str], kind: str) -> None:
+@pytest.mark.parametrize(("resets", "kind"), [([], "slot"), (["reset"], "accumulator")])
+def test_sums_of_gradients_that_an_update_takes_are_reset(resets: list[str], kind: str) -> None:
     """The sum of squares of an optimizer is not reset."""
     graph = program(
         variable("sums"),
@@ -203,6 +203,8 @@ def test_sums_of_gradients_are_reset(resets: list[str], kind: str) -> None:
         host("sums/init", "AssignVariableOp", "sums", "zeros"),
         host("add", "AssignAddVariableOp", "sums", "sum/w"),
         *(host(name, "AssignVariableOp", "sums", "zeros") for name in resets),
+        host("scaled", "Mul", "sum/w", "sums"),
+        host("update/w", "AssignSubVariableOp", "w", "scaled"),
         host("train", "NoOp", "^update/w", "^step/add", "^add"),
     )
 
