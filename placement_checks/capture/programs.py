@@ -160,7 +160,7 @@ def _from_graph(name: str, source: GraphSource, gpus: int, reason: Missing) -> C
 
 
 class _Builds:
-    """The builds of one program, by the number of GPUs; the arguments are those of `load`."""
+    """The builds of one program, by the number of GPUs; it has the arguments of `load`."""
 
     def __init__(
         self,

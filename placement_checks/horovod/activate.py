@@ -131,7 +131,7 @@ class RankWatch:
         )
 
     def _starts(self, graph: tf.Graph) -> Mapping[str, str]:
-        """Digests of the trainable variables, except those that a later broadcast assigns."""
+        """Digests of the trainable variables that no later broadcast assigns."""
         session, execute = self._sessions.get(graph), self._execute
         if session is None or execute is None:
             return {}

@@ -79,7 +79,7 @@ class CaptureResult(NamedTuple):
 def early_captures(jobs: int | None) -> Iterator[None]:
     """Let expected captures start early in this block; at its end, kill unneeded captures.
 
-    At most ``jobs`` captures run at the same time; None stands for the number of cores.
+    At most ``jobs`` captures run at the same time; None means one for each core.
     """
     global _current
     before, _current = _current, _EarlyCaptures(jobs)

@@ -145,7 +145,7 @@ class CallWatch:
         return call
 
     def wrap_gradient(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap ``GradientTape.gradient``: count eager calls, and refuse those of Keras models."""
+        """Wrap ``GradientTape.gradient``: count eager calls, and refuse calls by Keras."""
 
         def gradient(*args: Any, **kwargs: Any) -> Any:
             if tf.executing_eagerly():

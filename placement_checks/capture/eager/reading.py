@@ -197,8 +197,8 @@ class _StepReader:
             for tensor in notes.objectives:
                 objectives += self._tensors(graph, tensor)
             for tensor, ops in notes.gradients.items():
-                # If a function is called several times, nothing tells which of the ops belong to
-                # the call that a tensor belongs to. So each tensor gets the ops of all calls.
+                # If a function is called several times, it is unknown which ops belong to the call
+                # of a tensor. So each tensor gets the ops of all calls.
                 for flat in self._tensors(graph, tensor):
                     gradients[flat] = tuple(self._ops(graph, ops))
             backward.update(self._ops(graph, (op.name for op in notes.live_ops(graph))))
@@ -284,7 +284,7 @@ def _trained_variables(step: SeenCall, notes: TracingNotes) -> set[int]:
 def step_notes(
     steps: Sequence[SeenCall], left_out: Sequence[str], flat: FlatGraph
 ) -> Iterator[str]:
-    """Yield remarks for the report on the steps that the rules check, and on those left out."""
+    """Yield remarks for the report on the steps that the rules check, and on the other steps."""
     described = [
         f"{step.name}, at {step.called_at}" if step.called_at else step.name for step in steps
     ]

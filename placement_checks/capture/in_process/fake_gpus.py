@@ -121,7 +121,7 @@ def _context_methods(gpus: int, queries: set[str]) -> Mapping[Patch, patching.Ar
         visible = _visible[-1] if _visible else range(gpus)
         return [physical[index] for index in visible if index < gpus]
 
-    def list_logical() -> list[Any]:  # numbered anew
+    def list_logical() -> list[Any]:  # their numbers start at 0
         return logical[: len(list_visible())]
 
     def num_gpus(_: Any) -> int:
