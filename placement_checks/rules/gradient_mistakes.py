@@ -84,7 +84,6 @@ def _location(placement: Placement, ops: Iterable[int]) -> MistakeLocation:
 
 
 def _joining_ops(placement: Placement, variable: str) -> list[OpId]:
-    """Return the ops that combine the towers' gradients of a variable."""
     return list(joining_ops(placement, gradient_flow(placement).trained.get(variable, ())))
 
 

@@ -288,7 +288,6 @@ class GradientWeights:
         return {member: group for group in groups for member in group}
 
     def _combine(self, tensor: str) -> Value:
-        """Compute the form of a tensor from the forms of its sources."""
         name, _, output = tensor.partition(":")
         op = self._analysis.flow.number[name]
         if self._is_leaf(op):

@@ -96,7 +96,6 @@ class MixedLosses:
         return found
 
     def _penalties(self, loss: OpId, equal: EqualTensors) -> Mapping[object, set[OpId]]:
-        """Return the penalties that a loss adds up, grouped by equal values."""
         flow, examples = self._analysis.flow, self._analysis.examples
         found: dict[object, set[OpId]] = defaultdict(set)
         for op in flow.reachable([loss], until=lambda op: flow.types[op] not in SUMS_UP):

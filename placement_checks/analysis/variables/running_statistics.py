@@ -157,7 +157,6 @@ class Statistics:
         return [group for group in self._members if group not in self._grouped]
 
     def _runs(self, ops: Iterable[OpId]) -> set[OpId]:
-        """Return the ops that run when ``ops`` run."""
         flow = self._analysis.flow
         return flow.reachable(ops, along=flow.all_inputs)
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import cached_property, reduce
-from operator import or_
+from functools import cached_property
 
-from placement_checks.analysis.graph.data_flow import bits_of
+from placement_checks.analysis.graph.data_flow import bits_of, union
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.ids import OpId
@@ -84,7 +83,7 @@ class Slots:
         in_order = sorted(sources, key=flow.number.__getitem__)
         masks = flow.propagate(flow.marks([flow.number[name]] for name in in_order), keep=keep)
         for name, values in updated.items():
-            for bit in bits_of(reduce(or_, (masks[value] for value in values), 0)):
+            for bit in bits_of(union(masks[value] for value in values)):
                 if in_order[bit] != name and forms[in_order[bit]] == forms[name]:
                     yield in_order[bit], name
 

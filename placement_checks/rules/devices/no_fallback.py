@@ -267,7 +267,6 @@ def _with_known_scopes(placement: Placement, findings: Sequence[Finding]) -> Ite
 
 
 def _lacks_device(op: Op, placement: Placement) -> bool:
-    """Return whether an op fell back because its device does not exist."""
     return placement.machine is not None and not placement.machine.has(op.requested)
 
 

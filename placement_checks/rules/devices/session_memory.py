@@ -110,7 +110,6 @@ class SessionMemory(Rule):
         )
 
     def _shared_gpu_findings(self, own: Claim, others: Sequence[Claim]) -> Iterator[Finding]:
-        """Yield a finding for each GPU if all programs together take too much of its memory."""
         named = {gpu for claim in (own, *others) for gpu in claim.gpus}
         for gpu in sorted(named, key=lambda gpu: (len(gpu), gpu)) or [_EVERY_GPU]:
             sharing = [claim for claim in others if claim.sees(gpu)]

@@ -159,7 +159,6 @@ def _even_share(shards: Sequence[Shard]) -> float:
 def _round_robin_findings(
     placement: Placement, shards: Sequence[Shard], counted: Sequence[Variable]
 ) -> Iterator[Finding]:
-    """Yield a finding for each variable that is not on the next server in turn."""
     numbers = {
         variable.name: number
         for number, shard in enumerate(shards)

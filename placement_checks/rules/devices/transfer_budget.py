@@ -151,7 +151,6 @@ class TransferBudget(Rule):
     def _link_findings(
         self, copied: list[CopiedTensor], links: list[Transfer]
     ) -> Iterator[Finding]:
-        """Yield a finding for each task that sends too much to another task."""
         over_budget: dict[Device, list[tuple[Device, str, str]]] = defaultdict(list)
         for link in links:
             excess = _find_excess(link.bytes, link.copies, self.link_bytes, self.link_copies)

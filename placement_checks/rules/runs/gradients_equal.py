@@ -228,7 +228,6 @@ def _missing(
 def _diagnose(
     evidence: Evidence, measured: Measurement, trial: Trial, wrong: Collection[str]
 ) -> dict[str, Diagnosis]:
-    """Return the likely mistake behind each wrong gradient."""
     from placement_checks.numerics.diagnosis import (
         COUNTS_OR_STATISTICS,
         NORM_OF_SLICES,

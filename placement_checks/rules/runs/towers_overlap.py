@@ -96,7 +96,6 @@ class TowersOverlap(Rule):
     def _wait_findings(
         self, placement: Placement, trace: Trace, possible: Sequence[Overlap]
     ) -> Iterator[Finding]:
-        """Yield a finding for each waiting tower, with the shortest path to an awaited tower."""
         found: dict[int, tuple[int, float, list[OpId]]] = {}
         for pair in possible:
             if pair.share >= self.least:

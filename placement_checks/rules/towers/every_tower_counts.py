@@ -154,7 +154,6 @@ def _combined_variable(placement: Placement) -> tuple[str, str] | None:
 
 
 def _name_if_located(placement: Placement, op: OpId) -> str | None:
-    """Return the name of an op, if its source line is known."""
     name = analyze(placement).flow.names[op]
     return name if placement.where(name) else None
 

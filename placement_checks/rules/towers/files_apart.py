@@ -103,7 +103,6 @@ class FilesApart(Rule):
 
 
 def _shared_paths(strategy: Strategy) -> Iterator[Finding]:
-    """Yield a finding for each path and writer that several ranks share."""
     by_path: dict[tuple[str, str], dict[int, FileWrite]] = defaultdict(dict)
     for number, record in enumerate(strategy.ranks):
         for write in record.writes:

@@ -146,7 +146,6 @@ def _partial_loss(analysis: TowerAnalysis, ops: list[OpId]) -> Iterator[Finding]
 
 
 def _repeated_summaries(analysis: TowerAnalysis, summaries: list[OpId]) -> Iterator[Finding]:
-    """Yield findings on summaries that one line builds in several towers."""
     flow, placement = analysis.flow, analysis.placement
     by_line = (
         ((flow.types[op], frames), tower, op)

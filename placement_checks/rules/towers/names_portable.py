@@ -162,30 +162,32 @@ def _differences(placement: Placement, reference: Placement) -> Iterator[Finding
     for name, shape in reference_shapes.items():
         is_slot = name.rpartition("/")[0] in reference_shapes.keys() - shapes.keys()
         if name in shapes and not _may_be_equal(shapes[name], shape):
-            yield _difference(
-                placement,
-                name,
-                message=f"variable {name} has shape {shapes[name]}, but shape {shape} in "
-                f"{program}",
+            yield Finding(
+                **about(placement.ops[name]),
                 expected=str(shape),
                 found=str(shapes[name]),
+                message=f"variable {name} has shape {shapes[name]}, but shape {shape} in "
+                f"{program}",
                 consequence="a checkpoint of one cannot be restored into the other",
                 fix="give both the same shape",
+                alike="another shape",
             )
         elif roles(reference)[name].kind == "accumulator":
             continue  # a checkpoint need not have it
         elif name in saved and name not in shapes and not is_slot:
             near = nearest(name, sorted(shapes.keys() - reference_shapes.keys()))
-            yield _difference(
-                placement if name in placement.ops else reference,
-                name,
-                message=f"{program} has a variable {name}, but this program does not"
-                + (f"; {near} may be the same variable" if near else ""),
+            located = placement if name in placement.ops else reference
+            finding = Finding(
+                **about(located.ops[name]),
                 expected=f"the name {name}",
                 found=near or "no such variable",
+                message=f"{program} has a variable {name}, but this program does not"
+                + (f"; {near} may be the same variable" if near else ""),
                 consequence=f"the value that {program} trained is silently not restored",
                 fix=same_names,
+                alike="no such variable",
             )
+            yield locate(finding, located)
     trained = set(placement.collected.get(TRAINABLE, ()))
     for group in variable_layout(placement).mirrored:  # a checkpoint holds one copy of each
         copies = list(group.copies.values())
@@ -194,38 +196,16 @@ def _differences(placement: Placement, reference: Placement) -> Iterator[Finding
     for name in shapes:
         is_accumulator = roles(placement)[name].kind == "accumulator"
         if name in trained and name not in reference_shapes and not is_accumulator:
-            yield _difference(
-                placement,
-                name,
-                message=f"variable {name} is trained, but {program} has no variable of this name",
+            yield Finding(
+                **about(placement.ops[name]),
                 expected=f"a name that {program} has",
                 found=name,
+                message=f"variable {name} is trained, but {program} has no variable of this name",
                 consequence=f"a checkpoint of {program} cannot be restored: it lacks this "
                 "variable",
                 fix=same_names,
+                alike="new",
             )
-
-
-def _difference(
-    program: Placement,
-    name: str,
-    *,
-    message: str,
-    expected: str,
-    found: str,
-    consequence: str,
-    fix: str,
-) -> Finding:
-    finding = Finding(
-        **about(program.ops[name]),
-        expected=expected,
-        found=found,
-        message=message,
-        consequence=consequence,
-        fix=fix,
-        alike=consequence,
-    )
-    return locate(finding, program)
 
 
 def _may_be_equal(shape: _Shape, other: _Shape) -> bool:

@@ -244,7 +244,6 @@ _SCALES_TERMS = _KEEPS_TERMS | SCALES | {SUBTRACTION}
 
 
 def _miscounts(analysis: TowerAnalysis) -> Iterator[Finding]:
-    """Yield findings on step counters that one step does not increment by one."""
     if analysis.updates.unknown:
         return
     placement, by_variable = analysis.placement, analysis.updates.by_variable

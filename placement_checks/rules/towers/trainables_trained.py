@@ -198,7 +198,6 @@ def _untrained(placement: Placement, name: str, lost: int | None) -> Finding:
 
 
 def _trained_in_reference_only(evidence: Evidence) -> Iterator[Finding]:
-    """Yield findings on the trainable variables that only the step of the reference updates."""
     placement, reference = evidence.placement, evidence.reference
     if not reference or analyze(reference).updates.unknown:
         return

@@ -277,7 +277,6 @@ def _update_text(placement: Placement, name: str) -> str:
 
 
 def _central_variables(placement: Placement) -> Iterator[Finding]:
-    """Yield findings on trainable variables that towers share, if mirrored ones are declared."""
     analysis, layout = analyze(placement), variable_layout(placement)
     # A saved graph may lack collections: then the variables that gradients update are judged.
     trainable = placement.collected.get(TRAINABLE, gradient_flow(placement).trained)
@@ -299,7 +298,6 @@ def _central_variables(placement: Placement) -> Iterator[Finding]:
 
 
 def _mirrored_variables(placement: Placement) -> Iterator[Finding]:
-    """Yield findings on copies of mirrored variables, if central variables are declared."""
     analysis = analyze(placement)
     for group in variable_layout(placement).mirrored:
         (_, first), *others = sorted(group.copies.items())
@@ -441,7 +439,6 @@ def _gpu_count(placement: Placement) -> int:
 
 
 def _not_checkpointed(placement: Placement, variable: str) -> Finding:
-    """Return the finding on a trainable variable that is not in GLOBAL_VARIABLES."""
     return Finding(
         **about(placement.ops.get(variable, variable)),
         expected="in TRAINABLE_VARIABLES and in GLOBAL_VARIABLES",
