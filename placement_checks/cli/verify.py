@@ -18,6 +18,7 @@ from placement_checks.capture.child_process.early import early_captures
 from placement_checks.cli import FAILED, print_error
 from placement_checks.cli.options import (
     FILE,
+    GRAPH,
     JOBS,
     RULE,
     ProgramCommand,
@@ -122,7 +123,7 @@ class _Options:
 @click.command("verify", cls=ProgramCommand)
 @click.argument("targets", nargs=-1, metavar="[TARGET]...", type=FILE)
 @settings_options(comparison=True)
-@click.option("--graph", metavar="TARGET", type=FILE, help="The program that printed the log.")
+@GRAPH
 @click.option(
     "--rule",
     "rules",
