@@ -11,6 +11,7 @@ from rich.console import Console
 
 from placement_checks.cli.options import (
     FILE,
+    GRAPH,
     RULE,
     ProgramCommand,
     settings_options,
@@ -42,7 +43,8 @@ _SUGGESTIONS = 3  # at most
 @click.argument("name", metavar="RULE|OBJECT", type=RULE)
 @click.argument("target", required=False, type=FILE)
 @settings_options()
-def command(name: str, target: str | None, settings: Settings) -> int:
+@GRAPH
+def command(name: str, target: str | None, settings: Settings, graph: str | None) -> int:
     """Explain a rule, or why an object of a program is where it is.
 
     RULE is a name that `placement-checks rules` lists. The explanation has its condition, its
@@ -64,7 +66,7 @@ def command(name: str, target: str | None, settings: Settings) -> int:
                 is_predicate=True,
             )
         text = rule_named(name).explanation()
-        if settings != Settings():
+        if settings != Settings() or graph is not None:
             raise UsageError(
                 repr(name),
                 "is a rule, and options of programs such as --gpus do not apply to a rule",
@@ -74,13 +76,14 @@ def command(name: str, target: str | None, settings: Settings) -> int:
         explain.write_rule(text, example(name), Console(file=sys.stdout))
         return 0
     with stdout_for_report(), live():
-        lines = _object_lines(name, target, with_defaults(settings))
+        lines = _object_lines(name, target, with_defaults(settings), graph)
     sys.stdout.writelines(f"{printable(line)}\n" for line in lines)
     return 0
 
 
-def _object_lines(name: str, target: str, settings: Settings) -> Iterable[str]:
-    evidence = gather(parse_target(target), settings, rows="none")
+def _object_lines(name: str, target: str, settings: Settings, graph: str | None) -> Iterable[str]:
+    printed_by = None if graph is None else parse_target(graph)
+    evidence = gather(parse_target(target), settings, printed_by, rows="none")
     placement = evidence.placement
     try:
         found = object_named(placement, name)

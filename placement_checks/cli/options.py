@@ -59,6 +59,9 @@ class _Rule(StringParamType):
 FILE = _File()
 RULE = _Rule()
 
+GRAPH = click.option(
+    "--graph", metavar="TARGET", type=FILE, help="The program that printed the log."
+)
 _MACHINE_OPTIONS = (
     click.option(
         "--soft/--strict",

@@ -18,6 +18,7 @@ from placement_checks.capture.child_process.early import early_captures
 from placement_checks.cli import FAILED, print_error
 from placement_checks.cli.options import (
     FILE,
+    GRAPH,
     JOBS,
     RULE,
     ProgramCommand,
@@ -122,7 +123,7 @@ class _Options:
 @click.command("verify", cls=ProgramCommand)
 @click.argument("targets", nargs=-1, metavar="[TARGET]...", type=FILE)
 @settings_options(comparison=True)
-@click.option("--graph", metavar="TARGET", type=FILE, help="The program that printed the log.")
+@GRAPH
 @click.option(
     "--rule",
     "rules",
@@ -230,8 +231,8 @@ def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> 
         if options.declare and results.reports:
             status = _write_declarations(results, stream)
         else:
-            can_hold = bool(targets and not settings.rules)
-            status = _write_report(results, settings.rules, options, stream, can_hold=can_hold)
+            to_add = [] if settings.rules else [(target, settings) for target in targets]
+            status = _write_report(results, settings.rules, options, stream, to_add)
     for error in results.errors:
         print_error(error, details=options.output_format == "text")
     return max(status, FAILED) if results.errors else status
@@ -267,7 +268,7 @@ class _Results:
 
     options: _Options
     reports: list[Report] = field(default_factory=list)
-    settings: list[Settings] = field(default_factory=list)  # of each report
+    judged: list[_Program] = field(default_factory=list)  # of each report
     errors: list[PlacementError] = field(default_factory=list)
     programs: dict[Path, str] = field(default_factory=dict)  # by baseline file
 
@@ -297,7 +298,7 @@ class _Results:
             self._add_error(as_error(target, fault))
         else:
             self.reports.append(report)
-            self.settings.append(settings)
+            self.judged.append((target, settings))
             for error in report.errors:
                 self._add_error(error)
 
@@ -377,10 +378,14 @@ class _Results:
 
 
 def _write_report(
-    results: _Results, rules: Sequence[str], options: _Options, stream: TextIO, *, can_hold: bool
+    results: _Results,
+    rules: Sequence[str],
+    options: _Options,
+    stream: TextIO,
+    to_add: Sequence[_Program],
 ) -> int:
     """Write the report in its format, and return the exit status."""
-    step = None if results.errors else next_step(results.reports, to_hold=can_hold)
+    step = None if results.errors else next_step(results.reports, to_add)
     outcome = Outcome(
         results.reports,
         results.errors,
@@ -405,10 +410,10 @@ def _write_report(
 def _write_declarations(results: _Results, stream: TextIO) -> int:
     """Write lines for pyproject.toml; the exit status is 1 if a rule cannot be declared."""
     programs = [
-        (report, settings, declarations(report, settings.policy))
-        for report, settings in zip(results.reports, results.settings, strict=True)
+        (target, report, settings, declarations(report, settings.policy))
+        for report, (target, settings) in zip(results.reports, results.judged, strict=True)
     ]
-    declared = [each for _, _, of_program in programs for each in of_program]
+    declared = [each for *_, of_program in programs for each in of_program]
     if not declared and results.errors:
         return FAILED
     if not declared:

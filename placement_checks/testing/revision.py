@@ -71,6 +71,8 @@ class PlacedPrograms:
             "limit": found.limit,
             **_machine_of(evidence, program),
         }
+        if found.ranks:
+            settings |= {"horovod": found.ranks, "machine": None, "gpus": None}
         key = repr((target, settings))
         self.jobs.setdefault(key, (target, {**settings, "policy": evidence.policy}))
 

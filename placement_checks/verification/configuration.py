@@ -29,6 +29,8 @@ policy.variables-on-host.device = "/gpu:0"
 
 from __future__ import annotations
 
+import json
+import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -98,6 +100,15 @@ class Settings:
             for rule in {**outer.policy, **self.policy}
         }
         return Settings(**values)
+
+    def entry(self, target: str) -> dict[str, Any]:
+        """The entry of a program in ``programs``, except for the selected rules."""
+        given = {
+            name: value
+            for name, value in vars(self).items()
+            if name != "rules" and value not in (None, (), {})
+        }
+        return {"target": target, **given}
 
     def parse_machine(self) -> Machine | None:
         """The machine, or None if it is not set."""
@@ -189,6 +200,22 @@ class Config:
                 "", "no target is given", "name a target such as train.py:build_towers"
             )
         return [(target, self.complete(call, own)) for target, own in self.programs]
+
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def to_toml(value: Any) -> str:
+    """A value of pyproject.toml in one line; tables are inline tables."""
+    if isinstance(value, Mapping):
+        fields = (
+            f"{key if _BARE_KEY.fullmatch(key) else to_toml(key)} = {to_toml(each)}"
+            for key, each in value.items()
+        )
+        return f"{{ {', '.join(fields)} }}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(to_toml, value))}]"
+    return json.dumps(value, ensure_ascii=False)  # TOML writes numbers and strings as JSON does
 
 
 _NAME = "placement_checks"

@@ -6,12 +6,11 @@ cannot, even if the rule has a field for the rare exception.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import translate
 from functools import lru_cache, partial
 from itertools import islice
@@ -24,7 +23,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.results import Report, Verdict
 from placement_checks.rules.base import Rule
 from placement_checks.util.text import plural, printable
-from placement_checks.verification.configuration import Settings
+from placement_checks.verification.configuration import Settings, to_toml
 from placement_checks.verification.judging import rules_of, verify
 from placement_checks.verification.policy import Policy
 
@@ -328,27 +327,21 @@ _HEAD = (
 
 
 def declared_text(
-    programs: Sequence[tuple[Report, Settings, Sequence[Declaration]]],
+    programs: Sequence[tuple[str, Report, Settings, Sequence[Declaration]]],
 ) -> str:
     """The lines for pyproject.toml: tables for a single program, entries for several programs.
 
     Args:
-        programs: for each program its verdicts, settings and declarations.
+        programs: for each program its target, verdicts, settings and declarations.
     """
     lines = [*_comment(_HEAD)]
-    for report, settings, declared in programs:
+    for target, report, settings, declared in programs:
         program = report.evidence.placement.program
         if not declared:
             continue
         if len(programs) > 1:
-            entry = {
-                "target": program,
-                "gpus": settings.gpus,
-                "machine": settings.machine,
-                "args": list(settings.args),
-            }
-            lines += ["", f"[[{_TABLE}.programs]]"]
-            lines += _assignments("", {key: value for key, value in entry.items() if value})
+            entry = replace(settings, policy={}).entry(target)
+            lines += ["", f"[[{_TABLE}.programs]]", *_assignments("", entry)]
         for each in filter(lambda each: each.fields, declared):
             findings = plural(each.findings, "finding")
             comment = _comment(f"{each.rule}, {findings}: {each.meaning}")
@@ -372,12 +365,11 @@ def _comment(text: str) -> Iterator[str]:
 
 
 def _assignments(prefix: str, fields: Fields) -> Iterator[str]:
-    toml = partial(json.dumps, ensure_ascii=False)  # TOML writes these values as JSON does
     for field, value in fields.items():
-        line = f"{prefix}{field} = {toml(value)}"
+        line = f"{prefix}{field} = {to_toml(value)}"
         if len(line) <= _WIDTH or not isinstance(value, list):
             yield line
         else:
             yield f"{prefix}{field} = ["
-            yield from (f"  {toml(item)}," for item in value)
+            yield from (f"  {to_toml(item)}," for item in value)
             yield "]"

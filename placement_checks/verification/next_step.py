@@ -6,7 +6,6 @@ that one over an edit that makes it faster, regardless of the number of findings
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import chain
@@ -19,18 +18,21 @@ from placement_checks.core.results import Finding, Report, worst_impact
 from placement_checks.report.common.findings import group_findings
 from placement_checks.rules.runs.gradients_equal import GradientsEqual
 from placement_checks.util.text import plural
+from placement_checks.verification.configuration import Settings, to_toml
 from placement_checks.verification.declare import value_declaration
 
 _MAX_FIX = 110  # characters of a fix that fits into the line
 _MIN_RULES = 2  # that could not be checked for one reason, to name the reason
 
 
-def next_step(reports: Sequence[Report], *, to_hold: bool = True) -> str | None:
+def next_step(
+    reports: Sequence[Report], to_add: Sequence[tuple[str, Settings]] = ()
+) -> str | None:
     """The last line of a report; None if nothing is left to do, or if errors need fixing first.
 
     Args:
         reports: the verdicts on some programs.
-        to_hold: whether to suggest adding the programs to pyproject.toml.
+        to_add: the targets that may be added to pyproject.toml, with the settings of the call.
     """
     if not reports or any(report.errors for report in reports):
         return None
@@ -39,7 +41,7 @@ def next_step(reports: Sequence[Report], *, to_hold: bool = True) -> str | None:
     step = (
         _missing_evidence(reports)
         or _comparison(reports)
-        or (_configuration(reports) if to_hold else None)
+        or (_configuration(reports, to_add) if to_add else None)
     )
     return step and f"next: {step}"
 
@@ -189,11 +191,13 @@ def _reference_option(evidence: Evidence) -> str | None:
     return f"the function that builds it for one GPU: --reference {file}{colon}build_single"
 
 
-def _configuration(reports: Sequence[Report]) -> str | None:
+def _configuration(
+    reports: Sequence[Report], to_add: Sequence[tuple[str, Settings]]
+) -> str | None:
     """The line for pyproject.toml that makes `verify` check these programs by default."""
     if not all(report.count("kept") for report in reports):
         return None
-    names = [report.evidence.placement.program for report in reports]
-    pronoun = "it" if len(names) == 1 else "them"
-    programs = json.dumps(names, ensure_ascii=False)
+    entries = [settings.entry(target) for target, settings in to_add]
+    programs = to_toml([entry if len(entry) > 1 else entry["target"] for entry in entries])
+    pronoun = "it" if len(entries) == 1 else "them"
     return f"add {pronoun} to pyproject.toml: [tool.placement_checks] programs = {programs}"

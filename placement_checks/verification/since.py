@@ -207,7 +207,8 @@ def _old_settings(
         if len(same) != 1:
             return job.settings
         own = old.complete(call, same[0])
-    return replace(own, gpus=job.settings.gpus, machine=job.settings.machine)
+    new = job.settings
+    return replace(own, gpus=new.gpus, machine=new.machine, horovod=new.horovod)
 
 
 def _announce(job: Job, tree: SourceTree, here: Path, *, numbers: bool) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.commands import Run
+from support.tower_programs import towers, whole
 
 # Programs, each with the rules that stay broken because no policy can declare them.
 PROGRAMS = {
@@ -57,6 +58,15 @@ def test_several_programs_become_entries(run: Run) -> None:
 
     assert (declared.status, ran.status) == (0, 0)
     assert [each["machine"] for each in json.loads(ran.out)["programs"]] == ["gpu*3"] * 2
+
+
+def test_whole_programs_become_entries_with_their_arguments(run: Run) -> None:
+    for name in ("a.py", "b.py"):
+        Path(name).write_text(whole(towers(tower_on="0")))
+    declared = run("verify", "a.py", "b.py", "--declare", "--", "{gpus}")
+    Path("pyproject.toml").write_text(declared.out)
+
+    assert (declared.status, run("verify").status) == (0, 0)
 
 
 def test_declarations_in_a_file(run: Run) -> None:

@@ -68,6 +68,19 @@ def test_findings_of_a_rule_that_is_left_out(run: Run) -> None:
     assert "variables-on-host" not in found.get("findings", "")
 
 
+def test_a_variable_of_a_log(run: Run) -> None:
+    Path("outputlog").write_text(run("place", "train.py:build").out)
+
+    alone = run("explain", "model/w", "outputlog").out
+    found = rows(run("explain", "model/w", "outputlog", "--graph", "train.py:build").out)
+
+    assert "add the program that printed the log: --graph train.py:build" in " ".join(
+        alone.split()
+    )
+    assert found["requests"].startswith("/device:GPU:0, by train.py:9  with tf.device(f")
+    assert found["placed on"] == "/device:GPU:0, as requested"
+
+
 def test_a_device_of_a_program(run: Run) -> None:
     found = rows(run("explain", "/gpu:1", "train.py:build").out)
 

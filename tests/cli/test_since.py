@@ -285,6 +285,33 @@ def test_programs_of_the_configuration(run: Run, home: Path) -> None:
     ]
 
 
+RANKS = """
+import horovod.tensorflow as hvd
+import tensorflow as tf
+
+tf1 = tf.compat.v1
+tf1.disable_eager_execution()
+hvd.init()
+w = tf1.get_variable("w", [4, 1], use_resource=True)
+loss = tf.reduce_mean(tf.matmul(tf1.random.uniform([8, 4]), w) ** 2)
+optimizer = hvd.DistributedOptimizer(tf1.train.GradientDescentOptimizer(0.1))
+train = optimizer.minimize(loss)
+with tf1.train.MonitoredTrainingSession(hooks=[hvd.BroadcastGlobalVariablesHook(0)]) as session:
+    session.run(train)
+"""
+
+
+def test_both_revisions_have_the_ranks_of_the_working_tree(run: Run, home: Path) -> None:
+    entries = '[tool.placement_checks]\nhorovod = {}\nprograms = ["ranks.py"]\n'
+    commit(home, {"pyproject.toml": entries.format(2), "ranks.py": RANKS})
+    write(home, {"pyproject.toml": entries.format(3)})
+
+    status, document = since_head(run)
+
+    (program,) = document["programs"]
+    assert (status, program["state"], program["difference"]["notes"]) == (0, "same", [])
+
+
 def test_an_invalid_configuration_of_the_revision(run: Run, home: Path) -> None:
     commit(home, {"pyproject.toml": "[tool.placement_checks]\nsfot = true\n"})
     write(home, {"pyproject.toml": ""})

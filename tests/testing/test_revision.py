@@ -116,6 +116,25 @@ def test_a_cluster_is_compared_on_the_machine_of_the_test(
     assert (settings["gpus"], settings["machine"]) == (None, machine)
 
 
+def test_a_horovod_program_is_compared_with_its_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("ranks.py").write_text(
+        "import horovod.tensorflow as hvd\nimport tensorflow as tf\n\ntf1 = tf.compat.v1\n"
+        "tf1.disable_eager_execution()\nhvd.init()\nw = tf1.get_variable('w', [4])\n"
+        "optimizer = hvd.DistributedOptimizer(tf1.train.GradientDescentOptimizer(0.1))\n"
+        "train = optimizer.minimize(tf.reduce_sum(w))\n"
+        "with tf1.Session() as session:\n    session.run(train)\n"
+    )
+    programs = PlacedPrograms()
+
+    programs.add(place("ranks.py", horovod=2))
+
+    ((_, settings),) = programs.jobs.values()
+    assert (settings["horovod"], settings["gpus"], settings["machine"]) == (2, None, None)
+
+
 def test_workers_of_xdist_send_their_programs(project: pytest.Pytester) -> None:
     write(project.path, {"src/train.py": RENAMED})
 

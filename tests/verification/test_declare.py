@@ -200,7 +200,7 @@ def verdict_on(rule: str, *objects: str) -> Verdict:
 
 def text_of(*declared: Declaration, gpus: int | None = None, programs: int = 1) -> str:
     report = Report(Evidence(program()), [])
-    return declared_text([(report, Settings(gpus), declared)] * programs)
+    return declared_text([("train.py:build", report, Settings(gpus), declared)] * programs)
 
 
 ON_GPU = Declaration("variables-on-host", {"device": "/gpu:0"}, 4, "they are meant to be there")

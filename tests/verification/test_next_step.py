@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,7 @@ from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Placement
 from placement_checks.core.program import CapturedProgram
+from placement_checks.verification.configuration import Settings
 from placement_checks.verification.next_step import next_step
 
 FIX = "return it from the function"
@@ -304,13 +306,13 @@ def test_the_reference_of_a_function_that_trains_trains_too() -> None:
     ids=["compared already", "no function"],
 )
 def test_nothing_to_compare(evidence: Any) -> None:
-    assert next_step([report(*NOT_COMPARED, **evidence)], to_hold=False) is None
+    assert next_step([report(*NOT_COMPARED, **evidence)]) is None
 
 
 def test_unselected_rules_on_numbers() -> None:
     sound = report(kept("placeable"), program=built(lambda: None), reference=NO_REFERENCE)
 
-    assert next_step([sound], to_hold=False) is None
+    assert next_step([sound]) is None
 
 
 def test_the_most_commonly_missing_evidence_comes_first() -> None:
@@ -326,7 +328,7 @@ def test_the_most_commonly_missing_evidence_comes_first() -> None:
 def test_one_rule_of_several_programs_is_not_many() -> None:
     sound = report(kept("placeable"), unchecked("one-update", NO_STEP, fix=FIX))
 
-    assert next_step([sound, sound, sound], to_hold=False) is None
+    assert next_step([sound, sound, sound]) is None
 
 
 @pytest.mark.parametrize(
@@ -342,21 +344,43 @@ def test_one_rule_of_several_programs_is_not_many() -> None:
     ids=["one rule", "one tower", "nothing to do about it"],
 )
 def test_verdicts_that_need_no_check(verdicts: Sequence[Verdict]) -> None:
-    assert next_step([report(*verdicts, kept("placeable"))], to_hold=False) is None
+    assert next_step([report(*verdicts, kept("placeable"))]) is None
 
 
 def test_correct_programs_are_added_to_the_configuration() -> None:
-    sound = report(kept("placeable"))
+    sound, program = report(kept("placeable")), ("train.py:build", Settings())
+    add = "next: add {} to pyproject.toml: [tool.placement_checks] programs = "
 
-    assert next_step([sound]) == (
-        'next: add it to pyproject.toml: [tool.placement_checks] programs = ["train.py:build"]'
+    assert next_step([sound], [program]) == f'{add.format("it")}["train.py:build"]'
+    both = f'{add.format("them")}["train.py:build", "train.py:build"]'
+    assert next_step([sound] * 2, [program] * 2) == both
+    assert next_step([sound]) is None
+    assert next_step([report(unchecked("placeable", "it is so"))], [program]) is None
+
+
+def test_the_settings_of_a_program_are_added_to_the_configuration() -> None:
+    settings = Settings(
+        gpus=4,
+        soft=False,
+        args=("--rows={gpus}",),
+        v1=True,
+        let={"FLAGS.n": "3"},
+        policy={"variables-on-host": {"device": "/gpu:0"}},
     )
-    assert next_step([sound, sound]) == (
-        "next: add them to pyproject.toml: [tool.placement_checks] programs = "
-        '["train.py:build", "train.py:build"]'
-    )
-    assert next_step([sound], to_hold=False) is None
-    assert next_step([report(unchecked("placeable", "it is so"))]) is None
+
+    step = next_step([report(kept("placeable"))], [("train.py", settings)])
+
+    assert step is not None
+    (entry,) = tomllib.loads(step.partition("[tool.placement_checks] ")[2])["programs"]
+    assert entry == {
+        "target": "train.py",
+        "gpus": 4,
+        "soft": False,
+        "policy": {"variables-on-host": {"device": "/gpu:0"}},
+        "args": ["--rows={gpus}"],
+        "v1": True,
+        "let": {"FLAGS.n": "3"},
+    }
 
 
 def test_errors_come_first() -> None:
