@@ -107,11 +107,13 @@ class Trajectory:
         trained: the variables with a known gradient in the reference.
         after: the gradients for one more batch after the last step, from the reference's
             variables.
+        owners: by variable, the trained variable that it is, is a copy of, or is a slot of.
     """
 
     steps: Sequence[Mapping[str, VariableStep]] = field(repr=False)
     trained: frozenset[str]
     after: Trial | None = None
+    owners: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @final

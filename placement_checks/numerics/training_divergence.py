@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -82,7 +81,7 @@ def compare_variables(
         limits = limits.on_rows(measured.trials[0].rows)
     noisy, racing = _noisy_variables(measured), variables_with_races(measured, trajectory)
     for name in trajectory.steps[0]:
-        trained = find_trained_variable(name, trajectory.trained)
+        trained = trajectory.owners.get(name)
         if trained in noisy or name in racing:
             continue
         for number, variables in enumerate(trajectory.steps):
@@ -148,8 +147,7 @@ def variables_with_races(measured: Measurement, trajectory: Trajectory) -> dict[
     """
     found = {}
     for name in trajectory.steps[0]:
-        trained = find_trained_variable(name, trajectory.trained) or ""
-        racing = name if name in measured.races else trained
+        racing = name if name in measured.races else trajectory.owners.get(name, "")
         if racing in measured.races:
             found[name] = measured.races[racing]
     return found
@@ -226,7 +224,7 @@ def undetectable_changes(
         if gradient.state == "equal"
     }
     slots = (same.variable for same in equal if same.variable not in trajectory.trained)
-    compared |= {find_trained_variable(name, trajectory.trained) or "" for name in slots}
+    compared |= {trajectory.owners.get(name, "") for name in slots}
     parts = {}
     for same in equal:
         if same.variable in trajectory.trained - compared:
@@ -236,42 +234,6 @@ def undetectable_changes(
             change = largest(last.expected - last.start)
             parts[same.variable] = allowed / change if change else np.inf
     return parts
-
-
-# Scopes of slots in Keras 2.
-_KERAS_2_SLOTS = frozenset(
-    [
-        *("m", "v", "vhat", "u", "r", "c", "momentum", "velocity", "average_gradient"),
-        *("accumulator", "accumulated_grad", "accumulated_delta_var", "linear"),
-    ]
-)
-
-
-def find_trained_variable(name: str, trained: frozenset[str]) -> str | None:
-    """Return the trained variable that ``name`` is, or is a slot of; None if there is none.
-
-    Slots of ``dense/kernel`` are named like ``dense/kernel/Adam`` in TensorFlow 1,
-    ``m/dense/kernel`` in Keras 2, and ``adam/dense_kernel_momentum`` in Keras 3.
-    """
-    if found := _longest_prefix(name, "/", trained):
-        return found
-    scope, _, rest = name.partition("/")
-    if scope in _KERAS_2_SLOTS and (found := _longest_prefix(rest, "/", trained)):
-        return found
-    flat = _flat_names(trained)
-    return flat.get(_longest_prefix(rest, "_", flat))
-
-
-def _longest_prefix(text: str, separator: str, names: Collection[str]) -> str:
-    """Return the longest prefix that ends before a separator and is a name; ``""`` for none."""
-    while text and text not in names:
-        text = text.rpartition(separator)[0]
-    return text
-
-
-@lru_cache(maxsize=16)
-def _flat_names(trained: frozenset[str]) -> Mapping[str, str]:
-    return {name.replace("/", "_"): name for name in trained}
 
 
 def _divergence(trajectory: Trajectory, first: Difference, number: int) -> Divergence:

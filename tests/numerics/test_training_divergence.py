@@ -18,7 +18,6 @@ from placement_checks.numerics.training_divergence import (
     Divergence,
     compare_variables,
     compensated_factor,
-    find_trained_variable,
     is_proportional,
     variables_with_stale_copies,
 )
@@ -87,31 +86,6 @@ def test_optimizers_with_steps_proportional_to_the_gradient(
     optimizers: list[str], is_so: bool
 ) -> None:
     assert is_proportional(frozenset(optimizers)) == is_so
-
-
-@pytest.mark.parametrize(
-    ("name", "of"),
-    [
-        ("fc/w", "fc/w"),
-        ("fc/w/Momentum", "fc/w"),
-        ("fc/w/train/Adam_1", "fc/w"),
-        ("fc/w_1", None),
-        ("fc", None),
-        ("global_step", None),
-        ("w", None),
-        ("m/fc/w", "fc/w"),
-        ("m/fc/w/replica_1", "fc/w"),
-        ("target/fc/w", None),
-        ("adam/fc_w_momentum", "fc/w"),
-        ("adam/fc_w_momentum/replica_1", "fc/w"),
-        ("adam/fc_w2_momentum", None),
-        ("adam/fc_b_momentum", "fc_b"),
-        ("adam/fc_b_1_momentum", "fc_b/1"),
-        ("adam/learning_rate", None),
-    ],
-)
-def test_slots_are_named_after_their_variable(name: str, of: str | None) -> None:
-    assert find_trained_variable(name, frozenset({"fc/w", "fc_b", "fc_b/1"})) == of
 
 
 def test_equal_steps_do_not_differ() -> None:

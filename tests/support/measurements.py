@@ -20,7 +20,6 @@ from placement_checks.core.measurement import (
     VariableStep,
 )
 from placement_checks.numerics.sampling import build_variable_step
-from placement_checks.numerics.training_divergence import find_trained_variable
 
 SHAPES: Mapping[str, tuple[int, ...]] = {"a": (3, 4), "b": (6,), "c": (4, 3), "d": (3, 4)}
 
@@ -134,18 +133,22 @@ def trajectory(
 ) -> Trajectory:
     """The values of each variable after each step, as the given arrays.
 
-    Variables missing in `found` have the expected values. Variables in `uncertain` are trained.
+    Variables missing in `found` have the expected values. Variables in `uncertain` are trained;
+    the names of their slots begin with theirs.
     """
     steps = range(len(next(iter(expected.values()))))
 
     trained = {name: np.asarray(value, np.bool_) for name, value in (uncertain or {}).items()}
+
+    owners = {
+        name: owner for name in expected for owner in trained if f"{name}/".startswith(f"{owner}/")
+    }
 
     def variable_step(name: str, number: int) -> VariableStep:
         values = [
             [np.asarray(value, np.float64) for value in (start[name], *steps_of)]
             for steps_of in (expected[name], found.get(name, expected[name]))
         ]
-        of = find_trained_variable(name, frozenset(trained)) or ""
         return build_variable_step(
             values[0][0],
             values[0][number + 1],
@@ -155,13 +158,14 @@ def trajectory(
                 values[1][number + 1] - values[1][number],
             ),
             noise=noise,
-            uncertain=trained.get(of),
+            uncertain=trained.get(owners.get(name, "")),
         )
 
     return Trajectory(
         [{name: variable_step(name, number) for name in expected} for number in steps],
         frozenset(trained),
         after,
+        owners,
     )
 
 

@@ -272,13 +272,10 @@ class _Run:
 
     def _find_cause(self, divergence: Divergence) -> Cause:
         """Return the likely cause of a divergence."""
-        from placement_checks.numerics.training_divergence import (
-            find_trained_variable,
-            variables_with_stale_copies,
-        )
+        from placement_checks.numerics.training_divergence import variables_with_stale_copies
 
         name = divergence.difference.variable
-        trained = find_trained_variable(name, self.trajectory.trained)
+        trained = self.trajectory.owners.get(name)
         if earlier := self._earlier_cause(divergence, trained):
             return earlier
         if self._is_integer(name):

@@ -8,13 +8,14 @@ all values is needed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from placement_checks.analysis.towers.analysis import analyze
+from placement_checks.analysis.variables.slots import find_slots
 from placement_checks.core.errors import InputError
 from placement_checks.core.measurement import Arrays, Trajectory, VariableStep
 from placement_checks.core.missing import Missing
@@ -26,7 +27,7 @@ from placement_checks.numerics.sampling import (
     select_elements,
     uncertain_elements,
 )
-from placement_checks.numerics.training_divergence import find_trained_variable, is_proportional
+from placement_checks.numerics.training_divergence import is_proportional
 from placement_checks.run.compare.sessions import PairedSessions
 from placement_checks.run.preconditions import clipped_gradients, random_op_in_step
 from placement_checks.run.runnable import RunnableProgram
@@ -65,7 +66,8 @@ def take_steps(sessions: PairedSessions, steps: int, own_values: Arrays) -> Traj
     sessions.reference.load(reference.end)
     sessions.towers.load(reference.end)
     rows = sessions.feeding.rows
-    return Trajectory(compared, trained, sessions.trial(sessions.batch(rows), rows))
+    after = sessions.trial(sessions.batch(rows), rows)
+    return Trajectory(compared, trained, after, _owners(sessions, compared[0]))
 
 
 def _step_blocker(sessions: PairedSessions) -> Missing | None:
@@ -227,11 +229,11 @@ class _StepComparison:
         self._values = [_with_copies(sessions, values) for values in reference.values]
         self._noise = [_with_copies(sessions, noise) for noise in reference.noise]
         self._uncertain = reference.uncertain
-        self._trained = frozenset(sessions.reference.program.gradients.by_variable)
         mirrors = sessions.towers.program.built.initial.mirrors
         self.names = [
             name for name in self._values[0] if mirrors.get(name, name) not in own_values
         ]
+        self._owners = _owners(sessions, self.names)
         self._elements = {name: sample_elements(self._start[name].size) for name in self.names}
         self._before = {
             name: (select_elements(self._start[name], self._elements[name]),) * 2
@@ -251,8 +253,18 @@ class _StepComparison:
             found,
             moved=(after[0] - before[0], after[1] - before[1]),
             noise=self._noise[number][name],
-            uncertain=self._uncertain.get(find_trained_variable(name, self._trained) or ""),
+            uncertain=self._uncertain.get(self._owners.get(name, "")),
         )
+
+
+def _owners(sessions: PairedSessions, names: Iterable[str]) -> dict[str, str]:
+    """Return the trained variable that each name is, is a copy of, or is a slot of."""
+    reference, mirrors = sessions.reference.program, sessions.towers.program.built.initial.mirrors
+    owner_of = find_slots(reference.placement).owner_of
+    firsts = {name: mirrors.get(name, name) for name in names}
+    owners = {name: owner_of.get(first, first) for name, first in firsts.items()}
+    trained = reference.gradients.by_variable
+    return {name: owner for name, owner in owners.items() if owner in trained}
 
 
 def _numeric(session: ProgramSession, values: Arrays) -> Arrays:
@@ -272,16 +284,12 @@ def _comparable(sessions: PairedSessions, values: Arrays) -> Arrays:
     reference computes on the rows of each tower, because its steps then do not compute them.
     """
     unsynchronized = sessions.towers.program.built.initial.unsynchronized
-    trained = frozenset(sessions.reference.program.gradients.by_variable)
+    owners = _owners(sessions, values)
     return {
         name: value
         for name, value in values.items()
         if name not in unsynchronized
-        and (
-            not sessions.on_parts
-            or find_trained_variable(name, trained) is not None
-            or value.dtype.kind in "iu"
-        )
+        and (not sessions.on_parts or name in owners or value.dtype.kind in "iu")
     }
 
 

@@ -687,7 +687,7 @@ def with_slot(factor: float) -> Trajectory:
     name, size = "a/Momentum", [5.0, 5.0]
     slot = trajectory({name: [0, 0]}, {name: [size] * 3}, {name: [np.multiply(size, factor)] * 3})
     both = [{**one, **other} for one, other in zip(steps.steps, slot.steps, strict=True)]
-    return replace(steps, steps=both)
+    return replace(steps, steps=both, owners={**steps.owners, name: "a"})
 
 
 @pytest.mark.parametrize(("factor", "state"), [(1.0, "kept"), (2.0, "kept"), (3.0, "broken")])

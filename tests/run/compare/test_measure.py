@@ -108,36 +108,50 @@ def test_the_gradient_is_an_input_of_every_apply_op(optimizer: Callable[[], Any]
     assert not measured.unread
 
 
+def keras_towers(num_gpus: int, made: Callable[[], Any], factor: float = 1.0) -> dict[str, Any]:
+    """Towers with an optimizer of Keras; the mean of their gradients is multiplied."""
+    scope = partial(tf1.variable_scope, tf1.get_variable_scope())
+    optimizer = made()
+    inputs, gradients = [], []
+    for i in range(num_gpus):
+        with tf.device(f"/gpu:{i}"), scope(reuse=i > 0):
+            x, y = (
+                tf1.placeholder(tf.float32, [None, 4]),
+                tf1.placeholder(tf.float32, [None, 1]),
+            )
+            loss = pairs.squared_error(x, y)
+            variables = tf1.trainable_variables()
+            gradients.append(tf.gradients(loss, variables))
+        inputs.append({"x": x, "y": y})
+    mean = [factor / num_gpus * tf.add_n(each) for each in zip(*gradients, strict=True)]
+    graph = tf1.get_default_graph()
+    before = graph.version
+    optimizer.apply_gradients(zip(mean, variables, strict=True))  # Keras 3 returns no op
+    ops = graph.get_operations()[before:]
+    train_op = [op for op in ops if op.type.startswith("Assign") and op.type != "AssignVariableOp"]
+    return {"train_op": train_op, "inputs": inputs if num_gpus > 1 else inputs[0]}
+
+
 def test_gradients_are_read_from_arguments_of_keras_optimizers() -> None:
-    def towers(num_gpus: int = 2) -> dict[str, Any]:
-        scope = partial(tf1.variable_scope, tf1.get_variable_scope())
-        optimizer = tf.keras.optimizers.SGD(0.1)
-        inputs, gradients = [], []
-        for i in range(num_gpus):
-            with tf.device(f"/gpu:{i}"), scope(reuse=i > 0):
-                x, y = (
-                    tf1.placeholder(tf.float32, [None, 4]),
-                    tf1.placeholder(tf.float32, [None, 1]),
-                )
-                loss = pairs.squared_error(x, y)
-                variables = tf1.trainable_variables()
-                gradients.append(tf.gradients(loss, variables))
-            inputs.append({"x": x, "y": y})
-        mean = [tf.add_n(of_towers) / num_gpus for of_towers in zip(*gradients, strict=True)]
-        graph = tf1.get_default_graph()
-        before = graph.version
-        optimizer.apply_gradients(zip(mean, variables, strict=True))  # Keras 3 returns no op
-        made = graph.get_operations()[before:]
-        train_op = [
-            op for op in made if op.type.startswith("Assign") and op.type != "AssignVariableOp"
-        ]
-        return {"train_op": train_op, "inputs": inputs if num_gpus > 1 else inputs[0]}
+    towers = partial(keras_towers, made=lambda: tf.keras.optimizers.SGD(0.1))
 
     measured = run(towers, lambda: towers(1))
 
     assert sound(measured)
     assert measured.trials[0].found.keys() == {"w", "b"}
     assert measured.optimizers == {"SGD"}
+
+
+def test_slots_of_keras_have_the_declared_factor() -> None:
+    towers = partial(keras_towers, made=lambda: tf.keras.optimizers.Adam(0.01, name="adam"))
+
+    measured = run(partial(towers, factor=2.0), lambda: towers(1), scale=2.0)
+
+    owners = trajectory_of(measured).owners
+    slots = {slot: owner for slot, owner in owners.items() if slot != owner}
+    assert sorted(slots.values()) == ["b", "b", "w", "w"]
+    assert slots.keys() <= trajectory_of(measured).steps[0].keys()
+    assert not differs(measured, Conditions(scale=2.0))
 
 
 def test_declared_gradients_replace_unreadable_ones() -> None:
