@@ -196,6 +196,11 @@ class _TermWeight(NamedTuple):
     variables: Sequence[str]
 
 
+def _shared(summands: Sequence[_Summand]) -> frozenset[tuple[str, int]]:
+    """Return the factors that all summands share."""
+    return frozenset.intersection(*(frozenset(each.weight.factors) for each in summands))
+
+
 def _order(each: _TermWeight) -> tuple[str, Factors, Sequence[str], float]:
     return each.kind, each.factors, each.variables, each.weight
 
@@ -220,10 +225,13 @@ class _Parts(NamedTuple):
     Attributes:
         towers: for each tower its terms that depend on examples, sorted by kind and weight.
         penalties: the weight of each penalty in all towers together.
+        shared: the factors that all terms share, if they depend on variables, placeholders and
+            constants alone, with symbols that the program for one GPU shares.
     """
 
     towers: Mapping[int, Sequence[_TermWeight]]
     penalties: Mapping[_Penalty, float]
+    shared: Factors
 
 
 def _total(penalties: Sequence[_Summand], towers: Collection[int]) -> float | None:
@@ -345,6 +353,7 @@ class _Comparison:
         return _Parts(
             {tower: sorted(each, key=_order) for tower, each in towers.items()},
             {key: total for key, total in totals.items() if total is not None},
+            tuple(each for each in side.scalars.portable(sorted(_shared(summands))) if each[0]),
         )
 
     def _own_factors(
@@ -355,7 +364,7 @@ class _Comparison:
         The factors are unknown if only the terms of some towers have them, such as the norm of the
         gradients of one tower.
         """
-        common = frozenset.intersection(*(frozenset(each.weight.factors) for each in summands))
+        common = _shared(summands)
 
         def members(summands: Iterable[_Summand]) -> Mapping[object, set[object]]:
             found: dict[object, set[object]] = defaultdict(set)
@@ -423,6 +432,8 @@ class _Comparison:
             return f"the update takes gradients of {towers} only"
         if len(expected.towers) > 1:
             return "the program for one GPU has several towers"
+        if parts.shared != expected.shared:
+            return "a factor of the loss is not the same as on one GPU"
         (alone,) = expected.towers.values()
         kinds = _kinds(alone)
         if not any(_kinds(terms) == kinds for terms in parts.towers.values()):
