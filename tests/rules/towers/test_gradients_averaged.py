@@ -136,6 +136,31 @@ def test_a_sum_over_the_fixed_rows_of_each_gpu_is_added_up(
     assert judge(summed(2), summed(1)).state == state
 
 
+@pytest.mark.parametrize(("share", "state"), [(0.5, "kept"), (1.0, "broken")])
+def test_half_the_sum_of_squares_over_a_static_number_of_rows_is_a_mean(
+    share: float, state: str
+) -> None:
+    def squares(count: int, rows: int) -> dict[str, Any]:
+        sums = [on(i, f"tower_{i}/sum", "L2Loss", f"tower_{i}/w/MatMul") for i in range(count)]
+        losses = [
+            on(i, f"tower_{i}/loss", "RealDiv", f"tower_{i}/sum", "rows") for i in range(count)
+        ]
+        shapes = {f"tower_{i}/w/MatMul": (rows, 4) for i in range(count)}
+        results = {f"tower_{i}/{name}": () for i in range(count) for name in ("sum", "loss")}
+        return {
+            "changes": [*sums, *losses, host("rows", "Const")],
+            "outputs": {**shapes, **results},
+            "values": {"rows": float(rows)},
+        }
+
+    def build(count: int, share: float, rows: int) -> Placement:
+        made = squares(count, rows)
+        changes = made.pop("changes")
+        return towers(count, share, *changes, **made)
+
+    assert judge(build(2, share, 8), build(1, 1.0, 16)).state == state
+
+
 def test_a_sum_times_a_constant_is_not_checked() -> None:
     """The constant may be the number of rows of a tower, or of all towers."""
 
