@@ -87,9 +87,11 @@ class GradientsAveraged(Rule):
     this coefficient in each tower. The rule ignores factors that all terms of an update share,
     such as a clip by the norm of the averaged gradient, weight decay that is added to the averaged
     gradient, and the ops of an optimizer, also if the program assigns the variables itself, as in
-    BERT's Adam. The program is compared with its reference or, without a reference, with
-    the program built for one GPU. gradients-equal also judges what a tower computes inside of a
-    term.
+    BERT's Adam. Weights of single terms, such as a learned or scheduled weight of a task, are
+    equal if they are computed from the same variables, placeholders and constants. The gradients
+    of rows that a tower looks up must be paired with the indices of these rows. The program is
+    compared with its reference or, without a reference, with the program built for one GPU.
+    gradients-equal also judges what a tower computes inside of a term.
 
     If towers have unequal numbers of rows, each mean must be multiplied by its tower's share of
     the rows. If the graph does not state the numbers, the rule assumes that they are equal, and
