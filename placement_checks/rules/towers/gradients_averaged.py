@@ -435,7 +435,7 @@ class _Comparison:
         if len(expected.towers) > 1:
             return "the program for one GPU has several towers"
         if parts.shared != expected.shared:
-            return "a factor of the loss is not the same as on one GPU"
+            return "a factor of its gradients is not the same as on one GPU"
         (alone,) = expected.towers.values()
         kinds = _kinds(alone)
         if not any(_kinds(terms) == kinds for terms in parts.towers.values()):

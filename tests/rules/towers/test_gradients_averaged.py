@@ -301,7 +301,7 @@ def test_a_sum_that_is_divided_by_an_unknown_constant_is_not_compared() -> None:
     verdict = judge(divided_by_shape(2, 0.5, 8, root), divided_by_shape(1, 1.0, 16, root))
 
     assert verdict.state == "not-checked"
-    assert "a factor of the loss is not the same as on one GPU" in (verdict.reason or "")
+    assert "a factor of its gradients is not the same as on one GPU" in (verdict.reason or "")
 
 
 def test_terms_with_different_factors_are_broken(snapshot: SnapshotAssertion) -> None:
