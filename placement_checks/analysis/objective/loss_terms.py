@@ -31,6 +31,7 @@ from placement_checks.core.op_types import (
     STOPS_GRADIENT,
     SUBTRACTION,
     SUM,
+    SUM_OF_SQUARES,
     SWITCHES,
 )
 
@@ -162,7 +163,7 @@ class LossTerms:
             if kind != CONST and self._is_value(source):
                 yield Term("penalty", source, towers), weight
         elif (
-            kind not in (SUM, MEAN)
+            kind not in (SUM, MEAN, SUM_OF_SQUARES)
             or (towers.bit_count() > 1 and self._joins_scalars(op))
             or (reduction := self._row_reduction(op)) is None
         ):
@@ -193,6 +194,8 @@ class LossTerms:
         """
         flow, scalars = self._analysis.flow, self._scalars
         weight, tensor = Weight(), scalars.inputs(op)[0]
+        if flow.types[op] == SUM_OF_SQUARES:  # a factor of the tensor counts twice
+            return op, weight
         while True:
             producer = flow.op_of(tensor)
             kind, inputs = flow.types[producer], scalars.inputs(producer)

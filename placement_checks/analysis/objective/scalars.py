@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import isfinite, prod, trunc
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from math import isfinite, nan, prod, trunc
 
 from placement_checks.analysis.graph.value_numbering import EqualTensors
 from placement_checks.analysis.objective.linear_forms import ONE, Factors, Weight
 from placement_checks.analysis.towers.analysis import TowerAnalysis
 from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import (
+    ADDS,
     CAST,
     DIVISIONS,
     EQUAL,
     FILL,
     FILLED,
+    GATHERS,
+    INDEXED_SLICE,
     INTEGER_DIVISIONS,
     JOIN,
     NEGATION,
@@ -26,13 +30,27 @@ from placement_checks.core.op_types import (
     SELECTS,
     SHAPE_ONLY,
     STACK,
+    SUBTRACTION,
     SUM,
     SWITCHES,
+    UNSTACK,
     VARIABLE_READS,
 )
 from placement_checks.core.placement import producer_of
 
 _PASSES = (PASSES_VALUE - SWITCHES) | VARIABLE_READS | RESHAPES | {CAST}
+# Ops that are computed on constants; the functions apply to single elements.
+_FOLDED: Mapping[str, Callable[..., float]] = {
+    **dict.fromkeys([STACK, UNSTACK, INDEXED_SLICE, PROD, SUM, *GATHERS], lambda *_: nan),
+    **dict.fromkeys(PRODUCTS, operator.mul),
+    **dict.fromkeys(DIVISIONS, operator.truediv),
+    **dict.fromkeys(INTEGER_DIVISIONS, lambda one, other: trunc(one / other)),
+    **dict.fromkeys(ADDS, lambda *elements: sum(elements)),
+    **dict.fromkeys([SUBTRACTION], operator.sub),
+    **dict.fromkeys([NEGATION], operator.neg),
+    "Maximum": max,
+    "Minimum": min,
+}
 _MOST_FACTORS = 32  # products of more factors are one symbol
 ROWS = "rows"  # the prefix of symbols that depend on shapes alone, such as the size of a batch
 
@@ -119,14 +137,67 @@ class Scalars:
             if element is None or shape is None or None in shape:
                 return None
             return element * prod(size or 0 for size in shape)
-        if kind == PROD:
-            value = self._analysis.placement.details.value(producer_of(inputs[0]))
-            return None if value is None else float(prod(value[2:]))
-        is_integer = kind in DIVISIONS and self.dtype(source).startswith(("int", "uint"))
-        if kind in INTEGER_DIVISIONS or is_integer:
-            dividend, divisor = map(self.constant, inputs)
-            return trunc(dividend / divisor) if dividend is not None and divisor else None
-        return self.constant(source)
+        elements = self._constants(source, _MOST_FACTORS)
+        return elements[0] if elements and len({*elements}) == 1 else None
+
+    def _constants(self, source: str, depth: int) -> Sequence[float] | None:
+        """Return the elements of a tensor that depends on constants alone, such as static shapes.
+
+        None if an element is unknown, or if an op is not known here.
+        """
+        name, _, output = source.partition(":")
+        if (value := self._analysis.placement.details.value(name)) is not None:
+            try:
+                return [float(each) for each in value[2:]]
+            except (TypeError, ValueError):  # strings
+                return None
+        kind, inputs = self._op_type_and_inputs(source)
+        if depth and kind in _PASSES:
+            return self._constants(inputs[0], depth - 1)
+        if depth == 0 or kind not in _FOLDED:
+            return None
+        values = [self._constants(each, depth - 1) for each in inputs]
+        if any(each is None for each in values):
+            return None
+        op = self._analysis.flow.number[name]
+        return self._fold(op, int(output or 0), [each for each in values if each is not None])
+
+    def _fold(
+        self, op: OpId, output: int, values: Sequence[Sequence[float]]
+    ) -> Sequence[float] | None:
+        """Return the elements of an output of an op, given the elements of its inputs."""
+        kind, name = self._analysis.flow.types[op], self._analysis.flow.names[op]
+        first = values[0]
+        if kind == STACK:
+            return [element for each in values for element in each]
+        if kind == UNSTACK:
+            return first[output : output + 1] if self.shape(name) == () else None
+        if kind in GATHERS or kind == INDEXED_SLICE:
+            # An element of a vector, or a slice of one.
+            begin, *others = (int(each[0]) for each in values[1:] if len(each) == 1)
+            if len(others) != len(values) - 2:
+                return None
+            if self.shape(name) == ():
+                return first[begin:][:1]
+            if kind in GATHERS or len(first) == 1:
+                return None
+            attributes = self._analysis.placement.details.attributes(name)
+            start = None if attributes.get("begin_mask", 0) else begin
+            end = None if attributes.get("end_mask", 0) else others[0]
+            return first[start : end : others[1]]
+        if kind in (PROD, SUM):
+            total = prod(first) if kind == PROD else sum(first)
+            return [total] if self.shape(name) == () else None
+        length = max(map(len, values))
+        if any(len(each) not in (1, length) for each in values):
+            return None
+        rows = ([each[i % len(each)] for each in values] for i in range(length))
+        is_integer = kind in DIVISIONS and self.dtype(name).startswith(("int", "uint"))
+        compute = _FOLDED["TruncateDiv" if is_integer else kind]
+        try:
+            return [compute(*row) for row in rows]
+        except ZeroDivisionError:
+            return None
 
     def _element(self, source: str, depth: int) -> float | None:
         """Return the value of all elements of a tensor, if it is known that they are equal."""

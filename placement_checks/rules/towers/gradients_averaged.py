@@ -87,9 +87,11 @@ class GradientsAveraged(Rule):
     this coefficient in each tower. The rule ignores factors that all terms of an update share,
     such as a clip by the norm of the averaged gradient, weight decay that is added to the averaged
     gradient, and the ops of an optimizer, also if the program assigns the variables itself, as in
-    BERT's Adam. The program is compared with its reference or, without a reference, with
-    the program built for one GPU. gradients-equal also judges what a tower computes inside of a
-    term.
+    BERT's Adam. Weights of single terms, such as a learned or scheduled weight of a task, are
+    equal if they are computed from the same variables, placeholders and constants. The gradients
+    of rows that a tower looks up must be paired with the indices of these rows. The program is
+    compared with its reference or, without a reference, with the program built for one GPU.
+    gradients-equal also judges what a tower computes inside of a term.
 
     If towers have unequal numbers of rows, each mean must be multiplied by its tower's share of
     the rows. If the graph does not state the numbers, the rule assumes that they are equal, and
@@ -196,6 +198,11 @@ class _TermWeight(NamedTuple):
     variables: Sequence[str]
 
 
+def _shared(summands: Sequence[_Summand]) -> frozenset[tuple[str, int]]:
+    """Return the factors that all summands share."""
+    return frozenset.intersection(*(frozenset(each.weight.factors) for each in summands))
+
+
 def _order(each: _TermWeight) -> tuple[str, Factors, Sequence[str], float]:
     return each.kind, each.factors, each.variables, each.weight
 
@@ -220,10 +227,13 @@ class _Parts(NamedTuple):
     Attributes:
         towers: for each tower its terms that depend on examples, sorted by kind and weight.
         penalties: the weight of each penalty in all towers together.
+        shared: the factors that all terms share, if they depend on variables, placeholders and
+            constants alone, with symbols that the program for one GPU shares.
     """
 
     towers: Mapping[int, Sequence[_TermWeight]]
     penalties: Mapping[_Penalty, float]
+    shared: Factors
 
 
 def _total(penalties: Sequence[_Summand], towers: Collection[int]) -> float | None:
@@ -345,6 +355,7 @@ class _Comparison:
         return _Parts(
             {tower: sorted(each, key=_order) for tower, each in towers.items()},
             {key: total for key, total in totals.items() if total is not None},
+            tuple(each for each in side.scalars.portable(sorted(_shared(summands))) if each[0]),
         )
 
     def _own_factors(
@@ -355,7 +366,7 @@ class _Comparison:
         The factors are unknown if only the terms of some towers have them, such as the norm of the
         gradients of one tower.
         """
-        common = frozenset.intersection(*(frozenset(each.weight.factors) for each in summands))
+        common = _shared(summands)
 
         def members(summands: Iterable[_Summand]) -> Mapping[object, set[object]]:
             found: dict[object, set[object]] = defaultdict(set)
@@ -423,6 +434,8 @@ class _Comparison:
             return f"the update takes gradients of {towers} only"
         if len(expected.towers) > 1:
             return "the program for one GPU has several towers"
+        if parts.shared != expected.shared:
+            return "a factor of its gradients is not the same as on one GPU"
         (alone,) = expected.towers.values()
         kinds = _kinds(alone)
         if not any(_kinds(terms) == kinds for terms in parts.towers.values()):

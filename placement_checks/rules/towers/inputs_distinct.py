@@ -55,8 +55,9 @@ class InputsDistinct(Rule):
 
     Slices are followed from placeholders, iterators and queues into the towers. Two slices are the
     same if they are cut from one tensor in the same way. Scalars, and vectors of fixed length, are
-    not examples. Workers in several processes each have their own pipeline: two are the same if
-    their first batches are.
+    not examples, and neither are scalars that each tower computes from the whole batch, such as
+    the number of labeled rows. Workers in several processes each have their own pipeline: two are
+    the same if their first batches are.
 
     Iterators, queues, readers and decoders under a tower's GPU have no kernel there, or copy each
     batch twice. If they are built again for each tower, they read the same files N times. Ops that

@@ -25,7 +25,7 @@ def towers(
     count: int,
     share: float,
     *changes: Op,
-    values: dict[str, float] | None = None,
+    values: dict[str, Any] | None = None,
     variables: Sequence[str] = ("w",),
     **more: Any,
 ) -> Placement:
@@ -136,6 +136,31 @@ def test_a_sum_over_the_fixed_rows_of_each_gpu_is_added_up(
     assert judge(summed(2), summed(1)).state == state
 
 
+@pytest.mark.parametrize(("share", "state"), [(0.5, "kept"), (1.0, "broken")])
+def test_half_the_sum_of_squares_over_a_static_number_of_rows_is_a_mean(
+    share: float, state: str
+) -> None:
+    def squares(count: int, rows: int) -> dict[str, Any]:
+        sums = [on(i, f"tower_{i}/sum", "L2Loss", f"tower_{i}/w/MatMul") for i in range(count)]
+        losses = [
+            on(i, f"tower_{i}/loss", "RealDiv", f"tower_{i}/sum", "rows") for i in range(count)
+        ]
+        shapes = {f"tower_{i}/w/MatMul": (rows, 4) for i in range(count)}
+        results = {f"tower_{i}/{name}": () for i in range(count) for name in ("sum", "loss")}
+        return {
+            "changes": [*sums, *losses, host("rows", "Const")],
+            "outputs": {**shapes, **results},
+            "values": {"rows": float(rows)},
+        }
+
+    def build(count: int, share: float, rows: int) -> Placement:
+        made = squares(count, rows)
+        changes = made.pop("changes")
+        return towers(count, share, *changes, **made)
+
+    assert judge(build(2, share, 8), build(1, 1.0, 16)).state == state
+
+
 def test_a_sum_times_a_constant_is_not_checked() -> None:
     """The constant may be the number of rows of a tower, or of all towers."""
 
@@ -208,6 +233,75 @@ def test_a_loss_that_is_divided_by_the_number_of_rows_with_a_fed_weight_is_not_c
 
     assert verdict.state == "not-checked"
     assert "count_0 multiplies only some terms" in (verdict.reason or "")
+
+
+ROWS_OF_SHAPE: dict[str, list[Op]] = {
+    "indexed": [host("rows_{i}", "StridedSlice", "shape_{i}", "zeros", "ones", "ones")],
+    "unstacked": [host("rows_{i}", "Unpack", "shape_{i}")],
+    "gathered": [host("rows_{i}", "GatherV2", "shape_{i}", "zero", "zero")],
+    "at least one": [
+        host("size_{i}", "GatherV2", "shape_{i}", "zero", "zero"),
+        host("rows_{i}", "Maximum", "size_{i}", "one"),
+    ],
+    "product": [
+        host("sizes_{i}", "StridedSlice", "shape_{i}", "zeros", "ones", "ones"),
+        host("rows_{i}", "Prod", "sizes_{i}", "zeros"),
+    ],
+    "sum of halves": [
+        host("size_{i}", "GatherV2", "shape_{i}", "zero", "zero"),
+        host("half_{i}", "FloorDiv", "size_{i}", "two"),
+        host("rest_{i}", "Sub", "size_{i}", "half_{i}"),
+        host("rows_{i}", "AddV2", "half_{i}", "rest_{i}"),
+    ],
+}
+
+
+def divided_by_shape(count: int, share: float, rows: int, ops: Sequence[Op]) -> Placement:
+    """Towers that divide a sum by their number of rows, an element of a constant shape."""
+    of_towers = [
+        each._replace(
+            name=each.name.format(i=i), inputs=tuple(name.format(i=i) for name in each.inputs)
+        )
+        for i in range(count)
+        for each in ops
+    ]
+    outputs: dict[str, tuple[int | None, ...]] = {}
+    for i in range(count):
+        of_towers += [
+            host(f"shape_{i}", "Const"),
+            on(i, f"tower_{i}/sum", "Sum", f"tower_{i}/w/MatMul"),
+            on(i, f"tower_{i}/loss", "RealDiv", f"tower_{i}/sum", f"rows_{i}"),
+        ]
+        outputs |= {f"tower_{i}/w/MatMul": (rows, 1), f"tower_{i}/sum": ()}
+        outputs |= {f"{name}_{i}": () for name in ("rows", "size", "half", "rest")}
+    constants = {"zero": 0, "one": 1, "two": 2, "zeros": (0,), "ones": (1,)}
+    of_towers += [host(name, "Const") for name in constants]
+    shapes = {f"shape_{i}": (rows, 1) for i in range(count)}
+    values: dict[str, Any] = {**constants, **shapes}
+    return towers(count, share, *of_towers, values=values, outputs=outputs)
+
+
+@pytest.mark.parametrize("rows", ROWS_OF_SHAPE)
+@pytest.mark.parametrize(("share", "state"), [(0.5, "kept"), (1.0, "broken")])
+def test_a_sum_that_is_divided_by_a_static_size_is_a_mean(
+    rows: str, share: float, state: str
+) -> None:
+    many = divided_by_shape(2, share, 8, ROWS_OF_SHAPE[rows])
+    one = divided_by_shape(1, 1.0, 16, ROWS_OF_SHAPE[rows])
+
+    assert judge(many, one).state == state
+
+
+def test_a_sum_that_is_divided_by_an_unknown_constant_is_not_compared() -> None:
+    root = [
+        host("size_{i}", "GatherV2", "shape_{i}", "zero", "zero"),
+        host("rows_{i}", "Sqrt", "size_{i}"),
+    ]
+
+    verdict = judge(divided_by_shape(2, 0.5, 8, root), divided_by_shape(1, 1.0, 16, root))
+
+    assert verdict.state == "not-checked"
+    assert "a factor of its gradients is not the same as on one GPU" in (verdict.reason or "")
 
 
 def test_terms_with_different_factors_are_broken(snapshot: SnapshotAssertion) -> None:
