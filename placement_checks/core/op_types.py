@@ -240,7 +240,8 @@ JOINS = frozenset({"Concat", "ConcatV2"})
 PRODUCTS = frozenset({"Mul", "MulNoNan"})
 # Division by the second input.
 DIVISIONS = frozenset({"RealDiv", "Div", "DivNoNan"})
-INTEGER_DIVISIONS = frozenset({"FloorDiv", "TruncateDiv"})
+FLOOR_DIVISION, TRUNCATED_DIVISION = "FloorDiv", "TruncateDiv"
+INTEGER_DIVISIONS = frozenset({FLOOR_DIVISION, TRUNCATED_DIVISION})
 SCALES = PRODUCTS | DIVISIONS
 SUBTRACTION = "Sub"
 RECIPROCALS = frozenset({"Reciprocal", "Inv"})
@@ -253,9 +254,10 @@ SUM_OF_ROWS = "UnsortedSegmentSum"
 # Inserts an axis of size 1, along which tensors may be joined.
 NEW_AXIS = "ExpandDims"
 # Change each element of a tensor by itself, or choose elements of several tensors.
-ELEMENTWISE = SELECTS | {"Minimum", "Maximum", "ClipByValue", "Sign", "Tanh", "Round"}
+MINIMUM, MAXIMUM = "Minimum", "Maximum"
+ELEMENTWISE = SELECTS | {MINIMUM, MAXIMUM, "ClipByValue", "Sign", "Tanh", "Round"}
 # Limits for every value of a tensor.
-BOUNDS = frozenset({"Minimum", "Maximum", "ClipByValue"})
+BOUNDS = frozenset({MINIMUM, MAXIMUM, "ClipByValue"})
 # Normalization by mean and variance of the rows.
 BATCH_NORMS = frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"})
 SUM, MEAN, PROD, NEGATION, STACK = "Sum", "Mean", "Prod", "Neg", "Pack"

@@ -17,10 +17,13 @@ from placement_checks.core.op_types import (
     EQUAL,
     FILL,
     FILLED,
+    FLOOR_DIVISION,
     GATHERS,
     INDEXED_SLICE,
     INTEGER_DIVISIONS,
     JOIN,
+    MAXIMUM,
+    MINIMUM,
     NEGATION,
     PASSES_VALUE,
     PROD,
@@ -33,23 +36,31 @@ from placement_checks.core.op_types import (
     SUBTRACTION,
     SUM,
     SWITCHES,
+    TRUNCATED_DIVISION,
     UNSTACK,
     VARIABLE_READS,
 )
 from placement_checks.core.placement import producer_of
 
 _PASSES = (PASSES_VALUE - SWITCHES) | VARIABLE_READS | RESHAPES | {CAST}
+
+
+def _truncated_quotient(one: float, other: float) -> float:
+    return trunc(one / other)
+
+
 # Ops that are computed on constants; the functions apply to single elements.
 _FOLDED: Mapping[str, Callable[..., float]] = {
     **dict.fromkeys([STACK, UNSTACK, INDEXED_SLICE, PROD, SUM, *GATHERS], lambda *_: nan),
     **dict.fromkeys(PRODUCTS, operator.mul),
     **dict.fromkeys(DIVISIONS, operator.truediv),
-    **dict.fromkeys(INTEGER_DIVISIONS, lambda one, other: trunc(one / other)),
+    FLOOR_DIVISION: operator.floordiv,
+    TRUNCATED_DIVISION: _truncated_quotient,
     **dict.fromkeys(ADDS, lambda *elements: sum(elements)),
     **dict.fromkeys([SUBTRACTION], operator.sub),
     **dict.fromkeys([NEGATION], operator.neg),
-    "Maximum": max,
-    "Minimum": min,
+    MAXIMUM: max,
+    MINIMUM: min,
 }
 _MOST_FACTORS = 32  # products of more factors are one symbol
 ROWS = "rows"  # the prefix of symbols that depend on shapes alone, such as the size of a batch
@@ -193,7 +204,7 @@ class Scalars:
             return None
         rows = ([each[i % len(each)] for each in values] for i in range(length))
         is_integer = kind in DIVISIONS and self.dtype(name).startswith(("int", "uint"))
-        compute = _FOLDED["TruncateDiv" if is_integer else kind]
+        compute = _truncated_quotient if is_integer else _FOLDED[kind]
         try:
             return [compute(*row) for row in rows]
         except ZeroDivisionError:
