@@ -38,14 +38,14 @@ _SUGGESTIONS = 3  # at most
 
 
 @click.command(
-    "explain", cls=ProgramCommand, short_help="Explain a rule, or why an object is where it is."
+    "explain", cls=ProgramCommand, short_help="Explain a rule, or the device of an object."
 )
 @click.argument("name", metavar="RULE|OBJECT", type=RULE)
 @click.argument("target", required=False, type=FILE)
 @settings_options()
 @GRAPH
 def command(name: str, target: str | None, settings: Settings, graph: str | None) -> int:
-    """Explain a rule, or why an object of a program is where it is.
+    """Explain a rule, or the device of an object of a program.
 
     RULE is a name that `placement-checks rules` lists. The explanation has its condition, its
     parameters, and a program that breaks it, with the fix as a diff.

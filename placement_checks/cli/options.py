@@ -77,7 +77,10 @@ _MACHINE_OPTIONS = (
         "that environment variable.",
     ),
     click.option(
-        "--gpus", type=int, metavar="N", help="GPUs of the host or of each worker; default: 2."
+        "--gpus",
+        type=int,
+        metavar="N",
+        help="GPUs of the host or of each worker; default: 2, or 1 if a strategy has one device.",
     ),
 )
 _PROGRAM_OPTIONS = (
@@ -111,7 +114,7 @@ JOBS = click.option(
     "-j",
     type=click.IntRange(1),
     metavar="N",
-    help="How many whole programs to run at the same time; default: the number of cores.",
+    help="How many captures of programs to run at the same time; default: the number of cores.",
 )
 _COMPARISON_OPTIONS = (
     click.option(

@@ -69,9 +69,9 @@ def command(
 
     --transfers prints a line for each pair of devices, with the bytes and the number of copies
     that one step sends between them, and the layer, phase and source line of the copies.
-    --format html writes a page with a picture of all devices and copies. --tensorboard writes the
-    graph as an event file in which each op has its assigned device, so that TensorBoard can color
-    the graph by device.
+    --format json requires --transfers. --format html writes a page with a picture of all devices
+    and copies. --tensorboard writes the graph as an event file in which each op has its assigned
+    device, so that TensorBoard can color the graph by device.
 
     The exit status is 0, and 2 if the program cannot be placed as requested, or if an error
     occurred.
@@ -109,13 +109,13 @@ def _check_options(
 ) -> None:
     if rows is not None and not shows_transfers:
         raise UsageError(
-            "--rows", "requires --transfers", "add --transfers, or omit it", is_predicate=True
+            "--rows", "requires --transfers", "add --transfers, or omit --rows", is_predicate=True
         )
     if output_format == "json" and not shows_transfers:
         raise UsageError(
             "--format json",
             "requires --transfers",
-            "add --transfers, or omit it",
+            "add --transfers, or omit --format json",
             is_predicate=True,
         )
     if output_format == "html" and shows_transfers:

@@ -14,7 +14,7 @@ from placement_checks.report.schemas import NAMES, schema
 def command(name: str) -> int:
     """Print the JSON Schema of the output of a command with --format json.
 
-    NAME is the command; `error` is the output of any command that ends with an error.
+    `error` is the output of any command that ends with an error.
 
     The exit status is 0.
     """

@@ -180,7 +180,7 @@ class _Options:
     "--shard",
     metavar="I/N",
     callback=lambda _context, _option, text: None if text is None else Shard.parse(text),
-    help="Check only part I of N parts of the programs, to split the work over N CI jobs.",
+    help="Check only shard I of N shards of the programs, to split the work over N CI jobs.",
 )
 @options_as(_Options)
 def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> int:

@@ -124,7 +124,7 @@ class Child(contextlib.AbstractContextManager["Child"]):
             if timed_out.is_set():
                 how = f"gave no answer within {limit:.0f} s and was ended"
             elif code == -signal.SIGKILL:
-                how += ", as the kernel does when memory runs out"
+                how += ", possibly because memory ran out"
             raise Ended(code, how, self.last_output()) from None
         finally:
             watch.cancel()

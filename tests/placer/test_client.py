@@ -58,7 +58,7 @@ def test_a_killed_process_is_reported_and_replaced() -> None:
         place(build)
 
     assert str(caught.value) == (
-        "the placer was ended by SIGKILL, as the kernel does when memory runs out; "
+        "the placer was ended by SIGKILL, possibly because memory ran out; "
         "run it again, which starts a new process; if that fails too, report this graph"
     )
     assert devices(place(build)) == {"/device:GPU:1"}

@@ -20,6 +20,7 @@ from placement_checks.tf.patches import Patch
 from placement_checks.tf.patching import patched
 
 _TRAINING_JOBS = ("worker", "chief", "master")  # their tasks take training steps
+_OTHER_JOBS = ("ps", "evaluator")
 
 
 @contextlib.contextmanager
@@ -64,7 +65,7 @@ def record_servers() -> Iterator[list[RecordedServer]]:
 
 def _refuse_join(server: RecordedServer) -> NoReturn:
     """Replace `tf.distribute.Server.join`, which never returns."""
-    others = [job for job in server.cluster if job != server.job]
+    others = [job for job in server.cluster if job not in (server.job, *_OTHER_JOBS)]
     training = next((job for job in _TRAINING_JOBS if job in others), others[0] if others else "")
     is_training_job = server.job in _TRAINING_JOBS
     if training:

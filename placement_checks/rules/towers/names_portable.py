@@ -200,7 +200,8 @@ def _differences(placement: Placement, reference: Placement) -> Iterator[Finding
                 **about(placement.ops[name]),
                 expected=f"a name that {program} has",
                 found=name,
-                message=f"variable {name} is trained, but {program} has no variable of this name",
+                message=f"variable {name} is trainable, but {program} has no variable of this "
+                "name",
                 consequence=f"a checkpoint of {program} cannot be restored: it lacks this "
                 "variable",
                 fix=same_names,

@@ -164,9 +164,8 @@ def test_deleted_files_are_restored_after_a_kill(folder: Path) -> None:
     (folder / "train.log").write_text("a week of training")
 
     notes = watched(folder, program).notes
-    assert (
-        notes[-1]
-        == "it deletes or overwrites checkpoints and train.log; the originals are restored"
+    assert notes[-1] == (
+        "the program deletes or overwrites checkpoints and train.log; the originals are restored"
     )
     assert [path.name for path in (folder / "checkpoints").iterdir()] == ["model"]
     assert (folder / "train.log").read_text() == "a week of training"
@@ -192,7 +191,7 @@ def test_a_killed_program_with_child_processes(folder: Path) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     """
     assert refused(folder, program) == (
-        "train.py: its process was ended by SIGKILL, as the kernel does when memory runs out, "
+        "train.py: its process was ended by SIGKILL, possibly because memory ran out, "
         "before its first training step; run the program with python to see why"
     )
 

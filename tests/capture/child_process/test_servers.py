@@ -122,6 +122,12 @@ def test_a_local_server() -> None:
             "run a trainer instead, with arguments such as --job_name=trainer --task_index=0",
         ),
         (
+            {"worker": ["a:1"], "ps": ["b:1"], "evaluator": ["c:1"]},
+            "worker",
+            "it waits forever in server.join()",
+            'run a coordinator instead: --machine "chief*1; ps*2; worker*2: gpu*2"',
+        ),
+        (
             {"worker": ["a:1"]},
             "worker",
             "it waits forever in server.join()",
