@@ -212,9 +212,13 @@ def _attribute_cause(owner: object, name: str) -> str:
 def _import_cause(error: ImportError, module: str) -> str:
     if module in _MODULES:
         return f"it imports {module}"
-    *_, (importer, _) = traceback.walk_tb(error.__traceback__)
-    here = Path(importer.f_code.co_filename).parent
-    is_neighbor = bool(importer.f_globals.get("__package__")) and any(
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    # The last frames may belong to import hooks, such as the hook of --v1.
+    importers = [frame for frame in frames if is_user_file(frame.f_code.co_filename, None)]
+    if not importers:
+        return ""
+    here = Path(importers[-1].f_code.co_filename).parent
+    is_neighbor = bool(importers[-1].f_globals.get("__package__")) and any(
         (here / each).is_file() for each in (f"{module}.py", f"{module}/__init__.py")
     )
     return f"it imports {module} by an implicit relative import" if is_neighbor else ""
