@@ -150,7 +150,7 @@ def assert_update_ops_run(
     tower: str | None = None,
     allow: str | Sequence[str] | None = None,
 ) -> None:
-    """The step runs the updates of statistics, such as moving averages, of one tower or of all."""
+    """The step updates statistics, such as moving averages, from one tower or from all towers."""
 
 def assert_transfer_budget(
     evidence: Evidence | Placement,

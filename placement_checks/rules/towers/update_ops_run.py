@@ -18,7 +18,7 @@ _ALL = "all"
 
 @dataclass(frozen=True)
 class UpdateOpsRun(Rule):
-    """The step runs the updates of statistics, such as moving averages, of one tower or of all.
+    """The step updates statistics, such as moving averages, from one tower or from all towers.
 
     Evaluation uses moments that statistics updates keep, such as batch normalization's. If the
     train op leaves these updates out, they never run, and evaluation uses the initial values.
