@@ -13,6 +13,7 @@ from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import (
     ADDS,
     CAST,
+    CUTS,
     DIVISIONS,
     EQUAL,
     FILL,
@@ -86,13 +87,13 @@ class Scalars:
         A symbol is ``""`` if the scalar depends on more than constants, variables and
         placeholders.
         """
-        sources = self._sources
-        return tuple(
-            sorted(
-                (self._equal.portable_key(sources[symbol]) if symbol in sources else "", power)
-                for symbol, power in factors
-            )
-        )
+        return tuple(sorted((self._portable(symbol), power) for symbol, power in factors))
+
+    def _portable(self, symbol: str) -> str:
+        op = self._analysis.flow.number.get(producer_of(self._sources.get(symbol, "")))
+        if op is None or symbol.startswith(ROWS) or self._analysis.examples[op]:
+            return ""
+        return self._equal.portable_key(self._sources[symbol])
 
     def variables(self, factors: Sequence[tuple[str, int]]) -> frozenset[str]:
         """Return the names of the variables that factors depend on."""
@@ -120,6 +121,12 @@ class Scalars:
                 return False
             (source,) = of_examples
         return False
+
+    def is_of_part(self, symbol: str) -> bool:
+        """Whether a symbol may depend on a part of the batch alone, such as a slice of it."""
+        flow = self._analysis.flow
+        reached = flow.reachable([flow.number[producer_of(self._sources[symbol])]])
+        return any(flow.types[op] in CUTS for op in reached)
 
     def inputs(self, op: OpId) -> Sequence[str]:
         """Return the data inputs of an op, as tensors."""

@@ -364,6 +364,26 @@ def test_a_sum_that_is_divided_by_another_number_of_the_rows_is_not_read(reducti
     assert "tower_0/count multiplies only some terms of the loss" in (verdict.reason or "")
 
 
+def test_a_number_of_rows_of_one_part_that_divides_all_losses_is_not_read() -> None:
+    def divided(count: int, mask: Op) -> Placement:
+        ops = [mask, host("all", "Placeholder"), host("count", "Sum", "mask")]
+        outputs: dict[str, tuple[int | None, ...]] = {"all": (16, 4), "mask": (8, 4), "count": ()}
+        for i in range(count):
+            ops += [
+                on(i, f"tower_{i}/sum", "Sum", f"tower_{i}/w/MatMul"),
+                on(i, f"tower_{i}/loss", "RealDiv", f"tower_{i}/sum", "count"),
+            ]
+            outputs |= {f"tower_{i}/sum": (), f"tower_{i}/loss": ()}
+        return towers(count, 1.0, *ops, outputs=outputs)
+
+    of_all, of_part = host("mask", "Relu", "all"), host("mask", "Split", "axis", "all")
+
+    assert judge(divided(2, of_all), divided(1, of_all)).state == "kept"
+    verdict = judge(divided(2, of_part), divided(1, of_part))
+    assert verdict.state == "not-checked"
+    assert "count counts rows of a part of the batch" in (verdict.reason or "")
+
+
 def weighted_task(towers: Sequence[int], weight: Op, *changes: Op) -> Iterator[Op]:
     """In each tower a mean, and another one that is multiplied by the square of a weight."""
     for i in towers:
