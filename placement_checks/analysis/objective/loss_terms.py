@@ -48,12 +48,14 @@ class Term(NamedTuple):
         towers: a bit mask of the towers that it depends on.
         rows: the symbol of the number of rows that divides a sum, or ``""``. If towers have the
             same symbol, they divide by the rows of all towers.
+        is_weighted: whether ``rows`` is computed from values of examples, such as a mask.
     """
 
     kind: Literal["mean", "sum", "penalty", "other"]
     tensor: str
     towers: int
     rows: str = ""
+    is_weighted: bool = False
 
 
 class LossTerms:
@@ -243,9 +245,11 @@ class LossTerms:
         if self._analysis.flow.types[op] == MEAN:
             return Term("mean", tensor, towers), weight
         rows = [(symbol, power) for symbol, power in weight.factors if symbol.startswith(ROWS)]
-        if len(rows) == 1 and rows[0][1] == -1:
-            factors = tuple(each for each in weight.factors if each not in rows)
-            term = Term("mean", tensor, towers, rows[0][0])
+        counts = [each for each in weight.factors if self._scalars.is_count(each[0])]
+        if len(rows + counts) == 1 and (rows + counts)[0][1] == -1:
+            (each,) = rows + counts
+            factors = tuple(factor for factor in weight.factors if factor != each)
+            term = Term("mean", tensor, towers, each[0], is_weighted=bool(counts))
             return term, Weight(weight.coefficient, factors)
         shape = self._scalars.shape(self._scalars.inputs(op)[0])
         reduced = self._scalars.shape(tensor)

@@ -13,6 +13,7 @@ from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import (
     ADDS,
     CAST,
+    CUTS,
     DIVISIONS,
     EQUAL,
     FILL,
@@ -62,6 +63,8 @@ _FOLDED: Mapping[str, Callable[..., float]] = {
     MAXIMUM: max,
     MINIMUM: min,
 }
+# A count remains one if a small number is added, or if it is at least 1.
+_KEEPS_COUNT = _PASSES | ADDS | {"Maximum"}
 _MOST_FACTORS = 32  # products of more factors are one symbol
 ROWS = "rows"  # the prefix of symbols that depend on shapes alone, such as the size of a batch
 
@@ -84,20 +87,46 @@ class Scalars:
         A symbol is ``""`` if the scalar depends on more than constants, variables and
         placeholders.
         """
-        sources = self._sources
-        return tuple(
-            sorted(
-                (self._equal.portable_key(sources[symbol]) if symbol in sources else "", power)
-                for symbol, power in factors
-            )
-        )
+        return tuple(sorted((self._portable(symbol), power) for symbol, power in factors))
 
-    def variables(self, factors: Factors) -> frozenset[str]:
+    def _portable(self, symbol: str) -> str:
+        op = self._analysis.flow.number.get(producer_of(self._sources.get(symbol, "")))
+        if op is None or symbol.startswith(ROWS) or self._analysis.examples[op]:
+            return ""
+        return self._equal.portable_key(self._sources[symbol])
+
+    def variables(self, factors: Sequence[tuple[str, int]]) -> frozenset[str]:
         """Return the names of the variables that factors depend on."""
         flow = self._analysis.flow
         sources = [self._sources[symbol] for symbol, _ in factors if symbol in self._sources]
         read = flow.reachable([flow.number[producer_of(each)] for each in sources])
         return frozenset(flow.names[each] for each in read if flow.state_holder(each) == each)
+
+    def is_count(self, symbol: str) -> bool:
+        """Whether a symbol is a sum over examples that depends on no variable.
+
+        An example is the number of words in a batch, if a mask excludes the padding.
+        """
+        flow, examples = self._analysis.flow, self._analysis.examples
+        source = self._sources.get(symbol, "")
+        while (op := flow.number.get(producer_of(source))) is not None and examples[op]:
+            if flow.types[op] == SUM:
+                return self.shape(source) == () and not self.variables([(symbol, 1)])
+            of_examples = [
+                each
+                for each in self.inputs(op)
+                if producer_of(each) in flow.number and examples[flow.number[producer_of(each)]]
+            ]
+            if flow.types[op] not in _KEEPS_COUNT or len(of_examples) != 1:
+                return False
+            (source,) = of_examples
+        return False
+
+    def is_of_part(self, symbol: str) -> bool:
+        """Whether a symbol may depend on a part of the batch alone, such as a slice of it."""
+        flow = self._analysis.flow
+        reached = flow.reachable([flow.number[producer_of(self._sources[symbol])]])
+        return any(flow.types[op] in CUTS for op in reached)
 
     def inputs(self, op: OpId) -> Sequence[str]:
         """Return the data inputs of an op, as tensors."""

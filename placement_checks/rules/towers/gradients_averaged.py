@@ -136,7 +136,7 @@ class GradientsAveraged(Rule):
     def _verdict(self, comparison: _Comparison) -> Verdict:
         findings = comparison.findings
         notes = [plural(len(comparison.compared), "variable")] if comparison.compared else []
-        if comparison.assumes_equal_rows and not findings:
+        if comparison.assumes_equal_rows and comparison.compared and not findings:
             notes.append(f"holds only if all {comparison.parts_name} have equally many rows")
         if factors := sorted(set(comparison.compensated.values())):
             times = listed([f"{factor:.4g}" for factor in factors])
@@ -305,7 +305,16 @@ class _Comparison:
             return expected._replace(op=op)
         if reason := self._incomparable(parts, expected):
             return Unread("", reason)
-        return self._compare(variable, parts, expected)
+        found = self._compare(variable, parts, expected)
+        own_count = self._own_count(parts)
+        if own_count and not found and variable not in self._scaled:
+            # The mean of such means is the mean on one GPU only if all towers count the same.
+            return Unread(
+                own_count,
+                "counts rows of one tower and divides its loss, so that rows count more in towers "
+                "with fewer of them",
+            )
+        return found
 
     def figures(self) -> Sequence[Mapping[str, object]]:
         """Return each objective in words, its variables, and the objective on one GPU."""
@@ -340,6 +349,11 @@ class _Comparison:
                 penalties[_Penalty(side.op_type(term), variables, factors)].append(each)
                 continue
             of_all = bool(term.rows) and len(rows[term.rows]) > 1
+            if of_all and term.is_weighted and side.scalars.is_of_part(term.rows):
+                return Unread(
+                    producer_of(side.scalars.describe(term.rows)),
+                    "counts rows of a part of the batch, and divides the losses of several towers",
+                )
             adds_up = is_share or of_all or term.kind == "sum"
             towers[tower].append(
                 _TermWeight(term.kind, factors, weight.coefficient, term, adds_up, variables)
@@ -494,6 +508,13 @@ class _Comparison:
             if not any(_close(weight / each, on_one) for each in factors):
                 findings.append(self._penalized(variable, key.kind, weight / factor, on_one))
         return findings
+
+    def _own_count(self, parts: _Parts) -> str:
+        """Return an op that counts rows of one tower by their values; ``""`` if there is none."""
+        terms = [each for of_tower in parts.towers.values() for each in of_tower]
+        counts = (each.term.rows for each in terms if each.term.is_weighted and not each.adds_up)
+        first = next(counts, "") if len(parts.towers) > 1 else ""
+        return producer_of(self._many.scalars.describe(first)) if first else ""
 
     def _adds_up_rows(self, parts: _Parts, alone: Sequence[_TermWeight]) -> bool:
         """Whether all terms are sums that count each of a known number of rows once.

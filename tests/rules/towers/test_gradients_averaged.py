@@ -232,7 +232,7 @@ def test_a_loss_that_is_divided_by_the_number_of_rows_with_a_fed_weight_is_not_c
     verdict = judge(divided_by_present(2, None, 8), divided_by_present(1, None, 16))
 
     assert verdict.state == "not-checked"
-    assert "count_0 multiplies only some terms" in (verdict.reason or "")
+    assert "count_0 counts rows of one tower and divides its loss" in (verdict.reason or "")
 
 
 ROWS_OF_SHAPE: dict[str, list[Op]] = {
@@ -317,6 +317,71 @@ def test_terms_with_different_factors_are_broken(snapshot: SnapshotAssertion) ->
     one = towers(1, 1.0, *auxiliary(0, "a"), values={"a": 0.4})
 
     assert messages(judge(many, one)) == snapshot
+
+
+def divided_by_mask(count: int, share: float, reduction: str = "Sum") -> Placement:
+    """Towers that divide a sum over their rows by a number that they compute from a mask."""
+    ops: list[Op] = []
+    for i in range(count):
+        ops += [
+            on(i, f"tower_{i}/mask", "Placeholder"),
+            on(i, f"tower_{i}/present", reduction, f"tower_{i}/mask"),
+            on(i, f"tower_{i}/count", "Maximum", f"tower_{i}/present", "one"),
+            on(i, f"tower_{i}/sum", "Sum", f"tower_{i}/w/MatMul"),
+            on(i, f"tower_{i}/loss", "RealDiv", f"tower_{i}/sum", f"tower_{i}/count"),
+        ]
+    names = ("present", "count", "sum", "loss")
+    outputs: dict[str, tuple[int | None, ...]] = {
+        f"tower_{i}/{name}": () for i in range(count) for name in names
+    }
+    outputs |= {f"tower_{i}/{name}": (8, 4) for i in range(count) for name in ("mask", "w/MatMul")}
+    return towers(count, share, *ops, host("one", "Const"), values={"one": 1.0}, outputs=outputs)
+
+
+def test_means_over_the_present_rows_of_each_tower_may_differ_from_one_gpu() -> None:
+    verdict = judge(divided_by_mask(2, 0.5), divided_by_mask(1, 1.0))
+
+    assert (verdict.state, verdict.reason) == (
+        "not-checked",
+        "w was not compared: tower_0/count counts rows of one tower and divides its loss, so that "
+        "rows count more in towers with fewer of them",
+    )
+
+
+def test_a_sum_of_means_over_the_present_rows_of_each_tower_is_broken() -> None:
+    (finding,) = judge(divided_by_mask(2, 1.0), divided_by_mask(1, 1.0)).findings
+
+    assert "the loss counts 2 times in the update of w" in finding.message
+
+
+@pytest.mark.parametrize("reduction", ["Mean", "Max"])
+def test_a_sum_that_is_divided_by_another_number_of_the_rows_is_not_read(reduction: str) -> None:
+    many, one = (divided_by_mask(count, 1.0, reduction) for count in (2, 1))
+
+    verdict = judge(many, one)
+
+    assert verdict.state == "not-checked"
+    assert "tower_0/count multiplies only some terms of the loss" in (verdict.reason or "")
+
+
+def test_a_number_of_rows_of_one_part_that_divides_all_losses_is_not_read() -> None:
+    def divided(count: int, mask: Op) -> Placement:
+        ops = [mask, host("all", "Placeholder"), host("count", "Sum", "mask")]
+        outputs: dict[str, tuple[int | None, ...]] = {"all": (16, 4), "mask": (8, 4), "count": ()}
+        for i in range(count):
+            ops += [
+                on(i, f"tower_{i}/sum", "Sum", f"tower_{i}/w/MatMul"),
+                on(i, f"tower_{i}/loss", "RealDiv", f"tower_{i}/sum", "count"),
+            ]
+            outputs |= {f"tower_{i}/sum": (), f"tower_{i}/loss": ()}
+        return towers(count, 1.0, *ops, outputs=outputs)
+
+    of_all, of_part = host("mask", "Relu", "all"), host("mask", "Split", "axis", "all")
+
+    assert judge(divided(2, of_all), divided(1, of_all)).state == "kept"
+    verdict = judge(divided(2, of_part), divided(1, of_part))
+    assert verdict.state == "not-checked"
+    assert "count counts rows of a part of the batch" in (verdict.reason or "")
 
 
 def weighted_task(towers: Sequence[int], weight: Op, *changes: Op) -> Iterator[Op]:
