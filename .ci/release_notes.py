@@ -1,6 +1,7 @@
-"""Prints what CHANGELOG.md says of a release: ``python .ci/release_notes.py v0.2.0``.
+"""Prints the entry of a release in CHANGELOG.md: ``python .ci/release_notes.py v0.2.0``.
 
-Fails where the tag is not the version of pyproject.toml, or the entry of it is missing or undated.
+Fails if the tag does not name the version in pyproject.toml, or if its entry is missing or has no
+date.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ ROOT = Path(__file__).parents[1]
 
 
 def notes(tag: str, root: Path = ROOT) -> str:
-    """The entry of a release.
+    """Returns the entry of a release.
 
     Raises:
-        SystemExit: there is none, or the tag is not that of the version.
+        SystemExit: there is no entry, or the tag does not name the version in pyproject.toml.
     """
     version = tomllib.loads((root / "pyproject.toml").read_text())["project"]["version"]
     if tag != f"v{version}":
@@ -27,7 +28,7 @@ def notes(tag: str, root: Path = ROOT) -> str:
     entry = re.search(rf"{heading}(.*?)(?=^## |\Z)", changelog, re.MULTILINE | re.DOTALL)
     if entry is None or not entry[1].strip():
         raise SystemExit(
-            f"CHANGELOG.md: has nothing under '## [{version}] - YYYY-MM-DD'; move what is under "
+            f"CHANGELOG.md: has no entry '## [{version}] - YYYY-MM-DD'; move the entries under "
             "Unreleased there"
         )
     return entry[1].strip()
