@@ -72,7 +72,7 @@ def test_a_release_without_a_dated_entry_is_refused(project: Path, changelog: st
     ran = release_notes(project, "v0.2.0")
 
     assert ran.returncode == 1
-    assert ran.stderr.startswith("CHANGELOG.md: has nothing under '## [0.2.0] - YYYY-MM-DD'")
+    assert ran.stderr.startswith("CHANGELOG.md: has no entry '## [0.2.0] - YYYY-MM-DD'")
 
 
 def test_the_changelog_has_an_unreleased_section() -> None:

@@ -72,7 +72,7 @@ def lines(now: Figures, before: Figures, *, same_machine: bool) -> Iterator[str]
         same_machine: whether the earlier run was on this machine; otherwise only ratios are
             compared.
     """
-    rows = [("figure", "measured", "goal", "", "over the run before")]
+    rows = [("figure", "measured", "goal", "", "relative to the previous run")]
     for name, goal in GOALS.items():
         comparable = name in before and (same_machine or not goal.unit)
         rows.append(_row(name, goal, now.get(name, ()), before[name] if comparable else ()))
@@ -82,7 +82,7 @@ def lines(now: Figures, before: Figures, *, same_machine: bool) -> Iterator[str]
         yield "  ".join(cells).rstrip()
     short = [name for name in GOALS if name in now and _over(GOALS[name], now[name]) > 1]
     reached = plural(len(now) - len(short), "figure")
-    yield f"{reached} of {len(now)} reached; short of the goal: {'; '.join(short) or 'none'}"
+    yield f"{reached} of {len(now)} reached; not reached: {'; '.join(short) or 'none'}"
 
 
 def _row(

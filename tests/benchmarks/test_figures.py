@@ -43,10 +43,10 @@ def test_each_figure_has_its_goal() -> None:
 @pytest.mark.parametrize(
     ("now", "expected"),
     [
-        ({RATIO: [0.1], CLUSTER: [1]}, "2 figures of 2 reached; short of the goal: none"),
+        ({RATIO: [0.1], CLUSTER: [1]}, "2 figures of 2 reached; not reached: none"),
         (
             {STATIC: [4.6], CLUSTER: [1], RATIO: [0.2]},
-            f"1 figure of 3 reached; short of the goal: {RATIO}; {STATIC}",
+            f"1 figure of 3 reached; not reached: {RATIO}; {STATIC}",
         ),
     ],
 )
