@@ -118,7 +118,7 @@ class Addresses:
             elif op in self._updated_by:
                 self._parts[op], self.layers[op] = "apply", self._updated_by[op]
             elif part == "apply":
-                if sources and (not self._updates.steps[op] or self._updates.unknown):
+                if sources and (not self._updates.in_step[op] or self._updates.unknown):
                     self._parts[op], self.layers[op] = "init", passed_on[sources[0]]
                 else:
                     self._assign_by_flow(op)
@@ -135,7 +135,7 @@ class Addresses:
         """Assign a part by the losses, updates and towers that an op is connected to."""
         if op in self._behind_losses:
             self._parts[op] = "input" if self.layers[op] is None else "forward"
-        elif op in self._updated_variable and (self._tower_masks[op] or self._updates.steps[op]):
+        elif op in self._updated_variable and (self._tower_masks[op] or self._updates.in_step[op]):
             is_average = self._tower_masks[op] and self.tower_count != 1
             self._parts[op] = "average" if is_average else "update"
             self.layers[op] = self._updated_variable[op]
@@ -152,7 +152,7 @@ class Addresses:
         for op in reversed(self._flow.ops):
             part = self._parts[op]
             if part is None:
-                is_step = self._updates.steps[op] and not self._updates.unknown
+                is_step = self._updates.in_step[op] and not self._updates.unknown
                 part = "update" if self._types[op] == NO_OP and is_step else "other"
                 self._parts[op] = part
             for source in self._flow.inputs[op]:

@@ -42,10 +42,10 @@ from placement_checks.core.versions import versions
 
 NO_LAYER: Final = -1
 _MOST_LISTED: Final = 500  # variables
-_OF_TOWERS = ("forward", "backward")
+_TOWER_PARTS = ("forward", "backward")
 
 # The place to choose as the default of a part, if several places match equally many of its ops.
-# These symbols say why the ops are there.
+# Each of these symbols gives the reason why the ops of this part are on their devices.
 _PREFERRED: Mapping[str, str] = {
     **dict.fromkeys(("input", "forward", "backward", "evaluate"), TOWER),
     **dict.fromkeys(("apply", "reads", "init"), VARIABLE),
@@ -58,8 +58,8 @@ class Group(NamedTuple):
     Attributes:
         part: the part of the step.
         tower: the index of the tower; -1 for none.
-        layer: the index of the variable of the layer; if that is a slot, of the variable that the
-            slot belongs to; -1 for none.
+        layer: the index of the variable that the layer is named after; -1 for none. If this
+            variable is a slot, it is replaced by the variable that the slot belongs to.
         type: the type of the ops.
     """
 
@@ -69,10 +69,10 @@ class Group(NamedTuple):
     type: str
 
 
-class Site(NamedTuple):
+class OpDevice(NamedTuple):
     """The device of some ops, and whether the variable of their layer is on the same device."""
 
-    place: str
+    device: str
     is_with_variable: bool
 
 
@@ -90,7 +90,7 @@ class Spread:
         names: the names of its ops.
         towers: for each tower, the device with most of its forward ops. If several devices have
             equally many, it is the one of these with most of the backward ops.
-        groups: the number of ops at each site, by address.
+        groups: the number of ops on each device, by address.
         slot_owners: the variable that each optimizer slot belongs to, by the name of the slot.
     """
 
@@ -120,22 +120,22 @@ class Spread:
         ]
         rows = Counter(self._rows())
         by_tower: list[dict[str, list[int]]] = [{} for _ in range(self._addresses.tower_count)]
-        self.groups: dict[Group, dict[Site, int]] = defaultdict(dict)
+        self.groups: dict[Group, dict[OpDevice, int]] = defaultdict(dict)
         for (part, tower, layer, kind, device, is_with_variable), number in rows.items():
             if part == "variable" or kind == NO_OP:
                 continue
-            site = Site(device_text(device), is_with_variable)
-            self.groups[Group(part, tower, layer, kind)][site] = number
-            if part in _OF_TOWERS and tower != NO_TOWER:
-                counts = by_tower[tower].setdefault(site.place, [0, 0])
-                counts[_OF_TOWERS.index(part)] += number
+            op_device = OpDevice(device_text(device), is_with_variable)
+            self.groups[Group(part, tower, layer, kind)][op_device] = number
+            if part in _TOWER_PARTS and tower != NO_TOWER:
+                counts = by_tower[tower].setdefault(op_device.device, [0, 0])
+                counts[_TOWER_PARTS.index(part)] += number
         self.towers = [
             max(places, key=lambda place: (places[place], place)) if places else NOWHERE
             for places in by_tower
         ]
 
     def _rows(self) -> Iterator[tuple[str, int, int, str, Device | None, bool]]:
-        """Yields the address and site of each op."""
+        """Yields the address and device of each op."""
         found, devices = self._addresses, self._devices
         with_variable = [
             layer is not None and devices[layer] is device
@@ -146,17 +146,19 @@ class Spread:
         columns = (found.parts, towers, self._layers, types, devices, with_variable)
         return zip(*columns, strict=True)
 
-    def ops_at(self, wanted: Mapping[Group, set[Site]]) -> Mapping[tuple[Group, Site], list[Op]]:
-        """Returns the ops at the wanted sites of each wanted address."""
-        found: dict[tuple[Group, Site], list[Op]] = defaultdict(list)
+    def ops_at(
+        self, wanted: Mapping[Group, set[OpDevice]]
+    ) -> Mapping[tuple[Group, OpDevice], list[Op]]:
+        """Returns the ops on the wanted devices of each wanted address."""
+        found: dict[tuple[Group, OpDevice], list[Op]] = defaultdict(list)
         for op, (part, tower, layer, kind, device, is_with_variable) in zip(
             self._ops, self._rows(), strict=True
         ):
             group = Group(part, tower, layer, kind)
             if group in wanted:
-                site = Site(device_text(device), is_with_variable)
-                if site in wanted[group]:
-                    found[group, site].append(op)
+                op_device = OpDevice(device_text(device), is_with_variable)
+                if op_device in wanted[group]:
+                    found[group, op_device].append(op)
         return found
 
     def variable_name(self, layer: int) -> str:
@@ -220,20 +222,20 @@ class Spread:
         }
 
 
-def place_matches(place: str, group: Group, site: Site, spread: Spread) -> bool:
-    """Whether a site matches a place in a baseline. A place is a device or a symbol."""
+def place_matches(place: str, group: Group, op_device: OpDevice, spread: Spread) -> bool:
+    """Whether the device of ops matches a place in a baseline. A place is a device or a symbol."""
     if place == TOWER:
-        return group.tower != NO_TOWER and spread.towers[group.tower] == site.place
-    return site.is_with_variable if place == VARIABLE else site.place == place
+        return group.tower != NO_TOWER and spread.towers[group.tower] == op_device.device
+    return op_device.is_with_variable if place == VARIABLE else op_device.device == place
 
 
-def describe_device(group: Group, site: Site, spread: Spread, default: str) -> str:
-    """The place that a baseline states for a site: the default of its part if it matches the site.
+def choose_place(group: Group, op_device: OpDevice, spread: Spread, default: str) -> str:
+    """Returns the place that a baseline states for ops on a device.
 
-    Otherwise it is a symbol that matches, or else the device.
+    The first of these that matches the device is chosen: ``default``, a symbol, the device itself.
     """
-    places = (default, TOWER, VARIABLE, site.place)
-    return next(place for place in places if place_matches(place, group, site, spread))
+    places = (default, TOWER, VARIABLE, op_device.device)
+    return next(place for place in places if place_matches(place, group, op_device, spread))
 
 
 def baseline_from_placement(placement: Placement, *, folded: bool = True) -> Baseline:
@@ -279,9 +281,9 @@ def summarize(spread: Spread) -> Baseline:
     """Returns a baseline without variables, places and copies, as `compare` needs it."""
     placement = spread.placement
     types: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
-    for group, sites in spread.groups.items():
+    for group, op_devices in spread.groups.items():
         if group.type not in GLUE and group.part not in UNCOUNTED_PARTS:
-            types[group.part, group.tower][group.type] += sum(sites.values())
+            types[group.part, group.tower][group.type] += sum(op_devices.values())
     return Baseline(
         placement.program,
         str(placement.machine),
@@ -298,8 +300,8 @@ def fold_variables(
 ) -> tuple[Sequence[HeldVariable], Sequence[FoldedScope]]:
     """Returns the variables to list one by one, and the folded scopes of the others.
 
-    Scopes are folded only if there are too many variables. They are cut to the greatest depth at
-    which there are few enough of them.
+    Scopes are folded only if there are too many variables. Their names are cut to the same depth:
+    the greatest depth at which there are at most `_MOST_LISTED` different scopes.
     """
     if len(variables) <= _MOST_LISTED:
         return variables, ()
@@ -344,10 +346,10 @@ def fold_by_scope(
 def _defaults(spread: Spread) -> dict[str, str]:
     """For each part the device or symbol that matches most of its ops."""
     votes: dict[str, Counter[str]] = defaultdict(Counter)
-    for group, sites in spread.groups.items():
-        for site, number in sites.items():
-            for place in (site.place, TOWER, VARIABLE):
-                if place_matches(place, group, site, spread):
+    for group, op_devices in spread.groups.items():
+        for op_device, number in op_devices.items():
+            for place in (op_device.device, TOWER, VARIABLE):
+                if place_matches(place, group, op_device, spread):
                     votes[group.part][place] += number
 
     def weight(part: str, place: str) -> tuple[Any, ...]:
@@ -361,22 +363,22 @@ def _exceptions(spread: Spread, defaults: Mapping[str, str]) -> dict[Address, di
     """The addresses with ops that are not at the default place, in as few lines as possible."""
     elsewhere = {
         (group.part, group.layer, group.type)
-        for group, sites in spread.groups.items()
-        for site in sites
-        if not place_matches(defaults[group.part], group, site, spread)
+        for group, op_devices in spread.groups.items()
+        for op_device in op_devices
+        if not place_matches(defaults[group.part], group, op_device, spread)
     }
     by_tower: dict[tuple[str, str, str], dict[int, dict[str, int]]] = defaultdict(dict)
     types: dict[Hashable, set[str]] = defaultdict(set)
     layers: dict[Hashable, set[str]] = defaultdict(set)
-    for group, sites in spread.groups.items() if elsewhere else ():
+    for group, op_devices in spread.groups.items() if elsewhere else ():
         part, kind, layer = group.part, group.type, spread.variable_name(group.layer)
         types[part, layer].add(kind)
         layers[part, kind].add(layer)
         if (part, group.layer, kind) not in elsewhere:
             continue
         counts: Counter[str] = Counter()
-        for site, number in sites.items():
-            counts[describe_device(group, site, spread, defaults[part])] += number
+        for op_device, number in op_devices.items():
+            counts[choose_place(group, op_device, spread, defaults[part])] += number
         places = dict.fromkeys(counts, ANY_NUMBER) if len(counts) == 1 else dict(counts)
         by_tower[part, layer, kind][group.tower] = places
     exceptions: dict[Address, dict[str, int]] = {}

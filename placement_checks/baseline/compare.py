@@ -103,7 +103,7 @@ class _Comparison:
         difference = Difference(
             name,
             self.new.program,
-            sum(sum(sites.values()) for sites in self.spread.groups.values())
+            sum(sum(op_devices.values()) for op_devices in self.spread.groups.values())
             - sum(each.number for each in misplaced),
             found.moved,
             found.new_there,
@@ -132,10 +132,12 @@ class _Comparison:
     def _followers(self) -> Counter[str]:
         """For each variable the number of ops on its device that must be there."""
         followers: Counter[str] = Counter()
-        for group, sites in self.spread.groups.items():
+        for group, op_devices in self.spread.groups.items():
             if VARIABLE in self._allowed.places(group):
                 followers[self.spread.variable_name(group.layer)] += sum(
-                    number for site, number in sites.items() if site.is_with_variable
+                    number
+                    for op_device, number in op_devices.items()
+                    if op_device.is_with_variable
                 )
         return followers
 
@@ -143,8 +145,8 @@ class _Comparison:
         found = Changes()
         old, new, matches = self.old.towers, self.new.towers, self._allowed.towers
         ops: Counter[int] = Counter()
-        for group, sites in self.spread.groups.items():
-            ops[group.tower] += sum(sites.values())
+        for group, op_devices in self.spread.groups.items():
+            ops[group.tower] += sum(op_devices.values())
         for tower, place in enumerate(new):
             what, notes = f"tower {tower}", [plural(ops[tower], "op")]
             if tower not in matches:

@@ -16,9 +16,9 @@ from typing import Final, NamedTuple
 from placement_checks.baseline.build import (
     NO_LAYER,
     Group,
-    Site,
+    OpDevice,
     Spread,
-    describe_device,
+    choose_place,
     place_matches,
 )
 from placement_checks.baseline.text import ranges
@@ -61,13 +61,13 @@ class Misplaced:
 
     Attributes:
         group: the address.
-        site: the device of the ops.
-        number: the number of misplaced ops; other ops of the address may rightly be at the site.
+        op_device: the device of the ops.
+        number: the number of misplaced ops; other ops of the address may rightly be on the device.
         allowed: the places that the baseline allows; empty if it lacks the part.
     """
 
     group: Group
-    site: Site
+    op_device: OpDevice
     number: int
     allowed: tuple[str, ...]
 
@@ -90,17 +90,19 @@ class AllowedPlaces:
 
     def misplaced(self) -> Iterator[Misplaced]:
         """Yields the ops that are not where the baseline allows them."""
-        for group, sites in self.spread.groups.items():
+        for group, op_devices in self.spread.groups.items():
             allowed = self.places(group)
             elsewhere = {
-                site: number
-                for site, number in sites.items()
-                if not any(place_matches(place, group, site, self.spread) for place in allowed)
+                op_device: number
+                for op_device, number in op_devices.items()
+                if not any(
+                    place_matches(place, group, op_device, self.spread) for place in allowed
+                )
             }
-            for site, number in elsewhere.items():
-                yield Misplaced(group, site, number, tuple(sorted(allowed)))
+            for op_device, number in elsewhere.items():
+                yield Misplaced(group, op_device, number, tuple(sorted(allowed)))
             if not elsewhere and len(allowed) > 1:
-                yield from self._exchanged(group, sites, allowed)
+                yield from self._exchanged(group, op_devices, allowed)
 
     def is_known(self, group: Group) -> bool:
         """Whether the baseline has the variable of an address; true without a layer."""
@@ -144,7 +146,7 @@ class AllowedPlaces:
         return default
 
     def _exchanged(
-        self, group: Group, sites: Mapping[Site, int], allowed: Mapping[str, int]
+        self, group: Group, op_devices: Mapping[OpDevice, int], allowed: Mapping[str, int]
     ) -> Iterator[Misplaced]:
         """Yields ops that moved from one allowed place to another.
 
@@ -154,16 +156,16 @@ class AllowedPlaces:
         if ANY_NUMBER in allowed.values() or not self.is_known(group):
             return
         actual: Counter[str] = Counter()
-        last: dict[str, Site] = {}
+        last: dict[str, OpDevice] = {}
         default = self.old.defaults.get(group.part, "")
-        for site, number in sites.items():
-            place = describe_device(group, site, self.spread, default)
+        for op_device, number in op_devices.items():
+            place = choose_place(group, op_device, self.spread, default)
             if place not in allowed:  # a symbol may match now that did not match before
                 place = next(
-                    each for each in allowed if place_matches(each, group, site, self.spread)
+                    each for each in allowed if place_matches(each, group, op_device, self.spread)
                 )
             actual[place] += number
-            last[place] = site
+            last[place] = op_device
         fewer = [place for place in sorted(allowed) if actual[place] < allowed[place]]
         moved = sum(allowed[place] - actual[place] for place in fewer)
         for place in sorted(allowed):
@@ -208,10 +210,10 @@ class ChangeMessages:
         found = Changes()
         if not misplaced:
             return found
-        sites: dict[Group, set[Site]] = defaultdict(set)
+        op_devices: dict[Group, set[OpDevice]] = defaultdict(set)
         for each in misplaced:
-            sites[each.group].add(each.site)
-        ops = self.spread.ops_at(sites)
+            op_devices[each.group].add(each.op_device)
+        ops = self.spread.ops_at(op_devices)
         kinds: dict[ChangeKind, list[Misplaced]] = defaultdict(list)
         for each in misplaced:
             kinds[self._kind(each)].append(each)
@@ -226,7 +228,7 @@ class ChangeMessages:
                 if {each.group.layer for each in kinds[backward]} <= layers:
                     done.add(backward)
                     members, parts = [*members, *kinds[backward]], ["forward", "backward"]
-            named = [op for each in members for op in ops[each.group, each.site]]
+            named = [op for each in members for op in ops[each.group, each.op_device]]
             change = self._change(kind, members, parts, named)
             (found.new_there if kind.is_new else found.moved).append(change)
         return found
@@ -237,7 +239,9 @@ class ChangeMessages:
         if group.type not in GLUE and group.type not in self._types.get(group.part, ()):
             is_new = is_new or group.part not in UNCOUNTED_PARTS
         old = sorted({self._describe_allowed(place, each) for place in each.allowed})
-        return ChangeKind(group.part, tuple(old), self._describe(each.site.place, each), is_new)
+        return ChangeKind(
+            group.part, tuple(old), self._describe(each.op_device.device, each), is_new
+        )
 
     @cached_property
     def _types(self) -> Mapping[str, set[str]]:
@@ -294,8 +298,8 @@ class ChangeMessages:
 
     def _count_ops(self, parts: Sequence[str], towers: Sequence[int]) -> int:
         return sum(
-            sum(sites.values())
-            for group, sites in self.spread.groups.items()
+            sum(op_devices.values())
+            for group, op_devices in self.spread.groups.items()
             if group.part in parts and group.tower in (towers or [NO_TOWER])
         )
 

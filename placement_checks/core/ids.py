@@ -12,4 +12,4 @@ from typing import NewType
 OpId = NewType("OpId", int)  # the index of an op in the order of building
 TowerIndex = NewType("TowerIndex", int)  # the index of a tower
 TowerMask = NewType("TowerMask", int)  # a set of towers: bit i stands for tower i
-GpuIndex = NewType("GpuIndex", int)  # an index into `ReadsByGpu.gpus`
+SiteIndex = NewType("SiteIndex", int)  # an index into `ReadsBySite.site_reads`

@@ -131,7 +131,7 @@ class Measurement:
         trials: the gradients for one or more batches.
         scale: the number that the program's gradients were divided by, as it declares.
         trajectory: some training steps.
-        unread: by variable with an unreadable gradient, the reason.
+        unreadable: by variable with an unreadable gradient, the reason.
         missing: variables that get a gradient in one program only: True for the reference.
         changed: variables with a gradient that is clipped, or otherwise changed, before it is
             applied.
@@ -153,7 +153,7 @@ class Measurement:
     scale: float = 1.0
     strategy: str = ""
     trajectory: Trajectory | Missing = NO_STEPS
-    unread: Mapping[str, str] = field(default_factory=dict)
+    unreadable: Mapping[str, str] = field(default_factory=dict)
     missing: Mapping[str, bool] = field(default_factory=dict)
     changed: frozenset[str] = frozenset()
     races: Mapping[str, str] = field(default_factory=dict)

@@ -352,7 +352,7 @@ class CapturedProgram:
         applied: the gradients that the program declares or passed to optimizers.
         fed: the values fed to the first training step, arrays by the names of tensors (``x:0``);
             empty if the program was not captured, or feeds nothing.
-        turns: the number of different training steps that alternate, as in GANs.
+        step_count: the number of different training steps that alternate, as in GANs.
         notes: notes for reports, besides the verdicts.
         gradients_inside: if all gradients are taken inside a loop or another op: where, with the
             fix; else ``""``.
@@ -374,7 +374,7 @@ class CapturedProgram:
     initial: InitialState = field(default=InitialState(), repr=False)
     applied: Sequence[AppliedGradient] = field(default=(), repr=False)
     fed: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    turns: int = 1
+    step_count: int = 1
     notes: Sequence[str] = ()
     gradients_inside: str = ""
     asked_for_gpus: bool = False

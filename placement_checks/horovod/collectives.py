@@ -2,7 +2,7 @@
 
 Eager code gets the value that the operation would have if all ranks had the same input. In a
 graph, an op computes this value, and its attribute `core.ranks.COLLECTIVE` names the operation.
-Horovod finds the same collective of the other ranks by the name of this op.
+Horovod combines the collectives that have the same op name on all ranks.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ _NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
 
 def unsupported_error(what: str) -> InputError:
-    """The error for a part of Horovod that the stand-in lacks, named like an argument."""
+    """Return the error for a part of Horovod that this package does not implement.
+
+    ``what`` describes the part, for example "a process set".
+    """
     return InputError(
         "horovod",
         f"{what} is not supported by --horovod",
@@ -52,11 +55,13 @@ class Process:
     Attributes:
         rank: the rank.
         initialized: whether the program has called ``init``.
-        broadcast: the variables that a broadcast makes equal outside of sessions, each with the
-            digest of the value that is sent; ``""`` for the value before the step.
+        broadcast: the variables that a broadcast outside of sessions makes equal on all ranks,
+            each with the digest of the sent value. The digest is ``""`` if the broadcast was
+            traced into a graph; the value before the step is then the sent value.
         broadcasts_later: whether the program broadcasts after its first step, by a callback.
-        receives: whether it takes a value, such as a seed, from another rank, which is not known
-            here: its variables may then be equal although they differ here.
+        receives: whether the program gets a value, such as a seed, from another rank. This process
+            does not know that value. So variables may be equal on all ranks in a real run, even if
+            they differ between the captures of the ranks.
         collectives: the names of the collectives that eager code has run.
         writes: the files that it writes.
     """
@@ -112,7 +117,7 @@ def normalize_name(name: str) -> str:
 
 
 def group_name(tensors: Sequence[Any]) -> str:
-    """The default name of tensors that are reduced together; each adds its number."""
+    """The default name of tensors that are reduced together, without the number of each tensor."""
     return normalize_name(f"HorovodGroupedAllreduce_{tensors[0].name}_{tensors[-1].name}")
 
 
@@ -139,17 +144,17 @@ def allreduce_tensor(
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def reduced(value: Any) -> tuple[Any, Callable[..., Any]]:
         def gradient(upstream: Any) -> Any:
-            return allreduce_gradient(upstream, op, None, prescale, postscale)
+            return allreduce_without_gradient(upstream, op, None, prescale, postscale)
 
-        return allreduce_gradient(value, op, name, prescale, postscale), gradient
+        return allreduce_without_gradient(value, op, name, prescale, postscale), gradient
 
     return reduced(tensor)
 
 
-def allreduce_gradient(
+def allreduce_without_gradient(
     tensor: Any, op: ReduceOp, name: str | None, prescale: float = 1.0, postscale: float = 1.0
 ) -> Any:
-    """Combine a dense gradient over all ranks. The result is not differentiated."""
+    """Combine a dense tensor or gradient over all ranks; the result has no gradient function."""
     size = process().initialized_rank().size
     if op == Adasum and size & (size - 1):
         raise NotImplementedError("Adasum requires a number of ranks that is a power of 2")
@@ -178,7 +183,7 @@ def allgather_tensor(tensor: Any, name: str | None) -> Any:
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def gathered(value: Any) -> tuple[Any, Callable[..., Any]]:
         def gradient(upstream: Any) -> Any:
-            mean = allreduce_gradient(upstream, Average, None)
+            mean = allreduce_without_gradient(upstream, Average, None)
             rows = tf.shape(value)[0]
             return mean[rank.number * rows : (rank.number + 1) * rows]
 
@@ -191,7 +196,8 @@ def _allgather(tensor: Any, name: str | None) -> Any:
     size = process().initialized_rank().size
 
     def value(name: str | None) -> Any:
-        # tf.concat would give the axis the name that the axis of the sum over ranks gets later.
+        # `tf.concat` would name the axis `{name}/axis`. `run.graph_rewrites` uses that name for
+        # another constant.
         axis = tf.constant(0, name=name and f"{name}_dimension")
         return tf.raw_ops.ConcatV2(values=[tensor] * size, axis=axis, name=name)
 

@@ -20,8 +20,8 @@ from placement_checks.horovod.collectives import (
     ReduceOp,
     Sum,
     allgather_tensor,
-    allreduce_gradient,
     allreduce_tensor,
+    allreduce_without_gradient,
     group_name,
     process,
     unsupported_error,
@@ -114,7 +114,7 @@ def reduce_tensor(
             if op == Average:
                 values = values / tf.cast(size, values.dtype)
         return tf.IndexedSlices(values, indices, tensor.dense_shape)
-    reduce = allreduce_gradient if is_gradient else allreduce_tensor
+    reduce = allreduce_without_gradient if is_gradient else allreduce_tensor
     with tf.device(settings.device_dense or None):
         sent, context = settings.compression.compress(tensor)
         received = reduce(sent, op, name, prescale, postscale)

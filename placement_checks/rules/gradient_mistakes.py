@@ -286,7 +286,7 @@ def frozen_reads(placement: Placement, variable: str, towers: Sequence[int]) -> 
     analysis = analyze(placement)
     reads = [
         op
-        for op in analysis.reads_by_gpu.readers.get(variable, ())
+        for op in analysis.reads_by_site.readers.get(variable, ())
         if analysis.tower_of[op] in towers and not analysis.backward.ops[op]
     ]
     flow = analysis.flow
@@ -340,7 +340,7 @@ def _ops_on_rows(placement: Placement, types: Collection[str]) -> Iterator[OpId]
             if (
                 consumer in seen
                 or analysis.backward.ops[consumer]
-                or not analysis.updates.steps[consumer]
+                or not analysis.updates.in_step[consumer]
             ):
                 continue
             if kind not in _PASSES_ROWS or flow.inputs[consumer][CUTS.get(kind, 0)] != here:

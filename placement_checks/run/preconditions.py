@@ -226,7 +226,7 @@ def check_towers_ran_apart(session: ProgramSession, feeds: Mapping[str, np.ndarr
         for device in requested
         if (device.index or 0) not in ran and any(other.matches(device) for other in needed)
     ]
-    towers = 1 if program.shared else len(program.inputs)
+    towers = 1 if program.has_shared_inputs else len(program.inputs)
     if idle:
         where = join_and(device.short for device in sorted(idle))
         device = f"the device that simulates {where}" if program.simulated else where
@@ -270,7 +270,7 @@ def check_comparable(
 
 
 def _check_trains(program: RunnableProgram) -> None:
-    if program.gradients.by_variable or program.gradients.unread:
+    if program.gradients.by_variable or program.gradients.unreadable:
         return
     if program.built.gradients_inside:
         raise CannotRun(program.built.gradients_inside)
@@ -285,7 +285,7 @@ def _check_trains(program: RunnableProgram) -> None:
 
 def _check_same_variables(program: RunnableProgram, reference: RunnableProgram) -> None:
     shapes = {variable.name: variable.shape for variable in program.placement.variables}
-    trained = [*reference.gradients.by_variable, *reference.gradients.unread]
+    trained = [*reference.gradients.by_variable, *reference.gradients.unreadable]
     missing = [name for name in trained if name not in shapes]
     if missing:
         near = nearest(missing[0], shapes)

@@ -56,13 +56,13 @@ class Gradients:
 
     Attributes:
         by_variable: the gradient of each variable, before the optimizer turns it into an update.
-        unread: trained variables without a readable gradient, and the reason.
+        unreadable: by trained variable with an unreadable gradient, the reason.
         optimizers: the types of the apply ops, or the classes of the optimizers.
         updates: the op that updates each variable.
     """
 
     by_variable: dict[str, Gradient] = field(default_factory=dict)
-    unread: dict[str, str] = field(default_factory=dict)
+    unreadable: dict[str, str] = field(default_factory=dict)
     optimizers: set[str] = field(default_factory=set)
     updates: dict[str, str] = field(default_factory=dict)
 
@@ -113,7 +113,7 @@ class RunnableProgram:
         return self.built.requested
 
     @property
-    def shared(self) -> bool:
+    def has_shared_inputs(self) -> bool:
         """Whether one mapping is for all towers, because the program splits the batch itself."""
         return len(self.inputs) == 1
 
@@ -165,10 +165,10 @@ def make_runnable(
             f"{built.name} cannot be run: it is a graph without its program",
             "name the program that builds it: train.py:build",
         )
-    if built.turns > 1:
+    if built.step_count > 1:
         raise CannotRun(
-            f"{built.name} alternates between {built.turns} different training steps, and only "
-            "a single step can be compared"
+            f"{built.name} alternates between {built.step_count} different training steps, and "
+            "only a single step can be compared"
         )
     placement = built.requested
     named = [op.requested for op in placement.ops.values() if op.requested.is_gpu]
@@ -191,8 +191,8 @@ def make_runnable(
     _check_initial_values(built)
     config = session_config(most_gpus, devices)
     config.allow_soft_placement = placement.soft
-    graph = _rewrite_graph(built, simulated=simulated, whole=cluster is not None)
-    lacks_gpus = simulated and devices == "auto" and most_gpus <= local_gpus()
+    graph = _rewrite_graph(built, simulated=simulated, is_cluster=cluster is not None)
+    are_gpus_unusable = simulated and devices == "auto" and most_gpus <= local_gpus()
     return RunnableProgram(
         built=built,
         graph=graph,
@@ -200,7 +200,7 @@ def make_runnable(
         config=config,
         inputs=_declared_inputs(built.step, built.name),
         gradients=find_gradients(placement, graph, built.applied, built.initial),
-        unusable_gpus=gpus_found() if lacks_gpus else "",
+        unusable_gpus=gpus_found() if are_gpus_unusable else "",
     )
 
 
@@ -263,11 +263,12 @@ def _tensor_name(value: Any, key: str, program: str) -> str:
     )
 
 
-def _rewrite_graph(built: CapturedProgram, *, simulated: bool, whole: bool) -> tf.Graph:
+def _rewrite_graph(built: CapturedProgram, *, simulated: bool, is_cluster: bool) -> tf.Graph:
     """Return the graph of a program, rewritten to run on the devices of this machine.
 
     Devices are changed in the GraphDef, because a live graph does not give access to the bodies of
-    functions. With ``whole``, TensorFlow does not copy constants to each task under new names.
+    functions. For a cluster, TensorFlow is prevented from copying constants to each task under new
+    names.
     """
     copied = type(built.graph_def)()
     copied.CopyFrom(built.graph_def)
@@ -282,7 +283,7 @@ def _rewrite_graph(built: CapturedProgram, *, simulated: bool, whole: bool) -> t
     replace_collectives(copied, built.name)
     if simulated:
         convert_to_channels_last(copied)
-    if whole:
+    if is_cluster:
         keep_constants_whole(copied)
     graph = tf.Graph()
     with graph.as_default():
@@ -298,9 +299,13 @@ def find_gradients(
 ) -> Gradients:
     """Find the gradients that one step of a program applies.
 
-    ``graph`` is the graph of the program, or a copy. ``initial`` has the mirrored copies of
-    variables, which get the gradient of the first copy. Its values are empty unless the step is
-    traced; a traced step declares no gradients.
+    Args:
+        placement: the requested placement of the program.
+        graph: the graph of the program, or a copy.
+        applied: the gradients that the program declares or passes to an optimizer.
+        initial: the initial state. Its ``mirrors`` are copies of variables, and have the same
+            gradient as the variable that they mirror. If it has ``values``, the step is traced:
+            such a program cannot declare gradients, so no reason suggests that.
     """
     found = Gradients()
     analysis = analyze(placement)
@@ -313,18 +318,18 @@ def find_gradients(
             found.by_variable[variable] = _gradient_input(graph.get_operation_by_name(applies[0]))
             found.optimizers.add(placement.ops[applies[0]].type)
         elif len(applies) > 1:
-            found.unread[variable] = (
+            found.unreadable[variable] = (
                 f"{len(applies)} ops of one step apply gradients to the variable"
             )
         elif given := recorded.get(variable):
             if given.gradient and _is_of_one_tower(placement, given.gradient, updates):
-                found.unread[variable] = (
+                found.unreadable[variable] = (
                     "each tower changes its gradient before the gradients are added up"
                 )
             elif given.gradient:
                 found.by_variable[variable] = given.gradient
             elif given.in_body:
-                found.unread[variable] = (
+                found.unreadable[variable] = (
                     "the gradient is applied inside a branch, loop or function"
                 )
             if given.optimizer:
@@ -334,7 +339,7 @@ def find_gradients(
                 f"{names[-1]} ({placement.ops[names[-1]].type}) updates its variable without "
                 "a call of an optimizer"
             )
-            found.unread[variable] = (
+            found.unreadable[variable] = (
                 update
                 if initial.values
                 else f"{update}; return {{'gradients': [(gradient, variable), …]}}"
@@ -343,7 +348,7 @@ def find_gradients(
 
 
 def _is_of_one_tower(placement: Placement, gradient: Gradient, updates: Sequence[Update]) -> bool:
-    """Whether an optimizer gets the gradient of one tower, but its updates use several."""
+    """Whether an optimizer gets the gradient of one tower, but its updates use several towers."""
     analysis = analyze(placement)
     behind = analysis.towers_behind[analysis.flow.number[producer_of(gradient.values)]]
     flow = gradient_flow(placement)
@@ -392,8 +397,8 @@ def session_config(gpus: int, devices: Devices = "auto") -> Any:
 
 
 @contextlib.contextmanager
-def running_on(gpus: int, *, devices: Devices = "auto") -> Iterator[Any]:
-    """Build into the default graph for this number of real or simulated GPUs.
+def gpu_scope(gpus: int, *, devices: Devices = "auto") -> Iterator[Any]:
+    """Let ops that are built in this block run on this number of real or simulated GPUs.
 
     Yields:
         The ``ConfigProto`` for the session that runs the graph; the caller may change it.

@@ -81,30 +81,30 @@ def with_numbers(
     used = evidence_used(only, without)
     if used.isdisjoint(NEEDS_REFERENCE):
         return evidence
-    towers = evidence.program
+    program = evidence.program
     if reference is None:
-        single = single_gpu(towers) if towers else NO_REFERENCE
+        single = single_gpu(program) if program else NO_REFERENCE
         if not single:
             return replace(evidence, reference=single, measurement=single, trace=single)
     else:
-        single = load_reference(reference, towers) if towers else load(reference, 1)
+        single = load_reference(reference, program) if program else load(reference, 1)
     evidence = replace(evidence, reference=single.requested)
     if used.isdisjoint(RUNS):
         return evidence
-    batch_function = load_batch_function(batch, towers.gpus if towers else 1)
-    if not towers:
+    batch_function = load_batch_function(batch, program.gpus if program else 1)
+    if not program:
         raise InputError(
             evidence.placement.program,
-            f"cannot be compared with a reference: {towers}",
+            f"cannot be compared with a reference: {program}",
             "omit the reference, or add the program that printed the log: --graph train.py:build",
             is_predicate=True,
         )
     seconds = _SECONDS_WITHOUT_REFERENCE if reference is None else math.inf
     ends_at = time.monotonic() + seconds
-    limited = f"comparing with one GPU, for at most {seconds:.0f} s"
-    with step(limited) if reference is None else contextlib.nullcontext():
+    progress = f"comparing with one GPU, for at most {seconds:.0f} s"
+    with step(progress) if reference is None else contextlib.nullcontext():
         pair = _or_missing(
-            lambda: ProgramPair.from_programs(towers, single, devices, ends_at=ends_at)
+            lambda: ProgramPair.from_programs(program, single, devices, ends_at=ends_at)
         )
         if not pair:
             return replace(evidence, measurement=pair, trace=pair)
@@ -146,38 +146,38 @@ def with_revision(
 
     assert evidence.program
     assert earlier.program
-    towers, reference = evidence.program, replace(earlier.program, name=name)
+    program, reference = evidence.program, replace(earlier.program, name=name)
     if names := renamed_variables(earlier.placement, evidence.placement):
         renamed = with_renamed_variables(reference, names)
         if not renamed:
             return replace(evidence, measurement=renamed)
         reference = renamed
-    # What a policy declares holds for both revisions.
+    # The policies apply to both revisions.
     rules = {rule.name: rule for rule in rules_of(evidence, policies)}
     conditions = replace(_conditions(rules), scale=1.0, statistics_per_tower=False)
-    batch_function = load_batch_function(batch, towers.gpus)
+    batch_function = load_batch_function(batch, program.gpus)
 
     pair = _or_missing(
-        lambda: ProgramPair.from_programs(towers, reference, "auto", same_towers=True)
+        lambda: ProgramPair.from_programs(program, reference, "auto", same_towers=True)
     )
     measurement = _measured(pair, "auto", batch_function, conditions) if pair else pair
     return replace(evidence, measurement=measurement)
 
 
 _ONLY_ON_GPUS = (
-    "on the GPUs of this machine, gradients or weights differ by more than the rounding of CPUs "
-    "explains; on CPU devices in their place they are equal"
+    "gradients or weights differ on the GPUs of this machine, by more than the rounding of CPUs "
+    "explains; they are equal if CPU devices simulate the GPUs"
 )
 
 
 def _measured(
     pair: ProgramPair, devices: Devices, batch: BatchFunction | None, conditions: Conditions
 ) -> Measurement | Missing:
-    """Measure a pair; with ``auto``, repeat a difference on GPUs on CPU devices.
+    """Measure a pair. With ``auto``, measure again on CPU devices if the numbers differ on GPUs.
 
-    Algorithms of GPUs may round more than any bound that would still show mistakes: for example
-    convolutions in TF32, if this process has trained before. CPU devices compute the same program
-    in full precision.
+    Some algorithms of GPUs round so coarsely that a limit for their rounding would also allow
+    mistakes. TensorFlow may use such an algorithm, a convolution in TF32, if this process has
+    trained before. CPU devices compute the same program in full precision.
     """
     from placement_checks.run.compare.measure import differs, measure
 
@@ -195,7 +195,7 @@ def _measured(
 
 
 def _conditions(rules: Mapping[str, Rule]) -> Conditions:
-    """The conditions of runs, as the fields of the rules on runs state them."""
+    """The conditions of runs, from the fields of `GradientsEqual` and `WeightsEqual`."""
     from placement_checks.run.compare.sessions import Conditions
 
     gradients, weights = (rules[rule.name] for rule in (GradientsEqual, WeightsEqual))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.graphs import placement
 
 from placement_checks import Placement
-from placement_checks.baseline.build import Group, Site, build_baseline
+from placement_checks.baseline.build import Group, OpDevice, build_baseline
 from placement_checks.baseline.compare_ops import AllowedPlaces
 from placement_checks.baseline.text import parse, render
 from placement_checks.core.baseline import Baseline
@@ -21,7 +21,7 @@ NAMES = ["a", "b", "c"]  # of variables, which are layers
 class AnySpread:
     """The counts of a `Spread`, without the ops."""
 
-    groups: dict[Group, dict[Site, int]]
+    groups: dict[Group, dict[OpDevice, int]]
     towers: list[str]
     names: list[str] = field(default_factory=lambda: NAMES)
     variables: tuple[()] = ()
@@ -34,7 +34,9 @@ class AnySpread:
 
 
 places = st.sampled_from(["/cpu:0", "/gpu:0", "/gpu:1"])
-sites = st.dictionaries(st.builds(Site, places, st.booleans()), st.integers(1, 3), min_size=1)
+op_devices = st.dictionaries(
+    st.builds(OpDevice, places, st.booleans()), st.integers(1, 3), min_size=1
+)
 groups = st.builds(
     Group,
     st.sampled_from(["forward", "reads"]),
@@ -44,7 +46,7 @@ groups = st.builds(
 )
 spreads = st.builds(
     AnySpread,
-    st.dictionaries(groups, sites, max_size=25),
+    st.dictionaries(groups, op_devices, max_size=25),
     st.just(["/gpu:0", "/gpu:1", "/gpu:0"]),
 )
 
@@ -68,16 +70,16 @@ def test_every_move_to_a_new_device_is_found(spread: AnySpread, data: st.DataObj
     if not spread.groups:
         return
     group = data.draw(st.sampled_from(sorted(spread.groups)))
-    site = data.draw(st.sampled_from(sorted(spread.groups[group])))
+    op_device = data.draw(st.sampled_from(sorted(spread.groups[group])))
     old = baseline(spread)
-    elsewhere = Site("/gpu:7", False)
+    elsewhere = OpDevice("/gpu:7", False)
     there = {**spread.groups[group], elsewhere: 1}
-    there[site] -= 1
+    there[op_device] -= 1
     spread.groups[group] = {each: number for each, number in there.items() if number}
 
     (misplaced,) = looked_up(old, spread).misplaced()
 
-    assert (misplaced.group, misplaced.site, misplaced.number) == (group, elsewhere, 1)
+    assert (misplaced.group, misplaced.op_device, misplaced.number) == (group, elsewhere, 1)
 
 
 @given(spreads, st.data())
@@ -85,7 +87,7 @@ def test_every_move_to_a_new_device_is_found(spread: AnySpread, data: st.DataObj
 def test_every_move_between_allowed_devices_is_found(
     spread: AnySpread, data: st.DataObject
 ) -> None:
-    many = [group for group, there in spread.groups.items() if len({s.place for s in there}) > 1]
+    many = [group for group, there in spread.groups.items() if len({s.device for s in there}) > 1]
     if not many:
         return
     group = data.draw(st.sampled_from(sorted(many)))
@@ -95,7 +97,7 @@ def test_every_move_between_allowed_devices_is_found(
         (a, b)
         for a in sorted(spread.groups[group])
         for b in sorted(spread.groups[group])
-        if a.place != b.place and not a.is_with_variable and not b.is_with_variable
+        if a.device != b.device and not a.is_with_variable and not b.is_with_variable
     ]
     if not ways:
         return

@@ -81,9 +81,9 @@ def main() -> None:
 @contextlib.contextmanager
 def _session(build: Callable[[], Mapping[str, Any]]) -> Any:
     """Returns a function that runs a step of a program on CPU devices that simulate GPUs."""
-    from placement_checks.run.runnable import running_on
+    from placement_checks.run.runnable import gpu_scope
 
-    with tf.Graph().as_default(), running_on(2, devices="simulated") as config:
+    with tf.Graph().as_default(), gpu_scope(2, devices="simulated") as config:
         step = build()
         initializer = tf1.global_variables_initializer()
         with tf1.Session(config=config) as session:

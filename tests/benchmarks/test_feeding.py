@@ -16,7 +16,7 @@ import tensorflow as tf
 from benchmarks.turns import in_turn, one_core_each
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from placement_checks.run.runnable import running_on
+from placement_checks.run.runnable import gpu_scope
 
 pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[benchmark]")
 
@@ -66,7 +66,7 @@ def test_feeding(
         if rows > min(TURNS):
             pytest.skip("more rows take the more time: --benchmark-only")
         rounds = 4
-    with tf.Graph().as_default() as graph, running_on(TOWERS, devices="simulated") as config:
+    with tf.Graph().as_default() as graph, gpu_scope(TOWERS, devices="simulated") as config:
         tf1.set_random_seed(0)
         step = mnist.build_towers(TOWERS)
         initializer = tf1.global_variables_initializer()

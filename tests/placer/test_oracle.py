@@ -15,7 +15,7 @@ from support.builders import builder_of
 
 from placement_checks import Machine, place
 from placement_checks.placer.request import name_in_body
-from placement_checks.run.runnable import running_on
+from placement_checks.run.runnable import gpu_scope
 
 CPUS = 3
 NAMES = [graph.__name__ for graph in GRAPHS] + [
@@ -35,7 +35,7 @@ def graphs(fixtures: Path) -> dict[str, tf.Graph]:
     )
     found = {}
     for name, build in builders.items():
-        with tf.Graph().as_default() as found[name], running_on(CPUS - 1, devices="simulated"):
+        with tf.Graph().as_default() as found[name], gpu_scope(CPUS - 1, devices="simulated"):
             build()
     return found
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from placement_checks.run.averaging import average_gradients
-from placement_checks.run.runnable import running_on
+from placement_checks.run.runnable import gpu_scope
 
 tf1 = tf.compat.v1
 KINDS = ("dense", "sparse", None)
@@ -249,7 +249,7 @@ def test_towers_in_a_v1_graph_train_as_one_device_does(use_resource: bool) -> No
 
     def train(towers: int) -> list[np.ndarray]:
         feeds, tower_grads = [], []
-        with tf.Graph().as_default(), running_on(towers, devices="simulated") as config:
+        with tf.Graph().as_default(), gpu_scope(towers, devices="simulated") as config:
             with tf.device("/cpu:0"):
                 variables = [
                     tf1.get_variable(f"v{number}", initializer=value, use_resource=use_resource)

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.python.distribute import cross_device_utils
 
 from placement_checks.run import runnable
-from placement_checks.run.runnable import full_precision, running_on
+from placement_checks.run.runnable import full_precision, gpu_scope
 from placement_checks.run.simulated_gpus import simulated_gpus
 from placement_checks.tf.simulated_devices import to_simulated
 
@@ -40,7 +40,7 @@ def test_a_cpu_without_index_is_the_host_in_the_scope_of_a_gpu() -> None:
 
 
 def test_towers_run_apart_and_soft_placement_stays_off() -> None:
-    with tf.Graph().as_default(), running_on(2, devices="simulated") as config:
+    with tf.Graph().as_default(), gpu_scope(2, devices="simulated") as config:
         with tf.device("/gpu:0"):
             x = tf1.placeholder(tf.float32, [])
             one = tf.sqrt(x)
@@ -60,7 +60,7 @@ def test_towers_run_apart_and_soft_placement_stays_off() -> None:
 
 def test_real_gpus_are_left_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("placement_checks.run.runnable.usable_gpus", lambda: 2)
-    with tf.Graph().as_default(), running_on(2) as config, tf.device("/gpu:1"):
+    with tf.Graph().as_default(), gpu_scope(2) as config, tf.device("/gpu:1"):
         x = tf1.placeholder(tf.float32)
 
     assert x.op.device == "/device:GPU:1"

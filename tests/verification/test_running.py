@@ -180,7 +180,7 @@ def test_a_difference_that_only_gpus_have_is_no_finding(monkeypatch: pytest.Monk
     assert isinstance(measured, Measurement)
     assert measured.devices == "simulated"
     assert not measure.differs(measured, Conditions())
-    assert "on CPU devices in their place they are equal" in measured.notes[-1]
+    assert "they are equal if CPU devices simulate the GPUs" in measured.notes[-1]
 
 
 def test_a_difference_on_gpus_counts_if_real_gpus_are_required(

@@ -46,7 +46,7 @@ class Updates:
     Attributes:
         roots: the ops that the program runs for one training step.
         missing: why the roots are unknown; None if they are known.
-        steps: for each op whether it is part of a step; true for every op if that is unknown.
+        in_step: for each op whether it is part of the step; true for every op if that is unknown.
         by_variable: the updates of each variable, in creation order.
     """
 
@@ -54,14 +54,14 @@ class Updates:
         self._flow = flow
         self._ops = placement.ops
         self.roots, self.missing = _train_ops(placement.step, flow)
-        self.steps = bytearray([self.unknown]) * len(flow.names)
+        self.in_step = bytearray([self.unknown]) * len(flow.names)
         for op in flow.reachable([] if self.unknown else self.roots, along=flow.all_inputs):
-            self.steps[op] = 1
+            self.in_step[op] = 1
         self.by_variable: dict[str, list[Update]] = defaultdict(list)
         # If the step is unknown, only gradient updates count: an assignment may be an initializer
         # or a restore.
         for op in flow.having(is_gradient_update if self.unknown else is_update):
-            holder = flow.first_holder(op) if self.steps[op] else None
+            holder = flow.first_holder(op) if self.in_step[op] else None
             if holder in flow.variables:
                 update = Update(op, flow.names[holder], flow.inputs[op][1:])
                 self.by_variable[update.variable].append(update)
@@ -75,12 +75,14 @@ class Updates:
         """Return the values that the updates of a variable take."""
         return [value for update in self.by_variable.get(variable, ()) for value in update.values]
 
-    def at_once(self, updates: Iterable[Update]) -> list[Update]:
+    def select_for_one_step(self, updates: Iterable[Update]) -> list[Update]:
         """Return the largest subset of ``updates`` that can run in one step.
 
         A step runs only one branch of each conditional.
         """
-        return sorted(_most_at_once([(self._branches(update.op), update) for update in updates]))
+        return sorted(
+            _most_in_one_step([(self._branches(update.op), update) for update in updates])
+        )
 
     def _branches(self, op: OpId) -> list[Branch]:
         """Return the branches that contain an op, the outermost first."""
@@ -99,7 +101,7 @@ class Updates:
         return found[::-1]
 
 
-def _most_at_once(updates: list[tuple[list[Branch], Update]]) -> list[Update]:
+def _most_in_one_step(updates: list[tuple[list[Branch], Update]]) -> list[Update]:
     """Return the largest subset without updates on different sides of one decision."""
     together = [update for branches, update in updates if not branches]
     decisions: dict[str, dict[str, list[tuple[list[Branch], Update]]]] = {}
@@ -108,7 +110,7 @@ def _most_at_once(updates: list[tuple[list[Branch], Update]]) -> list[Update]:
             (decision, side), *inner = branches
             decisions.setdefault(decision, {}).setdefault(side, []).append((inner, update))
     for sides in decisions.values():
-        largest: list[Update] = max(map(_most_at_once, sides.values()), key=len)
+        largest: list[Update] = max(map(_most_in_one_step, sides.values()), key=len)
         together += largest
     return together
 

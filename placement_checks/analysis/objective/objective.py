@@ -267,7 +267,9 @@ class Objective:
 
     def updates(self, variable: str) -> Sequence[Update]:
         """Return the updates of a trained variable in one step."""
-        return self.analysis.updates.at_once(gradient_flow(self._placement).trained[variable])
+        return self.analysis.updates.select_for_one_step(
+            gradient_flow(self._placement).trained[variable]
+        )
 
     def _adds_up(self, variable: str) -> bool:
         """Whether several updates of a variable have the effect of one by the sum."""

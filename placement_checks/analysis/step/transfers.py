@@ -83,7 +83,7 @@ def copies(placement: Placement, rows: int | None = None) -> list[CopiedTensor]:
     by_tensor: dict[tuple[str, Device], CopiedTensor] = {}
     devices = [op.assigned for op in placement.by_number]
     for op, runs, sources in zip(
-        placement.by_number, analysis.updates.steps, analysis.flow.all_inputs, strict=True
+        placement.by_number, analysis.updates.in_step, analysis.flow.all_inputs, strict=True
     ):
         here = op.assigned
         if not runs or here is None or all(devices[source] is here for source in sources):

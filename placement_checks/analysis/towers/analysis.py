@@ -11,7 +11,7 @@ from placement_checks.analysis.graph.analysis import GraphAnalysis
 from placement_checks.analysis.graph.data_flow import union
 from placement_checks.analysis.towers.by_loss import CopiesByLoss, ModelCopies, single_tower
 from placement_checks.analysis.towers.discovery import (
-    ReadsByGpu,
+    ReadsBySite,
     Site,
     Tower,
     TowersByLoss,
@@ -61,9 +61,9 @@ class TowerAnalysis(GraphAnalysis):
             getattr(self, name)
 
     @cached_property
-    def reads_by_gpu(self) -> ReadsByGpu:
-        """The variables that each GPU computes with."""
-        return ReadsByGpu(self, self.sites, self.by_loss)
+    def reads_by_site(self) -> ReadsBySite:
+        """The variables that are read at each site."""
+        return ReadsBySite(self, self.sites, self.by_loss)
 
     @cached_property
     def towers(self) -> Sequence[Tower]:
@@ -71,15 +71,15 @@ class TowerAnalysis(GraphAnalysis):
 
         A copy that only evaluates is part of no step and has no gradients.
         """
-        towers = self.reads_by_gpu.towers()
+        towers = self.reads_by_site.towers()
         trained = self.flow.reachable(self.backward.numbers())
         if not trained:
             return towers
         training = {
             self.sites[op]
-            for readers in self.reads_by_gpu.readers.values()
+            for readers in self.reads_by_site.readers.values()
             for op in readers
-            if op in trained or self.updates.steps[op]
+            if op in trained or self.updates.in_step[op]
         }
         if self.by_loss is not None:
             training |= self.by_loss.by_site.keys()
@@ -183,7 +183,7 @@ class TowerAnalysis(GraphAnalysis):
         work for. Backward ops also have `gradient_bit`.
         """
         own = [0] * len(self.flow.names)
-        read = set(chain.from_iterable(self.reads_by_gpu.readers.values()))
+        read = set(chain.from_iterable(self.reads_by_site.readers.values()))
         for op, (kind, tower) in enumerate(zip(self.flow.types, self.tower_of, strict=True)):
             if self.backward.ops[op]:
                 own[op] = self.gradient_bit
@@ -242,8 +242,8 @@ class TowerAnalysis(GraphAnalysis):
         """The variables that the model computes with, on towers or on the host."""
         return frozenset(
             variable
-            for variable, readers in self.reads_by_gpu.readers.items()
-            if any(self.reads_by_gpu.in_model(op) for op in readers)
+            for variable, readers in self.reads_by_site.readers.items()
+            if any(self.reads_by_site.in_model(op) for op in readers)
         )
 
 

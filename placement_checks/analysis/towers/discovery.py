@@ -3,14 +3,15 @@
 The towers are found in this order:
 
 1. *By strategy.* The GPUs of the replicas of a `tf.distribute` strategy are the towers.
-2. *By loss.* Losses that share no value computed from examples and variables belong to different
-   copies of the model (`analysis.towers.by_loss`). The copies are the towers, whichever devices
-   they use: every tower may use tables, experts or layers on all GPUs. Copies that run on the same
-   devices are micro-batches of one tower. The exception: if all copies run on one GPU of a machine
-   that has a GPU for each copy, they are towers that were all placed on one GPU.
-3. *By device.* If no loss is known, or the losses share a value, each GPU that computes with
-   variables has a tower. If one GPU uses results that another GPU computed from variables of its
-   own, both hold parts of one tower.
+2. *By loss.* Two losses belong to one copy of the model if both depend on a value that is computed
+   from examples and variables; otherwise they belong to different copies
+   (`analysis.towers.by_loss`). The copies are the towers, whichever devices they use: every tower
+   may use tables, experts or layers on all GPUs. Copies that run on the same devices are
+   micro-batches of one tower. The exception: if all copies run on one GPU of a machine that has a
+   GPU for each copy, they are towers that were all placed on one GPU.
+3. *By device.* If no loss is known, or all losses depend on a common value, each GPU that computes
+   with variables has a tower. If a GPU uses a result that another GPU computed from variables that
+   some GPUs do not read, both GPUs hold parts of one tower.
 
 An op works for one tower, for several, or for the host. The first rule that applies decides:
 
@@ -18,19 +19,20 @@ An op works for one tower, for several, or for the host. The first rule that app
    requests no device follows the ops that it is colocated with.
 2. A forward op works for a tower if its value reaches the losses of this tower only.
 3. A forward op that is colocated with another op, or that depends on no example, works for the
-   only tower that uses its value next, or else for the only tower that its inputs come from. If
-   several towers use or feed it, so that neither tower exists, it works for none of them.
+   tower that uses its value next, if there is only one such tower. Otherwise it works for the
+   tower that computes its inputs, if there is only one such tower. If there is none, but several
+   towers use or feed the op, it works for no tower.
 4. Any other forward op works for the tower on the GPU that it requests. The loss does not decide
    here: if the loss of tower 1 contains the loss of tower 0 by mistake, all ops of tower 0 reach
    both losses.
 5. A backward op works for the tower of its forward op. If towers share the forward op, it works
    for the tower that its gradients come from, or else for the tower that uses its value.
 
-Examples are the values that a tower computes with besides weights: fed, read from a pipeline,
-random, or cached in variables.
-
-Terms in this package: a *site* is a tower's share of one device (`Site`), `ModelCopies` are the
-copies of the model by their losses, and `TowersByLoss` are the towers formed from these copies.
+Terms in this package: *examples* are all inputs of a tower except weights: values that are fed,
+read from an input pipeline, drawn at random, or cached in variables. A *site* is a device on which
+a tower computes; if several towers compute on one device, each has its own site there (`Site`).
+`ModelCopies` are the copies of the model by their losses, and `TowersByLoss` are the towers formed
+from these copies.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ from placement_checks.analysis.towers.by_loss import (
     single_tower,
 )
 from placement_checks.core.devices import LOCALHOST, Device
-from placement_checks.core.ids import GpuIndex, OpId, TowerIndex
+from placement_checks.core.ids import OpId, SiteIndex, TowerIndex
 from placement_checks.core.op_types import NOT_A_READ, PASSES_READ, VARIABLES, is_update
 from placement_checks.core.placement import Placement
 
@@ -62,14 +64,14 @@ class Site(NamedTuple):
 
     Attributes:
         device: the device that the ops of the tower request.
-        copy: the number of the tower, if several towers found by loss use the device; else None.
+        tower: the number of the tower, if several towers found by loss use the device; else None.
     """
 
     device: Device
-    copy: TowerIndex | None = None
+    tower: TowerIndex | None = None
 
 
-class GpuReads(NamedTuple):
+class SiteReads(NamedTuple):
     """The variables that are read at one site.
 
     Attributes:
@@ -101,8 +103,8 @@ class Tower(NamedTuple):
 
     def __str__(self) -> str:
         devices = " and ".join(device.short for device in self.devices)
-        copies = [site.copy for site in self.sites if site.copy is not None]
-        return f"{devices} (copy {max(copies) + 1})" if copies else devices
+        towers = [site.tower for site in self.sites if site.tower is not None]
+        return f"{devices} (copy {max(towers) + 1})" if towers else devices
 
 
 class TowersByLoss(NamedTuple):
@@ -143,8 +145,8 @@ class TowersByLoss(NamedTuple):
 
 
 @lru_cache(maxsize=65536)
-def requested_gpu(requested: Device) -> Device:
-    """Return a requested device in full: a device without a job is on the local host."""
+def complete_device(requested: Device) -> Device:
+    """Return a requested device with a job: a device without a job is on the local host."""
     return requested if requested.job else requested.over(LOCALHOST)
 
 
@@ -167,7 +169,7 @@ def towers_by_loss(graph: GraphAnalysis, copies: ModelCopies) -> TowersByLoss | 
         return None
     devices, main = _devices_of([counts[group[0]] for group in groups])
     if len(set(main)) < len(main) and not are_crowded:
-        # Copies with the same main device are tasks of one tower.
+        # Copies with the same main device compute different losses of one tower.
         by_main: dict[Device, list[int]] = defaultdict(list)
         for group, device in zip(groups, main, strict=True):
             by_main[device] += group
@@ -211,7 +213,7 @@ def _count_ops(graph: GraphAnalysis, losses: Groups) -> Sequence[OpCounts]:
             _, kind, requested, _, _, colocated, *_ = graph.placement.by_number[op]
             if requested.type is not None and not colocated:
                 counts = on_gpus if requested.is_gpu else on_cpus
-                counts[copy][kind, requested_gpu(requested)] += 1
+                counts[copy][kind, complete_device(requested)] += 1
     return [gpus or cpus for gpus, cpus in zip(on_gpus, on_cpus, strict=True)]
 
 
@@ -233,9 +235,9 @@ def _devices_of(
 ) -> tuple[Sequence[tuple[Device, ...]], Sequence[Device]]:
     """Return the devices of each tower, and its main device.
 
-    A device belongs to a tower if the tower runs more ops of some type there than another tower.
-    A GPU may hold an expert or a shard of a table for all towers; it belongs to the tower that
-    runs its other ops there.
+    A device belongs to a tower if, for some op type, the tower runs more ops there than at least
+    one other tower. A GPU that holds an expert or a shard of a table for all towers belongs only
+    to the tower that also runs other ops on this GPU.
     """
     keys = frozenset().union(*counts)
     shared = {key: min(count[key] for count in counts) for key in keys}
@@ -266,12 +268,12 @@ def serving_sites(graph: GraphAnalysis, by_loss: TowersByLoss | None) -> Sequenc
     """
     flow, ops, backward = graph.flow, graph.placement.by_number, graph.backward.ops
     requests = {op.requested for op in ops}
-    requested = {request: Site(requested_gpu(request)) for request in requests if request.is_gpu}
+    requested = {request: Site(complete_device(request)) for request in requests if request.is_gpu}
     if (strategy := graph.placement.strategy) is not None:
         defaults = {request: strategy.default_gpu(request) for request in requests}
         requested |= {request: Site(gpu) for request, gpu in defaults.items() if gpu is not None}
     sites = [requested.get(op.requested) for op in ops]
-    unsure = {
+    tentative = {
         number
         for number, op in zip(flow.ops, ops, strict=True)
         if (op.colocated or not graph.examples[number])
@@ -279,23 +281,23 @@ def serving_sites(graph: GraphAnalysis, by_loss: TowersByLoss | None) -> Sequenc
         and not backward[number]
     }
     if by_loss is not None:
-        _assign_by_loss(graph, by_loss, sites, unsure)
+        _assign_by_loss(graph, by_loss, sites, tentative)
     different = list(dict.fromkeys(site for site in sites if site is not None))
-    if not unsure or len(different) < 2:
+    if not tentative or len(different) < 2:
         return sites
     bits = {site: 1 << bit for bit, site in enumerate(different)}
-    undecided = unsure.union(flow.having(VARIABLES.__contains__))
-    sure = [
-        0 if site is None or op in undecided or backward[op] else bits[site]
+    not_sources = tentative.union(flow.having(VARIABLES.__contains__))
+    sources = [
+        0 if site is None or op in not_sources or backward[op] else bits[site]
         for op, site in enumerate(sites)
     ]
     # Backward ops and updates use the values of other ops, but do not decide where these belong.
     uses = list(flow.inputs)
     for op in (*graph.backward.numbers(), *flow.having(is_update)):
         uses[op] = []
-    before = flow.propagate(sure, keep=sure)
-    after = flow.propagate(sure, along=uses, to_inputs=True, keep=sure)
-    for op in unsure:
+    before = flow.propagate(sources, keep=sources)
+    after = flow.propagate(sources, along=uses, to_inputs=True, keep=sources)
+    for op in tentative:
         if after[op] or before[op]:
             bit = next((bit for bit in (after[op], before[op]) if bit.bit_count() == 1), 0)
             sites[op] = different[bit.bit_length() - 1] if bit else None
@@ -303,16 +305,16 @@ def serving_sites(graph: GraphAnalysis, by_loss: TowersByLoss | None) -> Sequenc
 
 
 def _assign_by_loss(
-    graph: GraphAnalysis, by_loss: TowersByLoss, sites: list[Site | None], unsure: set[OpId]
+    graph: GraphAnalysis, by_loss: TowersByLoss, sites: list[Site | None], tentative: set[OpId]
 ) -> None:
     """Assign each forward op that serves one tower to a site of this tower.
 
-    Afterwards ``unsure`` has the ops that the losses leave undecided.
+    Afterwards ``tentative`` has the ops whose tower the losses do not determine.
     """
     flow, backward = graph.flow, graph.backward
     reached = reachability_masks(flow, by_loss.losses)
     on_cpu = {device for device in by_loss.main if not device.is_gpu}
-    shared_devices = {site.device for site in by_loss.by_site if site.copy is not None}
+    shared_devices = {site.device for site in by_loss.by_site if site.tower is not None}
     for op, mask in zip(flow.ops, reached, strict=True):
         if backward.ops[op] or flow.types[op] in VARIABLES:
             continue
@@ -320,39 +322,39 @@ def _assign_by_loss(
         device = None if site is None else site.device
         if site is None and graph.in_model[op]:
             request = graph.placement.by_number[op].requested
-            if request.type is not None and requested_gpu(request) in on_cpu:
-                device = requested_gpu(request)
+            if request.type is not None and complete_device(request) in on_cpu:
+                device = complete_device(request)
         if device is None:
             continue
         if tower is not None:
             is_own = device in by_loss.devices[tower]
             sites[op] = by_loss.site(tower, device if is_own else None)
-            unsure.discard(op)
+            tentative.discard(op)
         elif device in shared_devices:
-            unsure.add(op)
+            tentative.add(op)
     for op, (forward, _) in backward.forward.items():
         if sites[op] is not None and single_tower(reached[forward]) is not None:
             sites[op] = sites[forward] or sites[op]
 
 
-class ReadsByGpu:
+class ReadsBySite:
     """The variables that are read at each site, and the sites that hold parts of one tower.
 
-    If towers are found by device, two sites hold parts of one tower if one computes a value from a
-    variable, and the other combines this value with a variable, in the forward pass or in its
-    gradients. Separate towers use each other's results only after their gradients are computed.
-    Variables that all sites read do not count. The replicas of a strategy are never parts of one
-    tower: they may exchange values, for example to normalize over all rows.
+    If towers are found by device, two sites hold parts of one tower if one site computes a value
+    from a variable, and the other site combines this value with a variable, in the forward pass or
+    in the backward pass. Separate towers use each other's results only after their gradients are
+    computed. Only variables that some sites do not read count. The replicas of a strategy are
+    never parts of one tower: they may exchange values, for example to normalize over all rows.
 
-    The host may read a variable, for example in a lookup, or an op may read it once for several
-    sites, for example to normalize a kernel. The variable then counts for the sites that use the
-    result. A variable that only updates compute with, such as a velocity, is not read.
+    The host may read a variable for several sites, for example in a lookup. So may an op on a GPU,
+    for example to normalize a kernel. In both cases the sites that use the result read the
+    variable. A variable that is used only by updates, such as a velocity, is read at no site.
 
     Attributes:
         readers: the ops that compute with the value of each variable, by its name.
-        gpus: the variables that are read at each site, in the order of their devices.
-        gpu_indices: the indices into `gpus`.
-        joined_gpus: the pairs of sites that hold parts of one tower, as indices into `gpus`.
+        site_reads: the variables that are read at each site, in the order of the sites.
+        site_indices: the indices into `site_reads`.
+        joined_sites: the pairs of sites that hold parts of one tower, by index.
     """
 
     def __init__(
@@ -360,7 +362,7 @@ class ReadsByGpu:
     ) -> None:
         self._graph = graph
         self._flow = flow = graph.flow
-        self._sites = sites
+        self._site_of_op = sites
         self._by_loss = by_loss
         step = graph.placement.step
         ends = [
@@ -379,12 +381,12 @@ class ReadsByGpu:
                 site = sites[reader]
                 if site is not None:
                     reads[site].setdefault(variable, flow.names[reader])
-        self.gpus = [
-            GpuReads(site.device, reads[site], site) for site in sorted(reads, key=_order)
+        self.site_reads = [
+            SiteReads(site.device, reads[site], site) for site in sorted(reads, key=_order)
         ]
-        self.gpu_indices = cast(Sequence[GpuIndex], range(len(self.gpus)))
-        self.joined_gpus = (
-            self._joined_gpus() if by_loss is None else self._parts_by_loss(by_loss.by_site)
+        self.site_indices = cast(Sequence[SiteIndex], range(len(self.site_reads)))
+        self.joined_sites = (
+            self._joined_sites() if by_loss is None else self._parts_by_loss(by_loss.by_site)
         )
 
     def _readers(self, variable: OpId) -> list[OpId]:
@@ -410,7 +412,7 @@ class ReadsByGpu:
 
     def in_model(self, op: OpId) -> bool:
         """Whether a reader is part of the model: at a site, or on the way to a loss."""
-        return self.in_loss(op) or self._sites[op] is not None
+        return self.in_loss(op) or self._site_of_op[op] is not None
 
     def in_loss(self, op: OpId) -> bool:
         """Whether the value of an op reaches a loss or a gradient; true if none is known."""
@@ -424,7 +426,7 @@ class ReadsByGpu:
 
     def _add_readers_of_shared_results(self) -> None:
         """Add the first ops of each site that use a result of the host or of a shared op."""
-        backward, sites = self._graph.backward.ops, self._sites
+        backward, sites = self._graph.backward.ops, self._site_of_op
         shared = [
             [op for op in readers if self.in_loss(op) and not backward[op] and sites[op] is None]
             for readers in self.readers.values()
@@ -442,32 +444,38 @@ class ReadsByGpu:
                         readers.append(op)
 
     @cached_property
-    def joined_forward(self) -> Collection[frozenset[GpuIndex]]:
+    def joined_forward(self) -> Collection[frozenset[SiteIndex]]:
         """The pairs of sites, by index, that use each other's results in the forward pass.
 
-        A joint loss also joins copies of a model in their gradients, but not in the forward pass.
+        If copies of a model have a joint loss, they use each other's results in the backward pass,
+        but not in the forward pass.
         """
-        return self._joined_gpus(forward=True)
+        return self._joined_sites(forward=True)
 
-    def _parts_by_loss(self, towers: Mapping[Site, TowerIndex]) -> Collection[frozenset[GpuIndex]]:
+    def _parts_by_loss(
+        self, towers: Mapping[Site, TowerIndex]
+    ) -> Collection[frozenset[SiteIndex]]:
         """Return the pairs of sites of one tower, if the towers were found by loss."""
-        sites: dict[TowerIndex, list[GpuIndex]] = defaultdict(list)
-        for number, gpu in zip(self.gpu_indices, self.gpus, strict=True):
-            if gpu.site in towers:
-                sites[towers[gpu.site]].append(number)
+        sites: dict[TowerIndex, list[SiteIndex]] = defaultdict(list)
+        for number, each in zip(self.site_indices, self.site_reads, strict=True):
+            if each.site in towers:
+                sites[towers[each.site]].append(number)
         return {frozenset((first, other)) for first, *others in sites.values() for other in others}
 
-    def _joined_gpus(self, *, forward: bool = False) -> Collection[frozenset[GpuIndex]]:
-        """Return the pairs of sites where one uses results of the other site's own variables."""
-        if len(self.gpus) < 2:
+    def _joined_sites(self, *, forward: bool = False) -> Collection[frozenset[SiteIndex]]:
+        """Return the pairs of sites where one uses a result that the other computed.
+
+        Results that are computed only from variables that all sites read do not count.
+        """
+        if len(self.site_reads) < 2:
             return set()
-        shared = set.intersection(*(set(gpu.reads) for gpu in self.gpus))
-        numbers = {gpu.site: number for number, gpu in enumerate(self.gpus)}
-        own = [0] * len(self._sites)
+        shared = set.intersection(*(set(each.reads) for each in self.site_reads))
+        numbers = {each.site: number for number, each in enumerate(self.site_reads)}
+        own = [0] * len(self._site_of_op)
         own_readers: list[tuple[OpId, int]] = []
         for variable in self.readers.keys() - shared:
             for reader in self.readers[variable]:
-                site = self._sites[reader]
+                site = self._site_of_op[reader]
                 if site is not None and not (forward and self._graph.backward.ops[reader]):
                     own[reader] |= 1 << numbers[site]
                     own_readers.append((reader, numbers[site]))
@@ -475,7 +483,7 @@ class ReadsByGpu:
             return set()
         masks = self._flow.propagate(own)
         pairs = {
-            frozenset((self.gpu_indices[number], self.gpu_indices[other]))
+            frozenset((self.site_indices[number], self.site_indices[other]))
             for reader, number in own_readers
             for other in bits_of(masks[reader] & ~(1 << number))
         }
@@ -483,38 +491,44 @@ class ReadsByGpu:
         replicas = () if strategy is None else strategy.replicas
         of_replica = {
             number
-            for number, gpu in enumerate(self.gpus)
-            if any(gpu.device.matches(replica) for replica in replicas)
+            for number, each in enumerate(self.site_reads)
+            if any(each.device.matches(replica) for replica in replicas)
         }
         return {pair for pair in pairs if not pair <= of_replica}
 
-    def models(self, numbers: Sequence[GpuIndex]) -> list[list[GpuIndex]]:
+    def group_by_tower(self, numbers: Sequence[SiteIndex]) -> list[list[SiteIndex]]:
         """Group the sites with these indices by the tower that they hold parts of."""
-        pairs = [(min(pair), max(pair)) for pair in self.joined_gpus if pair.issubset(numbers)]
+        pairs = [(min(pair), max(pair)) for pair in self.joined_sites if pair.issubset(numbers)]
         return connected_groups(numbers, pairs)
 
     def towers(self) -> list[Tower]:
         """Return the towers: first the towers found by loss, then copies on other GPUs."""
         by_loss = self._by_loss
         if by_loss is None:
-            found, rest = [], list(self.gpu_indices)
+            found, rest = [], list(self.site_indices)
         else:
             found = [by_loss.sites(tower) for tower in by_loss.towers]
             used = {device for devices in by_loss.devices for device in devices}
-            rest = [number for number in self.gpu_indices if self.gpus[number].device not in used]
-        found += [tuple(self.gpus[n].site for n in model) for model in self.models(rest)]
+            rest = [
+                number
+                for number in self.site_indices
+                if self.site_reads[number].device not in used
+            ]
+        found += [
+            tuple(self.site_reads[n].site for n in model) for model in self.group_by_tower(rest)
+        ]
         return [self._tower(sites) for sites in found]
 
     def _tower(self, sites: tuple[Site, ...]) -> Tower:
         reads: dict[str, str] = {}
-        for gpu in reversed(self.gpus):
-            if gpu.site in sites:
-                reads |= gpu.reads
+        for each in reversed(self.site_reads):
+            if each.site in sites:
+                reads |= each.reads
         return Tower(sites, reads)
 
 
 def _order(site: Site) -> tuple[Device, int]:
-    return site.device, -1 if site.copy is None else site.copy
+    return site.device, -1 if site.tower is None else site.tower
 
 
 def tower_of_ops(
@@ -548,7 +562,7 @@ def tower_of_ops(
             found[number] = found[forward]
         elif is_shared_on_gpu(forward):
             found[number] = only_tower(flow.inputs[number])
-    # Other backward ops follow the ops that use them. Examples are the zeros and shapes that the
+    # Other backward ops follow the ops that use them, for instance the zeros and shapes that the
     # gradient of a variable needs, and inputs of the gradient of a shared op.
     for number in reversed(list(backward.numbers())):
         forward_op = backward.forward[number][0] if number in backward.forward else None

@@ -97,7 +97,7 @@ def random_uses(analysis: TowerAnalysis) -> Iterator[Use]:
             from_examples[op] for op in flow.inputs[use.op] if op != drawn
         )
         is_same_for_rows = is_noise or _is_broadcast_over_rows(analysis, use)
-        if not is_same_for_rows and analysis.reads_by_gpu.in_loss(use.op):
+        if not is_same_for_rows and analysis.reads_by_site.in_loss(use.op):
             yield use
 
 
@@ -123,7 +123,7 @@ def _uses(
     """
     consumers: dict[str, list[OpId]] = defaultdict(list)
     for number, op in zip(analysis.flow.ops, analysis.placement.by_number, strict=True):
-        if analysis.updates.steps[number] and not analysis.backward.ops[number]:
+        if analysis.updates.in_step[number] and not analysis.backward.ops[number]:
             for tensor in op.inputs:
                 if not tensor.startswith("^"):
                     consumers[tensor if ":" in tensor else f"{tensor}:0"].append(number)
@@ -158,7 +158,7 @@ def towers_reading(analysis: TowerAnalysis, tensor: str) -> frozenset[TowerIndex
     ]
 
     def is_skipped(op: OpId) -> bool:
-        return bool(analysis.backward.ops[op] or not analysis.updates.steps[op])
+        return bool(analysis.backward.ops[op] or not analysis.updates.in_step[op])
 
     reached = flow.reachable(
         readers, flow.consumers, until=lambda op: is_skipped(op) or tower_of[op] is not None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from placement_checks.analysis.graph.data_flow import union
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.by_loss import single_tower
-from placement_checks.analysis.towers.discovery import requested_gpu
+from placement_checks.analysis.towers.discovery import complete_device
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.op_types import (
@@ -48,7 +48,7 @@ class Accumulators:
     def _examine(self, name: str) -> None:
         """Add a variable to the results if it is an accumulator."""
         analysis = self._analysis
-        flow, reads = analysis.flow, analysis.reads_by_gpu
+        flow, reads = analysis.flow, analysis.reads_by_site
         variable = flow.number[name]
         writers = flow.writers.get(variable, ())
         updates = [(op, values) for op, values in writers if is_update(flow.types[op])]
@@ -78,7 +78,7 @@ class Accumulators:
     def _tower_on_device(self, ops: Iterable[OpId]) -> TowerIndex | None:
         """Return the only tower on the device that all ops request; None if there is none."""
         analysis = self._analysis
-        devices = {requested_gpu(self._placement.by_number[op].requested) for op in ops}
+        devices = {complete_device(self._placement.by_number[op].requested) for op in ops}
         towers = [
             number
             for number in analysis.tower_indices
@@ -102,7 +102,7 @@ class Accumulators:
 
     def _reaches_loss(self, variable: OpId, *, or_update: bool = False) -> bool:
         """Whether the value of a variable reaches a loss, or is taken by an update."""
-        flow, in_loss = self._analysis.flow, self._analysis.reads_by_gpu.in_loss
+        flow, in_loss = self._analysis.flow, self._analysis.reads_by_site.in_loss
 
         def readers(op: OpId) -> Sequence[OpId]:
             return [user for user in flow.consumers[op] if flow.types[user] not in NOT_A_READ]

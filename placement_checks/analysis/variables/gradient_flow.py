@@ -183,7 +183,7 @@ class GradientFlow:
         running = [
             (writer, written)
             for writer, written in others
-            if analysis.updates.steps[writer] and any(map(analysis.has_gradient, written))
+            if analysis.updates.in_step[writer] and any(map(analysis.has_gradient, written))
         ]
         return [value for _, written in running or others for value in written]
 

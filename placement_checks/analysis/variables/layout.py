@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, TypeVar, cast
 
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.by_loss import single_tower
-from placement_checks.analysis.towers.discovery import requested_gpu
+from placement_checks.analysis.towers.discovery import complete_device
 from placement_checks.analysis.variables.accumulators import accumulators
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.slots import find_slots
@@ -149,13 +149,13 @@ class Layout:
 
     def _experts(self) -> dict[str, Device]:
         """Return the variables that several towers use, each only on the GPU that has it."""
-        reads, ops = self._analysis.reads_by_gpu, self._placement.by_number
+        reads, ops = self._analysis.reads_by_site, self._placement.by_number
         found: dict[str, Device] = {}
         for name, readers in self.readers.items():
-            device = requested_gpu(self._placement.ops[name].requested)
+            device = complete_device(self._placement.ops[name].requested)
             if readers.bit_count() > 1 and device.is_gpu:
                 used_on = {
-                    requested_gpu(ops[op].requested)
+                    complete_device(ops[op].requested)
                     for op in reads.readers[name]
                     if not self._analysis.backward.ops[op] and reads.in_loss(op)
                 }
@@ -167,8 +167,8 @@ class Layout:
 
     def _parts_of_one_tower(self) -> dict[str, Device]:
         """Return the variables that one GPU alone reads, in a model with one tower."""
-        reads = self._analysis.reads_by_gpu
-        gpus = reads.gpus
+        reads = self._analysis.reads_by_site
+        gpus = reads.site_reads
         linked = {gpus[number].device for pair in reads.joined_forward for number in pair}
         readers = {
             name: [gpu.device for gpu in gpus if name in gpu.reads]
@@ -212,7 +212,7 @@ class Layout:
         if tower is None:
             return "central"
         devices = self._analysis.towers[tower].devices
-        parts = [gpu for gpu in self._analysis.reads_by_gpu.gpus if gpu.device in devices]
+        parts = [gpu for gpu in self._analysis.reads_by_site.site_reads if gpu.device in devices]
         return "own" if all(variable in gpu.reads for gpu in parts) else "split"
 
     def __str__(self) -> str:

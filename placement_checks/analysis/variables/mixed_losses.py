@@ -15,7 +15,7 @@ from placement_checks.analysis.graph.data_flow import connected_groups
 from placement_checks.analysis.graph.value_numbering import EqualTensors
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.by_loss import reachability_masks, single_tower
-from placement_checks.analysis.towers.discovery import requested_gpu
+from placement_checks.analysis.towers.discovery import complete_device
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.core.devices import Device
 from placement_checks.core.ids import OpId, TowerIndex, TowerMask
@@ -116,21 +116,21 @@ class MixedLosses:
         if by_loss is None:
             return {}
         sites = by_loss.by_site.items()
-        owners = {site.device: tower for site, tower in sites if site.copy is None}
+        owners = {site.device: tower for site, tower in sites if site.tower is None}
         misplaced_ops: dict[OpId, tuple[TowerIndex, Device]] = {}
         for op, mask in zip(flow.ops, reachability_masks(flow, by_loss.losses), strict=True):
             tower, request = single_tower(mask), placement.by_number[op].requested
             if tower is not None and request.is_gpu and analysis.examples[op]:
-                device = requested_gpu(request)
+                device = complete_device(request)
                 is_bound = placement.by_number[op].colocated or analysis.backward.ops[op]
                 if not is_bound and owners.get(device, tower) != tower:
                     misplaced_ops[op] = tower, device
         with_variable = {
             op
-            for variable, readers in analysis.reads_by_gpu.readers.items()
+            for variable, readers in analysis.reads_by_site.readers.items()
             for op in readers
             if op in misplaced_ops
-            and requested_gpu(placement.ops[variable].requested) == misplaced_ops[op][1]
+            and complete_device(placement.ops[variable].requested) == misplaced_ops[op][1]
         }
         found: dict[TowerIndex, dict[OpId, TowerIndex]] = defaultdict(dict)
         pairs = [
@@ -231,7 +231,7 @@ class MixedLosses:
         return {
             op: tower
             for variable in shared
-            for op in analysis.reads_by_gpu.readers[variable]
+            for op in analysis.reads_by_site.readers[variable]
             if (tower := analysis.tower_of[op]) is not None
             and towers >> tower & 1
             and not analysis.backward.ops[op]

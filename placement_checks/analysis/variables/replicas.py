@@ -170,7 +170,7 @@ class Replicas:
     def _collects(self, variable: str, drifting: Collection[str]) -> bool:
         """Whether only updates of variables that do not drift take the values of the copies."""
         copies = self.copies[variable]
-        reads = self._analysis.reads_by_gpu
+        reads = self._analysis.reads_by_site
         if any(reads.in_loss(op) for copy in copies for op in reads.readers[copy]):
             return False
         updated = {name for name, mask in self._update_sources([copies]).items() if mask}

@@ -5,22 +5,23 @@ Each variable has one role. The first of these that applies decides:
 ==============  ==============================================================================
 role            the variable
 ==============  ==============================================================================
-cached input    holds examples: it is neither trained nor saved, and no scalar
-accumulator     collects what towers compute, until it is shown, or applied and reset
+cached input    holds examples: it is neither trained nor saved, and it is not a scalar
+accumulator     collects results of towers, until they are shown, or until they are applied and
+                the variable is reset
 mirrored        is a copy that a strategy keeps equal, or that takes the same sum of gradients
                 as the copies of the other towers
 counter         counts steps: the collection GLOBAL_STEP names it, or it is an integer scalar
-                that the step moves
-slot            is kept by an optimizer for another variable: updates of the other variable take
+                that the step changes
+slot            belongs to an optimizer and another variable: updates of the other variable read
                 it, or its name starts with the other name
 average         is a moving average of another variable
-statistic       is moved by the values of a tower in the forward pass, for evaluation
+statistic       is updated in the forward pass of a tower, and read in evaluation
 partition       is a partition of a variable, made by `tf.compat.v1.get_variable`
 split           is a part of a model that is split among GPUs: it is used only on its own GPU
 own             is read by one tower alone
 shared          is read by several towers, or by the host
-local           is in none of the collections of variables, such as a metric
-unused          is read by nothing that trains
+local           is in no collection of variables, such as the total of a metric
+unused          is read by no op that the loss depends on
 ==============  ==============================================================================
 """
 
@@ -123,9 +124,11 @@ class Roles(Mapping[str, Role]):
             return Role("split", f"only {device.short} computes with it", devices=(device,))
         if name in layouts.tower_of:
             is_slot = name not in analysis.variables_read and name not in layouts.strays
-            reason = "updates of a tower's copies use it" if is_slot else "a tower keeps it"
-            kind: RoleKind = "slot" if is_slot else "own"
-            return self._role_of_tower(kind, reason, layouts.tower_of[name])
+            tower = layouts.tower_of[name]
+            if is_slot:
+                return self._role_of_tower("slot", "updates of a tower's copies use it", tower)
+            reason = f"only the tower on {analysis.towers[tower]} reads it"
+            return self._role_of_tower("own", reason, tower)
         if tower is not None and len(analysis.towers) > 1:
             reason = f"only the tower on {analysis.towers[tower]} reads it"
             return Role("own", reason, tower=tower)
@@ -181,8 +184,8 @@ class Roles(Mapping[str, Role]):
         holders = map(flow.state_holder, updated)
         normalizing = {
             name
-            for name, each in self._analysis.updates.by_variable.items()
-            if any(map(program_statistics.is_of_normalization, each))
+            for name, updates in self._analysis.updates.by_variable.items()
+            if any(map(program_statistics.is_of_normalization, updates))
         }
         return normalizing.union(flow.names[holder] for holder in holders if holder is not None)
 

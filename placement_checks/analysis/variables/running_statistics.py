@@ -78,7 +78,7 @@ class Statistics:
         renormalization, or if a placeholder switches between training and evaluation.
         """
         analysis = self._analysis
-        flow, in_loss = analysis.flow, analysis.reads_by_gpu.in_loss
+        flow, in_loss = analysis.flow, analysis.reads_by_site.in_loss
         if analysis.shapes[update.variable] == () or any(
             map(analysis.has_gradient, update.values)
         ):
@@ -106,7 +106,7 @@ class Statistics:
             updates, or if the towers with updates have different numbers of them.
         """
         analysis = self._analysis
-        runs = analysis.updates.steps.__getitem__ if ran is None else ran.__contains__
+        runs = analysis.updates.in_step.__getitem__ if ran is None else ran.__contains__
         sets: dict[TowerIndex, list[bool]] = defaultdict(list)
         for op in updates:
             tower = single_tower(analysis.towers_of(op))
@@ -133,7 +133,7 @@ class Statistics:
         A program that groups the updates of each tower and runs one of the groups chose a tower on
         purpose.
         """
-        steps = self._analysis.updates.steps
+        steps = self._analysis.updates.in_step
         return all(op in self._grouped or steps[op] for op in updates)
 
     @cached_property
@@ -143,7 +143,7 @@ class Statistics:
         return {
             op: analysis.flow.control_inputs.get(op, ())
             for op in analysis.flow.having(NO_OP.__eq__)
-            if not analysis.updates.steps[op] and not analysis.backward.ops[op]
+            if not analysis.updates.in_step[op] and not analysis.backward.ops[op]
         }
 
     @cached_property
@@ -163,7 +163,7 @@ class Statistics:
     @cached_property
     def _all_updates(self) -> Sequence[OpId]:
         """All updates, except updates that another training step runs."""
-        flow, steps = self._analysis.flow, self._analysis.updates.steps
+        flow, steps = self._analysis.flow, self._analysis.updates.in_step
         others = [op for op in flow.having(is_gradient_update) if not steps[op]]
         training = [g for g in self._groups if others and not self._runs([g]).isdisjoint(others)]
         elsewhere = self._runs([*training, *others])
@@ -199,7 +199,7 @@ class Statistics:
         """Whether an op assigns a value that a tower computes on the way to its loss."""
         analysis = self._analysis
         # Reading the variable itself proves nothing: a counter does so as well.
-        itself = set(analysis.reads_by_gpu.readers[variable])
+        itself = set(analysis.reads_by_site.readers[variable])
 
         def is_of_tower(value: OpId) -> bool:
             return bool(analysis.own_towers[value]) and value not in itself
@@ -207,7 +207,7 @@ class Statistics:
         values = analysis.flow.reachable(analysis.flow.inputs[op][1:], until=is_of_tower)
         of_towers = list(filter(is_of_tower, values))
         return not any(map(analysis.has_gradient, of_towers)) and any(
-            map(analysis.reads_by_gpu.in_loss, of_towers)
+            map(analysis.reads_by_site.in_loss, of_towers)
         )
 
 

@@ -6,8 +6,9 @@ Captures have the same results as if each one started at the end of the one befo
   (`held_effects`).
 * If an early capture fails, its program is captured again when the answer is needed. So every
   error comes from a capture that ran alone.
-* If a program sets the user's files aside, early captures are discarded: they may have missed
-  these files.
+* If a program deletes or overwrites files of the user, these files are renamed until its capture
+  ends (`file_journal`). All early captures are then discarded, because they may have looked for
+  the files in the meantime.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Capture(Protocol):
 
     @property
     def has_renames(self) -> bool:
-        """Whether the program has set the user's files aside."""
+        """Whether files of the user are renamed, because the program deleted or overwrote them."""
 
     @property
     def has_queried(self) -> bool:
@@ -96,10 +97,11 @@ def expect(
     """Announce that a capture will be needed, after the captures announced before.
 
     Args:
-        task: the capture; equal captures have equal answers.
-        start: starts it, unless its answer would no longer be the same.
-        if_queried_by: another capture. If given, ``task`` is needed only if the program of this
-            capture asks for the number of GPUs.
+        task: a key for the capture; captures with equal keys have equal answers.
+        start: starts the capture. It returns None if the state of this process has changed since,
+            so that the key no longer applies.
+        if_queried_by: the key of another capture. If given, ``task`` is needed only if the program
+            of the other capture asks for the number of GPUs.
     """
     if _current is not None:
         _current.expect(task, start, if_queried_by)
@@ -123,7 +125,7 @@ class _EarlyCaptures:
     """The expected captures of a command, and its early captures."""
 
     def __init__(self, jobs: int | None) -> None:
-        self._most = (available_cores() if jobs is None else jobs) - 1
+        self._max_early = (available_cores() if jobs is None else jobs) - 1
         self._expected: dict[Hashable, Callable[[], Capture | None]] = {}
         self._if_queried: dict[Hashable, dict[Hashable, Callable[[], Capture | None]]] = {}
         self._started: dict[Hashable, Capture] = {}
@@ -151,7 +153,7 @@ class _EarlyCaptures:
         if capture is None:
             return None
         finished = None
-        with contextlib.suppress(Exception):  # it is captured again, which raises the same error
+        with contextlib.suppress(Exception):  # the next capture of the program raises it again
             finished = self.finish(task, capture)
         if (
             finished is None
@@ -194,8 +196,8 @@ class _EarlyCaptures:
         """Start expected captures, in their order, if there are cores and memory for them."""
         while (
             self._expected
-            and len(self._early()) < self._most
-            and len(self._started) < 2 * self._most  # their answers take memory
+            and len(self._early()) < self._max_early
+            and len(self._started) < 2 * self._max_early  # their answers take memory
         ):
             needed = self._memory * (1 + len(self._running()))
             if (free := available_memory()) is not None and free < needed:
@@ -203,7 +205,8 @@ class _EarlyCaptures:
                 return
             task = next(iter(self._expected))
             start, capture = self._expected.pop(task), None
-            with contextlib.suppress(Exception):  # it is raised again when the capture is needed
+            # The error is raised again when the answer is needed.
+            with contextlib.suppress(Exception):
                 capture = start()
             if capture is None:
                 continue

@@ -171,7 +171,7 @@ def _join(workers: Sequence[CapturedProgram], *, on_one_host: bool = False) -> C
         graph_def.node.extend(part.graph_def.node)
         graph_def.library.function.extend(part.graph_def.library.function)
     step_ops = _step_ops(parts, whole)
-    if first.turns == 1:
+    if first.step_count == 1:
         step_ops = _as_one_step(step_ops, graph_def)
     if strategy:
         strategy = _strategy(parts, whole)

@@ -1,4 +1,4 @@
-"""Converts the traced training steps of a program to a `CapturedProgram`, like a builder's.
+"""Converts the traced training steps of a program to a `CapturedProgram`.
 
 `read_steps` selects the steps that the rules check, makes one flat graph of them, and translates
 the records of the program (gradients, variables, reductions) to the names of that graph.
@@ -83,17 +83,17 @@ class _StepReader:
             initial=state_before_step(flat.variables),
             applied=list(self._applied()),
             fed=self._fed(),
-            turns=len(self._steps),
+            step_count=len(self._steps),
             notes=[*step_notes(self._steps, left_out, flat.flat), *([inside] if inside else [])],
             gradients_inside=inside,
         )
 
     @cached_property
     def _gradients_inside(self) -> str:
-        """A sentence for the report if all gradients of variables are inside one op, with a fix.
+        """A note for the report, with a fix, if no gradient of a variable is in the flat graph.
 
-        ``""`` if the flat graph has gradients of variables outside of such an op, or if the steps
-        take none at all.
+        All gradients are then in the bodies of functions that one op calls, such as a loop. The
+        result is ``""`` if a gradient is in the flat graph, or if the steps take no gradients.
         """
         inside: list[tuple[str, str]] = []  # functions, each with the op of a gradient
         for function, graph in self._flat.graphs.items():
@@ -114,19 +114,23 @@ class _StepReader:
         holder = next(
             (each for each in nodes if function in reachable_functions([each], library)), None
         )
-        subject = f"{self._steps[0].name} takes its gradients inside"
+        subject = f"{self._steps[0].name} takes all its gradients inside"
         if holder is None or holder.op in LOOPS:
             return (
-                f"{subject} a loop{where}, and no gradient outside of it; take one step per call "
-                "of the tf.function, or loop in Python"
+                f"{subject} a loop{where}; take one step per call of the tf.function, or loop in "
+                "Python"
             )
         return (
-            f"{subject} one op, {holder.name} ({holder.op}){where}; take them in the tf.function"
+            f"{subject} one op, {holder.name} ({holder.op}){where}; take them in the tf.function "
+            "itself, outside of this op"
         )
 
     @cached_property
     def _flat_names(self) -> Mapping[tuple[tf.Graph, str], Sequence[str]]:
-        """By traced graph and op, the names in the flat graph: one for each call of a function."""
+        """The names that each traced op has in the flat graph, by traced graph and name.
+
+        An op in the body of a function has a name for each call of the function.
+        """
         names: defaultdict[tuple[tf.Graph, str], list[str]] = defaultdict(list)
         for name, (function, traced) in self._flat.origins.items():
             if function in self._flat.graphs:
@@ -144,8 +148,8 @@ class _StepReader:
             yield from self._flat_names.get((graph, name), ())
 
     @cached_property
-    def _recorded(self) -> Sequence[tuple[Any, GradientNotes]]:
-        """The traced graphs in which gradients are taken, each with the records of them."""
+    def _gradient_notes(self) -> Sequence[tuple[Any, GradientNotes]]:
+        """The traced graphs that compute gradients, each with the records of its gradients."""
         gradients = self._notes.gradients
         return [
             (graph, gradients[graph]) for graph in self._flat.graphs.values() if graph in gradients
@@ -154,7 +158,7 @@ class _StepReader:
     @cached_property
     def _forward(self) -> Mapping[str, str]:
         found: dict[str, str] = {}
-        for graph, _ in self._recorded:
+        for graph, _ in self._gradient_notes:
             for backward, forward in self._notes.forward.in_graph(graph).items():
                 pairs = zip(
                     self._ops(graph, [backward]), self._ops(graph, [forward]), strict=False
@@ -171,7 +175,7 @@ class _StepReader:
 
     @cached_property
     def _collections(self) -> Mapping[str, Sequence[str]]:
-        """The first copy of each variable, in the collections that a graph of TensorFlow 1 has."""
+        """The collections that a graph of TensorFlow 1 would have, with the first copies only."""
         firsts = {
             name: recorded
             for name, recorded in self._flat.variables.items()
@@ -190,15 +194,16 @@ class _StepReader:
         objectives: list[str] = []
         gradients: dict[str, Sequence[str]] = {}
         backward: set[str] = set()
-        for graph, notes in self._recorded:
+        for graph, notes in self._gradient_notes:
             for source, gradient in notes.by_source:
                 if name := self._name_of(source):
                     by_variable[name] += self._ops(graph, [gradient])
             for tensor in notes.objectives:
                 objectives += self._tensors(graph, tensor)
             for tensor, ops in notes.gradients.items():
-                # If a function is called several times, it is unknown which ops belong to the call
-                # of a tensor. So each tensor gets the ops of all calls.
+                # If a function is called several times, its ops are in the flat graph several
+                # times, and it is unknown which of them computed the gradients of this tensor. So
+                # the tensor gets the ops of all calls.
                 for flat in self._tensors(graph, tensor):
                     gradients[flat] = tuple(self._ops(graph, ops))
             backward.update(self._ops(graph, (op.name for op in notes.live_ops(graph))))
@@ -309,8 +314,8 @@ def step_notes(
 def next_elements(graph_def: Any, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     """Read the next element of each iterator of a flat graph, by tensor name.
 
-    An iterator without further elements is left out. ``arguments`` are eager tensors, iterators
-    among them, by the names of their placeholders.
+    An iterator without further elements is left out. ``arguments`` are the eager tensors and
+    iterators that the steps were called with, by the names of their placeholders.
     """
     found: dict[str, Any] = {}
     for node in graph_def.node:

@@ -133,7 +133,7 @@ class BuildRecorder:
             initial=initial_state(graph),
             applied=applied_in_graph(calls, graph),
             fed=self.watch.fed,
-            turns=max(1, len(self.watch.own_steps)),
+            step_count=max(1, len(self.watch.own_steps)),
             asked_for_gpus=bool(self.gpu_queries),
         )
 

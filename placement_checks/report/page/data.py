@@ -122,7 +122,7 @@ def _copied_rows(placement: Placement, parts: Sequence[Part]) -> Iterator[CopyRo
 
 def _reduced_rows(placement: Placement) -> Iterator[CopyRow]:
     """Yields the inputs of collective ops that have inputs from several devices."""
-    flow, steps = analyze(placement).flow, analyze(placement).updates.steps
+    flow, steps = analyze(placement).flow, analyze(placement).updates.in_step
     ops = placement.by_number
     for here in flow.having(COLLECTIVES.__contains__):
         device = ops[here].assigned
@@ -220,7 +220,7 @@ def _ops_data(placement: Placement, places: DeviceTable, at: PageLayout) -> dict
     lines = index_texts(placement.where(op.name) or "" for op in ops)
     asked = {kind.requested: kind.requested.short for kind in placement.kinds}
     requests = index_texts(asked[op.requested] for op in ops)
-    steps = analyze(placement).updates.steps if placement.requested else [1] * len(ops)
+    steps = analyze(placement).updates.in_step if placement.requested else [1] * len(ops)
     return {
         "names": front_code(printable(op.name) for op in ops),
         "types": types.texts,

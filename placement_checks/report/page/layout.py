@@ -277,7 +277,7 @@ def _by_flow(placement: Placement) -> PageLayout:
         Phase.ANY: roles["other"],
         Phase.OUTSIDE: roles["outside"],
     }
-    number, steps = analyze(placement).flow.number, analyze(placement).updates.steps
+    number, steps = analyze(placement).flow.number, analyze(placement).updates.in_step
     own: dict[OpId | None, int] = {number[name]: row for name, row in layers.items()}
     # The rows of ops without a layer: the last layer in the backward pass, which begins there;
     # otherwise the inputs.

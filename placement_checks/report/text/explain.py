@@ -138,7 +138,7 @@ def _variable_rows(placement: Placement, op: Op) -> Iterator[Row]:
         yield Row("is in", [join_and(within) or f"neither {' nor '.join(_COLLECTIONS.values())}"])
     role = roles(placement)[op.name]
     yield Row("role", [f"{role}: {role.reason}"])
-    readers = analysis.reads_by_gpu.readers.get(op.name, [])
+    readers = analysis.reads_by_site.readers.get(op.name, [])
     yield Row("read by", list(_by_tower(placement, readers)) or ["no op that computes"])
     updates = analysis.updates.by_variable.get(op.name, [])
     nothing = _unknown_updates(placement) or "no op of the step"

@@ -47,7 +47,8 @@ def finding_lines(
 
     Args:
         groups: the groups of one rule; consecutive groups with the same fix share it.
-        placement: the placement of the program; its ops show which of its lines ran.
+        placement: the placement of the program. Its ops show which branches and loops ran; see
+            `value_lines`.
         everything: whether to list all names and steps, instead of the first ones.
     """
     for _, same_fix in groupby(groups, lambda each: (each.first.consequence, each.first.fix)):
@@ -71,7 +72,7 @@ def first_lines(
 
 
 def line_counts(groups: Sequence[Group], placement: Placement | None = None) -> Iterator[int]:
-    """Yields the number of lines of each group, without shared fixes."""
+    """Yields the number of lines of each group if it is rendered alone, with its own fix."""
     return (sum(1 for _ in finding_lines([group], placement)) for group in groups)
 
 
@@ -101,7 +102,7 @@ def _group(
         yield "detail", f"called from {lines}{'' if len(named) == len(callers) else ', …'}"
     if where and first.evidence in ("requested", "executed"):
         for line in value_lines(where, placement):
-            yield "detail", f"given by {_abbreviate(line, where)}: {source_text(line)}"
+            yield "detail", f"value assigned at {_abbreviate(line, where)}: {source_text(line)}"
     if first.op and first.where and first.where != where:
         yield "detail", f"{first.object} is created at {_line_with_source(first.where)}"
     if first.device_line and first.device_line != where:
@@ -186,12 +187,15 @@ def brief_findings(sections: Sections, lines: int, placement: Placement | None =
         for line in wrap(f"{section.title} ({_HINT})", hanging=4)
     ]
     causes = sections.causes
-    room = lines - len(following) - len(causes)  # each may need a line for its omitted findings
+    # Each cause may need a line for its omitted findings.
+    remaining = lines - len(following) - len(causes)
     decisive = [number for number, section in enumerate(causes) if section.impact < Impact.LAYOUT]
-    given = allot_lines([_costs(section, placement) for section in causes], room, decisive)
+    given = allot_lines([_costs(section, placement) for section in causes], remaining, decisive)
     if not all(given):
-        room -= len(_omitted_titles(causes))
-        given = allot_lines([_costs(section, placement) for section in causes], room, decisive)
+        remaining -= len(_omitted_titles(causes))
+        given = allot_lines(
+            [_costs(section, placement) for section in causes], remaining, decisive
+        )
     for section, items in zip(causes, given, strict=True):
         if items:
             is_drawn = bool(section.figures) and items > bool(section.findings)

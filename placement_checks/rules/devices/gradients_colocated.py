@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from placement_checks.analysis.towers.analysis import analyze
-from placement_checks.analysis.towers.discovery import requested_gpu
+from placement_checks.analysis.towers.discovery import complete_device
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import CAST, NO_COMPUTATION, SHAPES, VARIABLES
@@ -103,7 +103,7 @@ def _is_on_own_tower(placement: Placement, number: int, forward: int) -> bool:
     is_elsewhere = (
         bool(forward_op.colocated)
         or analysis.tower_of[forward] is None
-        or requested_gpu(forward_op.requested) not in devices
+        or complete_device(forward_op.requested) not in devices
     )
     return is_elsewhere and any(map(assigned.matches, devices))
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.towers.by_loss import reachability_masks
-from placement_checks.analysis.towers.discovery import requested_gpu
+from placement_checks.analysis.towers.discovery import complete_device
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import OpId
@@ -279,7 +279,7 @@ def _multiplies_reads(placement: Placement, single: Placement, gpus: int) -> boo
 
 def _count_forward_reads(placement: Placement) -> Mapping[str, int]:
     """Return the number of forward ops of a loss that read each trainable variable, if any."""
-    reads, backward = analyze(placement).reads_by_gpu, analyze(placement).backward.ops
+    reads, backward = analyze(placement).reads_by_site, analyze(placement).backward.ops
     trainable = placement.collected.get(TRAINABLE, ())
     forward = {
         name: sum(not backward[op] and reads.in_loss(op) for op in reads.readers.get(name, ()))
@@ -295,7 +295,7 @@ def _computing_devices(placement: Placement) -> set[Device | None]:
     """
     analysis = analyze(placement)
     behind = analysis.flow.reachable(_loss_ops(placement))
-    readers = (op for ops in analysis.reads_by_gpu.readers.values() for op in ops)
+    readers = (op for ops in analysis.reads_by_site.readers.values() for op in ops)
     computing = {op for op in readers if analysis.sites[op] is not None}
     computing |= {
         op
@@ -306,5 +306,5 @@ def _computing_devices(placement: Placement) -> set[Device | None]:
         placement.by_number[op].assigned
         for op in computing
         if (site := analysis.sites[op]) is None
-        or site.device == requested_gpu(placement.by_number[op].requested)
+        or site.device == complete_device(placement.by_number[op].requested)
     }

@@ -207,7 +207,7 @@ def _consequence(placement: Placement, op: Op) -> str:
     """Return the cost of a variable on a GPU, if other GPUs read it."""
     if op.assigned is None or not op.assigned.is_gpu or not placement.requested:
         return ""
-    readers = analyze(placement).reads_by_gpu.readers.get(op.name, ())
+    readers = analyze(placement).reads_by_site.readers.get(op.name, ())
     gpus = {placement.by_number[reader].assigned for reader in readers}
     others = sum(device is not None and device.is_gpu for device in gpus - {op.assigned})
     if not others:

@@ -172,9 +172,9 @@ class GradientsEqual(Rule):
             notes.append(f"{_gradients_text(noisy)} too noisy to compare")
         if zero:
             notes.append(f"{_gradients_text(zero)} zero in the reference")
-        if measured.unread:
-            reason = next(iter(measured.unread.values()))
-            notes.append(f"{_gradients_text(list(measured.unread))} not compared: {reason}")
+        if measured.unreadable:
+            reason = next(iter(measured.unreadable.values()))
+            notes.append(f"{_gradients_text(list(measured.unreadable))} not compared: {reason}")
         if findings:
             verb = "differs" if len(findings) == 1 else "differ"
             variables = {*(each.variable for each in differences), *measured.missing}

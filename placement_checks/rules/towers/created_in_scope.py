@@ -69,7 +69,7 @@ def _created_outside_scope(placement: Placement, strategy: Strategy) -> Iterator
         is_slot = any(owner in trained and forms[owner] == forms[name] for owner in owners)
         if name not in trained and not is_slot:
             continue
-        updates = analysis.updates.at_once(analysis.updates.by_variable[name])
+        updates = analysis.updates.select_for_one_step(analysis.updates.by_variable[name])
         by_each_replica = len(updates) > 1 and any(
             _LATER_REPLICA.search(analysis.flow.names[each.op]) for each in updates
         )

@@ -57,11 +57,11 @@ class OneUpdate(Rule):
     update before it. Examples are the steps up and down of sharpness-aware minimization, and
     several steps of a critic.
 
-    Counters are the variables in the collection GLOBAL_STEP, and integer scalars that start at 0
-    and are read by the step, if only their initializer assigns a value to them. Floating-point
-    scalars are counters if only updates depend on them, through a computation such as the decay of
-    the learning rate. If an op that is not part of the step adds to a counter, the rule is not
-    checked: the program may run that op together with the step.
+    The variables in the collection GLOBAL_STEP are counters. An integer scalar is a counter if the
+    step reads it, and the only value that is assigned to it is the initial value 0. A
+    floating-point scalar is a counter if the loss does not depend on it, and updates use a value
+    that is computed from it, such as a decayed learning rate. If an op outside of the step adds to
+    a counter, the rule is not checked: the program may run that op together with the step.
 
     Updates in exclusive branches count once. Updates without a gradient, such as clipped weights
     or a decay, do not count.
@@ -99,8 +99,8 @@ class OneUpdate(Rule):
 def _repeated_updates(analysis: TowerAnalysis) -> Iterator[Finding]:
     """Yield findings on variables that one step updates several times.
 
-    The variables are trained variables, state that each tower moves, and scalars that updates of
-    trained variables read, such as an optimizer's.
+    The variables are trained variables, variables that each tower updates, such as moving
+    averages, and scalars that updates of trained variables read, such as Adam's powers of beta.
     """
     trained = gradient_flow(analysis.placement).trained
     flow = analysis.flow
@@ -111,13 +111,13 @@ def _repeated_updates(analysis: TowerAnalysis) -> Iterator[Finding]:
     for variable, updates in analysis.updates.by_variable.items():
         is_scalar = analysis.shapes.get(variable) == ()
         if variable in trained:
-            repeated = analysis.updates.at_once(trained[variable])
+            repeated = analysis.updates.select_for_one_step(trained[variable])
             if len(repeated) > 1 and _is_sequence(analysis, repeated):
                 continue
         elif by_towers := _updates_by_towers(analysis, updates):
             repeated = by_towers
         elif variable in read_by_updates and is_scalar:
-            repeated = analysis.updates.at_once(updates)
+            repeated = analysis.updates.select_for_one_step(updates)
         else:
             continue
         if len(repeated) > 1:
@@ -195,7 +195,7 @@ def _updates_by_towers(analysis: TowerAnalysis, updates: Sequence[Update]) -> li
     Sums over towers do not decay. Statistics of batch normalization are left out: each tower may
     update them from its own rows.
     """
-    repeated = analysis.updates.at_once(updates)
+    repeated = analysis.updates.select_for_one_step(updates)
     if len(repeated) < 2 or len(analysis.towers) < 2:
         return []
     decays = [update for update in repeated if _decays(analysis, update)]
@@ -207,12 +207,6 @@ def _updates_by_towers(analysis: TowerAnalysis, updates: Sequence[Update]) -> li
     return decays if one_of_each or without_towers else []
 
 
-def _towers_behind(analysis: TowerAnalysis, update: Update) -> int:
-    """Return the towers that compute a part of the values of an update."""
-    towers = (analysis.towers_behind[value] for value in update.values)
-    return union(towers) & analysis.all_towers
-
-
 def _decays(
     analysis: TowerAnalysis, update: Update, through: Collection[str] | None = None
 ) -> bool:
@@ -221,7 +215,8 @@ def _decays(
     Args:
         analysis: the program.
         update: the update.
-        through: the types of the ops that the old value passes; None for any.
+        through: the types of the ops that may be between the old value and the update; None for
+            any types.
     """
     flow = analysis.flow
     variable = flow.number[update.variable]
@@ -253,13 +248,13 @@ def _miscounts(analysis: TowerAnalysis) -> Iterator[Finding]:
     applying = [updates[-1] for updates in gradient_flow(placement).trained.values()][-1:]
     others = (*_repeated_counters(analysis), *_constant_counters(analysis))
     for counter in dict.fromkeys([*declared, *others]):
-        updates = analysis.updates.at_once(by_variable.get(counter, ()))
-        step = _added_constant(analysis, updates[0]) if len(updates) == 1 else None
+        updates = analysis.updates.select_for_one_step(by_variable.get(counter, ()))
+        increment = _added_constant(analysis, updates[0]) if len(updates) == 1 else None
         if len(updates) > 1:
             fault, speed = f"incremented {len(updates)} times", len(updates)
             fix = f"let one op increment it: {_APPLY_WITH_STEP}"
-        elif step is not None and step != 1:
-            fault, speed = f"incremented by {step}", step
+        elif increment is not None and increment != 1:
+            fault, speed = f"incremented by {increment}", increment
             fix = "increment it by 1 in each step, for any number of towers"
         elif not updates and counter not in separate and is_read(analysis, counter):
             fault, speed = "never incremented, though the step reads it", 0
@@ -298,7 +293,7 @@ def _separate_counters(analysis: TowerAnalysis) -> Iterator[tuple[str, str]]:
 def separate_increment(analysis: TowerAnalysis, counter: str) -> int | None:
     """Return the op that adds to a counter that the step does not update.
 
-    The program may run this op by another fetch.
+    The program may fetch this op together with the step.
     """
     writers = analysis.flow.writers.get(analysis.flow.number[counter], ())
     return next((op for op, _ in writers if analysis.flow.types[op] in ADDITIONS), None)
@@ -307,7 +302,7 @@ def separate_increment(analysis: TowerAnalysis, counter: str) -> int | None:
 def is_read(analysis: TowerAnalysis, variable: str) -> bool:
     """Whether the step reads a variable."""
     number = analysis.flow.number[variable]
-    return any(analysis.updates.steps[op] for op in analysis.flow.consumers[number])
+    return any(analysis.updates.in_step[op] for op in analysis.flow.consumers[number])
 
 
 def _added_constant(analysis: TowerAnalysis, update: Update) -> int | None:
@@ -330,9 +325,9 @@ def _repeated_counters(analysis: TowerAnalysis) -> Iterator[str]:
     }
     for variable, updates in analysis.updates.by_variable.items():
         if variable in counters:
-            times = len(analysis.updates.at_once(updates))
-            steps = {_added_constant(analysis, update) for update in updates}
-            is_repeated = times > 1 and steps == {1}
+            times = len(analysis.updates.select_for_one_step(updates))
+            increments = {_added_constant(analysis, update) for update in updates}
+            is_repeated = times > 1 and increments == {1}
             if is_repeated and not _counts_other_updates(analysis, variable, times):
                 yield variable
 
@@ -354,14 +349,15 @@ def _counts_other_updates(analysis: TowerAnalysis, counter: str, times: int) -> 
     dependent = set(map(updated, reached)) - {"", counter}
     by_variable = analysis.updates.by_variable
     return bool(dependent) and all(
-        len(analysis.updates.at_once(by_variable.get(name, ()))) >= times for name in dependent
+        len(analysis.updates.select_for_one_step(by_variable.get(name, ()))) >= times
+        for name in dependent
     )
 
 
 def _constant_counters(analysis: TowerAnalysis) -> Iterator[str]:
     """Yield possible counters that the step reads, that start at 0, and that no op changes later.
 
-    A constant that is meant to stay would not be 0.
+    Variables with other initial values are left out: they may be constants on purpose.
     """
     flow = analysis.flow
     for variable in analysis.placement.variables:
@@ -379,8 +375,8 @@ def _constant_counters(analysis: TowerAnalysis) -> Iterator[str]:
 def _may_be_counter(analysis: TowerAnalysis, variable: Variable) -> bool:
     """Whether a variable is an integer scalar, or another scalar that a schedule depends on.
 
-    Other floating-point scalars may count events of the towers, or may be weights of the loss or
-    learning rates, which a program sets by feeding their initializers.
+    Other floating-point scalars have other purposes: they may count events in the towers, or hold
+    a learning rate or a weight of the loss, which a program can set by feeding the initializer.
     """
     return variable.shape == () and (
         variable.dtype.startswith("int") or _is_schedule_input(analysis, variable.name)
@@ -392,7 +388,7 @@ def _is_schedule_input(analysis: TowerAnalysis, variable: str) -> bool:
 
     A learning rate is no such input: updates take it as it is, or multiplied by a factor.
     """
-    flow, reads = analysis.flow, analysis.reads_by_gpu
+    flow, reads = analysis.flow, analysis.reads_by_site
     if any(map(reads.in_loss, reads.readers[variable])):
         return False
     passing = [flow.number[variable]]

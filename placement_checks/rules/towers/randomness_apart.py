@@ -87,7 +87,7 @@ def _draws(analysis: TowerAnalysis) -> Iterator[tuple[Hashable, TowerIndex, OpId
     equal = EqualTensors(analysis)
     for op in flow.having((RANDOM_SEEDED | RANDOM_STATELESS.keys()).__contains__):
         tower = analysis.tower_of[op]
-        if tower is None or not analysis.updates.steps[op]:
+        if tower is None or not analysis.updates.in_step[op]:
             continue
         name, kind = flow.names[op], flow.types[op]
         if kind in RANDOM_SEEDED:

@@ -104,8 +104,8 @@ def untrained(placement: Placement) -> Iterator[tuple[str, int | None]]:
     """
     analysis = analyze(placement)
     for variable in _trainables_without_update(placement):
-        readers = analysis.reads_by_gpu.readers[variable.name]
-        if not any(map(analysis.reads_by_gpu.in_loss, readers)):
+        readers = analysis.reads_by_site.readers[variable.name]
+        if not any(map(analysis.reads_by_site.in_loss, readers)):
             yield variable.name, None
         elif (lost := next(_lost_gradients(analysis, variable, readers), None)) is not None:
             yield variable.name, lost
@@ -169,7 +169,7 @@ def _lost_gradients(
             flow.types[consumer] in SUMMARIES
             or (
                 flow.types[consumer] == SUM_OF_SQUARES
-                and not analysis.reads_by_gpu.in_loss(consumer)
+                and not analysis.reads_by_site.in_loss(consumer)
             )
             for consumer in consumers
         ):

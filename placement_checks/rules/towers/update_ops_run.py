@@ -55,7 +55,7 @@ class UpdateOpsRun(Rule):
     def check(self, evidence: Evidence) -> Verdict:
         analysis = analyze(evidence.placement)
         program_statistics = statistics(evidence.placement)
-        names, steps = analysis.flow.names, analysis.updates.steps
+        names, steps = analysis.flow.names, analysis.updates.in_step
         updates = [
             op for op in program_statistics.updates if not matches_any(names[op], self.allow)
         ]

@@ -8,12 +8,12 @@ from typing import Literal, NamedTuple
 
 from placement_checks.analysis.graph.data_flow import union
 from placement_checks.analysis.towers.analysis import analyze
-from placement_checks.analysis.towers.discovery import GpuReads
+from placement_checks.analysis.towers.discovery import SiteReads
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.analysis.variables.roles import roles
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.ids import GpuIndex
+from placement_checks.core.ids import SiteIndex
 from placement_checks.core.missing import Missing, NotApplicable
 from placement_checks.core.op_types import is_gradient_update
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement, producer_of
@@ -79,7 +79,7 @@ class VariablesShared(Rule):
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
         analysis, actual = analyze(placement), variable_layout(placement)
-        reads = analysis.reads_by_gpu
+        reads = analysis.reads_by_site
         towers = len(analysis.towers)
         single = _single_gpu_program(evidence)
         in_global = {*placement.collected.get(GLOBAL, ()), *actual.copies, *actual.diverging}
@@ -88,13 +88,15 @@ class VariablesShared(Rule):
             for name in placement.collections.get(TRAINABLE, ())
             if name not in in_global
         ]
-        if len(reads.gpus) < 2 and not single and not not_saved:
-            where = f"on {reads.gpus[0].device.short} only" if reads.gpus else "on no GPU"
+        if len(reads.site_reads) < 2 and not single and not not_saved:
+            where = (
+                f"on {reads.site_reads[0].device.short} only" if reads.site_reads else "on no GPU"
+            )
             reason = (
                 f"variables are read {where}, and the program cannot be compared with its build "
                 f"for one GPU: {single}"
             )
-            return self.without((NotApplicable if len(reads.gpus) == 1 else Missing)(reason))
+            return self.without((NotApplicable if len(reads.site_reads) == 1 else Missing)(reason))
         # All GPUs hold parts of one model if it has one loss, or one for each micro-batch. A joint
         # loss of several towers does not count as one loss.
         has_one_loss = len(analysis.loss_ops) == 1 or analysis.micro_batches > 1
@@ -137,7 +139,7 @@ class VariablesShared(Rule):
         note = _collection_sizes(placement, single)
         if actual.mirrored:
             note = f"{actual}; {note}"
-        if not single and reads.joined_gpus:
+        if not single and reads.joined_sites:
             note += "; GPUs that use each other's results count as parts of one model"
         return self.verdict(findings, note)
 
@@ -147,7 +149,9 @@ def _single_gpu_program(evidence: Evidence) -> Placement | Missing:
     placement, single = evidence.placement, evidence.single_gpu
     if not single:
         return single
-    towers, single_towers = (len(analyze(each).reads_by_gpu.gpus) for each in (placement, single))
+    towers, single_towers = (
+        len(analyze(each).reads_by_site.site_reads) for each in (placement, single)
+    )
     if 1 < towers <= single_towers:
         return Missing(f"built for one GPU, the program still has {single_towers} towers")
     if not any(placement.collections.values()):
@@ -159,9 +163,9 @@ class _Copy(NamedTuple):
     """A variable that one tower reads where another tower reads the original."""
 
     variable: str
-    tower: GpuReads
+    tower: SiteReads
     original: str
-    original_tower: GpuReads
+    original_tower: SiteReads
 
 
 def _copies(placement: Placement, *, grows: bool) -> Iterator[_Copy]:
@@ -171,22 +175,22 @@ def _copies(placement: Placement, *, grows: bool) -> Iterator[_Copy]:
     the first tower. If the collections grow with the number of GPUs (``grows``), GPUs that hold
     parts of the only model are paired as towers.
     """
-    reads = analyze(placement).reads_by_gpu
-    gpus = reads.gpus
+    reads = analyze(placement).reads_by_site
+    gpus = reads.site_reads
     names = placement.collected
     in_collections = {*names.get(TRAINABLE, ()), *names.get(GLOBAL, ())}
     # Variables have the same use if the same op type reads them. Variables in no collection are
     # local, such as a metric's.
-    own: dict[tuple[object, ...], dict[GpuIndex, list[str]]]
+    own: dict[tuple[object, ...], dict[SiteIndex, list[str]]]
     own = defaultdict(lambda: defaultdict(list))
     for name, *shape_and_dtype in placement.variables:
-        readers = [number for number in reads.gpu_indices if name in gpus[number].reads]
+        readers = [number for number in reads.site_indices if name in gpus[number].reads]
         if 0 < len(readers) < len(gpus) and (not names or name in in_collections):
             reader = placement.ops[gpus[readers[0]].reads[name]].type
             use = (*shape_and_dtype, _is_trained(placement, name), reader)
             own[use][readers[0]].append(name)
     for by_gpu in own.values():
-        models = reads.models(sorted(by_gpu))
+        models = reads.group_by_tower(sorted(by_gpu))
         if len(models) == 1 and grows:
             models = [[number] for number in sorted(by_gpu)]
         first, *others = models
@@ -393,7 +397,7 @@ def _tower_number(placement: Placement, copy: _Copy) -> str | None:
     original, duplicate = (NUMBERED_NAME.fullmatch(part) for part in different[0])
     if original is None or duplicate is None or original[1] != duplicate[1]:
         return None
-    gpus = [tower.device for tower in analyze(placement).reads_by_gpu.gpus]
+    gpus = [tower.device for tower in analyze(placement).reads_by_site.site_reads]
     distance = gpus.index(copy.tower.device) - gpus.index(copy.original_tower.device)
     return different[0][0] if int(duplicate[2]) - int(original[2]) == distance else None
 
@@ -402,7 +406,7 @@ def _additional(
     placement: Placement, lines: LoopLines, variable: str, *, is_slot: bool
 ) -> Finding:
     """Return the finding on a variable that the program for one GPU does not have."""
-    gpus = analyze(placement).reads_by_gpu.gpus
+    gpus = analyze(placement).reads_by_site.site_reads
     readers = [tower.device for tower in gpus if variable in tower.reads]
     names = [device.short for device in readers]
     by = ""

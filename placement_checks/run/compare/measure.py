@@ -152,7 +152,7 @@ class _Comparison:
             scale=conditions.scale,
             strategy=program.placement.strategy.name if program.placement.strategy else "",
             trajectory=trajectory,
-            unread={**single.gradients.unread, **program.gradients.unread},
+            unreadable={**single.gradients.unreadable, **program.gradients.unreadable},
             missing=_missing_gradients(program, single),
             changed=frozenset([*clipped_gradients(single), *clipped_gradients(program)]),
             # Programs for one GPU and for several are scheduled differently, so the same race has
@@ -266,10 +266,10 @@ def _missing_gradients(program: RunnableProgram, single: RunnableProgram) -> dic
     missing = {
         name: True
         for name in expected.by_variable
-        if name not in found.by_variable and name not in found.unread
+        if name not in found.by_variable and name not in found.unreadable
     }
     for name in found.by_variable:
-        untrained = name not in expected.by_variable and name not in expected.unread
+        untrained = name not in expected.by_variable and name not in expected.unreadable
         if untrained and name in single.variables:
             missing[name] = False
     return missing

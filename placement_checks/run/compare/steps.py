@@ -120,7 +120,7 @@ def _per_tower_blocker(sessions: PairedSessions) -> Missing | None:
             return Missing(
                 f"{per_tower}, and the gradient of {name} is clipped or otherwise changed"
             )
-    if name := next(iter(reference.gradients.unread), None):
+    if name := next(iter(reference.gradients.unreadable), None):
         return Missing(f"{per_tower}, and the gradient of {name} cannot be read")
     shapes = {variable.name: variable.shape for variable in reference.placement.variables}
     for name, gradient in reference.gradients.by_variable.items():

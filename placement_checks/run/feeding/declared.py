@@ -97,7 +97,7 @@ class DeclaredFeeding(Feeding):
                 is_predicate=True,
             )
         fixed = self._fixed_batch_size()
-        total = towers.gpus if towers.shared else sum(self._shares)
+        total = towers.gpus if towers.has_shared_inputs else sum(self._shares)
         smallest = max(min_rows, _MIN_ROWS_PER_TOWER * total)
         self.rows = rows or fixed or saved or total * -(-smallest // total)
         rows_text = plural(self.rows, "row")
@@ -111,7 +111,7 @@ class DeclaredFeeding(Feeding):
                 f"{rows_text} cannot be split evenly among its {plural(total, 'tower')}",
                 f"take a multiple of {total}, such as {total * _MIN_ROWS_PER_TOWER}",
             )
-        if not towers.shared:
+        if not towers.has_shared_inputs:
             ends = np.cumsum([0, *self._shares]) * self.rows // sum(self._shares)
             self.split = tuple(tuple(range(begin, end)) for begin, end in pairwise(ends.tolist()))
         elif total > 1 and not fixed and not rows:
@@ -131,7 +131,7 @@ class DeclaredFeeding(Feeding):
         sizes = [_fixed_rows(self._towers, mapping) for mapping in self._towers.inputs]
         if not all(sizes):
             return single
-        if not self._towers.shared and len(set(sizes)) > 1:
+        if not self._towers.has_shared_inputs and len(set(sizes)) > 1:
             self._shares = sizes
         total = sum(sizes)
         if single and single != total:
@@ -223,7 +223,7 @@ class DeclaredFeeding(Feeding):
     def _tower_feeds(self, program: RunnableProgram, batch: Arrays) -> Arrays:
         """Return the feeds of a program: the parts of its towers, or one batch for all."""
         feeds: dict[str, npt.NDArray[Any]] = {}
-        split = [None] if program.shared else self.split
+        split = [None] if program.has_shared_inputs else self.split
         for mapping, rows in zip(program.inputs, split, strict=True):
             feeds |= _feeds(program, mapping, _select_rows(batch, rows))
         return feeds
@@ -296,14 +296,16 @@ def _check_inputs(*programs: RunnableProgram, same_towers: bool) -> None:
     towers = programs[0]
     for reference in programs[1:]:
         if same_towers:
-            own, other = ((each.shared, len(each.inputs)) for each in (towers, reference))
+            own, other = (
+                (each.has_shared_inputs, len(each.inputs)) for each in (towers, reference)
+            )
             if own != other:
                 raise CannotRun(
                     f"cannot compare numbers: {towers.name} has inputs for "
                     f"{plural(own[1], 'tower')}, but {reference.name} for {other[1]}"
                 )
             continue
-        if reference.shared:
+        if reference.has_shared_inputs:
             continue
         raise InputError(
             reference.name,

@@ -103,7 +103,7 @@ def test_nested_branches_are_found_by_their_switches() -> None:
     analysis = analyze(graph)
 
     assert len(analysis.updates.by_variable["v"]) == 3
-    assert len(analysis.updates.at_once(analysis.updates.by_variable["v"])) == 1
+    assert len(analysis.updates.select_for_one_step(analysis.updates.by_variable["v"])) == 1
 
 
 def test_updates_that_run_at_once_are_in_the_order_of_building() -> None:
@@ -118,6 +118,6 @@ def test_updates_that_run_at_once_are_in_the_order_of_building() -> None:
     )
     analysis = analyze(graph)
 
-    found = analysis.updates.at_once(analysis.updates.by_variable["v"])
+    found = analysis.updates.select_for_one_step(analysis.updates.by_variable["v"])
 
     assert [analysis.flow.names[update.op] for update in found] == ["cond/first", "always"]

@@ -15,7 +15,7 @@ from placement_checks.core.strategies import Strategy
 
 def read_by(graph: Placement, variable: str) -> list[str]:
     flow = analyze(graph).flow
-    return [flow.names[number] for number in analyze(graph).reads_by_gpu.readers[variable]]
+    return [flow.names[number] for number in analyze(graph).reads_by_site.readers[variable]]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_towers_are_the_requested_gpus_in_order() -> None:
         op("free", "L2Loss", "", "GPU:0", "w"),
         op("unread", "VarHandleOp", "/gpu:3", "GPU:0"),
     )
-    assert [(gpu.device.short, gpu.reads) for gpu in analyze(graph).reads_by_gpu.gpus] == [
+    assert [(gpu.device.short, gpu.reads) for gpu in analyze(graph).reads_by_site.site_reads] == [
         ("/device:GPU:2", {"w": "first"}),
         ("/device:GPU:10", {"w": "late"}),
     ]
@@ -124,7 +124,7 @@ def test_towers_of_a_cluster_are_ordered_by_job_and_task() -> None:
     graph = placement(
         op("w", "VarHandleOp"), *(op(name, "MatMul", name, "", "w") for name in names)
     )
-    assert [gpu.reads["w"] for gpu in analyze(graph).reads_by_gpu.gpus] == names[::-1]
+    assert [gpu.reads["w"] for gpu in analyze(graph).reads_by_site.site_reads] == names[::-1]
 
 
 def looked_up(*more: Op, trained: bool = True) -> Placement:
@@ -160,7 +160,7 @@ def test_gpus_read_the_tables_that_the_host_looks_up_for_them() -> None:
         "own_1",
         "loss_1",
     ]
-    assert [gpu.reads for gpu in analyze(graph).reads_by_gpu.gpus] == [
+    assert [gpu.reads for gpu in analyze(graph).reads_by_site.site_reads] == [
         {"first": "loss_0", "second": "own_0"},
         {"first": "loss_1", "second": "own_1"},
     ]
@@ -169,7 +169,7 @@ def test_gpus_read_the_tables_that_the_host_looks_up_for_them() -> None:
 def test_without_a_known_loss_every_lookup_counts() -> None:
     graph = replace(looked_up(trained=False), step=StepOps())
 
-    assert [gpu.reads for gpu in analyze(graph).reads_by_gpu.gpus] == [
+    assert [gpu.reads for gpu in analyze(graph).reads_by_site.site_reads] == [
         {"first": "loss_0", "second": "own_0"},
         {"first": "loss_1", "second": "own_1"},
     ]
@@ -191,7 +191,7 @@ def test_a_lookup_outside_the_model_makes_no_tower(trained: bool) -> None:
         trained=trained,
     )
 
-    assert len(analyze(graph).reads_by_gpu.gpus) == 2
+    assert len(analyze(graph).reads_by_site.site_reads) == 2
 
 
 def test_the_next_gpu_does_not_read_the_variables_behind_its_inputs() -> None:
@@ -203,7 +203,7 @@ def test_the_next_gpu_does_not_read_the_variables_behind_its_inputs() -> None:
         op("second", "MatMul", "/gpu:1", "", "first", "v"),
     )
 
-    assert [gpu.reads for gpu in analyze(graph).reads_by_gpu.gpus] == [
+    assert [gpu.reads for gpu in analyze(graph).reads_by_site.site_reads] == [
         {"w": "first"},
         {"v": "second"},
     ]
@@ -216,12 +216,12 @@ def test_gpus_of_one_model_are_grouped() -> None:
         op("second", "MatMul", "/gpu:1", "", "first", "v"),
         op("third", "MatMul", "/gpu:2", "", "x", "w"),
     )
-    parts = analyze(graph).reads_by_gpu
+    parts = analyze(graph).reads_by_site
 
-    first, second, third = parts.gpu_indices
-    assert parts.models([first, second, third]) == [[0, 1], [2]]
-    assert parts.models([second, third]) == [[1], [2]]
-    assert parts.models([first, third]) == [[0], [2]]
+    first, second, third = parts.site_indices
+    assert parts.group_by_tower([first, second, third]) == [[0, 1], [2]]
+    assert parts.group_by_tower([second, third]) == [[1], [2]]
+    assert parts.group_by_tower([first, third]) == [[0], [2]]
 
 
 @pytest.mark.parametrize(("strategy", "towers"), [(None, 1), ("MirroredStrategy", 2)])

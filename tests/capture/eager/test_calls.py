@@ -118,7 +118,7 @@ def test_all_alternating_steps_are_recorded() -> None:
     building = seen(program)
 
     assert steps(building) == ["train_d", "train_g"]
-    assert building.capture_step().turns == 2
+    assert building.capture_step().step_count == 2
 
 
 def test_a_shorter_last_batch_is_another_trace() -> None:

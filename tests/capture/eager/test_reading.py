@@ -306,16 +306,16 @@ def test_gradients_inside_a_loop_get_a_remark(program: Callable[[], None]) -> No
     line = lines[1] + next(at for at, text in enumerate(lines[0]) if "# here" in text)
     assert built.gradients_inside == built.notes[-1]
     assert built.gradients_inside == (
-        f"step takes its gradients inside a loop, at tests/capture/eager/test_reading.py:{line}, "
-        "and no gradient outside of it; take one step per call of the tf.function, or loop in "
-        "Python"
+        "step takes all its gradients inside a loop, at "
+        f"tests/capture/eager/test_reading.py:{line}; take one step per call of the tf.function, "
+        "or loop in Python"
     )
 
 
 def test_numbers_of_gradients_inside_a_loop_are_not_compared() -> None:
     program = make_runnable(watched(in_a_loop_of_autograph), "simulated")
 
-    with pytest.raises(CannotRun, match="step takes its gradients inside a loop, at "):
+    with pytest.raises(CannotRun, match="step takes all its gradients inside a loop, at "):
         check_comparable(program, program)
 
 
@@ -335,7 +335,7 @@ def test_gradients_inside_a_branch_get_a_remark() -> None:
         step(rows())
 
     inside = watched(program).gradients_inside
-    assert re.match(r"step takes its gradients inside one op, \w+ \(\w*If\), at ", inside)
+    assert re.match(r"step takes all its gradients inside one op, \w+ \(\w*If\), at ", inside)
 
 
 def test_gradients_inside_a_loop_are_not_the_steps() -> None:

@@ -119,7 +119,7 @@ def test_the_selected_steps(
     placement = place(code).placement
 
     assert code.built is not None
-    assert code.built.turns == turns
+    assert code.built.step_count == turns
     updates = [op for op in placement.ops.values() if op.type == "AssignSubVariableOp"]
     assert {op.inputs[0] for op in updates} == updated
     assert len(code.built.notes) == len(notes)

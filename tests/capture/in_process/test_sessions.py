@@ -349,7 +349,7 @@ def test_runs_that_add_up_gradients_belong_to_the_step_that_applies_them() -> No
     assert add.startswith("AssignAddVariableOp")
     assert apply == "apply"
     assert seen.requested.step.losses == ("loss_w:0",)
-    assert seen.turns == 2
+    assert seen.step_count == 2
     np.testing.assert_array_equal(seen.fed["x_w:0"], ROWS)
 
 
@@ -368,7 +368,7 @@ def test_runs_that_add_up_gradients_for_no_step_are_not_part_of_it() -> None:
     seen = built(program)
 
     assert seen.requested.step.train_op == ("train_w",)
-    assert seen.turns == 1
+    assert seen.step_count == 1
 
 
 def pretraining() -> None:
@@ -427,7 +427,7 @@ def test_another_graph_is_another_program() -> None:
     seen = built(in_two_graphs)
 
     assert seen.requested.step.train_op == ("train_of_0",)
-    assert (list(seen.fed), seen.turns) == (["x_of_0:0"], 1)
+    assert (list(seen.fed), seen.step_count) == (["x_of_0:0"], 1)
 
 
 def of_rows(rows: Callable[[], Any], feed: bool = False) -> Callable[[], None]:

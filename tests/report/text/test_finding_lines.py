@@ -226,6 +226,6 @@ def test_assignments_are_shown_unless_a_device_is_at_fault() -> None:
 
     assert lines(found)[1:3] == [
         "      | train(weights)",
-        "      given by line 1: weights = [0.0] * n",
+        "      value assigned at line 1: weights = [0.0] * n",
     ]
     assert not any("given by" in line for line in lines(finding("w", frames=("train.py:2",))))

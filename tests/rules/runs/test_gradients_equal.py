@@ -352,9 +352,9 @@ def test_zeros_are_rounded_as_the_largest_gradient_is(off: float, state: str) ->
 
 
 def test_variables_without_a_readable_gradient(snapshot: SnapshotAssertion) -> None:
-    unread = {"u": "it is computed in a loop", "v": "another"}
+    unreadable = {"u": "it is computed in a loop", "v": "another"}
 
-    verdict = checked(measurement(batch({}), unread=unread))
+    verdict = checked(measurement(batch({}), unreadable=unreadable))
 
     assert verdict.state == "kept"
     assert messages(verdict) == snapshot
@@ -362,7 +362,7 @@ def test_variables_without_a_readable_gradient(snapshot: SnapshotAssertion) -> N
 
 def test_no_gradient_can_be_read(snapshot: SnapshotAssertion) -> None:
     trial = Trial(4, (), {}, {}, {})
-    numbers = measurement(trial, dtypes={"w": "float32"}, unread={"w": "it is in a loop"})
+    numbers = measurement(trial, dtypes={"w": "float32"}, unreadable={"w": "it is in a loop"})
 
     verdict = checked(numbers)
 

@@ -105,7 +105,7 @@ def test_the_gradient_is_an_input_of_every_apply_op(optimizer: Callable[[], Any]
 
     assert sound(measured)
     assert measured.trials[0].found.keys() == {"w", "b"}
-    assert not measured.unread
+    assert not measured.unreadable
 
 
 def keras_towers(num_gpus: int, made: Callable[[], Any], factor: float = 1.0) -> dict[str, Any]:
@@ -179,8 +179,8 @@ def test_declared_gradients_replace_unreadable_ones() -> None:
     assert sound(measurement)
     assert measurement.trials[0].found.keys() == {"w", "b"}
     assert not silent.trials[0].found
-    assert silent.unread["w"].startswith("AssignSubVariableOp")
-    assert "return {'gradients': [(gradient, variable), …]}" in silent.unread["w"]
+    assert silent.unreadable["w"].startswith("AssignSubVariableOp")
+    assert "return {'gradients': [(gradient, variable), …]}" in silent.unreadable["w"]
     assert not compare_variables(silent, trajectory_of(silent))[1]
 
 
