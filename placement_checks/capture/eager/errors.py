@@ -316,6 +316,10 @@ _SCOPE_ERROR = re.compile(
     r"distribution strategy scope|tf\.distribute\.Strategy\.scope\(\)|with strategy\.scope\(\)|"
     r"Mixing different tf\.distribute\.Strategy"
 )
+# AutoGraph replaces the message of an error by the frames in the traced function, followed by the
+# type and the message of the error.
+_TRACED = "in user code:"
+_TRACED_FRAME = re.compile(r'^ *File "(.+)", line \d+', re.MULTILINE)
 
 
 def explain_scope_error(error: InputError, notes: TracingNotes, folder: Path | None) -> InputError:
@@ -360,7 +364,11 @@ def _is_scope_error(raised: BaseException, folder: Path | None) -> bool:
     An assertion of a library without a message counts as one too: it has no other known cause.
     """
     message = message_of(raised)
-    if message or not isinstance(raised, AssertionError):
+    if not isinstance(raised, AssertionError):
         return _SCOPE_ERROR.search(message) is not None
-    frames = traceback.extract_tb(raised.__traceback__)
-    return bool(frames) and not is_user_file(frames[-1].filename, folder)
+    files = [frame.filename for frame in traceback.extract_tb(raised.__traceback__)]
+    if message.startswith(_TRACED) and message.endswith(f"{AssertionError.__name__}:"):
+        files = _TRACED_FRAME.findall(message)
+    elif message:
+        return _SCOPE_ERROR.search(message) is not None
+    return bool(files) and not is_user_file(files[-1], folder)

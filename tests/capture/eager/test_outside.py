@@ -115,3 +115,16 @@ def test_an_empty_assertion_of_a_library_is_about_the_scope() -> None:
     assert (
         "it created w outside" in explained(in_a_library(lambda: exec(source)), made("w")).message
     )
+
+
+@pytest.mark.parametrize(
+    ("file", "message", "known"),
+    [(pytest.__file__, "", True), (__file__, "", False), (pytest.__file__, " too few rows", False)],
+)
+def test_an_assertion_in_a_traced_function(file: str, message: str, known: bool) -> None:
+    traced = AssertionError(
+        f'in user code:\n\n    File "train.py", line 9, in step  *\n        apply(gradients)\n'
+        f'    File "{file}", line 134, in update  **\n        assert_\n\n    AssertionError:{message}'
+    )
+
+    assert ("it created w outside" in explained(traced, made("w")).message) is known
