@@ -102,6 +102,21 @@ def _two_towers(evidence: Evidence) -> Missing | None:
     return NotApplicable(f"there is one tower, on {towers[0]}")
 
 
+def no_gradients(
+    evidence: Evidence, otherwise: str = "the graph computes no gradients"
+) -> Missing:
+    """The reason why a graph has no gradients: a traced step may take all of them in one op."""
+    inside = evidence.program.gradients_inside if evidence.program else ""
+    return Missing(inside or otherwise)
+
+
+def _losses(evidence: Evidence) -> Missing | None:
+    unknown = analyze(evidence.placement).losses.unknown
+    if unknown is not None and evidence.program and evidence.program.gradients_inside:
+        return no_gradients(evidence)
+    return unknown
+
+
 def _losses_apart(evidence: Evidence) -> Missing | None:
     mixed = mixed_losses(evidence.placement)
     if not mixed:
@@ -118,7 +133,7 @@ def _trained(evidence: Evidence) -> Missing | None:
         return None
     analysis = analyze(evidence.placement)
     if not any(analysis.backward.ops):
-        return Missing("the graph computes no gradients")
+        return no_gradients(evidence)
     if analysis.updates.missing is not None:
         return analysis.updates.missing
     return Missing("no variable that towers read is updated by a gradient")
@@ -184,7 +199,7 @@ _MISSING: Mapping[Need, Callable[[Evidence], Missing | None]] = {
     ),
     Need.CLUSTER: _cluster,
     Need.TWO_TOWERS: _two_towers,
-    Need.LOSSES: lambda evidence: analyze(evidence.placement).losses.unknown,
+    Need.LOSSES: _losses,
     Need.LOSSES_APART: _losses_apart,
     Need.TRAINED: _trained,
     Need.REPLICAS: _replicas,

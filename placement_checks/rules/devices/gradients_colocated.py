@@ -10,7 +10,7 @@ from placement_checks.core.op_types import CAST, NO_COMPUTATION, SHAPES, VARIABL
 from placement_checks.core.placement import Op, Placement
 from placement_checks.core.results import Finding, PathStep, Verdict
 from placement_checks.rules.base import Rule, about, is_allowed, requested_device
-from placement_checks.rules.requirements import Need
+from placement_checks.rules.requirements import Need, no_gradients
 from placement_checks.util.text import plural
 
 
@@ -69,7 +69,7 @@ class GradientsColocated(Rule):
                 findings.append(_finding(placement, op, forward_op, known_by))
         if not judged:
             if not any(analysis.backward.ops):
-                return self.not_checked("the graph computes no gradients")
+                return self.without(no_gradients(evidence))
             if analysis.backward.forward:
                 return self.not_checked(
                     "no backward op that computes has a known forward op and a device"

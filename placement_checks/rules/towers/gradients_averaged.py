@@ -20,7 +20,7 @@ from placement_checks.core.placement import producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import AVERAGE, Rule, matches_any, require_factors
 from placement_checks.rules.ranks import ranks_of
-from placement_checks.rules.requirements import Need
+from placement_checks.rules.requirements import Need, no_gradients
 from placement_checks.util.text import listed, plural
 
 if TYPE_CHECKING:
@@ -124,16 +124,16 @@ class GradientsAveraged(Rule):
         if evidence.reference:
             comparison = _Comparison(program, objective(evidence.reference), self)
             if comparison.compared:
-                return self._verdict(comparison)
+                return self._verdict(evidence, comparison)
         if isinstance(single, Missing):
             return self.not_checked(
                 f"the program cannot be compared with its build for one GPU: {single}"
             )
         if len(analyze(single).towers) > 1:
             return self.not_checked("the program has several towers even if built for one GPU")
-        return self._verdict(_Comparison(program, objective(single), self))
+        return self._verdict(evidence, _Comparison(program, objective(single), self))
 
-    def _verdict(self, comparison: _Comparison) -> Verdict:
+    def _verdict(self, evidence: Evidence, comparison: _Comparison) -> Verdict:
         findings = comparison.findings
         notes = [plural(len(comparison.compared), "variable")] if comparison.compared else []
         if comparison.assumes_equal_rows and comparison.compared and not findings:
@@ -153,8 +153,10 @@ class GradientsAveraged(Rule):
             notes.append(f"{listed(variables)} {were} not compared: {f'{op} {reason}'.strip()}")
         if comparison.compared:
             verdict = self.verdict(findings, "; ".join(notes))
+        elif notes:
+            verdict = self.not_checked("; ".join(notes))
         else:
-            verdict = self.not_checked("; ".join(notes) or "no variable is updated by a gradient")
+            verdict = self.without(no_gradients(evidence, "no variable is updated by a gradient"))
         return replace(verdict, figures=comparison.figures())
 
 

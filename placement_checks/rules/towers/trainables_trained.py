@@ -26,7 +26,7 @@ from placement_checks.rules.base import (
     path_lines,
     unless_allowed,
 )
-from placement_checks.rules.requirements import Need
+from placement_checks.rules.requirements import Need, no_gradients
 from placement_checks.util.text import plural
 
 
@@ -66,7 +66,7 @@ class TrainablesTrained(Rule):
         if (missing := analysis.updates.missing) is not None:
             return self.without(missing)
         if not any(analysis.backward.ops):
-            return self.not_checked("the graph computes no gradients")
+            return self.without(no_gradients(evidence))
         if analysis.updates.by_variable.keys().isdisjoint(trainable):
             return self.not_checked("the step updates no trainable variable")
         findings = first_of_each(

@@ -319,6 +319,46 @@ def test_numbers_of_gradients_inside_a_loop_are_not_compared() -> None:
         check_comparable(program, program)
 
 
+def test_rules_report_that_gradients_are_inside_a_loop() -> None:
+    def program() -> None:
+        strategy = mirrored()
+        with strategy.scope():
+            w = weights()
+
+        def replica(x: Any) -> None:
+            total = tf.zeros_like(w)
+            for _ in tf.range(2):
+                with tf.GradientTape() as tape:
+                    loss = loss_of(w, x)
+                total += tape.gradient(loss, w)
+            w.assign_sub(total)
+
+        @tf.function
+        def step(x: Any) -> None:
+            strategy.run(replica, args=(x,))
+
+        for x in strategy.experimental_distribute_dataset(dataset()):
+            step(x)
+
+    with watch(2, eager=True) as code:
+        program()
+    report = verify(place(code))
+
+    reasons = {
+        verdict.rule: verdict.reason
+        for verdict in report.verdicts
+        if "inside a loop" in (verdict.reason or "")
+    }
+    assert set(reasons) >= {
+        "towers-alike",
+        "losses-apart",
+        "gradients-colocated",
+        "every-tower-counts",
+        "trainables-trained",
+    }
+    assert set(reasons.values()) == {report.evidence.program.gradients_inside}
+
+
 def test_gradients_inside_a_branch_get_a_remark() -> None:
     def program() -> None:
         w = weights()
