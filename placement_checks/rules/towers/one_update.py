@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -23,7 +24,9 @@ from placement_checks.core.op_types import (
     PRODUCTS,
     RESTORES,
     SCALES,
+    SHAPE_ONLY,
     SUBTRACTION,
+    SUBTRACTIONS,
     VARIABLE_READS,
     VARIABLES,
     is_update,
@@ -64,7 +67,7 @@ class OneUpdate(Rule):
     a counter, the rule is not checked: the program may run that op together with the step.
 
     Updates in exclusive branches count once. Updates without a gradient, such as clipped weights
-    or a decay, do not count.
+    or a decay, do not count, and neither do two updates that add a value and subtract it again.
 
     `allow` lists variables, or patterns, that are updated more often on purpose.
     """
@@ -111,7 +114,9 @@ def _repeated_updates(analysis: TowerAnalysis) -> Iterator[Finding]:
     for variable, updates in analysis.updates.by_variable.items():
         is_scalar = analysis.shapes.get(variable) == ()
         if variable in trained:
-            repeated = analysis.updates.select_for_one_step(trained[variable])
+            repeated = _without_undone(
+                analysis, analysis.updates.select_for_one_step(trained[variable])
+            )
             if len(repeated) > 1 and _is_sequence(analysis, repeated):
                 continue
         elif by_towers := _updates_by_towers(analysis, updates):
@@ -131,7 +136,7 @@ def _repeated_update(
     count = len(updates)
     is_trained = variable in gradient_flow(placement).trained
     if is_trained:
-        how = "successive" if _wait_for_each_other(analysis, updates) else "unordered"
+        how = "successive" if len(_turns(analysis, updates)) == count else "unordered"
         consequence = f"{count} {how} updates instead of one"
         if all(analysis.towers_of(*update.values) != analysis.all_towers for update in updates):
             consequence += ", each with a part of the batch"
@@ -166,27 +171,108 @@ def _repeated_update(
     )
 
 
+def _without_undone(analysis: TowerAnalysis, updates: Sequence[Update]) -> Sequence[Update]:
+    """The updates except pairs that add a value and then subtract the same value.
+
+    Sharpness-aware minimization takes gradients between the two updates of such a pair.
+    """
+    terms = [_added_term(analysis, update) for update in updates]
+    undone: set[int] = set()
+    for later, term in enumerate(terms):
+        for earlier in range(later):
+            if term and terms[earlier] == (term[0], -term[1]) and earlier not in undone:
+                undone |= {earlier, later}
+                break
+    return [update for number, update in enumerate(updates) if number not in undone]
+
+
+def _added_term(analysis: TowerAnalysis, update: Update) -> tuple[OpId, int] | None:
+    """The op whose value an update adds to the variable, with 1, or subtracts, with -1."""
+    flow = analysis.flow
+
+    def passed(op: OpId) -> OpId:
+        while flow.types[op] in PASSES_VALUE:
+            op = flow.inputs[op][0]
+        return op
+
+    if len(update.values) != 1:
+        return None
+    value = passed(update.values[0])
+    kind = flow.types[update.op]
+    if kind in ADDITIONS:
+        return value, 1
+    if kind in SUBTRACTIONS:
+        return value, -1
+    kind = flow.types[value]
+    if kind not in ADDS and kind != SUBTRACTION:
+        return None
+    read, *others = map(passed, flow.inputs[value])
+    if flow.types[read] in VARIABLE_READS:
+        read = flow.inputs[read][0]
+    if len(others) != 1 or flow.state_holder(read) != flow.number[update.variable]:
+        return None
+    return others[0], -1 if kind == SUBTRACTION else 1
+
+
 def _is_sequence(analysis: TowerAnalysis, updates: Sequence[Update]) -> bool:
-    """Whether each update takes gradients of all towers, computed after the updates before it."""
-    gradients = gradient_flow(analysis.placement)
+    """Whether each update takes gradients of all towers, computed after the updates before it.
+
+    The order does not matter for gradients that depend on no variable, such as the gradient of a
+    bias in a sum of outputs.
+    """
     layout = variable_layout(analysis.placement)
     readers = layout.readers.get(updates[0].variable, analysis.all_towers)
-    takes_all = all(gradients.towers(update) & readers == readers for update in updates)
-    return takes_all and _wait_for_each_other(analysis, updates)
+    turns = _turns(analysis, updates)
+    towers = gradient_flow(analysis.placement).gradient_towers
+    if any(union(towers[op] for op in turn) & readers != readers for turn in turns):
+        return False
+    return len(turns) == len(updates) or _depend_on_no_variable(analysis, turns)
 
 
-def _wait_for_each_other(analysis: TowerAnalysis, updates: Sequence[Update]) -> bool:
-    """Whether the gradients of each update are computed after the updates before it.
+def _turns(analysis: TowerAnalysis, updates: Sequence[Update]) -> Collection[Sequence[OpId]]:
+    """Group the gradients of a variable's updates by the earlier updates that they wait for.
 
-    This holds if the ops that compute the gradients wait for the earlier updates, as the automatic
-    control dependencies of a `tf.function` ensure.
+    They wait if the automatic control dependencies of a `tf.function` ensure it. The gradient of a
+    linear layer does not depend on its own weights, so updates of other variables that are updated
+    as often count too. The updates are not judged one by one: through an optimizer's slots, each
+    takes the gradients of all.
+
+    Returns:
+        The last ops of the towers that compute the gradients. If each update takes gradients that
+        are computed after the update before it, there are as many groups as updates.
     """
-    own = {update.op: 1 << number for number, update in enumerate(updates)}
-    awaited = StepOrder(analysis.flow, analysis.updates.roots).awaited(own)
     gradients = gradient_flow(analysis.placement)
-    masks = [union(awaited[op] for op in gradients.sources(update)) for update in updates]
-    # In a sequence the first update waits for none of the others, the second for one, and so on.
-    return sorted(mask.bit_count() for mask in masks) == list(range(len(updates)))
+    own: dict[OpId, int] = {}
+    for others in gradients.trained.values():
+        repeated = sorted(
+            analysis.updates.select_for_one_step(others), key=lambda update: update.op
+        )
+        if len(repeated) == len(updates):
+            own |= {update.op: 1 << number for number, update in enumerate(repeated)}
+    awaited = StepOrder(analysis.flow, analysis.updates.roots).awaited(own)
+    turns: defaultdict[int, list[OpId]] = defaultdict(list)
+    for update in updates:
+        for op in _sources(analysis, update):
+            turns[awaited[op]].append(op)
+    return turns.values()
+
+
+def _sources(analysis: TowerAnalysis, update: Update) -> Sequence[OpId]:
+    """The last ops of the towers that compute an update's gradients.
+
+    Without towers, all backward ops before the update.
+    """
+    gradients = gradient_flow(analysis.placement)
+    if analysis.towers:
+        return list(gradients.sources(update))
+    return [op for op in gradients.ancestors(update) if analysis.backward.ops[op]]
+
+
+def _depend_on_no_variable(analysis: TowerAnalysis, turns: Collection[Sequence[OpId]]) -> bool:
+    types = analysis.flow.types
+    sources = [op for turn in turns for op in turn]
+    behind = analysis.flow.reachable(sources, until=lambda op: types[op] in SHAPE_ONLY)
+    return bool(sources) and not any(types[op] in VARIABLES for op in behind)
 
 
 def _updates_by_towers(analysis: TowerAnalysis, updates: Sequence[Update]) -> list[Update]:

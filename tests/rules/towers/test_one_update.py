@@ -942,6 +942,27 @@ def test_updates_in_sequence_do_not_race() -> None:
     assert OneUpdate().judge(in_turn()).findings == []
 
 
+@pytest.mark.parametrize(("waits", "found"), [(["^one"], []), ([], ["w"])])
+def test_updates_in_sequence_without_a_gpu(waits: Sequence[str], found: Sequence[str]) -> None:
+    graph = placement(
+        op("w", "VarHandleOp"),
+        *(
+            each
+            for name, control in (("one", []), ("two", waits))
+            for each in (
+                op(f"read_{name}", "ReadVariableOp", "", "", "w", *control),
+                op(f"predict_{name}", "MatMul", "", "", "x", f"read_{name}"),
+                op(f"gradients/{name}/MatMul", "MatMul", "", "", "x", f"predict_{name}"),
+                op(name, "AssignSubVariableOp", "", "", "w", f"gradients/{name}/MatMul"),
+            )
+        ),
+        op("train", "NoOp", "", "", "^one", "^two"),
+        step=program(step={"objectives": ("predict_one", "predict_two"), "losses": ()}).step,
+    )
+
+    assert objects(graph) == found
+
+
 @pytest.mark.parametrize(
     ("graph", "consequence"),
     [
