@@ -402,7 +402,7 @@ def _added_constant(analysis: TowerAnalysis, update: Update) -> int | None:
 def _repeated_counters(analysis: TowerAnalysis) -> Iterator[str]:
     """Yield possible counters that one step increments by 1 several times.
 
-    A counter is left out if other variables depend on it, and all of them are updated as often.
+    A counter is left out if the variables that depend on it are updated as often.
     """
     counters = {
         variable.name
@@ -419,7 +419,11 @@ def _repeated_counters(analysis: TowerAnalysis) -> Iterator[str]:
 
 
 def _counts_other_updates(analysis: TowerAnalysis, counter: str, times: int) -> bool:
-    """Whether other variables depend on a counter, and all of them are updated as often."""
+    """Whether all variables that depend on a counter are updated as often.
+
+    If none depends on it, as without a schedule, one trained variable that is updated as often is
+    enough: the counter of an optimizer of Keras counts its calls.
+    """
     flow = analysis.flow
 
     def updated(op: OpId) -> str:
@@ -434,10 +438,13 @@ def _counts_other_updates(analysis: TowerAnalysis, counter: str, times: int) -> 
     )
     dependent = set(map(updated, reached)) - {"", counter}
     by_variable = analysis.updates.by_variable
-    return bool(dependent) and all(
-        len(analysis.updates.select_for_one_step(by_variable.get(name, ()))) >= times
-        for name in dependent
-    )
+
+    def is_as_often(variable: str) -> bool:
+        return len(analysis.updates.select_for_one_step(by_variable.get(variable, ()))) >= times
+
+    if dependent:
+        return all(map(is_as_often, dependent))
+    return any(map(is_as_often, gradient_flow(analysis.placement).trained))
 
 
 def _constant_counters(analysis: TowerAnalysis) -> Iterator[str]:

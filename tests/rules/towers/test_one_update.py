@@ -908,8 +908,13 @@ def test_state_that_is_updated_as_intended(graph: Placement) -> None:
     assert verdict.state == "kept"
 
 
-def in_turn(*, waits: bool = True, first: Sequence[int] = (0, 1)) -> Placement:
-    """Two updates of w by the towers' gradients; the second gradients follow the first update."""
+def in_turn(
+    *, waits: bool = True, first: Sequence[int] = (0, 1), count: Sequence[str] = ()
+) -> Placement:
+    """Two updates of w by the towers' gradients; the second gradients follow the first update.
+
+    `count` are the ops that add 1 to a counter of calls.
+    """
     again = []
     for i in (0, 1):
         read = f"tower_{i}/again/read"
@@ -928,7 +933,12 @@ def in_turn(*, waits: bool = True, first: Sequence[int] = (0, 1)) -> Placement:
         *again,
         host("sum/again", "AddN", *(f"gradients/again/{i}/MatMul" for i in (0, 1))),
         host("update/w", "AssignSubVariableOp", "w", "sum/again"),
-        host("train", "NoOp", "^first", "^update/w", "^step/add"),
+        variable("seen"),
+        host("by", "Const"),
+        *adds(*count),
+        host("train", "NoOp", "^first", "^update/w", "^step/add", *(f"^{name}" for name in count)),
+        shapes={"seen": ()},
+        values={"by": 1},
         step={
             "objectives": [
                 *(f"tower_{i}/loss:0" for i in (0, 1)),
@@ -940,6 +950,13 @@ def in_turn(*, waits: bool = True, first: Sequence[int] = (0, 1)) -> Placement:
 
 def test_updates_in_sequence_do_not_race() -> None:
     assert OneUpdate().judge(in_turn()).findings == []
+
+
+@pytest.mark.parametrize(("times", "found"), [(2, []), (3, ["seen"])])
+def test_a_count_of_the_updates_in_sequence(times: int, found: Sequence[str]) -> None:
+    graph = in_turn(count=[f"count_{i}" for i in range(times)])
+
+    assert objects(whole(graph)) == found
 
 
 @pytest.mark.parametrize(("waits", "found"), [(["^one"], []), ([], ["w"])])
