@@ -7,6 +7,7 @@ from support.graphs import placement
 from support.towers import gradient, host, on, program, variable
 
 from placement_checks import Device, Op, Placement
+from placement_checks.core.placement import StepOps
 from placement_checks.core.strategies import Copy, Strategy
 from placement_checks.rules.registry import RULES
 
@@ -39,6 +40,13 @@ def test_a_tape_cannot_colocate_gradients(*, traced: bool) -> None:
 
     assert ("colocate_gradients_with_ops" in advice) is not traced
     assert advice.startswith("compute the gradients inside the tower's `with tf.device(...):`")
+
+
+@pytest.mark.parametrize("traced", [True, False])
+def test_eager_code_has_no_device_function(*, traced: bool) -> None:
+    graph = placement(ON_GPU, step=StepOps(traced=traced))
+
+    assert ("a device function" in fix("variables-on-host", graph)) is not traced
 
 
 @pytest.mark.parametrize(

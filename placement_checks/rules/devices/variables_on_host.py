@@ -176,9 +176,10 @@ def _fix(placement: Placement, op: Op, name: str, setting: str) -> str:
             f"let the device function{named} return '{name}' for every type of variable op: "
             f"op.type in {_KINDS}"
         )
-    # If the line is unknown, the cause may be a device function written for ref variables.
+    # If the line is unknown, the cause may be a device function written for ref variables. Eager
+    # code has no device functions.
     asks = op.requested or not placement.requested
-    may_be_function = decided is None and asks and not op.colocated
+    may_be_function = decided is None and asks and not op.colocated and not placement.step.traced
     also = _DEVICE_FUNCTION if may_be_function and op.type in RESOURCE_VARIABLES else ""
     return f"create it under `with tf.device('{name}'):`{also}"
 
