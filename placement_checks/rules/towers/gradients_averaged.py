@@ -59,7 +59,8 @@ _FIXES = {
     ),
     "replicas": _Fixes(
         "divide the loss by the rows of all replicas: tf.nn.compute_average_loss(losses, "
-        "global_batch_size=…)",
+        "global_batch_size=…); if it is already, add up the gradients once: "
+        "optimizer.apply_gradients adds them up, too",
         "divide the loss by the rows of all replicas alone, as tf.nn.compute_average_loss does, "
         "and add up the gradients: tf.distribute.ReduceOp.SUM",
         "give each replica its part: tf.nn.scale_regularization_loss(penalty)",

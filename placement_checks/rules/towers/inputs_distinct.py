@@ -384,5 +384,6 @@ _SPLIT_ROWS = (
 )
 _SHARD_BY_WORKER = (
     "call dataset.shard(context.num_input_pipelines, context.input_pipeline_id) in the function "
-    "that makes the dataset, or use experimental_distribute_dataset(dataset)"
+    "that makes the dataset, or use experimental_distribute_dataset(dataset) "
+    "without AutoShardPolicy.OFF"
 )
