@@ -356,6 +356,7 @@ def test_rules_report_that_gradients_are_inside_a_loop() -> None:
         "every-tower-counts",
         "trainables-trained",
     }
+    assert report.evidence.program
     assert set(reasons.values()) == {report.evidence.program.gradients_inside}
 
 
