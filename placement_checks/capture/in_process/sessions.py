@@ -23,6 +23,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import numpy as np
 import tensorflow as tf
 
+from placement_checks.capture.in_process.fake_gpus import read_variable
 from placement_checks.core.builder_result import ScalarLosses
 from placement_checks.core.op_types import CUTS, PIPELINE_OUTPUTS
 from placement_checks.core.placement import producer_of
@@ -165,6 +166,7 @@ class SessionWatch:
 
         def init(session: Any, target: Any = "", graph: Any = None, config: Any = None) -> None:
             written = tf1.ConfigProto() if config is None else config
+            read_variable()
             original(session, "", graph, with_soft_placement(written))
             self.sessions += 1
             self._configs[session] = written
