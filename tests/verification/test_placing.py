@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from placement_checks.rules.devices.placeable import Placeable
 from placement_checks.verification.placing import request, requested
 
 Build = Callable[..., dict[str, Any]]
+tf1 = tf.compat.v1
 
 
 @pytest.fixture
@@ -246,3 +249,39 @@ def test_a_strategy_lacks_the_gpus_that_its_program_hides(
     assert machine is not None
     assert str(machine) == "gpu*1"
     assert len(machine.hidden_gpus) == idle
+
+
+def train(*, soft: bool | None = None, config: Any = None, keras: bool = False) -> None:
+    """Train in a session, or in the session that Keras creates."""
+    if soft is not None:
+        tf.config.set_soft_device_placement(soft)
+    variable = tf1.get_variable("v", [], use_resource=False)
+    step = tf1.train.GradientDescentOptimizer(1.0).minimize(variable * variable)
+    if keras:
+        session = import_module("tf_keras.src.backend").get_session()
+    else:
+        session = tf1.Session(config=config)
+    session.run(tf1.global_variables_initializer())
+    session.run(step)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "soft"),
+    [
+        ({"soft": True}, True),
+        ({}, False),  # also after another program
+        ({"soft": False}, False),
+        ({"soft": True, "config": tf1.ConfigProto()}, False),
+        ({"config": tf1.ConfigProto(allow_soft_placement=True)}, True),
+    ],
+)
+def test_sessions_have_the_soft_placement_of_tensorflow(
+    arguments: dict[str, Any], soft: bool
+) -> None:
+    before = tf.config.get_soft_device_placement()
+    assert place(partial(train, **arguments)).placement.soft is soft
+    assert tf.config.get_soft_device_placement() is before
+
+
+def test_keras_counts_no_gpus_of_this_machine() -> None:
+    assert place(partial(train, keras=True), gpus=2).machine == Machine.local(2)

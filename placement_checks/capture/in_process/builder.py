@@ -50,7 +50,7 @@ from placement_checks.graph.gradients import (
 from placement_checks.graph.reading import from_live_graph
 from placement_checks.graph.train_step import initial_state, resolve_step_ops
 from placement_checks.tf.keras import keras_name_counter
-from placement_checks.tf.process_state import Behavior
+from placement_checks.tf.process_state import Behavior, restore_soft_placement
 
 
 class BuildRecorder:
@@ -380,22 +380,19 @@ def _restore_settings() -> Iterator[None]:
     numbers layers over the whole process: without the reset, the second of two equal programs
     would call its first layer `dense_1`, not `dense`.
     """
-    soft = tf.config.get_soft_device_placement()
     behavior = Behavior.current()
     counters = keras_name_counter()
     before = dict(counters) if counters is not None else {}
     if counters is not None:
         counters.clear()
     try:
-        yield
+        with restore_soft_placement():
+            yield
     finally:
         if counters is not None:
             counters.clear()
             counters.update(before)
         behavior.restore()
-        # Unconditionally: if the eager runtime starts inside a graph, soft placement is turned
-        # off, but the getter still returns True.
-        tf.config.set_soft_device_placement(soft)
 
 
 @contextlib.contextmanager
