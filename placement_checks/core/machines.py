@@ -18,11 +18,11 @@ tasks, separated by ``;``::
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from placement_checks.core import cluster_spec
 from placement_checks.core.cluster_spec import TF_CONFIG
@@ -63,6 +63,31 @@ class Task:
         for kind, count in self.devices:
             for index in range(count):
                 yield Device(self.job, 0, self.index, kind, index)
+
+
+class GpuLimit(NamedTuple):
+    """A setting of a program that lets TensorFlow use only some GPUs of the host.
+
+    Attributes:
+        gpus: the largest number of GPUs that TensorFlow uses.
+        setting: the setting, as it is found in the program.
+    """
+
+    gpus: int
+    setting: str
+
+    @staticmethod
+    def of_session(session: Mapping[str, Any]) -> Iterator[GpuLimit]:
+        """Yield the limits in a session configuration, given as nested mappings."""
+        counts = session.get("device_count")
+        number = counts.get("GPU") if isinstance(counts, Mapping) else None
+        if isinstance(number, int) and number >= 0:
+            yield GpuLimit(number, f"device_count={{'GPU': {number}}} in the ConfigProto")
+        options = session.get("gpu_options")
+        listed = options.get("visible_device_list") if isinstance(options, Mapping) else None
+        if isinstance(listed, str) and listed.strip():
+            gpus = len(list(filter(None, map(str.strip, listed.split(",")))))
+            yield GpuLimit(gpus, f"gpu_options.visible_device_list={listed!r} in the ConfigProto")
 
 
 def parse_tasks(text: str) -> tuple[list[Task], tuple[str, int] | None]:
@@ -209,10 +234,14 @@ class Machine:
     Attributes:
         tasks: all tasks.
         stated_master: the job and index of `master`; None for the default.
+        hidden_gpus: further GPUs of the host, which a setting of the program hides.
+        hidden_by: this setting; ``""`` without hidden GPUs.
     """
 
     tasks: tuple[Task, ...]
     stated_master: tuple[str, int] | None = None
+    hidden_gpus: tuple[Device, ...] = field(default=(), compare=False)
+    hidden_by: str = field(default="", compare=False)
 
     @staticmethod
     def local(gpus: int = 2, *, cpus: int = 1) -> Machine:
@@ -349,6 +378,22 @@ class Machine:
         )
         return replace(self, tasks=tuple(tasks))
 
+    def limited(self, limits: Iterable[GpuLimit]) -> Machine:
+        """The part of the machine that TensorFlow uses under the settings of a program.
+
+        TensorFlow renumbers the GPUs that it uses, so only their number counts. A cluster is
+        unchanged: such settings affect one process.
+        """
+        limit = min(limits, default=None)
+        if limit is None or not self.is_local or limit.gpus >= len(self.gpus):
+            return self
+        counts = dict(self.tasks[0].devices)
+        return replace(
+            Machine.local(limit.gpus, cpus=counts["CPU"]),
+            hidden_gpus=self.gpus[limit.gpus :],
+            hidden_by=limit.setting,
+        )
+
     @cached_property
     def towers(self) -> int:
         """The number of towers for the machine: the most GPUs of any task, at least 1."""
@@ -414,6 +459,10 @@ class Machine:
         if device.task is None or device.task in tasks:
             return ""
         return f"the job {device.job} has {cluster_spec.tasks_text(sorted(tasks))}"
+
+    def hides(self, pattern: Device) -> bool:
+        """Whether a setting of the program hides the GPU that ``pattern`` requests."""
+        return not self.has(pattern) and any(gpu.matches(pattern) for gpu in self.hidden_gpus)
 
     def fix_for(self, device: Device) -> str:
         """The fix if the machine lacks the job or task of ``device``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, final, r
 from placement_checks.core.builder_result import is_in_graph, parse_builder_result
 from placement_checks.core.cluster_spec import RecordedServer
 from placement_checks.core.errors import InputError, UsageError
-from placement_checks.core.machines import Machine
+from placement_checks.core.machines import GpuLimit, Machine
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Placement
 from placement_checks.core.ranks import RankRecord
@@ -125,6 +125,7 @@ class Program:
         function: the user's function, if ``build`` is a wrapper for it.
         target: the target that names the function, or None.
         argv: the command-line arguments, for flags.
+        visible_gpus: the value of CUDA_VISIBLE_DEVICES that its import has set; None without one.
     """
 
     name: str
@@ -133,6 +134,7 @@ class Program:
     function: Callable[..., object] | None = None
     target: Target | None = None
     argv: Sequence[str] = ()
+    visible_gpus: str | None = None
 
     def __repr__(self) -> str:
         return printable(f"Program({self.name})")
@@ -357,6 +359,7 @@ class CapturedProgram:
         gradients_inside: if all gradients are taken inside a loop or another op: where, with the
             fix; else ``""``.
         asked_for_gpus: whether the program asked for the number of GPUs.
+        visible: how many GPUs the program makes visible to its process; None if it hides none.
         server: the server that the program created as a task of a cluster; None without one.
         is_worker: whether its strategy covers several such tasks.
         rank: what the program did as one rank of a Horovod program; None for any other program.
@@ -378,6 +381,7 @@ class CapturedProgram:
     notes: Sequence[str] = ()
     gradients_inside: str = ""
     asked_for_gpus: bool = False
+    visible: GpuLimit | None = None
     server: RecordedServer | None = None
     is_worker: bool = False
     rank: RankRecord | None = None
@@ -403,6 +407,14 @@ class CapturedProgram:
                 tensor = received.gradient.values.removesuffix(":0")
                 applied[received.variable].append(tensor)
         return replace(placement, step=placement.step._replace(applied_gradients=applied))
+
+    @property
+    def gpu_limits(self) -> Iterator[GpuLimit]:
+        """The settings by which TensorFlow uses only some GPUs; none for a rank of Horovod."""
+        if self.rank is None:
+            if self.visible is not None:
+                yield self.visible
+            yield from GpuLimit.of_session(self.requested.step.session or {})
 
     @property
     def machine(self) -> Machine | None:

@@ -9,6 +9,8 @@ from typing import NamedTuple
 from placement_checks.core.devices import Device
 from placement_checks.core.ranks import RankRecord
 
+ONE_DEVICE = "OneDeviceStrategy"
+
 
 class Copy(NamedTuple):
     """A copy of a variable for one replica.

@@ -119,6 +119,8 @@ def fallback_reason(op: Op, attributes: Mapping[str, Any], machine: Machine) -> 
         machine: the devices that the graph was placed on.
     """
     requested = Device(type=op.requested.type, index=op.requested.index)
+    if machine.hides(requested):
+        return f"{machine.hidden_by} hides {requested} from the program"
     if not machine.has(requested):
         return f"the machine ({machine}) has no {requested}"
     usable = [

@@ -17,6 +17,7 @@ from placement_checks.core.devices import Devices
 from placement_checks.run.runnable import uses_simulated
 from placement_checks.tf.patches import Patch
 from placement_checks.tf.patching import Around, all_patched
+from placement_checks.tf.process_state import restore_soft_placement
 from placement_checks.tf.simulated_devices import configure_logical_cpus, simulated_scope
 
 # The first collective group key of each strategy.
@@ -55,13 +56,10 @@ def simulated_gpus(gpus: int, *, devices: Devices = "auto") -> Iterator[None]:
     simulated = uses_simulated(gpus, devices)
     if simulated:
         configure_logical_cpus(gpus + 1)
-    soft = tf.config.get_soft_device_placement()
-    tf.config.set_soft_device_placement(False)
-    try:
-        with all_patched({**SEVERAL_STRATEGIES, **(_device_patches(gpus) if simulated else {})}):
-            yield
-    finally:
-        tf.config.set_soft_device_placement(soft)
+    patches = _device_patches(gpus) if simulated else {}
+    with restore_soft_placement(), all_patched({**SEVERAL_STRATEGIES, **patches}):
+        tf.config.set_soft_device_placement(False)
+        yield
 
 
 def _device_patches(gpus: int) -> Mapping[Patch, Around]:

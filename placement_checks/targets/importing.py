@@ -21,6 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from placement_checks.core.devices import VISIBLE_GPUS
 from placement_checks.core.errors import InputError, MissingTargetError, UsageError
 from placement_checks.core.program import Program, TargetLike
 from placement_checks.core.target import Script, Target
@@ -35,6 +36,9 @@ _LOADING = "loading it"
 # may both have a model.py, and each program must import its own.
 _neighbors: dict[Path, dict[str, ModuleType]] = {}
 
+# The values of CUDA_VISIBLE_DEVICES that imports have set, by the path of the target.
+_visible_gpus: dict[str, str] = {}
+
 
 def import_program(target: Target, argv: Sequence[str] = ()) -> Program:
     """Load the function that a target names; its code finds the command-line arguments ``argv``.
@@ -48,16 +52,24 @@ def import_program(target: Target, argv: Sequence[str] = ()) -> Program:
         file = Path(where).resolve()
         folder: Path | None = file.parent
         environment = partial(emulate_script_environment, file, argv)
-        with environment():
+        with environment(), _record_visible_gpus(where):
             build = _attribute(_load_file(Path(where)), target)
     else:
         environment = partial(own_behavior, where, where.partition(".")[0])
-        with environment():
+        with environment(), _record_visible_gpus(where):
             module = _import(target)
         home = getattr(module, "__file__", None)
         folder = Path(home).resolve().parent if home else None
         build = _attribute(module, target)
-    program = Program(target.name, _call_within(environment, build), folder, build, target, argv)
+    program = Program(
+        target.name,
+        _call_within(environment, build),
+        folder,
+        build,
+        target,
+        argv,
+        _visible_gpus.get(where),
+    )
     program.check_given()
     return program
 
@@ -130,6 +142,23 @@ def importable_target(function: Any) -> Target | None:
     if spec is not None and importlib.util.find_spec(module) is not None:
         path = module
     return None if path is None else Target("function", f"{path}:{name}", path, name)
+
+
+@contextlib.contextmanager
+def _record_visible_gpus(path: str) -> Iterator[None]:
+    """Record the value of ``CUDA_VISIBLE_DEVICES`` that an import sets, and restore the old one.
+
+    The value would otherwise apply to all later programs of this process.
+    """
+    before = os.environ.get(VISIBLE_GPUS)
+    try:
+        yield
+    finally:
+        value = os.environ.pop(VISIBLE_GPUS, None)
+        if value is not None and value != before:
+            _visible_gpus[path] = value
+        if before is not None:
+            os.environ[VISIBLE_GPUS] = before
 
 
 @contextlib.contextmanager

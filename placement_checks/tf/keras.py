@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, MutableMapping, Sequence
 from functools import cache
 from importlib import metadata
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any, cast
 
 from placement_checks.core.keras_parts import (
@@ -29,6 +29,8 @@ from placement_checks.tf.patching import (
 )
 
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"  # environment variable of TensorFlow
+_KERAS_MODULES = ("keras.", "tf_keras.", "tensorflow.python.keras.")
+_SESSION_MODULES = ("tensorflow.python.client.", "tensorflow.python.util.")
 _TRAINERS = ("tensorflow/trainer.py", "engine/training.py")
 # How parts of Keras are recognized in a stack: ends of file names, and a function (``""``: any).
 _PARTS = (
@@ -57,6 +59,14 @@ def uses_tf_keras() -> bool:
 def is_keras_frame(frame: Any) -> bool:
     """Whether a frame of a traceback is in Keras's own code."""
     return "keras/src/" in frame.filename
+
+
+def creates_session_of_keras(frame: FrameType | None) -> bool:
+    """Whether Keras creates the session that is constructed in a frame."""
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith(_SESSION_MODULES):
+        frame = frame.f_back
+    module = "" if frame is None else str(frame.f_globals.get("__name__"))
+    return module.startswith(_KERAS_MODULES)
 
 
 def parts_of_keras(stack: Iterable[Any]) -> frozenset[str]:

@@ -223,6 +223,25 @@ def set_eager(on: bool) -> None:
     existing(eager_context(), "_thread_local_data").is_eager = on
 
 
+@contextlib.contextmanager
+def restore_soft_placement() -> Iterator[None]:
+    """Restore soft placement after this block, and whether a program has set it.
+
+    If no program has set it, sessions without a configuration use it only in eager mode.
+    """
+    import tensorflow as tf
+
+    context, soft = eager_context(), tf.config.get_soft_device_placement()
+    before = existing(context, "_soft_device_placement")
+    try:
+        yield
+    finally:
+        # Unconditionally: if the eager runtime starts inside a graph, soft placement is turned
+        # off, but the getter still returns True.
+        tf.config.set_soft_device_placement(soft)
+        context._soft_device_placement = before
+
+
 def open_graph_count() -> int:
     """The number of ``as_default`` blocks of graphs that are open in this thread."""
     return len(existing(_graph_stack(), "stack"))

@@ -20,6 +20,7 @@ from placement_checks.core.op_types import INITIALIZATION_TESTS, NO_OP, VARIABLE
 from placement_checks.core.placement import Placement
 from placement_checks.core.program import CapturedProgram, Loadable, TargetLike
 from placement_checks.core.ranks import MAX_RANKS
+from placement_checks.core.strategies import ONE_DEVICE, Strategy
 from placement_checks.core.target import Script, Target
 from placement_checks.util.progress import step
 from placement_checks.util.resources import gc_paused
@@ -171,15 +172,26 @@ def request(
 
     built = load(program, number, machine, expects_one_gpu=for_one_gpu)
     placement = built.requested if soft is None else replace(built.requested, soft=soft)
-    if gpus is None and placement.strategy is not None and placement.strategy.gpus == 1:
-        number = 1  # the program is for one GPU, as a reference is
+    if gpus is None and _is_for_one_gpu(built, placement.strategy):
+        number = 1
     if machine is None:
         machine = built.machine or Machine.smallest(_devices(placement), number)
         if gpus is None and not (built.program and built.program.takes_num_gpus):
             # Most programs for clusters use one GPU in each task. A program that gets the number
             # of GPUs as an argument was built for the default number, and should use all of them.
             machine = machine.with_one_gpu_each(op.requested for op in placement.ops.values())
-    return Request(built, placement, machine, for_one_gpu)
+    return Request(built, placement, machine.limited(built.gpu_limits), for_one_gpu)
+
+
+def _is_for_one_gpu(built: CapturedProgram, strategy: Strategy | None) -> bool:
+    """Whether a program trains under a strategy for one GPU, as a reference does.
+
+    If the program hides the other GPUs, a strategy for all GPUs has one replica too.
+    """
+    if strategy is None or strategy.gpus != 1:
+        return False
+    hides = built.visible is not None and built.visible.gpus < built.gpus
+    return not hides or strategy.name == ONE_DEVICE
 
 
 def requested(target: TargetLike, *, gpus: int = 2, for_one_gpu: bool = True) -> Evidence:

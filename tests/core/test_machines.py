@@ -14,7 +14,7 @@ from placement_checks import Device, Machine
 from placement_checks.core import machines
 from placement_checks.core.devices import MAX_GPUS
 from placement_checks.core.errors import InputError, UsageError
-from placement_checks.core.machines import MAX_TASKS, PRESETS, Task
+from placement_checks.core.machines import MAX_TASKS, PRESETS, GpuLimit, Task
 
 FIX = 'write it like "gpu*4" or "ps*2; worker*8: gpu*4"'
 
@@ -587,3 +587,32 @@ def test_a_cluster_of_one_localhost_is_one_host(monkeypatch: pytest.MonkeyPatch)
 def test_a_job_alone_is_not_a_misspelled_preset(text: str) -> None:
     with pytest.raises(UsageError, match=rf"lacks a number of tasks, write {text}\*1"):
         Machine.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("session", "gpus"),
+    [
+        ({"device_count": {"GPU": 1}}, 1),
+        ({"device_count": {"GPU": 0}}, 0),
+        ({"gpu_options": {"visible_device_list": "5"}}, 1),
+        ({"gpu_options": {"visible_device_list": " 3, 2,"}}, 2),
+        ({"device_count": {"GPU": 3}, "gpu_options": {"visible_device_list": "0"}}, 1),
+        ({"device_count": {"GPU": 9}, "gpu_options": {"visible_device_list": ""}}, 4),
+        ({"device_count": {"CPU": 1}, "gpu_options": {"allow_growth": True}}, 4),
+        ({"device_count": 1, "gpu_options": "none"}, 4),
+    ],
+)
+def test_a_session_may_hide_gpus_of_a_host(session: Mapping[str, Any], gpus: int) -> None:
+    machine = Machine.local(4, cpus=2).limited(GpuLimit.of_session(session))
+
+    assert machine == Machine.local(gpus, cpus=2)
+    assert [gpu.index for gpu in machine.hidden_gpus] == list(range(gpus, 4))
+    assert bool(machine.hidden_by) == (gpus < 4)
+    assert [machine.hides(Device.parse(f"/gpu:{gpu}")) for gpu in range(5)] == [
+        gpus <= gpu < 4 for gpu in range(5)
+    ]
+
+
+def test_a_session_hides_no_gpus_of_a_cluster() -> None:
+    cluster = Machine.parse("ps*1; worker*2: gpu*2")
+    assert cluster.limited([GpuLimit(1, "a setting")]) is cluster

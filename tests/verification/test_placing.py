@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,14 @@ import pytest
 import tensorflow as tf
 from support import pairs
 
-from placement_checks import place, with_numbers
+from placement_checks import Machine, place, with_numbers
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.placer.worker.client import PlacerProcess, Request
+from placement_checks.rules.devices.placeable import Placeable
 from placement_checks.verification.placing import request, requested
 
 Build = Callable[..., dict[str, Any]]
+tf1 = tf.compat.v1
 
 
 @pytest.fixture
@@ -145,3 +149,139 @@ def test_placing_and_running_do_not_change_the_graph() -> None:
 
     after = placed.program.graph_def.SerializeToString(deterministic=True)
     assert after == before
+
+
+HIDING = """
+import tensorflow as tf
+tf1 = tf.compat.v1
+{line}
+def build(num_gpus):
+    {setting}
+    for gpu in range(num_gpus):
+        with tf1.device(f"/gpu:{{gpu}}"):
+            variable = tf1.get_variable(f"v{{gpu}}", [2], use_resource=False)
+    return {{"train_op": variable, "config": tf1.ConfigProto({config})}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("parts", "hidden_by"),
+    [
+        ({"config": "device_count={'GPU': 1}"}, "device_count={'GPU': 1} in the ConfigProto"),
+        (
+            {"config": "gpu_options={'visible_device_list': '1'}"},
+            "gpu_options.visible_device_list='1' in the ConfigProto",
+        ),
+        (
+            {"line": "import os; os.environ['CUDA_VISIBLE_DEVICES'] = '0'"},
+            "CUDA_VISIBLE_DEVICES='0'",
+        ),
+        (
+            {"setting": "import os; os.environ['CUDA_VISIBLE_DEVICES'] = '3'"},
+            "CUDA_VISIBLE_DEVICES='3'",
+        ),
+        (
+            {
+                "setting": "tf.config.set_visible_devices("
+                "tf.config.list_physical_devices('GPU')[:1], 'GPU')"
+            },
+            "the call of set_visible_devices",
+        ),
+    ],
+)
+def test_a_program_hides_gpus_from_itself(
+    parts: dict[str, str], hidden_by: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(HIDING.format_map({"line": "", "setting": "pass", "config": ""} | parts))
+    evidence = place(f"{file}:build", gpus=2)
+    machine = evidence.machine
+
+    assert machine is not None
+    assert str(machine) == "gpu*1"
+    assert machine.hidden_by == hidden_by
+    assert {refusal.op for refusal in evidence.placement.refusals} >= {"v1"}
+    (finding, *_) = Placeable().judge(evidence).findings
+    assert finding.fix == f"remove {hidden_by}, which hides /device:GPU:1 from the program"
+
+    again = place(f"{file}:build", gpus=2)  # the file is not imported again
+    other = tmp_path / "other.py"
+    other.write_text(HIDING.format(line="", setting="pass", config=""))
+    assert again.machine is not None
+    assert again.machine.hidden_by == hidden_by
+    assert place(f"{other}:build", gpus=2).machine == Machine.local(2)
+
+
+HIDING_STRATEGY = """
+import os
+os.environ["CUDA_VISIBLE_DEVICES"] = "0"
+import tensorflow as tf
+
+def train():
+    strategy = tf.distribute.{strategy}
+    with strategy.scope():
+        variable = tf.Variable([1.0])
+        optimizer = tf.keras.optimizers.SGD()
+
+    @tf.function
+    def step():
+        def replica():
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(variable * variable)
+            optimizer.apply_gradients([(tape.gradient(loss, variable), variable)])
+
+        strategy.run(replica)
+
+    step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("strategy", "idle"), [("MirroredStrategy()", 1), ("OneDeviceStrategy('/gpu:0')", 0)]
+)
+def test_a_strategy_lacks_the_gpus_that_its_program_hides(
+    strategy: str, idle: int, tmp_path: Path
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(HIDING_STRATEGY.format(strategy=strategy))
+    machine = place(f"{file}:train").machine
+
+    assert machine is not None
+    assert str(machine) == "gpu*1"
+    assert len(machine.hidden_gpus) == idle
+
+
+def train(*, soft: bool | None = None, config: Any = None, keras: bool = False) -> None:
+    """Train in a session, or in the session that Keras creates."""
+    if soft is not None:
+        tf.config.set_soft_device_placement(soft)
+    variable = tf1.get_variable("v", [], use_resource=False)
+    step = tf1.train.GradientDescentOptimizer(1.0).minimize(variable * variable)
+    if keras:
+        session = import_module("tf_keras.src.backend").get_session()
+    else:
+        session = tf1.Session(config=config)
+    session.run(tf1.global_variables_initializer())
+    session.run(step)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "soft"),
+    [
+        ({"soft": True}, True),
+        ({}, False),  # also after another program
+        ({"soft": False}, False),
+        ({"soft": True, "config": tf1.ConfigProto()}, False),
+        ({"config": tf1.ConfigProto(allow_soft_placement=True)}, True),
+    ],
+)
+def test_sessions_have_the_soft_placement_of_tensorflow(
+    arguments: dict[str, Any], soft: bool
+) -> None:
+    before = tf.config.get_soft_device_placement()
+    assert place(partial(train, **arguments)).placement.soft is soft
+    assert tf.config.get_soft_device_placement() is before
+
+
+def test_keras_counts_no_gpus_of_this_machine() -> None:
+    assert place(partial(train, keras=True), gpus=2).machine == Machine.local(2)

@@ -30,7 +30,11 @@ from placement_checks.capture.eager.errors import (
 )
 from placement_checks.capture.eager.notes import TracingNotes, record_tracing
 from placement_checks.capture.eager.reading import read_steps
-from placement_checks.capture.in_process.fake_gpus import fake_gpu_count
+from placement_checks.capture.in_process.fake_gpus import (
+    fake_gpu_count,
+    set_variable,
+    visible_limit,
+)
 from placement_checks.capture.in_process.sessions import SessionWatch, StopProgram, watch_sessions
 from placement_checks.core.cluster_spec import RecordedServer
 from placement_checks.core.errors import InputError, message_of
@@ -46,7 +50,7 @@ from placement_checks.graph.gradients import (
 from placement_checks.graph.reading import from_live_graph
 from placement_checks.graph.train_step import initial_state, resolve_step_ops
 from placement_checks.tf.keras import keras_name_counter
-from placement_checks.tf.process_state import Behavior
+from placement_checks.tf.process_state import Behavior, restore_soft_placement
 
 
 class BuildRecorder:
@@ -110,6 +114,7 @@ class BuildRecorder:
             soft=tf.config.get_soft_device_placement(),
             step=Step(policy=self.policy),
             asked_for_gpus=bool(self.gpu_queries),
+            visible=visible_limit(),
             server=self._servers[-1] if self._servers else None,
             is_worker=bool(self._servers),
         )
@@ -135,6 +140,7 @@ class BuildRecorder:
             fed=self.watch.fed,
             step_count=max(1, len(self.watch.own_steps)),
             asked_for_gpus=bool(self.gpu_queries),
+            visible=visible_limit(),
         )
 
 
@@ -157,7 +163,7 @@ def record_build(
     may be eager code, and logical CPU devices must simulate the GPUs.
     """
     with (
-        fake_gpu_count(gpus) as gpu_queries,
+        fake_gpu_count(gpus, program.visible_gpus) as gpu_queries,
         record_tracing(eager=eager) as tracing,
         simulate_worker() as servers,
         simulate_coordinator(gpus, servers),
@@ -266,6 +272,7 @@ def build_eagerly(building: BuildRecorder) -> CapturedProgram:
         InputError: the program raised, or did not call a function that trains.
     """
     program = building.program
+    set_variable(program.visible_gpus)
     arguments = program.arguments(building.gpus)
     parse_flags(program)
     failed: InputError | None = None
@@ -373,22 +380,19 @@ def _restore_settings() -> Iterator[None]:
     numbers layers over the whole process: without the reset, the second of two equal programs
     would call its first layer `dense_1`, not `dense`.
     """
-    soft = tf.config.get_soft_device_placement()
     behavior = Behavior.current()
     counters = keras_name_counter()
     before = dict(counters) if counters is not None else {}
     if counters is not None:
         counters.clear()
     try:
-        yield
+        with restore_soft_placement():
+            yield
     finally:
         if counters is not None:
             counters.clear()
             counters.update(before)
         behavior.restore()
-        # Unconditionally: if the eager runtime starts inside a graph, soft placement is turned
-        # off, but the getter still returns True.
-        tf.config.set_soft_device_placement(soft)
 
 
 @contextlib.contextmanager

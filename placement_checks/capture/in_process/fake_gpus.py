@@ -18,10 +18,12 @@ import ctypes
 import ctypes.util
 import inspect
 import os
+import re
 import shlex
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -30,6 +32,7 @@ import tensorflow as tf
 from tensorflow.core.framework import device_attributes_pb2
 
 from placement_checks.core.devices import VISIBLE_GPUS
+from placement_checks.core.machines import GpuLimit
 from placement_checks.tf import eager, patching
 from placement_checks.tf.patches import Patch
 from placement_checks.tf.patching import all_patched, patched
@@ -41,26 +44,76 @@ _LIBRARIES = ("tensorflow", "keras", "tf_keras", "placement_checks")
 _DETAILS = {"device_name": "NVIDIA GPU", "compute_capability": (9, 0)}
 
 
+_VISIBLE_GPU = re.compile(r"\d+|(GPU|MIG)-.*")  # an entry of CUDA_VISIBLE_DEVICES
 _visible: list[Sequence[int]] = []  # the arguments of ``set_visible_devices``
+# The value of CUDA_VISIBLE_DEVICES before the program, and when TensorFlow first uses GPUs.
+_listed: list[str | None] = [None]
 
 
 def visible_gpus() -> Sequence[int] | None:
     """The indices of the fake GPUs that the program made visible; None if it named none.
 
-    ``set_visible_devices`` counts, and else ``CUDA_VISIBLE_DEVICES``.
+    ``set_visible_devices`` selects from the GPUs in ``CUDA_VISIBLE_DEVICES``.
     """
-    if _visible:
-        return _visible[-1]
-    named = [each.strip() for each in os.environ.get(VISIBLE_GPUS, "").split(",") if each.strip()]
-    return [int(each) for each in named] if named and all(map(str.isdigit, named)) else None
+    named = [each.strip() for each in (_value_read() or "").split(",") if each.strip()]
+    listed = [int(each) for each in named] if named and all(map(str.isdigit, named)) else None
+    if not _visible:
+        return listed
+    chosen = _visible[-1]
+    return chosen if listed is None else [listed[i] for i in chosen if i < len(listed)]
+
+
+def visible_limit() -> GpuLimit | None:
+    """The setting of the program that hides the most GPUs; None if it has no such setting.
+
+    A value of ``CUDA_VISIBLE_DEVICES`` from outside of the program does not count. After a block
+    of `fake_gpu_count`, the result is the limit at its end.
+    """
+    chosen = [GpuLimit(len(gpus), "the call of set_visible_devices") for gpus in _visible[-1:]]
+    return min([*_limit_of_variable(), *chosen], default=None)
+
+
+def set_variable(value: str | None) -> None:
+    """Set ``CUDA_VISIBLE_DEVICES`` as the import of the program has; None if it has not."""
+    if value is not None:
+        os.environ[VISIBLE_GPUS] = value
+
+
+def read_variable() -> None:
+    """Read ``CUDA_VISIBLE_DEVICES``. TensorFlow does so once, when it first uses GPUs."""
+    if len(_listed) == 1:
+        _listed.append(os.environ.get(VISIBLE_GPUS))
+
+
+def _value_read() -> str | None:
+    return _listed[1] if len(_listed) > 1 else os.environ.get(VISIBLE_GPUS)
+
+
+def _limit_of_variable() -> Iterator[GpuLimit]:
+    """Yield the limit that the program sets with ``CUDA_VISIBLE_DEVICES``, if it does."""
+    value = _value_read()
+    if value is not None and value != _listed[0]:
+        # CUDA ignores the entries after an invalid one. An index may be valid on another machine.
+        valid = takewhile(_VISIBLE_GPU.fullmatch, map(str.strip, value.split(",")))
+        yield GpuLimit(len(list(valid)), f"{VISIBLE_GPUS}={value!r}")
+
+
+def _listed_gpus(gpus: int) -> int:
+    """The number of the fake GPUs that TensorFlow finds."""
+    return min([gpus, *(limit.gpus for limit in _limit_of_variable())])
 
 
 @contextlib.contextmanager
-def fake_gpu_count(gpus: int) -> Iterator[set[str]]:
+def fake_gpu_count(gpus: int, listed: str | None = None) -> Iterator[set[str]]:
     """Make the program in this block find a number of GPUs, instead of the GPUs of this machine.
 
-    Except for ``set_visible_devices``, settings of these GPUs have no effect.
-    ``CUDA_VISIBLE_DEVICES`` is restored at the end of the block.
+    Except for ``set_visible_devices`` and ``CUDA_VISIBLE_DEVICES``, settings of these GPUs have no
+    effect. ``CUDA_VISIBLE_DEVICES`` is restored at the end of the block.
+
+    Args:
+        gpus: the number of GPUs.
+        listed: the value of ``CUDA_VISIBLE_DEVICES`` that the program has set before; None if it
+            has not.
 
     Yields:
         The functions that the program calls to find GPUs, such as ``list_physical_devices``.
@@ -68,6 +121,8 @@ def fake_gpu_count(gpus: int) -> Iterator[set[str]]:
     queries: set[str] = set()
     visible = os.environ.get(VISIBLE_GPUS)
     _visible.clear()
+    _listed[:] = [visible]
+    set_variable(listed)
     try:
         with (
             all_patched(_context_methods(gpus, queries)),
@@ -77,6 +132,7 @@ def fake_gpu_count(gpus: int) -> Iterator[set[str]]:
         ):
             yield queries
     finally:
+        read_variable()
         os.environ.pop(VISIBLE_GPUS, None)
         if visible is not None:
             os.environ[VISIBLE_GPUS] = visible
@@ -90,6 +146,8 @@ def _for_program(answer: patching.Around) -> patching.Around:
 
         def call(*args: Any, **kwargs: Any) -> Any:
             is_programs = _is_asked_by_program(inspect.currentframe())
+            if is_programs:
+                read_variable()
             return (fake if is_programs else original)(*args, **kwargs)
 
         return call
@@ -117,9 +175,13 @@ def _context_methods(gpus: int, queries: set[str]) -> Mapping[Patch, patching.Ar
     growth: dict[Any, Any] = {}
     parts: dict[Any, Any] = {}
 
+    def list_physical() -> list[Any]:
+        return physical[: _listed_gpus(gpus)]
+
     def list_visible() -> list[Any]:
-        visible = _visible[-1] if _visible else range(gpus)
-        return [physical[index] for index in visible if index < gpus]
+        present = list_physical()
+        visible = _visible[-1] if _visible else range(len(present))
+        return [present[index] for index in visible if index < len(present)]
 
     def list_logical() -> list[Any]:  # their numbers start at 0
         return logical[: len(list_visible())]
@@ -129,7 +191,7 @@ def _context_methods(gpus: int, queries: set[str]) -> Mapping[Patch, patching.Ar
         return len(list_visible())
 
     methods: dict[Patch, patching.Around] = {
-        Patch.LIST_PHYSICAL: _list_with_gpus(lambda: physical, "list_physical_devices", queries),
+        Patch.LIST_PHYSICAL: _list_with_gpus(list_physical, "list_physical_devices", queries),
         Patch.LIST_LOGICAL: _list_with_gpus(list_logical, "list_logical_devices", queries),
         Patch.GET_VISIBLE: _list_with_gpus(list_visible, "get_visible_devices", queries),
         Patch.NUM_GPUS: lambda _: num_gpus,
@@ -215,7 +277,7 @@ def _local_devices(gpus: int, queries: set[str]) -> patching.Around:
         def list_devices(serialized: bytes | None = None) -> list[bytes]:
             queries.add("list_local_devices")
             config = tf.compat.v1.ConfigProto.FromString(serialized or b"")
-            number = min(gpus, config.device_count.get(_GPU, gpus))
+            number = min(_listed_gpus(gpus), config.device_count.get(_GPU, gpus))
             config.device_count[_GPU] = 0  # hides the GPUs of this machine
             return [*original(config.SerializeToString()), *map(gpu, range(number))]
 
@@ -238,7 +300,7 @@ def _session_devices(gpus: int, queries: set[str]) -> patching.Around:
                     task = each.name.removesuffix("CPU:0")
                     listed += [
                         type(each)(f"{task}GPU:{index}", _GPU, _MEMORY, index + 1)
-                        for index in range(gpus)
+                        for index in range(_listed_gpus(gpus))
                     ]
             return listed
 

@@ -9,6 +9,7 @@ soft placement, because the GPUs of the program need not exist.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import math
 import threading
 import time
@@ -23,6 +24,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import numpy as np
 import tensorflow as tf
 
+from placement_checks.capture.in_process.fake_gpus import read_variable
 from placement_checks.core.builder_result import ScalarLosses
 from placement_checks.core.op_types import CUTS, PIPELINE_OUTPUTS
 from placement_checks.core.placement import producer_of
@@ -33,6 +35,7 @@ from placement_checks.graph.details import static_shape
 from placement_checks.graph.gradients import GradientNotes
 from placement_checks.graph.train_step import RunAnalyzer, RunEffect
 from placement_checks.tf.graphs import options_buffer
+from placement_checks.tf.keras import creates_session_of_keras
 from placement_checks.tf.patches import Patch
 from placement_checks.tf.patching import patched
 from placement_checks.util.walks import walk
@@ -164,7 +167,17 @@ class SessionWatch:
         """Wrap the constructor of sessions, so that it connects to no server."""
 
         def init(session: Any, target: Any = "", graph: Any = None, config: Any = None) -> None:
-            written = tf1.ConfigProto() if config is None else config
+            written = tf1.ConfigProto()
+            if config is None:  # as TensorFlow does
+                written.allow_soft_placement = tf.config.get_soft_device_placement()
+            else:
+                written.CopyFrom(config)
+            frame = inspect.currentframe()
+            if creates_session_of_keras(frame and frame.f_back):
+                # Keras counts the GPUs of this machine, and TensorFlow will not find more.
+                written.device_count.pop("GPU", None)
+                written.gpu_options.visible_device_list = ""
+            read_variable()
             original(session, "", graph, with_soft_placement(written))
             self.sessions += 1
             self._configs[session] = written

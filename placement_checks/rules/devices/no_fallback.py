@@ -24,7 +24,7 @@ from placement_checks.core.placement import Op, Placement, producer_of
 from placement_checks.core.results import Finding, PathStep, Verdict
 from placement_checks.rules.base import Rule, about, is_allowed, requested_device
 from placement_checks.rules.requirements import Need
-from placement_checks.util.text import plural
+from placement_checks.util.text import join_and, plural
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,9 @@ class NoFallback(Rule):
     Soft placement moves such ops silently. Each finding states the reason: the op has no GPU
     kernel, its GPU kernel does not support the type, or the device does not exist. If further ops
     are bound to a moved op, by colocation or by a reference, its finding lists them.
+
+    Ops that request a GPU which a setting of the program hides, such as CUDA_VISIBLE_DEVICES, are
+    one finding for each GPU.
 
     Not findings: ops in an inner /cpu:0 scope; ops that only follow a variable or another resource
     to the host that it requests, such as its reads and its initialization test; strings,
@@ -46,7 +49,7 @@ class NoFallback(Rule):
     name = "no-fallback"
     kind = "assigned"
     requires = frozenset({Need.ASSIGNED, Need.REQUESTED, Need.GPUS})
-    explained_by = ("placeable",)
+    explained_by = ("placeable", "no-idle-device")
 
     allow: tuple[str, ...] = ()
 
@@ -65,6 +68,13 @@ class NoFallback(Rule):
         }
         for name in host_only_ops(placement, fallen):
             del fallen[name]
+        machine = placement.machine
+        hidden: dict[Device, list[Op]] = defaultdict(list)
+        for op in list(fallen.values()):
+            if machine is not None and machine.hides(op.requested):
+                del fallen[op.name]
+                if not is_allowed(op, self.allow):
+                    hidden[op.requested].append(op)
         groups: dict[str, list[Op]] = defaultdict(list)
         for op in fallen.values():
             if (leader := _leader(op, placement, fallen)) is not None:
@@ -73,6 +83,11 @@ class NoFallback(Rule):
             _finding(placement, placement.ops[name], group)
             for name, group in groups.items()
             if not is_allowed(placement.ops[name], self.allow)
+        ]
+        findings += [
+            _hidden_gpu_finding(device, ops, machine)
+            for device, ops in hidden.items()
+            if machine is not None
         ]
         return self.verdict(list(_with_known_scopes(placement, findings)))
 
@@ -237,6 +252,25 @@ def _finding(placement: Placement, op: Op, group: list[Op]) -> Finding:
         message=f"{what}: {_reason(first, placement, are_several=not itself and count > 1)}",
         consequence=_consequence(first, placement),
         fix=_fix(op, placement),
+    )
+
+
+def _hidden_gpu_finding(device: Device, ops: Sequence[Op], machine: Machine) -> Finding:
+    """Return the finding on the ops that request a GPU hidden by a setting of the program."""
+    elsewhere = sorted({op.assigned for op in ops if op.assigned})
+    found = join_and(each.short for each in elsewhere)
+    does = "does" if len(elsewhere) == 1 else "do"
+    several = len(ops) > 1
+    return Finding(
+        **about(device.short, "assigned"),
+        expected=device.short,
+        found=found,
+        devices=(device, *elsewhere),
+        message=f"{plural(len(ops), 'op')} {'request' if several else 'requests'} {device.short} "
+        f"and {'end' if several else 'ends'} on {found}: {machine.hidden_by} hides it from the "
+        "program",
+        consequence=f"{found} {does} the work of {device.short}",
+        fix=f"remove {machine.hidden_by}",
     )
 
 

@@ -13,7 +13,7 @@ from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import NO_COMPUTATION
 from placement_checks.core.placement import TRAINABLE, Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.core.strategies import Strategy
+from placement_checks.core.strategies import ONE_DEVICE, Strategy
 from placement_checks.rules.base import Rule, about
 from placement_checks.rules.ranks import shared_gpus
 from placement_checks.rules.requirements import Need
@@ -40,6 +40,10 @@ class NoIdleDevice(Rule):
     belong to other graphs and are not judged. If the ops do not name a task, they all go to the
     first one, which is a finding.
 
+    A GPU is idle too if a setting of the program hides it from TensorFlow: `device_count` or
+    `gpu_options.visible_device_list` of the session, CUDA_VISIBLE_DEVICES in `os.environ`, or
+    `tf.config.set_visible_devices`.
+
     The ranks of a Horovod program each see all GPUs of their host. If several ranks select the
     same GPU, or none selects one, they compute on one GPU in turn, and others are idle.
 
@@ -63,11 +67,15 @@ class NoIdleDevice(Rule):
         placement = evidence.placement
         allowed = [Device.parse(name) for name in self.allow]
         existing = placement.machine.gpus if placement.machine else ()
-        required = [gpu for gpu in existing if not any(map(gpu.matches, allowed))]
-        if not required:
+        hiding = placement.machine.hidden_gpus if placement.machine else ()
+        required, hidden = (
+            [gpu for gpu in gpus if not any(map(gpu.matches, allowed))]
+            for gpus in (existing, hiding)
+        )
+        if not required and not hidden:
             return self.not_checked(
                 "all GPUs of the machine are listed in no-idle-device.allow"
-                if existing
+                if existing or hiding
                 else "the machine has no GPU"
             )
         work = Counter[Device | None]()
@@ -79,6 +87,7 @@ class NoIdleDevice(Rule):
         idle = [gpu for gpu in gpus if not work[gpu]]
         computing = [gpu for gpu in existing if gpu in gpus or work[gpu]]  # allowed GPUs too
         findings = list(_findings(placement, idle, computing, work))
+        findings += _hidden_gpu_findings(placement, hidden, busy=len(computing) - len(idle))
         if placement.strategy is not None:
             findings += shared_gpus(placement.strategy)
         if not findings and placement.requested:
@@ -144,11 +153,30 @@ def _findings(
         )
 
 
+def _hidden_gpu_findings(
+    placement: Placement, hidden: Sequence[Device], *, busy: int
+) -> Iterator[Finding]:
+    """Yield a finding for each GPU that a setting of the program hides from TensorFlow."""
+    for gpu in hidden:
+        assert placement.machine is not None
+        setting = placement.machine.hidden_by
+        yield Finding(
+            **about(gpu.short, "assigned"),
+            expected="ops that compute",
+            found="none",
+            alike=setting,
+            message=f"{gpu.short} computes nothing; {setting} hides it from the program",
+            summary=f"{gpu.short} computes nothing",
+            consequence=_consequence(len(hidden), busy),
+            fix=f"remove {setting}, or set --gpus to the number of GPUs that it leaves",
+        )
+
+
 def _fix(gpu: Device, strategy: Strategy | None) -> str:
     if strategy is not None and not strategy.ranks:
         if any(map(gpu.matches, strategy.replicas)):
             return "run the training step on all replicas: strategy.run(step, args=…)"
-        if strategy.name == "OneDeviceStrategy":
+        if strategy.name == ONE_DEVICE:
             return "use tf.distribute.MirroredStrategy(), which trains on all GPUs"
         if strategy.name in ("MirroredStrategy", "CentralStorageStrategy"):
             return f"name all GPUs in the list of devices of {strategy.name}, or omit the list"
@@ -162,7 +190,7 @@ def _pinned_ops(placement: Placement, gpu: Device) -> tuple[str, ...]:
     pinned = [
         op.name
         for op in placement.assigned_to(gpu)
-        if op.requested.is_gpu and op.type not in NO_COMPUTATION
+        if op.requested.is_gpu and gpu.matches(op.requested) and op.type not in NO_COMPUTATION
     ]
     known = next((name for name in pinned if placement.details.device_line(name)), None)
     return tuple(pinned) if known is None else (known, *(op for op in pinned if op != known))

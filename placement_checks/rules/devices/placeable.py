@@ -75,6 +75,11 @@ def _fix(placement: Placement, op: Op | None, group: Sequence[str]) -> str:
             "requested device: "
             f"pass ps_device='/job:{server.job}/cpu:0' to replica_device_setter, or {soft}"
         )
+    if op and placement.machine and placement.machine.hides(op.requested):
+        return (
+            f"remove {placement.machine.hidden_by}, which hides {requested_device(op)} from the "
+            "program"
+        )
     if op and placement.machine and not placement.machine.has(op.requested):
         return (
             f"the machine ({placement.machine}) has no {requested_device(op)}: correct the index "

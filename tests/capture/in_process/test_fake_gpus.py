@@ -14,7 +14,11 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework import device_attributes_pb2
 
-from placement_checks.capture.in_process.fake_gpus import fake_gpu_count
+from placement_checks.capture.in_process.fake_gpus import (
+    fake_gpu_count,
+    visible_gpus,
+    visible_limit,
+)
 from placement_checks.tf.patches import Patch
 from placement_checks.tf.patching import patched
 
@@ -309,3 +313,44 @@ def test_a_block_within_another() -> None:
         assert [WAYS[way]() for way in WAYS] == [3] * len(WAYS)
         assert tf.config.list_physical_devices("GPU")[2:]
     assert isinstance(inner, set)
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [("0", 1), ("3", 1), ("2, 3", 2), ("0,1,2", 2), ("", 0), ("-1", 0), ("0,-1,1", 1)],
+)
+def test_the_program_hides_gpus(value: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4")
+    with fake_gpu_count(2):
+        os.environ["CUDA_VISIBLE_DEVICES"] = value
+        found = {WAYS[way]() for way in ("list_local_devices", "list_devices", "num_gpus")}
+    assert found == {number}
+    limit = visible_limit()
+
+    assert limit is not None
+    assert min(2, limit.gpus) == number
+    assert limit.setting == f"CUDA_VISIBLE_DEVICES={value!r}"
+
+
+@pytest.mark.parametrize("value", ["0", "-1", ""])
+def test_the_user_hides_no_fake_gpus(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+    with fake_gpu_count(2):
+        assert len(tf.config.list_physical_devices("GPU")) == 2
+    assert visible_limit() is None
+
+
+def test_a_variable_that_is_set_too_late_has_no_effect() -> None:
+    with fake_gpu_count(2):
+        tf.config.list_physical_devices("GPU")
+        os.environ["CUDA_VISIBLE_DEVICES"] = "0"
+        assert len(tf.config.list_physical_devices("GPU")) == 2
+        assert visible_limit() is None
+
+
+def test_visible_devices_are_selected_from_the_listed_ones() -> None:
+    with fake_gpu_count(2):
+        os.environ["CUDA_VISIBLE_DEVICES"] = "1"
+        tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[0], "GPU")
+        assert visible_gpus() == [1]
+    assert visible_limit() == (1, "CUDA_VISIBLE_DEVICES='1'")

@@ -10,6 +10,7 @@ from support.snapshots import messages
 from syrupy.assertion import SnapshotAssertion
 
 from placement_checks import Finding, Op, Placement, Verdict
+from placement_checks.core.machines import GpuLimit, Machine
 from placement_checks.core.missing import Missing
 from placement_checks.rules.devices.no_fallback import NoFallback
 
@@ -520,3 +521,14 @@ def test_host_only_ops_may_be_on_the_host() -> None:
     )
 
     assert [finding.object for finding in NoFallback().judge(graph).findings] == ["print"]
+
+
+def test_ops_on_a_hidden_gpu_are_one_finding(snapshot: SnapshotAssertion) -> None:
+    ops = [op(name, "MatMul", "/gpu:1", "/gpu:0") for name in ("a", "b")]
+    machine = Machine.local(2).limited([GpuLimit(1, "CUDA_VISIBLE_DEVICES='0'")])
+    graph = placement(*ops, fallen("print", "Print", fallback_reason=NO_KERNEL))
+    graph = graph.with_fields(machine=machine)
+
+    assert messages(NoFallback().judge(graph)) == snapshot
+    assert objects(graph) == ["print", "/device:GPU:1"]
+    assert objects(graph, allow=("MatMul",)) == ["print"]

@@ -14,6 +14,7 @@ from syrupy.assertion import SnapshotAssertion
 from placement_checks import Finding, Op, Placement, Verdict
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import InputError
+from placement_checks.core.machines import GpuLimit
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import StepOps
 from placement_checks.core.strategies import Strategy
@@ -431,3 +432,32 @@ def test_a_gpu_that_only_serves_towers_on_several_gpus(snapshot: SnapshotAsserti
     )
 
     assert messages(NoIdleDevice().judge(graph)) == snapshot
+
+
+def hiding(placement: Placement, gpus: int) -> Placement:
+    """The placement on a machine of which a setting leaves a number of GPUs."""
+    assert placement.machine is not None
+    limited = placement.machine.limited([GpuLimit(gpus, "CUDA_VISIBLE_DEVICES='0'")])
+    return replace(placement, machine=limited)
+
+
+def test_a_hidden_gpu_is_idle(snapshot: SnapshotAssertion) -> None:
+    graph = hiding(busy("/gpu:0"), 1)
+
+    assert messages(NoIdleDevice().judge(graph)) == snapshot
+    assert NoIdleDevice(allow=("/gpu:1",)).judge(graph).state == "kept"
+
+
+def test_all_gpus_are_hidden() -> None:
+    graph = hiding(busy("/cpu:0"), 0)
+    objects = [finding.object for finding in NoIdleDevice().judge(graph).findings]
+
+    assert objects == ["/device:GPU:0", "/device:GPU:1"]
+    assert NoIdleDevice(allow=("/gpu",)).judge(graph).state == "not-checked"
+
+
+def test_ops_that_lack_their_gpu_are_not_pinned_to_another() -> None:
+    ops = [op("own", "MatMul", "/gpu:0", "/gpu:0"), op("other", "MatMul", "/gpu:7", "/gpu:0")]
+    (finding,) = NoIdleDevice().judge(placement(*ops)).findings
+
+    assert finding.ops == ("own",)
