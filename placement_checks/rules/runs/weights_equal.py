@@ -19,7 +19,7 @@ from placement_checks.rules.gradient_mistakes import MistakeLocation
 from placement_checks.rules.ranks import ranks_of
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import frames_up_to
-from placement_checks.util.text import plural
+from placement_checks.util.text import listed, plural
 
 if TYPE_CHECKING:
     from placement_checks.core.measurement import Measurement, Trajectory
@@ -166,6 +166,19 @@ class WeightsEqual(Rule):
                 f"{are} not compared: the step may read {read} for {name} before or after {read} "
                 "is updated; read it under tf.control_dependencies([train_op])"
             ]
+        compared = {each.variable for each in equal}
+        noisy = sorted(
+            name
+            for name in trajectory.trained - compared - racing.keys()
+            if not matches_any(name, self.allow)
+        )
+        if noisy and not findings:
+            are = (
+                f"gradient of {noisy[0]} is"
+                if len(noisy) == 1
+                else f"gradients of {listed(noisy)} are"
+            )
+            left_out.append(f"the {are} too noisy to compare weights")
         if not findings:
             if too_coarse:
                 return self.not_checked(
@@ -178,7 +191,7 @@ class WeightsEqual(Rule):
                 reason = "no variable that the steps change is left to compare"
             elif trained and not any(_changes(trajectory, name) for name in trained):
                 reason = "no trained variable changes in these steps, as with a learning rate of 0"
-            elif trajectory.trained and racing.keys() >= trajectory.trained:
+            elif (noisy or trained & racing.keys()) and trained.isdisjoint(compared):
                 reason = "no trained variable is left to compare"
             elif trained and trained == undetectable.keys() and min(undetectable.values()) > _HALF:
                 reason = (

@@ -804,6 +804,17 @@ def test_weights_are_judged_if_the_learning_rate_is_no_reason() -> None:
     assert steps_of(at_rates(0.2, 0.1, other, reference="single.py:build")) == {"w": 1}
 
 
+def test_noise_in_all_gradients_leaves_no_weights_to_compare() -> None:
+    """Only the counter is left, which proves nothing about the training."""
+    verdict = WeightsEqual().judge(built(replace(ran(steps({})), trials=[batch(noisy="wv")])))
+
+    assert (verdict.state, verdict.reason) == (
+        "not-checked",
+        "no trained variable is left to compare; the gradients of v and w are too noisy to "
+        "compare weights",
+    )
+
+
 def test_the_undetectable_part_of_a_change_is_in_the_note() -> None:
     verdict = after_small_steps(0.01)
 
