@@ -800,7 +800,7 @@ def test_the_note_on_a_factor_includes_the_declared_one(divided: float, note: st
     verdict = checked(measurement(trial, trajectory=steps_of(), scale=2.0))
 
     assert verdict.state == "kept"
-    assert note in verdict.note
+    assert note in (verdict.note or "")
 
 
 def test_noise_has_no_factor() -> None:
