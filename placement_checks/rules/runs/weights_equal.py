@@ -238,15 +238,9 @@ def _update_constants(placement: Placement) -> Mapping[str, set[float]]:
     """Return the numbers that the update of each variable depends on, besides the gradient."""
     analysis = analyze(placement)
     flow, found = analysis.flow, {}
-    applied = placement.step.applied_gradients.values()
-    given = {flow.op_of(tensor) for tensors in applied for tensor in tensors}
 
     def is_end(op: OpId) -> bool:
-        # An optimizer that writes out its update multiplies the gradient by the learning rate.
-        is_gradient = (
-            op in given or bool(analysis.backward.ops[op]) if given else analysis.has_gradient(op)
-        )
-        return is_gradient or flow.types[op] in VARIABLES
+        return analysis.has_gradient(op) or flow.types[op] in VARIABLES
 
     for variable, updates in analysis.updates.by_variable.items():
         inputs = [op for each in updates for op in flow.inputs[each.op] if not is_end(op)]

@@ -789,27 +789,6 @@ def test_a_learning_rate_that_is_multiplied_by_the_number_of_towers() -> None:
     )
 
 
-@pytest.mark.parametrize(("rate", "state"), [(0.2, "not-checked"), (0.1, "broken")])
-def test_an_update_that_is_written_out(rate: float, state: str) -> None:
-    """The learning rate counts, but not the factors of the gradient that the optimizer gets."""
-    of_towers, of_one = (
-        program(
-            host("rate", "Const"),
-            host("step/w", "Mul", "mean/w", "rate"),
-            host("update/w", "AssignSubVariableOp", "w", "step/w"),
-            gpus=gpus,
-            values={"rate": value, "share": 1 / len(gpus)},
-            step={"applied_gradients": {"w": ["mean/w"]}},
-        )
-        for gpus, value in (((0, 1), rate), ((0,), 0.1))
-    )
-    numbers = ran(steps({"w": [[2, 4], [3, 6], [4, 8]]}), reference=of_towers.program)
-
-    verdict = WeightsEqual().judge(Evidence(of_towers, reference=of_one, measurement=numbers))
-
-    assert verdict.state == state
-
-
 def test_counters_are_judged_at_any_learning_rate() -> None:
     found: Mapping[str, Sequence[Any]] = {"w": [[2, 4], [3, 6], [4, 8]], "step": [2, 4, 6]}
 
