@@ -235,14 +235,15 @@ def unequal_constants(
 
 
 def _update_constants(placement: Placement) -> Mapping[str, set[float]]:
-    """Return the numbers that the update of each variable depends on, besides the gradient."""
+    """Return the numbers that updates of trained variables depend on, besides gradients."""
     analysis = analyze(placement)
     flow, found = analysis.flow, {}
 
     def is_end(op: OpId) -> bool:
         return analysis.has_gradient(op) or flow.types[op] in VARIABLES
 
-    for variable, updates in analysis.updates.by_variable.items():
+    for variable in gradient_flow(placement).trained:
+        updates = analysis.updates.by_variable.get(variable, ())
         inputs = [op for each in updates for op in flow.inputs[each.op] if not is_end(op)]
         values = [
             placement.details.value(flow.names[op]) for op in flow.reachable(inputs, until=is_end)
