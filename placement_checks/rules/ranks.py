@@ -7,11 +7,8 @@ name of their op, so a collective waits forever if a rank has no op of this name
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from placement_checks.analysis.towers.analysis import analyze
-from placement_checks.core.ids import OpId
-from placement_checks.core.op_types import VARIABLES
 from placement_checks.core.placement import Placement
 from placement_checks.core.ranks import JOB, RankRecord
 from placement_checks.core.results import Finding
@@ -138,40 +135,6 @@ def different_starts(placement: Placement, strategy: Strategy) -> Iterator[Findi
                 "hvd.broadcast_variables(variables, root_rank=0)",
                 alike=("start", tuple(other)),
             )
-
-
-def scaled_constant(placement: Placement, reference: Placement) -> tuple[str, float, float] | None:
-    """Find a number in an update that depends on the number of ranks, such as a learning rate.
-
-    Returns:
-        A trained variable, the number in its update, and the number in its update by one rank;
-        None if the numbers are equal.
-    """
-    of_ranks, of_one = _update_constants(placement), _update_constants(reference)
-    for variable, numbers in of_ranks.items():
-        for one, other in zip(numbers, of_one.get(variable, numbers), strict=False):
-            if one != other:
-                return variable, one, other
-    return None
-
-
-def _update_constants(placement: Placement) -> Mapping[str, Sequence[float]]:
-    """Return the numbers that the update of each variable depends on, besides the gradient."""
-    analysis = analyze(placement)
-    flow, found = analysis.flow, {}
-
-    def is_end(op: OpId) -> bool:
-        return analysis.has_gradient(op) or flow.types[op] in VARIABLES
-
-    for variable, updates in analysis.updates.by_variable.items():
-        numbers: list[float] = []
-        for update in updates:
-            inputs = [op for op in flow.inputs[update.op] if not is_end(op)]
-            for op in sorted(flow.reachable(inputs, until=is_end)):
-                if (value := placement.details.value(flow.names[op])) is not None:
-                    numbers += [each for each in value[2:] if isinstance(each, float)]
-        found[variable] = sorted(numbers)
-    return found
 
 
 def shared_gpus(strategy: Strategy) -> Iterator[Finding]:

@@ -74,6 +74,30 @@ def test_variables_with_other_names_and_shapes() -> None:
     )
 
 
+def test_inputs_with_other_names_and_no_batch_function() -> None:
+    """Random rows are drawn for each name: the two programs would get different rows."""
+
+    def renamed() -> dict[str, Any]:
+        step = pairs.single()
+        return {**step, "inputs": {"images": step["inputs"]["x"], "y": step["inputs"]["y"]}}
+
+    assert refused(pairs.towers, renamed, None) == (
+        "CannotRun: towers has the inputs x and y, and single images and y, so random rows would "
+        "differ between them; give the inputs the same names in both programs, or pass a function "
+        "that returns rows for all of these names: --batch train.py:batch"
+    )
+
+
+def test_equal_rows() -> None:
+    def ones(_: Any, n: int) -> Mapping[str, Any]:
+        return {"x": np.ones((n, 4), np.float32), "y": np.zeros((n, 1), np.float32)}
+
+    assert refused(batch=ones) == (
+        "CannotRun: all rows that are fed to 'x' and 'y' are equal, so a mistake with single rows "
+        "would not show; let the batch function return different rows"
+    )
+
+
 def test_a_step_without_training() -> None:
     def still(num_gpus: int = 2, **says: Any) -> dict[str, Any]:
         step = pairs.towers(num_gpus)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import isnan
+from math import isclose, isnan
 from typing import TYPE_CHECKING, Literal
 
 from placement_checks.analysis.objective.gradient_weights import Unread
@@ -121,8 +121,12 @@ class GradientsEqual(Rule):
         factor = compensated_factor(measured)
         if factor != 1:
             steps = plural(len(measured.trajectory.steps) if measured.trajectory else 0, "step")
+            times = factor * measured.scale  # without the declared factor
             notes.append(
-                f"all gradients are {factor:.4g} times the reference's, and the learning rate "
+                "all gradients equal the reference's, although gradients-equal.scale declares "
+                f"{measured.scale:.4g} times"
+                if isclose(times, 1, rel_tol=1e-4)
+                else f"all gradients are {times:.4g} times the reference's, and the learning rate "
                 f"compensates for it: the weights are equal after {steps}"
             )
         worst: dict[str, Difference] = {}

@@ -9,16 +9,17 @@ from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.op_types import is_gradient_update
+from placement_checks.core.ids import OpId
+from placement_checks.core.op_types import VARIABLES, is_gradient_update
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.strategies import Strategy
 from placement_checks.rules.base import Rule, about, matches_any, require_positive, unless_allowed
 from placement_checks.rules.gradient_mistakes import MistakeLocation
-from placement_checks.rules.ranks import ranks_of, scaled_constant
+from placement_checks.rules.ranks import ranks_of
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import frames_up_to
-from placement_checks.util.text import plural
+from placement_checks.util.text import listed, plural
 
 if TYPE_CHECKING:
     from placement_checks.core.measurement import Measurement, Trajectory
@@ -55,8 +56,9 @@ class WeightsEqual(Rule):
 
     With statistics of each tower's rows (gradients-equal.statistics) no steps are compared.
 
-    The ranks of a Horovod program may use another learning rate than one rank, which is usual.
-    Then no steps are compared.
+    A program may use another learning rate for several GPUs, or ranks of Horovod, than for one:
+    many programs multiply it by their number. If the reference is the program itself, and weights
+    differ after such an update, only counters are judged.
 
     `steps` is the number of steps, at least 3; `allow` lists variables that may differ, or
     patterns such as bn/*. The fields of gradients-equal that declare differences apply here too.
@@ -105,16 +107,6 @@ class WeightsEqual(Rule):
         assert measured
         trajectory = measured.trajectory
         assert trajectory
-        if (ranks := ranks_of(placement)) and evidence.reference:
-            scaled = scaled_constant(placement, evidence.reference)
-            if scaled is not None:
-                variable, many, one = scaled
-                return self.not_checked(
-                    f"a constant in the update of {variable}, such as the learning rate, is "
-                    f"{many:.6g} with {len(ranks)} ranks and {one:.6g} with "
-                    "one, so the weights differ on purpose",
-                    fix="use the same constant to compare weights",
-                )
         equal, divergences = compare_variables(
             measured,
             trajectory,
@@ -125,6 +117,13 @@ class WeightsEqual(Rule):
         divergences = [
             each for each in divergences if not matches_any(each.difference.variable, self.allow)
         ]
+        unequal = None
+        if evidence.reference and (ranks_of(placement) or measured.reference == placement.program):
+            unequal = unequal_constants(placement, evidence.reference)
+        intended = []
+        if unequal is not None:  # it explains all differences but those of counters
+            intended = [each for each in divergences if not _is_integer(measured, each)]
+            divergences = [each for each in divergences if _is_integer(measured, each)]
         diverging = [divergence.difference for divergence in divergences]
         stale = variables_with_stale_copies(measured) - {each.variable for each in diverging}
         run = _Run(placement, measured, trajectory, divergences)
@@ -138,6 +137,15 @@ class WeightsEqual(Rule):
             if not matches_any(name, self.allow)
         }
         undetectable = undetectable_changes(measured, trajectory, equal)
+        if intended and unequal is not None and not findings:
+            variable, many, one = unequal
+            on = f"{measured.towers} {'ranks' if ranks_of(placement) else 'towers'}"
+            return self.not_checked(
+                f"a constant in the update of {variable}, such as the learning rate, is "
+                f"{many:.6g} with {on} and {one:.6g} with one, so the weights "
+                "differ on purpose",
+                fix="use the same constant to compare weights",
+            )
         verdict = self._verdict(trajectory, findings, equal, racing, undetectable)
         return replace(verdict, figures=[each.figures() for each in (*diverging, *equal)])
 
@@ -158,6 +166,19 @@ class WeightsEqual(Rule):
                 f"{are} not compared: the step may read {read} for {name} before or after {read} "
                 "is updated; read it under tf.control_dependencies([train_op])"
             ]
+        compared = {each.variable for each in equal}
+        noisy = sorted(
+            name
+            for name in trajectory.trained - compared - racing.keys()
+            if not matches_any(name, self.allow)
+        )
+        if noisy and not findings:
+            are = (
+                f"gradient of {noisy[0]} is"
+                if len(noisy) == 1
+                else f"gradients of {listed(noisy)} are"
+            )
+            left_out.append(f"the {are} too noisy to compare weights")
         if not findings:
             if too_coarse:
                 return self.not_checked(
@@ -170,7 +191,7 @@ class WeightsEqual(Rule):
                 reason = "no variable that the steps change is left to compare"
             elif trained and not any(_changes(trajectory, name) for name in trained):
                 reason = "no trained variable changes in these steps, as with a learning rate of 0"
-            elif trajectory.trained and racing.keys() >= trajectory.trained:
+            elif (noisy or trained & racing.keys()) and trained.isdisjoint(compared):
                 reason = "no trained variable is left to compare"
             elif trained and trained == undetectable.keys() and min(undetectable.values()) > _HALF:
                 reason = (
@@ -194,6 +215,47 @@ class WeightsEqual(Rule):
 def _changes(trajectory: Trajectory, name: str) -> bool:
     last = trajectory.steps[-1][name]
     return bool((last.expected != last.start).any())
+
+
+def unequal_constants(
+    placement: Placement, reference: Placement
+) -> tuple[str, float, float] | None:
+    """Find a number in an update that depends on the number of GPUs, such as a learning rate.
+
+    Returns:
+        A trained variable, the number in its update, and the number in its update on one GPU; None
+        if the numbers are equal, or if one of the updates only has more of them.
+    """
+    of_many, of_one = _update_constants(placement), _update_constants(reference)
+    for variable, numbers in of_many.items():
+        on_one = of_one.get(variable, numbers)
+        if (more := numbers - on_one) and (others := on_one - numbers):
+            return variable, min(more), min(others)
+    return None
+
+
+def _update_constants(placement: Placement) -> Mapping[str, set[float]]:
+    """Return the numbers that updates of trained variables depend on, besides gradients."""
+    analysis = analyze(placement)
+    flow, found = analysis.flow, {}
+
+    def is_end(op: OpId) -> bool:
+        return analysis.has_gradient(op) or flow.types[op] in VARIABLES
+
+    for variable in gradient_flow(placement).trained:
+        updates = analysis.updates.by_variable.get(variable, ())
+        inputs = [op for each in updates for op in flow.inputs[each.op] if not is_end(op)]
+        values = [
+            placement.details.value(flow.names[op]) for op in flow.reachable(inputs, until=is_end)
+        ]
+        found[variable] = {
+            float(number)
+            for value in values
+            if value is not None
+            for number in value[2:]
+            if isinstance(number, int | float)
+        }
+    return found
 
 
 class Cause(NamedTuple):
@@ -278,7 +340,7 @@ class _Run:
         trained = self.trajectory.owners.get(name)
         if earlier := self._earlier_cause(divergence, trained):
             return earlier
-        if self._is_integer(name):
+        if _is_integer(self.measured, divergence):
             reference, towers = self.trajectory.steps[divergence.step - 1][name].moved
             return Cause(
                 f"that step changes it by {towers.flat[0]:g}, but by {reference.flat[0]:g} in the "
@@ -310,7 +372,7 @@ class _Run:
         if trained in wrong:
             what = "the gradient differs, see gradients-equal"
             return Cause(what, "fix gradients-equal first", follows="gradients-equal")
-        if trained is None and wrong and not self._is_integer(name):
+        if trained is None and wrong and not _is_integer(self.measured, divergence):
             what = f"the gradient of {min(wrong)} differs, which may be the cause"
             fix = f"fix the gradient of {min(wrong)} first, see gradients-equal"
             return Cause(what, fix, follows="gradients-equal")
@@ -329,8 +391,9 @@ class _Run:
             )
         return None
 
-    def _is_integer(self, name: str) -> bool:
-        return self.measured.dtypes[name].startswith(("int", "uint"))
+
+def _is_integer(measured: Measurement, divergence: Divergence) -> bool:
+    return measured.dtypes[divergence.difference.variable].startswith(("int", "uint"))
 
 
 def _mirrored_copy_cause(strategy: Strategy, name: str, moved: float | None) -> Cause:

@@ -32,6 +32,7 @@ from placement_checks.run.compare.replayed_checks import ReplayedChecks
 from placement_checks.run.compare.sessions import Conditions, PairedSessions
 from placement_checks.run.compare.steps import take_steps
 from placement_checks.run.feeding.batches import Case
+from placement_checks.run.feeding.interface import check_rows_differ
 from placement_checks.run.feeding.replayed import ReplayedFeeding
 from placement_checks.run.preconditions import (
     check_all_fed,
@@ -129,6 +130,8 @@ class _Comparison:
         batch = self._sessions.batch(rows)
         for session, feeds in self._sessions.both(batch):
             check_all_fed(session.program, feeds)
+        if not self._feeding.generated:
+            check_rows_differ(batch, "let the batch function return different rows")
         check_towers_ran_apart(self._towers, self._feeding.to_towers(batch))
         self._towers.initialize(self._sessions.start)
         for session, feeds in self._sessions.both(batch):

@@ -87,6 +87,8 @@ class DeclaredFeeding(Feeding):
         towers = self._towers = self._programs[0]
         self._reference = self._programs[-1]
         self.generated = batch_function is None
+        if self.generated:
+            _check_names(towers, self._reference)
         self._shares = list(shares) or [1] * len(towers.inputs)
         if len(self._shares) != len(towers.inputs):
             raise InputError(
@@ -311,6 +313,25 @@ def _check_inputs(*programs: RunnableProgram, same_towers: bool) -> None:
             reference.name,
             f"it has inputs for {len(reference.inputs)} towers, but a reference has one tower",
             "name the program for one GPU as the reference",
+        )
+
+
+def _check_names(towers: RunnableProgram, reference: RunnableProgram) -> None:
+    """Check that inputs of both programs have the same names: random rows differ by name.
+
+    Raises:
+        CannotRun: an input of one program has no counterpart in the other.
+    """
+    own, expected = (
+        sorted({name for mapping in program.inputs for name in mapping})
+        for program in (towers, reference)
+    )
+    if own != expected:
+        raise CannotRun(
+            f"{towers.name} has the inputs {join_and(own)}, and {reference.name} "
+            f"{join_and(expected)}, so random rows would differ between them",
+            "give the inputs the same names in both programs, or pass a function that returns "
+            "rows for all of these names: --batch train.py:batch",
         )
 
 

@@ -33,7 +33,7 @@ from placement_checks.core.ids import TowerIndex
 from placement_checks.core.measurement import Arrays
 from placement_checks.core.op_types import RANDOM
 from placement_checks.core.placement import producer_of
-from placement_checks.run.feeding.interface import PASS_BATCH, argument_name
+from placement_checks.run.feeding.interface import PASS_BATCH, argument_name, check_rows_differ
 from placement_checks.run.runnable import RunnableProgram
 from placement_checks.run.session import ProgramSession
 from placement_checks.util.text import join_and
@@ -229,7 +229,13 @@ def infer_inputs(towers: FedProgram, reference: FedProgram) -> InferredInputs:
                 f"get {rows} rows in {names[0]} and {reference_rows} in {names[1]}",
                 PASS_BATCH,
             )
-    _check_rows_differ([pair for pair, _ in with_rows if not pair.reference.is_random])
+    check_rows_differ(
+        {
+            pair.reference.tensor: np.concatenate([fed.array for fed in pair.towers])
+            for pair, _ in with_rows
+            if not pair.reference.is_random
+        }
+    )
     split = _tower_rows(with_rows)
     any_batch_size &= all(pair.reference.any_length for pair, _ in with_rows)
     sizes = {rows, reference_rows, *split}
@@ -429,17 +435,6 @@ def _batch_sizes(pairs: Sequence[MatchedTensors], program: str) -> tuple[int, in
     counts = Counter(pair.lengths for pair in fed)
     _, preferred = max((pair.reference.array.ndim, pair.lengths) for pair in fed)
     return max(counts, key=lambda sizes: (counts[sizes], sizes == preferred, -sizes[0]))
-
-
-def _check_rows_differ(pairs: Sequence[MatchedTensors]) -> None:
-    """Check that at least two rows differ."""
-    arrays = [np.concatenate([fed.array for fed in pair.towers]) for pair in pairs]
-    if all(np.all(array == array[:1]) for array in arrays):
-        raise CannotRun(
-            f"all rows that are fed to {_names(pair.reference for pair in pairs)} are equal, so a "
-            "mistake with single rows would not show",
-            PASS_BATCH,
-        )
 
 
 def _contains_batch_size(values: Arrays, sizes: set[int]) -> bool:

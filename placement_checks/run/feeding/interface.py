@@ -9,8 +9,10 @@ from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 
+from placement_checks.core.errors import CannotRun
 from placement_checks.core.measurement import Arrays
 from placement_checks.core.placement import producer_of
+from placement_checks.util.text import join_and
 
 Split = tuple[tuple[int, ...], ...]
 PASS_BATCH = "pass a function that returns rows: --batch train.py:batch"  # a fix
@@ -64,3 +66,19 @@ class Feeding(ABC):
 def argument_name(tensor: str) -> str:
     """Return the name that the user gave to a tensor, without TensorFlow's suffix."""
     return _UNIQUE_SUFFIX.sub("", producer_of(tensor))
+
+
+def check_rows_differ(batch: Arrays, fix: str = PASS_BATCH) -> None:
+    """Check that at least two rows of a batch differ; otherwise ``fix`` is in the error.
+
+    Raises:
+        CannotRun: all rows are equal.
+    """
+    arrays = {name: array for name, array in batch.items() if array.ndim and len(array) > 1}
+    if arrays and all(np.all(array == array[:1]) for array in arrays.values()):
+        names = join_and(f"'{name}'" for name in arrays)
+        raise CannotRun(
+            f"all rows that are fed to {names} are equal, so a mistake with single rows would not "
+            "show",
+            fix,
+        )

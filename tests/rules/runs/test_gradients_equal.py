@@ -778,6 +778,31 @@ def test_zeros_have_no_factor(snapshot: SnapshotAssertion) -> None:
     assert messages(verdict) == snapshot
 
 
+@pytest.mark.parametrize(
+    ("divided", "note"),
+    [
+        (
+            0.5,
+            "all gradients equal the reference's, although gradients-equal.scale declares 2 times",
+        ),
+        (
+            2.0,
+            "all gradients are 4 times the reference's, and the learning rate compensates for it: "
+            "the weights are equal after 3 steps",
+        ),
+    ],
+)
+def test_the_note_on_a_factor_includes_the_declared_one(divided: float, note: str) -> None:
+    """The gradients of the program were divided by the declared factor before the comparison."""
+    given = problem()
+    trial = given.trial(given.times(np.full(given.rows, divided)), SPLIT)
+
+    verdict = checked(measurement(trial, trajectory=steps_of(), scale=2.0))
+
+    assert verdict.state == "kept"
+    assert note in (verdict.note or "")
+
+
 def test_noise_has_no_factor() -> None:
     """An example is the gradient of a bias before batch normalization."""
     given = problem()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from support.measurements import displaced, measurement, trajectory
 from support.snapshots import messages
-from support.towers import program
+from support.towers import host, program
 from syrupy.assertion import SnapshotAssertion
 
 from placement_checks import Device, Finding, Verdict
@@ -767,6 +767,52 @@ def test_not_checked_if_changes_are_too_small_to_show_a_mistake() -> None:
         "rate"
     )
     assert verdict.fix == "check at a larger learning rate"
+
+
+def at_rates(many: float, one: float, found: Mapping[str, Sequence[Any]], **more: Any) -> Verdict:
+    """The verdict on two programs with these learning rates."""
+    of_towers, of_one = (
+        program(host("rate", "Const"), gpus=gpus, variables=NAMES, values={"rate": rate})
+        for gpus, rate in (((0, 1), many), ((0,), one))
+    )
+    numbers = ran(steps(found), **{"reference": of_towers.program, **more})
+    return WeightsEqual().judge(Evidence(of_towers, reference=of_one, measurement=numbers))
+
+
+def test_a_learning_rate_that_is_multiplied_by_the_number_of_towers() -> None:
+    verdict = at_rates(0.2, 0.1, {"w": [[2, 4], [3, 6], [4, 8]]})
+
+    assert (verdict.state, verdict.reason) == (
+        "not-checked",
+        "a constant in the update of w, such as the learning rate, is 0.2 with 2 towers and 0.1 "
+        "with one, so the weights differ on purpose; use the same constant to compare weights",
+    )
+
+
+def test_counters_are_judged_at_any_learning_rate() -> None:
+    found: Mapping[str, Sequence[Any]] = {"w": [[2, 4], [3, 6], [4, 8]], "step": [2, 4, 6]}
+
+    assert steps_of(at_rates(0.2, 0.1, found)) == {"step": 1}
+
+
+def test_weights_are_judged_if_the_learning_rate_is_no_reason() -> None:
+    """They are equal; or the rates are; or the reference is another program."""
+    other = {"w": [[2, 4], [3, 6], [4, 8]]}
+
+    assert at_rates(0.2, 0.1, {}).state == "kept"
+    assert steps_of(at_rates(0.1, 0.1, other)) == {"w": 1}
+    assert steps_of(at_rates(0.2, 0.1, other, reference="single.py:build")) == {"w": 1}
+
+
+def test_noise_in_all_gradients_leaves_no_weights_to_compare() -> None:
+    """Only the counter is left, which proves nothing about the training."""
+    verdict = WeightsEqual().judge(built(replace(ran(steps({})), trials=[batch(noisy="wv")])))
+
+    assert (verdict.state, verdict.reason) == (
+        "not-checked",
+        "no trained variable is left to compare; the gradients of v and w are too noisy to "
+        "compare weights",
+    )
 
 
 def test_the_undetectable_part_of_a_change_is_in_the_note() -> None:
