@@ -214,7 +214,7 @@ class _Builds:
             raise reason.with_eager_error(error) from None
 
     def expect_one_gpu(self, script: Script, gpus: int) -> None:
-        """Announce a capture of a script for one GPU, which may follow the capture for ``gpus``."""
+        """Announce a capture for one GPU, which may follow the capture for ``gpus`` GPUs."""
         machine = self._machine
         is_local = TF_CONFIG not in os.environ if machine is None else machine.is_local
         if is_local and gpus > 1:

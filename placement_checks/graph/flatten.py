@@ -1,7 +1,7 @@
 """Inline the function calls of a traced step, so that it becomes a flat graph.
 
-An inlined op is named ``call/op``. As in TensorFlow's runtime, the device of the call completes the
-device of the op, and the op waits for the control inputs of the call
+An inlined op is named ``call/op``. As in TensorFlow's runtime, the device of the call completes
+the device of the op, and the op waits for the control inputs of the call
 (core/common_runtime/inline_function_utils.cc).
 
 Most branches and loops remain. There are three exceptions:
@@ -74,7 +74,7 @@ class FlatGraph:
         return self._stands_for.get(full, full.removesuffix(":0"))
 
     def op(self, name: str) -> str:
-        """The flat graph's op for an op of the traced function; for a call, the end of its body."""
+        """The flat graph's op for an op of the traced function; for a call, its last op."""
         return producer_of(self._stands_for.get(f"^{name}", name))
 
 

@@ -94,7 +94,7 @@ class GradientNotes:
 
     @contextlib.contextmanager
     def paused(self, graph: tf.Graph) -> Iterator[None]:
-        """Exclude ops that other threads build while this thread waits for them."""
+        """Exclude ops that other threads build while this thread waits for these threads."""
         thread = threading.get_ident()
         self._built.append((self._began[thread], graph.version))
         try:

@@ -102,8 +102,8 @@ def resolve(
 ) -> Loadable:
     """Parse a target of any type, for `capture.programs.load`.
 
-    A whole program becomes a `Script`, which runs in its own process. A function becomes a `Script`
-    too if another argument is given, because these arguments apply to a process.
+    A whole program becomes a `Script`, which runs in its own process. A function also becomes a
+    `Script` if another argument is given, because these arguments apply to a process.
 
     Args:
         target: any target.

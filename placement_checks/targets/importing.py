@@ -225,10 +225,8 @@ def _import(target: Target) -> ModuleType:
             try:
                 return importlib.import_module(target.path)
             except ModuleNotFoundError as error:
-                if not f"{target.path}.".startswith(
-                    f"{error.name}."
-                ):  # the module imports a missing module
-                    raise
+                if not f"{target.path}.".startswith(f"{error.name}."):
+                    raise  # the module exists, but imports a missing module
                 raise no_module_error(target.path, target.name) from None
     finally:
         sys.path.remove("")

@@ -31,8 +31,8 @@ _IGNORED = frozenset(
 class ForkServerCache:
     """The fork server of this process, which is reused for later child processes.
 
-    Children end with their server. So a replaced server is ended only after its children, when
-    another server is replaced or this process exits.
+    A replaced server remains while it has children, because they would end with the server. It is
+    ended when a later server is replaced, or when this process exits.
     """
 
     def __init__(self) -> None:

@@ -9,8 +9,8 @@ An early capture gives up if it reads a file that is younger than the capture, b
 capture may not have finished writing this file. It also gives up if it looked for a missing file,
 and another capture has created this file before the turn of the early capture.
 
-An audit hook of Python and patches of functions detect the changes. They do not detect changes by
-C libraries, and programs that list a directory.
+An audit hook of Python and patches of functions detect changes and reads. They detect neither
+changes by C libraries nor listings of directories.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class HeldEffects:
         return around_builtin(wait_and_call)
 
     def _wait_before_method(self, original: Callable[..., Any]) -> Any:
-        """Patch a method to wait if it gets a path. Without one, a dataset is cached in memory."""
+        """Patch a method to wait if it gets a path. A cache without a path is in memory."""
 
         def wait_and_call(owner: Any, *args: Any, **kwargs: Any) -> Any:
             for path in (*args[:1], *kwargs.values()):

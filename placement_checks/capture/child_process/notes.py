@@ -14,7 +14,7 @@ from placement_checks.core.user_code import relative_path
 from placement_checks.tf1.lazy_modules import UsedNames
 from placement_checks.util.text import join_and, listed, plural
 
-_MOST_FILES = 1000  # in a directory that an argument names; a larger one is not examined
+_MOST_FILES = 1000  # in an examined directory; larger directories are skipped
 _CLOCK = 0.1  # seconds; the recorded time of a new file may be this much too early
 
 

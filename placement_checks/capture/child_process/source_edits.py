@@ -302,7 +302,7 @@ def _unassigned_error(
 
 
 def _line_of_key(key: str, configurations: Iterable[Path]) -> str:
-    """The first line of a configuration file that sets a key; ``""`` without one."""
+    """The first line of a configuration file that sets a key; ``""`` if there is none."""
     pattern = re.compile(
         rf"^(?!\s*[#;])(?:.*[\s{{,.])?[\"']?{re.escape(key)}[\"']?\s*[:=]", re.MULTILINE
     )

@@ -63,7 +63,7 @@ def compile_error(error: BaseException, path: str) -> InputError:
 
 
 def _python_2_syntax(error: SyntaxError) -> str:
-    """Return the syntax of Python 2 in the source line of an error; ``""`` without one."""
+    """Return the syntax of Python 2 in the source line of an error; ``""`` if there is none."""
     return next(
         (
             name

@@ -192,7 +192,7 @@ class CallWatch:
         return init
 
     def _note_step(self, function: Any, inputs: Sequence[Any], captured: Sequence[Any]) -> None:
-        """Record a step. It is the last one if its function was called before."""
+        """Record a step. It is the last step if its function was called before."""
         is_new = all(step.function is not function for step in self.steps)
         if is_new:
             # The first call of a function may also create variables; later calls only train.

@@ -226,7 +226,7 @@ def step_strategy(
 
 
 def strategy_id(recorded: RecordedVariable) -> int | None:
-    """The id of the strategy that created a variable in its scope; None without one."""
+    """The id of the strategy that created a variable in its scope; None without a strategy."""
     strategy = variable_strategy(recorded.whole)
     return None if strategy is None else id(strategy)
 

@@ -231,7 +231,7 @@ class SessionWatch:
         feeds: Mapping[Any, Any],
         execute: Callable[..., list[Any]],
     ) -> None:
-        """Record a training step. It is the last one if every optimizer of the graph has run."""
+        """Record a training step. It is the last step if every optimizer of the graph has run."""
         rows: Mapping[str, Any] = {}
         is_new = run.updates - self._updates and session not in self._remote
         if is_new and self.rows != "none":
@@ -240,7 +240,7 @@ class SessionWatch:
             rows = read_pipelines(execute, session, roots, of_towers=self.rows == "of-towers")
         with self._lock:
             if run.updates - self._updates:
-                if run.skips_gradients:  # it applies gradients that other runs have accumulated
+                if run.skips_gradients:  # the run applies gradients that other runs accumulated
                     self.steps += [
                         each
                         for each in self.accumulations.values()
