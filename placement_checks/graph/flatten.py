@@ -74,7 +74,7 @@ class FlatGraph:
         return self._stands_for.get(full, full.removesuffix(":0"))
 
     def op(self, name: str) -> str:
-        """The flat graph's op for an op of the traced function; for a call, its last op."""
+        """The flat graph's op for a traced op; for a call, the op that ends its body."""
         return producer_of(self._stands_for.get(f"^{name}", name))
 
 

@@ -234,7 +234,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def _missing_attribute(module: str, name: str) -> None:
     """Raise an error for a name that a module of the stand-in lacks.
 
-    For names that begin with an underscore, the message is the usual one: Python looks them up.
+    Names that begin with an underscore get Python's message, because Python itself looks them up.
     """
     message = f"module '{module}' has no attribute '{name}'"
     if not name.startswith("_"):

@@ -207,7 +207,7 @@ def _parse_graph(text: str) -> Target:
 
 
 def _log_path(text: str, folder: Path) -> str | None:
-    """The path of a log: any other existing file than a program or graph; ``""`` for stdin."""
+    """The path of a log: any existing file except a program or graph; ``""`` for stdin."""
     if text == _STDIN:
         return ""
     is_other = Path(text).suffix not in (".py", *_GRAPH_SUFFIXES)

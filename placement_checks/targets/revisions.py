@@ -225,7 +225,7 @@ def with_missing_data(error: InputError, tree: SourceTree, folder: Path) -> Inpu
         if str(missing) in tree.pointers:
             reason = f"{missing} is in Git LFS and is not downloaded"
         else:
-            reason = f"git does not hold {missing} at {tree.revision}"
+            reason = f"{missing} is not committed at {tree.revision}"
         link = os.path.relpath(tree.repository / missing, folder)
         return type(error)(
             error.object,

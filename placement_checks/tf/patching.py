@@ -154,5 +154,5 @@ def _missing_name(name: str) -> InputError:
         "tensorflow",
         f"version {tf.__version__}{keras and f' with Keras {keras}'} has no {name}, which this "
         "package needs",
-        "install one from 2.15 (with Keras 2) to 2.21 (with Keras 3.15)",
+        "install a version from 2.15 (with Keras 2) to 2.21 (with Keras 3.15)",
     )

@@ -27,7 +27,7 @@ class Behavior:
     """Switches of TensorFlow 2 behavior, named like their functions; defaults as in TensorFlow.
 
     Attributes:
-        v2_behavior: all of TensorFlow 2. The first field, because its functions change the others.
+        v2_behavior: all of TensorFlow 2. The first field: its functions change the other switches.
         eager_execution: ops outside of graphs run at once.
         v2_tensorshape: the sizes in a shape are numbers, not ``Dimension`` objects.
         resource_variables: `tf.compat.v1.get_variable` creates resource variables instead of ref

@@ -37,7 +37,7 @@ def check_installed() -> None:
     """
     if importlib.util.find_spec("tensorflow") is None:
         raise InputError(
-            "tensorflow", "is not installed, and this needs it", INSTALL, is_predicate=True
+            "tensorflow", "is required, but is not installed", INSTALL, is_predicate=True
         )
 
 
@@ -58,7 +58,7 @@ def build_info() -> Mapping[str, Any]:
         names = runpy.run_path(str(file))
     except OSError:
         raise InputError(
-            "tensorflow", "is only installed in part", "install it again", is_predicate=True
+            "tensorflow", "is only partly installed", "install it again", is_predicate=True
         ) from None
     return cast(Mapping[str, Any], names["build_info"])
 

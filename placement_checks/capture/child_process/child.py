@@ -1,7 +1,7 @@
 """The child process: runs a program until its first training step, and sends what it built.
 
-The parent starts it as ``python -m placement_checks.capture.child_process.child PARENT``. The
-child ends when the process PARENT ends. It sends its answer from inside the training step and then
+The parent runs ``python -m placement_checks.capture.child_process.child PARENT``. The child ends
+when the process PARENT ends. It sends its answer from inside the training step and then
 exits at once: threads, exit handlers and ``finally`` blocks of the program do not run.
 """
 

@@ -159,7 +159,9 @@ def put_back(journal: Path) -> Sequence[Path]:
             first.before,
             f"could not be restored: {reason.strerror}",
             f"it is preserved as {first.after}: rename it yourself",
-            details="\n".join(f"{each.before} is {each.after}: {why}" for each, why in failed),
+            details="\n".join(
+                f"{each.before} is preserved as {each.after}: {why}" for each, why in failed
+            ),
             is_predicate=True,
         )
     return list(dict.fromkeys(restored))
@@ -270,7 +272,7 @@ def birth_time(path: Path) -> int | None:
 
 _PACKAGES = Path(__file__).parents[3]
 _START = f"import sys; sys.path.insert(0, {str(_PACKAGES)!r}); from {__name__} import main; main()"
-_DIRECTORY_OPTIONS = ("--recursive", "--dir", "r", "R", "d")  # of an rm that deletes directories
+_DIRECTORY_OPTIONS = ("--recursive", "--dir", "r", "R", "d")  # of rm, to delete directories
 
 
 def rm_script(journal: Path) -> str:

@@ -44,7 +44,7 @@ def capture_program(
     """Run a program in a child process until its first training step, and return what it built.
 
     After a call of `expect_capture`, the capture may have started already. The program finds
-    ``gpus`` GPUs, and the variables in ``environment`` in addition to those of this process.
+    ``gpus`` GPUs, and ``environment`` in addition to the environment variables of this process.
 
     Raises:
         InputError: the program failed before its first training step, ended without one, or

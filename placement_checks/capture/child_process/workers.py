@@ -71,7 +71,7 @@ def capture_workers(script: Script, gpus: int, machine: Machine | None) -> Captu
 
 
 def first_environment(script: Script, machine: Machine | None) -> Mapping[str, str]:
-    """Return the environment variables of the first capture: the master of the cluster."""
+    """Return the environment variables of the first capture, the cluster's master."""
     if machine is None or script.v1:
         return NO_VARIABLES
     if machine.is_local:

@@ -71,9 +71,9 @@ class EagerOnlyError(InputError):
     def with_eager_error(self, error: InputError) -> InputError:
         """Choose the error for a program that fails in a graph and also eagerly.
 
-        ``error`` is the error of the eager run, and is normally returned. But if this error is a
+        ``error`` is the error of the eager run, and is normally returned. But if ``self`` is a
         guess and TensorFlow refuses to run the program eagerly, the program builds a graph, and
-        this error is returned. After a guess, the details of the result quote the other error.
+        ``self`` is returned. After a guess, the details of the result quote the other error.
         """
         if not self.is_guess or self.message.partition(" raised ")[2] in error.message:
             return error

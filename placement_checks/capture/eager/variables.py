@@ -48,7 +48,7 @@ class RecordedVariable:
 
     Attributes:
         variable: the `tf.Variable`.
-        device: its CPU device. The CPU devices other than CPU:0 simulate GPUs.
+        device: the CPU device of the variable. CPU devices other than CPU:0 simulate GPUs.
         stack: the stack frames of its creation, the outermost first.
         part_of: the distributed variable of a strategy that contains this variable, if any.
         replica: the index of this variable in the distributed variable.
