@@ -208,7 +208,7 @@ def _is_pending(rename: _Rename) -> bool:
 
 
 def _clear_path(path: Path, began: int) -> list[Path]:
-    """Make it possible to move a file to a path; returns the directories that were created."""
+    """Prepare a path, so that a file can be moved there; returns the created directories."""
     created = []
     for directory in reversed(path.parents):
         if not directory.is_dir():

@@ -423,7 +423,7 @@ def pipeline_outputs(nodes: Iterable[Any], roots: Iterable[str]) -> list[str]:
 def read_pipelines(
     run: Callable[..., list[Any]], session: Any, roots: Iterable[str], *, of_towers: bool = False
 ) -> Mapping[str, Any]:
-    """Read the values that a step would take from its queues and iterators, by tensor name.
+    """Read the values that a step would get from its queues and iterators, by tensor name.
 
     Programs fill the pipelines before their first training step. The result is empty if the
     pipelines fail, or yield nothing within 10 s.
