@@ -28,7 +28,7 @@ class Finder(PathFinder):
 sys.meta_path[sys.meta_path.index(PathFinder)] = Finder
 """
 _NEEDED = (
-    "is not installed, and this needs it; pip install 'placement_checks[tensorflow]', or the "
+    "is required, but is not installed; pip install 'placement_checks[tensorflow]', or the "
     "build of TensorFlow that you use, such as a nightly"
 )
 LOG = """\

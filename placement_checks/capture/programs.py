@@ -153,14 +153,14 @@ def _load(
 
 
 def _from_graph(name: str, source: GraphSource, gpus: int, reason: Missing) -> CapturedProgram:
-    """A program that consists of a graph; ``reason`` says why it cannot be built again."""
+    """A program that consists of a graph; ``reason`` states why it cannot be built again."""
     program = CapturedProgram(name=name, program=reason, gpus=gpus, source=source, loader=reason)
     _ = program.requested  # raises the errors of the graph
     return program
 
 
 class _Builds:
-    """The builds of one program, by the number of GPUs; it has the arguments of `load`."""
+    """The builds of one program, by the number of GPUs. The arguments are as in `load`."""
 
     def __init__(
         self,
@@ -178,7 +178,7 @@ class _Builds:
         self._failed_for_one_gpu: Missing | None = None
         self._asks = False  # whether a build has queried the number of GPUs
         self._eager: Script | None = None  # set if the program must run eagerly
-        # The builds of a program of several tasks as a single task, on one host.
+        # For a program of several tasks: its builds as a single task, on one host.
         self._on_one_host: _Builds | Missing | None = None
 
     def load(self, gpus: int) -> CapturedProgram:
@@ -214,7 +214,7 @@ class _Builds:
             raise reason.with_eager_error(error) from None
 
     def expect_one_gpu(self, script: Script, gpus: int) -> None:
-        """Announce the capture of a script for one GPU, which may follow its capture for more."""
+        """Announce a capture for one GPU, which may follow the capture for ``gpus`` GPUs."""
         machine = self._machine
         is_local = TF_CONFIG not in os.environ if machine is None else machine.is_local
         if is_local and gpus > 1:

@@ -24,11 +24,11 @@ def with_renamed_variables(
 ) -> CapturedProgram | Missing:
     """Rename variables of a program that was captured in another process.
 
-    ``names`` has the new name of the op of each variable, by its old name.
+    ``names`` maps the old names of variables to their new names.
 
     Returns:
-        The same program with other names; `Missing` if an op that keeps its name has one of the
-        new names, or if the program uses a strategy.
+        The same program with the new names; `Missing` if another op already has one of the new
+        names, or if the program uses a strategy.
     """
     source = captured.source
     assert isinstance(source, GraphSource)
@@ -48,7 +48,7 @@ def with_renamed_ops(captured: CapturedProgram, rename: Callable[[str], str]) ->
     """Rename ops of a program that was captured in another process.
 
     ``rename`` returns the new name of an op ``op``, a tensor ``op:0`` or a control input ``^op``.
-    Functions and their ops keep their names. The result has a ``GraphDef`` of its own.
+    Functions and their ops keep their names. The result has a new ``GraphDef``.
     """
     source = captured.source
     assert isinstance(source, GraphSource)

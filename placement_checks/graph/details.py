@@ -216,7 +216,7 @@ class LiveGraph(LiveDetails):
         self.graph = graph
 
     def forward_op(self, op: str) -> str:
-        # Ops in bodies belong to another graph; its names may be the same.
+        # Ops in bodies belong to another graph, and may have the same names as ops of this graph.
         live = None if op in self.bodies else self._live_op(op)
         original = None if live is None else original_op(live)
         return "" if original is None else str(original.name)
@@ -247,8 +247,8 @@ class _Stack:
     Attributes:
         stack: TensorFlow's stack.
         here: the directory for relative paths.
-        frames: the user's frames in it.
-        next: the stack that was looked up after this one, the last time.
+        frames: the user's frames in the stack.
+        next: the stack of the lookup that last followed a lookup of this stack.
     """
 
     stack: Any
@@ -299,7 +299,7 @@ _UNKNOWN = OpDetails()
 
 
 class RecordedDetails(GraphDetails):
-    """Details of a graph of another process, which recorded them for each op.
+    """Details of a graph that another process built. That process recorded them for each op.
 
     Attributes:
         recorded: the details by the op's name; by ``function:op`` for an op in a function.
@@ -323,7 +323,7 @@ class RecordedDetails(GraphDetails):
             for function in inlined_functions(details.graph_def)
             for op in (BodyOp(function.signature.name, node.name) for node in function.node_def)
         }
-        details.bodies |= in_bodies  # ops of a graph have no such names
+        details.bodies |= in_bodies  # names of ops in a graph have no colon
         names = [*(node.name for node in details.graph_def.node), *in_bodies]
         return RecordedDetails(
             details.graph_def,
@@ -381,9 +381,9 @@ def deciding_line(op: Any, folder: Path | None) -> Frame | None:
     """The user's line that decided which device an op of a live graph requests.
 
     Usually, this line opens the innermost scope that names a device type. If the op requests no
-    type, the scope may name any part of a device, such as a job. If the op requests another device
-    than that scope, a device function inside the scope decided: the line is its definition. None
-    if the op requests no device, or if a library decided.
+    type, the scope may name any part of a device, such as a job. If the requested device differs
+    from the device of this scope, a device function inside the scope decided, and the line defines
+    this function. None if the op requests no device, or if a library decided.
     """
     requested = Device.parse(op.device)
     scopes = [_scope(each.obj, each.filename, each.lineno) for each in device_scopes(op)]
@@ -398,10 +398,10 @@ class _Scope(NamedTuple):
     """One device scope around an op.
 
     Attributes:
-        line: its ``with`` statement.
-        device: the device that it names; an empty `Device` for a device function.
-        function: the line that defines its device function; None if the scope names a device.
-        clears: whether it is ``tf.device(None)``, which cancels the scopes around it.
+        line: the ``with`` statement.
+        device: the device that the scope names; an empty `Device` for a device function.
+        function: the line that defines the device function; None if the scope names a device.
+        clears: whether the scope is ``tf.device(None)``, which cancels the scopes around it.
     """
 
     line: Frame

@@ -1,14 +1,14 @@
 """Inline the function calls of a traced step, so that it becomes a flat graph.
 
-An inlined op is named ``call/op``. The device of the call completes its device, and it waits for
-the control inputs of the call, as in TensorFlow's runtime
+An inlined op is named ``call/op``. As in TensorFlow's runtime, the device of the call completes
+the device of the op, and the op waits for the control inputs of the call
 (core/common_runtime/inline_function_utils.cc).
 
 Most branches and loops remain. There are three exceptions:
 
-* If a branch takes and applies gradients, its shorter side that does so is inlined.
+* If sides of a branch take and apply gradients, the shortest of these sides is inlined.
 * If a loop repeats a training step, one iteration is inlined.
-* If a branch tests for the next element of an iterator, the side that uses it is inlined.
+* If a branch tests for the next element of an iterator, the side that uses the element is inlined.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class FlatGraph:
         return self._stands_for.get(full, full.removesuffix(":0"))
 
     def op(self, name: str) -> str:
-        """The flat graph's op for an op of the traced function; the end of its body for a call."""
+        """The flat graph's op for a traced op; for a call, the op that ends its body."""
         return producer_of(self._stands_for.get(f"^{name}", name))
 
 
@@ -308,7 +308,7 @@ class _Flattening:
             del node.attr["_class"]
 
     def _find_named(self, prefix: str, name: str, names: set[str]) -> str:
-        """Find a colocated op in its body or in a body around it; ``""`` if missing."""
+        """Find a colocated op in its body or in an enclosing body; ``""`` if it is missing."""
         while True:
             found = producer_of(canonical_input(self._stands_for, f"{prefix}{name}:0"))
             if found in names or not prefix:
@@ -318,7 +318,7 @@ class _Flattening:
 
 
 def called_functions(node: Any) -> Iterator[str]:
-    """The names of functions that a node may call; its op type may be one of them."""
+    """The names of functions that a node may call, and its op type, which may be a function."""
     yield node.op
     for attribute in node.attr.values():
         for function in (attribute.func, *attribute.list.func):
@@ -357,7 +357,7 @@ def prefix_input(prefix: str, source: str) -> str:
 
 
 def canonical_input(stands_for: Mapping[str, str], source: str) -> str:
-    """Follow replacements of an input to the end, and write the result as in a GraphDef."""
+    """Replace an input until it has no replacement, and write the result as in a GraphDef."""
     while source in stands_for:
         source = stands_for[source]
     return source if source.startswith("^") else source.removesuffix(":0")
@@ -365,14 +365,14 @@ def canonical_input(stands_for: Mapping[str, str], source: str) -> str:
 
 @lru_cache(maxsize=4096)
 def device_in_body(own: str, outer: str) -> str:
-    """The device of a body's node: its own, completed by the device of the call."""
+    """The device of a body's node. Missing parts come from the device of the call."""
     if not own or not outer:
         return own or outer
     return str(Device.parse(own).over(Device.parse(outer)))
 
 
 def topological_order(nodes: Sequence[Any]) -> Iterator[Any]:
-    """The nodes in graph order, except that the inputs of each node precede it."""
+    """The nodes in graph order, except that the inputs of a node come before the node."""
     by_name = {node.name: node for node in nodes}
 
     def sources(name: str) -> Iterator[str]:

@@ -34,10 +34,10 @@ class GradientNotes:
     Attributes:
         objectives: the names of tensors whose gradients were taken, in the order of the calls.
         gradients: the ops that compute the gradients of each objective, by the objective's name.
-        by_variable: by the name of a variable's op or of another tensor's op, the ops of the
-            gradients with respect to it.
-        by_source: in a function: pairs of a variable or tensor, and the op of a gradient with
-            respect to it.
+        by_variable: the ops of the gradients with respect to a variable or another tensor, by the
+            name of the op of the variable or tensor.
+        by_source: the same in a function, as pairs: a variable or tensor, and the op of a gradient
+            with respect to it.
     """
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class GradientNotes:
 
     @contextlib.contextmanager
     def paused(self, graph: tf.Graph) -> Iterator[None]:
-        """Exclude ops of other threads, for which this thread waits while it takes gradients."""
+        """Exclude ops that other threads build while this thread waits for these threads."""
         thread = threading.get_ident()
         self._built.append((self._began[thread], graph.version))
         try:
@@ -118,7 +118,7 @@ class GradientNotes:
         """Record gradients by their sources; a gradient is None if there is no path to its source.
 
         Returns:
-            The names of the ops that compute them.
+            The names of the ops that compute the gradients.
         """
         ops: list[str] = []
         pairs = zip(tf.nest.flatten(sources), tf.nest.flatten(gradients), strict=False)
@@ -183,7 +183,7 @@ class OptimizerCall(NamedTuple):
     Attributes:
         gradient: a tensor, `tf.IndexedSlices`, or a strategy's value for several replicas.
         variable: the TensorFlow or Keras variable; None if the gradient is only declared.
-        name: the name of the variable's op; ``""`` for a variable of eager code, which has none.
+        name: the name of the variable's op; ``""`` for a variable of eager code.
         optimizer: the class name of the optimizer; ``""`` if the gradient is only declared.
     """
 
@@ -286,7 +286,7 @@ def replace_declared(
 def variable_op_name(variable: Any) -> str:
     """The name of the op that holds a variable of TensorFlow or Keras.
 
-    ``""`` for an eager variable, such as one that a module creates when it is imported.
+    ``""`` for an eager variable, such as a variable that a module creates during its import.
     """
     inner = getattr(variable, "value", None)
     if inner is not None and not callable(inner):  # a Keras 3 variable contains a variable

@@ -13,7 +13,7 @@ from placement_checks.core.op_types import CONST, PASSES_VALUE
 from placement_checks.core.placement import producer_of
 from placement_checks.util.walks import walk
 
-MAX_VALUE_BYTES = 1024  # of constants that keep their values
+MAX_VALUE_BYTES = 1024  # of a constant; the values of larger constants are removed
 # Integer and bool constants keep their values, since shape functions read them.
 _STRIPPED = {
     types_pb2.DT_HALF,
@@ -84,7 +84,7 @@ def _add_without_values(graph_def: Any, node: Any) -> None:
 
 
 def without_values(tensor: Any) -> Any:
-    """A tensor of a constant with the same dtype and shape."""
+    """Return a tensor with the same dtype and shape, but without values."""
     return type(tensor)(dtype=tensor.dtype, tensor_shape=tensor.tensor_shape)
 
 
@@ -102,7 +102,7 @@ def op_types(graph_def: Any) -> set[str]:
 
 
 def constant_int(source: str, nodes: Mapping[str, Any]) -> int | None:
-    """The integer value of a tensor, which an input names; None if it is not a constant's."""
+    """The integer value of an input of a node; None if the value does not come from a constant."""
     node = nodes[producer_of(source)]
     while node.op in PASSES_VALUE:
         node = nodes[producer_of(node.input[0])]
@@ -118,7 +118,8 @@ def int_constant(name: str, value: int, device: str) -> Any:
     return node
 
 
-# The functions that TensorFlow inlines: the attribute of each, and the suffix of its ops' names.
+# The op types that TensorFlow inlines. The attributes name functions; the suffixes follow the name
+# of the inlined op in the names of the function's ops.
 _INLINED: Mapping[str, Mapping[str, str]] = {
     "PartitionedCall": {"f": ""},
     "StatefulPartitionedCall": {"f": ""},
@@ -136,10 +137,10 @@ def function_library(graph_def: Any) -> Mapping[str, Any]:
 
 
 def called_bodies(node: Any, library: Mapping[str, Any]) -> Iterator[tuple[Any, str]]:
-    """The functions that TensorFlow puts in place of a node; none if it is not a call.
+    """The functions that TensorFlow inlines for a node; none if the node is not a call.
 
     Yields:
-        Each function, and the suffix of the call's name in the names of its ops.
+        Each function, and the suffix that follows the call's name in the names of inlined ops.
     """
     if node.op in library:
         yield library[node.op], ""
@@ -155,7 +156,7 @@ def called_bodies(node: Any, library: Mapping[str, Any]) -> Iterator[tuple[Any, 
 
 
 def inlined_functions(graph_def: Any) -> Sequence[Any]:
-    """The functions that TensorFlow puts in place of calls, each once."""
+    """The functions that TensorFlow inlines, without duplicates."""
     library = function_library(graph_def)
 
     def called(nodes: Iterable[Any]) -> Iterator[str]:

@@ -50,8 +50,8 @@ class GraphSource:
     Attributes:
         details: the ``GraphDef``, and details of single ops.
         collections: names of variables, without ``:0``, by collection.
-        step_ops: the ops of its training step, as far as they are known.
-        strategy: the strategy that built it for several replicas, if any.
+        step_ops: the known ops of the training step.
+        strategy: the strategy that built the graph for several replicas, if any.
     """
 
     details: GraphDetails
@@ -74,7 +74,7 @@ class GraphSource:
 
         Args:
             program: the name of the program in reports.
-            gpus: the number of GPUs that it was built for; 0 if unknown.
+            gpus: the number of GPUs that the graph was built for; 0 if unknown.
             soft: whether soft placement is allowed.
 
         Raises:
@@ -100,7 +100,7 @@ class GraphSource:
             if "_class" in attributes:
                 entries = attributes["_class"].list.s
                 bound = [each.decode(errors="replace").removeprefix("loc:@") for each in entries]
-                # Variables name themselves.
+                # A variable is colocated with itself.
                 colocated = tuple([other for other in bound if other != name])
             ops[name] = Op(name, kind, devices[text], tuple(node.input[:]), None, colocated)
             if kind in VARIABLES:
@@ -139,7 +139,7 @@ def from_live_graph(
         gradients: the gradients recorded while the graph was built; None if not recorded.
 
     Raises:
-        InputError: the graph is larger than a GraphDef may be.
+        InputError: the graph is larger than 2 GB, the limit of a GraphDef.
     """
     try:
         graph_def = graph.as_graph_def()
@@ -306,8 +306,7 @@ def inlined_ops(
     ) -> Iterator[tuple[Op, BodyOp]]:
         for body, suffix in called_bodies(node, library):
             parameters = [argument.name for argument in body.signature.input_arg]
-            # The first input of a branching op is its condition, which the branches do not
-            # receive.
+            # The first input of a branching op is the condition. Its branches do not receive it.
             arguments = inputs[1:] if suffix.startswith(("/then", "/else", "/branch")) else inputs
             data = [source for source in arguments if not source.startswith("^")]
             argument_of = dict(zip(parameters, data, strict=False))

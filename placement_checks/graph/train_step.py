@@ -76,7 +76,7 @@ class RunEffect:
 
 
 class RunAnalyzer:
-    """Analyzes session runs of one graph, which may still grow, given the ops that they fetch."""
+    """Analyzes session runs of one graph, which may still grow."""
 
     def __init__(self, graph: tf.Graph, notes: GradientNotes) -> None:
         self._graph = graph
@@ -112,7 +112,7 @@ class RunAnalyzer:
         overwriting = {op for op in of_trainable if op.type in OVERWRITES}
         gradients = self._notes.live_ops(self._graph) if changed else set()
         of_gradients = dependents(gradients, ops)
-        # An overwriting op trains if it depends on gradients. Others initialize or restore.
+        # An overwriting op trains if it depends on gradients. All others initialize or restore.
         overwriting -= of_gradients
         updates = frozenset(of_trainable - overwriting)
         return RunEffect(
@@ -220,10 +220,10 @@ def _value_ancestors(ops: Iterable[tf.Operation], ends: Collection[str] = ()) ->
 def _summands(
     objectives: Iterable[tf.Operation], learned: Collection[tf.Operation]
 ) -> set[tf.Operation]:
-    """The objectives and their terms: scalars that are scaled and added up to an objective.
+    """The objectives and their terms: scalars whose scaled sum is an objective.
 
-    Ops that do not depend on trainable variables (``learned``) are ignored. An accuracy may share
-    them, such as the factor 1 / number of words.
+    ``learned`` contains the ops that depend on trainable variables. All other ops are ignored,
+    because an accuracy may share them, such as the factor 1 / number of words.
     """
 
     def terms(op: tf.Operation) -> Iterator[tf.Operation]:
@@ -289,7 +289,7 @@ def _names(
 
 
 def component_tensors(value: Any) -> list[Any]:
-    """The tensors of a composite tensor, such as a sparse placeholder; else none."""
+    """The tensors of a composite tensor, such as a sparse placeholder; empty for other values."""
     if tf.nest.is_nested(value):
         return []
     parts: list[Any] = tf.nest.flatten(value, expand_composites=True)

@@ -1,4 +1,4 @@
-"""Runs a program as one rank: lets it import the stand-in, and records what it does."""
+"""Runs a program as one rank with the stand-in for Horovod, and records its collectives."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from placement_checks.util.walks import walk
 
 _tf1 = tf.compat.v1
 _PACKAGE = "horovod"
-_MPI = "mpi4py"  # without mpirun, each process would be the only one
+_MPI = "mpi4py"  # without mpirun, each process would be the only rank
 _ROOM = "placement_checks.horovod"
-# The modules of Horovod, and the modules of the stand-in that have their names.
+# For each module of Horovod: the modules of the stand-in that define its names.
 _MODULES = {
     "horovod.tensorflow": ("ranks", "mpi_ops", "broadcasts", "tensorflow"),
     "horovod.tensorflow.compression": ("gradients",),
@@ -43,7 +43,7 @@ _MODULES = {
     "horovod.keras.callbacks": ("callbacks",),
     "horovod.keras.elastic": ("elastic",),
 }
-# The modules that are attributes of their package only after an import of their own.
+# Horovod does not import these modules when their package is imported.
 _IMPORTED_ALONE = ("horovod.tensorflow", "horovod.tensorflow.keras", "horovod.keras")
 _OTHERS = {
     "horovod.torch": "it is Horovod for PyTorch, and this command checks TensorFlow",
@@ -55,7 +55,7 @@ VERSION = "0.28.1"
 
 
 class RankWatch:
-    """Records what a program does as one rank."""
+    """Records the collectives and broadcasts of a program that runs as one rank."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -105,10 +105,10 @@ class RankWatch:
         values: Mapping[str, Any],
         gpus: Sequence[int] | None,
     ) -> RankRecord:
-        """Return the record; it reads the trainable variables of a graph of TensorFlow 1.
+        """Return the record of the rank. The trainable variables of ``graph`` are read.
 
         Args:
-            graph: the graph of the step; None for eager code.
+            graph: the graph of the step of a TensorFlow 1 program; None for eager code.
             values: the values of the trainable variables of eager code before the step, by name;
                 empty if the program may still broadcast them after the step.
             gpus: the GPUs that the program made visible; None if it sees all.
@@ -118,7 +118,7 @@ class RankWatch:
             starts = self._starts(graph)
         if self._process.broadcasts_later or self._process.receives:
             starts = {}
-        # The step's graph names variables in its own way, so they are recognized by their values.
+        # The variables have other names in the graph of the step, so their values are compared.
         sent = {known or digest(each.numpy()) for each, known in self._process.broadcast}
         broadcast = {name for name, value in starts.items() if value in sent}
         return RankRecord(
@@ -147,7 +147,7 @@ class RankWatch:
             if name in later:
                 continue
             read = graph.as_graph_element(variable)
-            with contextlib.suppress(tf.errors.OpError):  # it is not initialized
+            with contextlib.suppress(tf.errors.OpError):  # the variable is not initialized
                 (value,) = execute(session, None, [], [read], {}, None, None)
                 digests[name] = digest(value)
         return digests
@@ -164,7 +164,7 @@ def _assigns_broadcast(write: tf.Operation) -> bool:
 
 @contextlib.contextmanager
 def stand_in_for_horovod() -> Iterator[RankWatch]:
-    """Let ``import horovod`` in this block import the stand-in, as the rank of the environment."""
+    """Let ``import horovod`` import the stand-in in this block; the environment names the rank."""
     process = Process(Rank.from_environment(os.environ))
     watch = RankWatch(process)
     hidden = [name for name in sys.modules if name.partition(".")[0] in (_PACKAGE, _MPI)]
@@ -234,7 +234,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def _missing_attribute(module: str, name: str) -> None:
     """Raise an error for a name that a module of the stand-in lacks.
 
-    Python looks up names with underscores itself, and programs use ``hasattr``.
+    Names that begin with an underscore get Python's message, because Python itself looks them up.
     """
     message = f"module '{module}' has no attribute '{name}'"
     if not name.startswith("_"):

@@ -71,7 +71,7 @@ def broadcast_keras_variables(
 ) -> None:
     """Assign the values on the rank ``root_rank`` to the variables of a model and its optimizer.
 
-    Variables of the model in ``local`` stay as they are.
+    Variables of the model in ``local`` are not changed.
     """
     if tf.executing_eagerly():
         excluded = set(map(id, local))

@@ -31,11 +31,11 @@ class BroadcastGlobalVariablesCallback(_Callback):  # type: ignore[misc]
         self._local: list[Any] = list(local_variables or ())
 
     def register_local_var(self, var: Any) -> None:
-        """Leave a variable as it is on each rank."""
+        """Exclude a variable from the broadcast."""
         self._local.append(var)
 
     def on_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
-        """Broadcast, the first time."""
+        """Broadcast after the first batch."""
         if self.broadcast_done:
             return
         self.broadcast_done = True

@@ -31,7 +31,7 @@ from placement_checks.core.ranks import (
 )
 from placement_checks.tf.graphs import set_text_attribute
 
-# The dtypes of TensorFlow's collectives, which replace Horovod's when ranks are joined.
+# The dtypes of TensorFlow's collectives, which replace Horovod's collectives in the joint graph.
 _DTYPES = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
 _NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
@@ -63,7 +63,7 @@ class Process:
             does not know that value. So variables may be equal on all ranks in a real run, even if
             they differ between the captures of the ranks.
         collectives: the names of the collectives that eager code has run.
-        writes: the files that it writes.
+        writes: the files that the program writes.
     """
 
     rank: Rank
@@ -99,7 +99,7 @@ def run_as(process: Process) -> Iterator[None]:
 
 
 def process() -> Process:
-    """The process that runs."""
+    """The process of the current `run_as` block."""
     return _processes[-1]
 
 
@@ -112,7 +112,7 @@ Min, Max, Product = ReduceOp("Min"), ReduceOp("Max"), ReduceOp("Product")
 
 
 def normalize_name(name: str) -> str:
-    """The name of a tensor as a part of the name of an op."""
+    """Convert the name of a tensor to a valid part of the name of an op."""
     return re.sub(r"\W", "_", name, flags=re.ASCII)
 
 
@@ -122,10 +122,10 @@ def group_name(tensors: Sequence[Any]) -> str:
 
 
 def reduce_op(op: ReduceOp | None, average: bool | None) -> ReduceOp:
-    """The operation that a program asks for by ``op``, or by the older ``average``.
+    """The operation that a program requests by ``op``, or by the deprecated ``average``.
 
     Raises:
-        ValueError: it gives both.
+        ValueError: both are given.
     """
     if op is not None and average is not None:
         raise ValueError("op and average cannot be given at the same time; average is deprecated")
@@ -137,7 +137,7 @@ def reduce_op(op: ReduceOp | None, average: bool | None) -> ReduceOp:
 def allreduce_tensor(
     tensor: Any, op: ReduceOp, name: str | None, prescale: float = 1.0, postscale: float = 1.0
 ) -> Any:
-    """Combine a dense tensor over all ranks; the result can be differentiated."""
+    """Reduce a dense tensor over all ranks; the result can be differentiated."""
     tensor = tf.convert_to_tensor(tensor)
     name = name or _default_name("HorovodAllreduce", tensor)
 
@@ -154,7 +154,7 @@ def allreduce_tensor(
 def allreduce_without_gradient(
     tensor: Any, op: ReduceOp, name: str | None, prescale: float = 1.0, postscale: float = 1.0
 ) -> Any:
-    """Combine a dense tensor or gradient over all ranks; the result has no gradient function."""
+    """Reduce a dense tensor or gradient over all ranks; the result has no gradient function."""
     size = process().initialized_rank().size
     if op == Adasum and size & (size - 1):
         raise NotImplementedError("Adasum requires a number of ranks that is a power of 2")
@@ -175,7 +175,7 @@ def allreduce_without_gradient(
 
 
 def allgather_tensor(tensor: Any, name: str | None) -> Any:
-    """Join a tensor of all ranks along its first dimension; the result can be differentiated."""
+    """Concatenate a tensor of all ranks; the result can be differentiated if it is a float."""
     tensor = tf.convert_to_tensor(tensor)
     name = name or _default_name("HorovodAllgather", tensor)
     rank = process().initialized_rank()
@@ -205,7 +205,7 @@ def _allgather(tensor: Any, name: str | None) -> Any:
 
 
 def broadcast_tensor(tensor: Any, root: int, name: str | None) -> Any:
-    """Return the value that a tensor has on one rank.
+    """Return the value that a tensor has on the rank ``root``.
 
     Raises:
         ValueError: there is no such rank.
@@ -232,7 +232,7 @@ def _default_name(kind: str, tensor: Any) -> str | None:
 
 
 def _collective(kind: str, name: str | None, value: Callable[[str | None], Any]) -> Any:
-    """Compute the value of a collective. In a graph it becomes one op with an attribute."""
+    """Compute the value of a collective. In a graph, mark its op with an attribute."""
     current = process()
     result = value(name)
     if tf.executing_eagerly():

@@ -50,7 +50,7 @@ _IN_MEMORY = "ram://"  # TensorFlow's file system in the memory of the process
 
 @contextlib.contextmanager
 def record_file_writes(writes: list[FileWrite]) -> Iterator[None]:
-    """Append to ``writes`` the files that the program of this block writes."""
+    """Append the files that the program in this block writes to ``writes``."""
 
     def note(writer: str, path: str) -> None:
         if location := _location(path):
@@ -68,7 +68,7 @@ def record_file_writes(writes: list[FileWrite]) -> Iterator[None]:
 
     def wrap_fit(fit: Callable[..., Any]) -> Callable[..., Any]:
         def note_and_fit(self: Any, *args: Any, **kwargs: Any) -> Any:
-            with contextlib.suppress(TypeError):  # fit itself raises it
+            with contextlib.suppress(TypeError):  # the call of fit raises it again
                 given = inspect.signature(fit).bind(self, *args, **kwargs).arguments
                 for writer, path in _writers(self, given):
                     note(writer, path)

@@ -94,9 +94,9 @@ def reduce_tensor(
     *,
     is_gradient: bool = False,
 ) -> Any:
-    """Combine a tensor, or `tf.IndexedSlices`, over all ranks.
+    """Reduce a tensor, or `tf.IndexedSlices`, over all ranks.
 
-    The rows of slices are gathered, not added up. The result of a gradient is not differentiated.
+    Slices are concatenated, not added. With ``is_gradient``, the result has no gradient function.
 
     Raises:
         NotImplementedError: slices are neither added nor averaged, or are scaled.
@@ -124,7 +124,7 @@ def reduce_tensor(
 def reduce_gradients(
     gradients: Sequence[Any], variables: Sequence[Any], settings: Settings, scope: str
 ) -> list[Any]:
-    """Combine the gradients of variables over all ranks; None stays None.
+    """Reduce the gradients of variables over all ranks. A gradient may be None.
 
     The names of the reductions begin with ``scope``, followed by ``_Allreduce``.
     """
@@ -142,7 +142,7 @@ def reduce_gradients(
         names = _group_names(gradients, variables, settings.groups)
         for gradient, name in zip(gradients, names, strict=True):
             if gradient is not None:
-                # Horovod tests in a branch whether there are several ranks. Names have its scope.
+                # Horovod reduces gradients in a branch. Names contain the scope of the branch.
                 with tf.name_scope("cond"):
                     gradient = reduce_tensor(
                         gradient, settings, name, prescale, postscale, is_gradient=True
@@ -156,7 +156,8 @@ def _group_names(
 ) -> Sequence[str | None]:
     """The name of the reduction of each gradient; None for the default.
 
-    Gradients of one group are reduced together, under a name made of the first and last name.
+    The gradients of a group are reduced together. The names contain the first and the last name of
+    the group.
     """
     names: list[str | None] = [None] * len(gradients)
     if groups is None or tf.executing_eagerly():
@@ -183,7 +184,7 @@ def _group_names(
 
 
 def scale_local(gradient: Any, settings: Settings) -> Any:
-    """Divide the gradient of a variable that is not reduced by the number of ranks."""
+    """Divide the gradient of a local variable by the number of ranks."""
     if gradient is None or not settings.scale_local_gradients:
         return gradient
     size = float(process().initialized_rank().size)
@@ -193,7 +194,7 @@ def scale_local(gradient: Any, settings: Settings) -> Any:
 
 
 class LocalVariables:
-    """The variables with gradients that stay on their rank."""
+    """Local variables: their gradients are not reduced over ranks."""
 
     def __init__(self) -> None:
         self._by_id: dict[int, Any] = {}
@@ -204,7 +205,7 @@ class LocalVariables:
     def reduce(
         self, gradients: Sequence[Any], variables: Sequence[Any], settings: Settings, scope: str
     ) -> list[Any]:
-        """Reduce the gradients of all other variables."""
+        """Reduce the gradients of all variables that are not local."""
         shared = [i for i, variable in enumerate(variables) if id(variable) not in self._by_id]
         reduced = reduce_gradients(
             [gradients[i] for i in shared], [variables[i] for i in shared], settings, scope
@@ -236,7 +237,7 @@ class DistributedOptimizer1(_Optimizer):  # type: ignore[misc]
         self._local = LocalVariables()
 
     def register_local_var(self, var: Any) -> None:
-        """Leave the gradient of a variable on its rank."""
+        """Make a variable local: do not reduce its gradient."""
         self._local.add(var)
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
@@ -264,11 +265,11 @@ class DistributedOptimizer1(_Optimizer):  # type: ignore[misc]
 def distributed_keras_optimizer(optimizer: Any, name: str | None, settings: Settings) -> Any:
     """Return a Keras 2 optimizer that reduces the gradients that it computes itself.
 
-    ``minimize``, which ``fit`` calls, computes gradients. ``apply_gradients`` in a program's own
-    loop gets gradients from elsewhere and does not reduce them, as in Horovod.
+    ``fit`` calls ``minimize``, which computes and reduces gradients. As in Horovod, a training
+    loop that calls ``apply_gradients`` with other gradients must reduce these gradients.
 
     Raises:
-        InputError: it is an optimizer of Keras 3.
+        InputError: the optimizer is an optimizer of Keras 3.
     """
     base = type(optimizer)
     scope = name or f"Distributed{base.__name__}"

@@ -12,7 +12,7 @@ from placement_checks.horovod.collectives import Average, ReduceOp, Sum
 from placement_checks.horovod.gradients import Compression
 
 broadcast_object = hvd.broadcast_object
-# The parameters of DistributedOptimizer in their order, which is another one in `tensorflow`.
+# The parameters of DistributedOptimizer in order. The order differs in `tensorflow`.
 _PARAMETERS = (
     "name",
     "device_dense",
@@ -34,7 +34,7 @@ def DistributedOptimizer(optimizer: Any, *args: Any, **kwargs: Any) -> Any:  # n
     """Return a Keras optimizer like ``optimizer`` that reduces gradients over all ranks.
 
     Raises:
-        ValueError: the arguments exclude each other.
+        ValueError: the arguments are mutually exclusive, or Keras does not support ``op``.
     """
     options = {**dict(zip(_PARAMETERS, args, strict=False)), **kwargs}
     if options.get("op", Average) not in (Average, Sum):
@@ -56,7 +56,7 @@ def allreduce(
     op: ReduceOp | None = None,
     compression: Any = Compression.none,
 ) -> Any:
-    """Combine a value over all ranks."""
+    """Reduce a value over all ranks."""
     tensor = hvd.allreduce(
         tf.constant(value, name=name),
         average=average,
@@ -69,7 +69,7 @@ def allreduce(
 
 
 def allgather(value: Any, name: str | None = None) -> Any:
-    """Join a value of all ranks along its first dimension."""
+    """Concatenate the values of all ranks along their first dimension."""
     return _evaluate(mpi_ops.allgather(tf.constant(value, name=name)))
 
 
@@ -79,7 +79,7 @@ def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
 
 
 def _evaluate(result: Any) -> Any:
-    """The result; in a graph of TensorFlow 1 its value, from Keras's session."""
+    """Return the result; in a graph of TensorFlow 1, compute its value in Keras's session."""
     if tf.executing_eagerly() or result is None:
         return result
     return tf.compat.v1.keras.backend.get_session().run(result)

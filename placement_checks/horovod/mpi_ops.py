@@ -22,12 +22,12 @@ def is_homogeneous() -> bool:
 
 
 def join(*_args: Any, **_options: Any) -> int:
-    """Wait for the other ranks; returns the last one."""
+    """Return the number of the last rank. In Horovod, this function waits for all ranks."""
     return size() - 1
 
 
 def check_supported(process_set: Any, ignore_name_scope: bool = False) -> None:
-    """Raise an `InputError` for other process sets than the global one, or ignored scopes."""
+    """Raise an `InputError` for an ignored name scope, and any process set but the global set."""
     if process_set is not global_process_set:
         raise unsupported_error("a process set")
     if ignore_name_scope:
@@ -35,7 +35,7 @@ def check_supported(process_set: Any, ignore_name_scope: bool = False) -> None:
 
 
 def name_of(kind: str, tensor: Any) -> str | None:
-    """The default name of a collective: a variable has a name of its own."""
+    """The default name of a collective, from the name of its tensor; None without a name."""
     if tf.executing_eagerly() or not hasattr(tensor, "name"):
         return None
     return f"{kind}_{collectives.normalize_name(tensor.name)}"
@@ -53,7 +53,7 @@ def _allreduce(
     ignore_name_scope: bool = False,
     process_set: Any = global_process_set,
 ) -> Any:
-    """Combine a dense tensor over all ranks; programs call it for the sum."""
+    """Reduce a dense tensor over all ranks. Programs call this private function for sums."""
     check_supported(process_set, ignore_name_scope)
     return collectives.allreduce_tensor(tensor, op, name, prescale_factor, postscale_factor)
 
@@ -78,7 +78,7 @@ def allgather(
     ignore_name_scope: bool = False,
     process_set: Any = global_process_set,
 ) -> Any:
-    """Join a tensor of all ranks along its first dimension."""
+    """Concatenate a tensor of all ranks along its first dimension."""
     check_supported(process_set, ignore_name_scope)
     return collectives.allgather_tensor(tensor, name or name_of("HorovodAllgather", tensor))
 
@@ -89,7 +89,7 @@ def grouped_allgather(
     ignore_name_scope: bool = False,
     process_set: Any = global_process_set,
 ) -> list[Any]:
-    """Join each of several tensors of all ranks."""
+    """Concatenate each tensor in a list over all ranks."""
     return [
         allgather(tensor, name and f"{name}_{number}", ignore_name_scope, process_set)
         for number, tensor in enumerate(tensors)

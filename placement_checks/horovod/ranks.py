@@ -1,4 +1,4 @@
-"""The process of a rank, for the program: initialization, the numbers of ranks, and libraries.
+"""Functions about the process of a rank: initialization, numbers of ranks, and libraries.
 
 All modules of the stand-in for Horovod have these names.
 """
@@ -22,7 +22,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
 
 
 def shutdown() -> None:
-    """End."""
+    """End the use of Horovod."""
     process().initialized = False
 
 
@@ -32,7 +32,7 @@ def is_initialized() -> bool:
 
 
 def rank() -> int:
-    """The number of this process among all."""
+    """The number of this process among all processes."""
     return process().initialized_rank().number
 
 

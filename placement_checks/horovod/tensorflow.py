@@ -69,7 +69,7 @@ def allreduce(
     process_set: Any = global_process_set,
     ignore_name_scope: bool = False,
 ) -> Any:
-    """Combine a tensor, variable or `tf.IndexedSlices` over all ranks."""
+    """Reduce a tensor, variable or `tf.IndexedSlices` over all ranks."""
     check_supported(process_set, ignore_name_scope)
     op = reduce_op(op, average)
     settings = Settings(compression, op=op, device_dense=device_dense, device_sparse=device_sparse)
@@ -93,7 +93,7 @@ def grouped_allreduce(
     ignore_name_scope: bool = False,
     name: str | None = None,
 ) -> list[Any]:
-    """Combine several tensors over all ranks."""
+    """Reduce several tensors over all ranks."""
     if name is None and not tf.executing_eagerly() and len(tensors):
         name = group_name(tensors)
     return [
@@ -159,7 +159,7 @@ def DistributedOptimizer(  # noqa: N802
     """Return an optimizer like ``optimizer`` that reduces gradients over all ranks.
 
     Raises:
-        ValueError: the arguments exclude each other.
+        ValueError: the arguments are mutually exclusive.
     """
     if op == Adasum and not isinstance(optimizer, _tf1.train.Optimizer):
         raise ValueError("op == Adasum is not supported yet with Keras")
@@ -200,7 +200,7 @@ def DistributedGradientTape(  # noqa: N802
     """Return a tape like ``gradtape`` that reduces gradients over all ranks.
 
     Raises:
-        ValueError: the arguments exclude each other.
+        ValueError: the arguments are mutually exclusive.
     """
     check_supported(process_set)
     settings = Settings(

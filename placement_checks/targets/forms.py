@@ -66,17 +66,17 @@ def parse_command(text: str) -> tuple[Target, Sequence[str]]:
     """
     try:
         program, *args = shlex.split(text)
-    except ValueError:  # no word, or no closing quotation
+    except ValueError:  # empty, or an unclosed quotation
         return parse_target(text), ()
     is_program = _program_path(program, Path()) is not None
     return (parse_target(program), args) if is_program else (parse_target(text), ())
 
 
 def rebase(text: str, folder: Path) -> str:
-    """Return a target that is relative to ``folder`` as a text for the working directory.
+    """Make the path of a target relative to the working directory, instead of to ``folder``.
 
-    The text may be a whole program with its arguments. The names of modules are not changed, and a
-    path outside of the working directory becomes absolute.
+    The text may be a whole program with its arguments. Names of modules are not changed. A path
+    outside of the working directory becomes absolute.
     """
     program, blank, args = text.partition(" ")
     if program.endswith(".py") and blank:
@@ -102,8 +102,8 @@ def resolve(
 ) -> Loadable:
     """Parse a target of any type, for `capture.programs.load`.
 
-    A whole program becomes a `Script`, which runs in its own process. A function becomes one too
-    if one of the other arguments is given, since these are for a process.
+    A whole program becomes a `Script`, which runs in its own process. A function also becomes a
+    `Script` if another argument is given, because these arguments apply to a process.
 
     Args:
         target: any target.
@@ -116,8 +116,8 @@ def resolve(
         ranks: the number of processes of a Horovod program; 0 for any other program.
 
     Raises:
-        UsageError: one of the other arguments is given, but the target is no code in a file or
-            module; ``let`` is given for a function; or ``target`` has none of the known types.
+        UsageError: another argument is given, but the target is not code in a file or module;
+            ``let`` is given for a function; or ``target`` has none of the known types.
         InputError: the target does not exist, or is a placement log.
     """
     if isinstance(target, str | Path):
@@ -207,7 +207,7 @@ def _parse_graph(text: str) -> Target:
 
 
 def _log_path(text: str, folder: Path) -> str | None:
-    """The path of a log: any existing file but a program or a graph; ``""`` for standard input."""
+    """The path of a log: any existing file except a program or graph; ``""`` for stdin."""
     if text == _STDIN:
         return ""
     is_other = Path(text).suffix not in (".py", *_GRAPH_SUFFIXES)

@@ -1,8 +1,8 @@
 """Loads the function that a target names: ``package.module:function``, ``train.py:function``.
 
-A file is loaded in the environment that ``python file.py`` gives it: its directory is the first
-entry of ``sys.path``, so that it can import its neighbors, and ``sys.argv`` holds only its own
-arguments.
+A file is loaded in the environment of ``python file.py``: its directory is the first entry of
+``sys.path``, so that the file can import modules next to it, and ``sys.argv`` contains only the
+arguments of the program.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from placement_checks.util.text import did_you_mean
 
 _LOADING = "loading it"
 
-# The modules that the files of a directory have imported from it, by directory. Two directories
-# may both have a model.py, and each program must import its own.
+# By directory: the imported modules of the directory. Two directories may each contain a model.py,
+# and each program must import the model.py in its directory.
 _neighbors: dict[Path, dict[str, ModuleType]] = {}
 
 # The values of CUDA_VISIBLE_DEVICES that imports have set, by the path of the target.
@@ -75,7 +75,7 @@ def import_program(target: Target, argv: Sequence[str] = ()) -> Program:
 
 
 def script_from_function(program: Program, error: InputError) -> Script:
-    """Return the script that runs a function eagerly in a process of its own.
+    """Return the script that runs a function eagerly in a separate process.
 
     ``error`` occurred when the function was built into a graph.
 
@@ -100,7 +100,7 @@ def target_of_function(function: TargetLike) -> Target:
 
     Raises:
         InputError: another process cannot import the function.
-        UsageError: it is no function.
+        UsageError: the argument is not a function.
     """
     if isinstance(function, Program):
         program = function
@@ -130,7 +130,7 @@ def _target_of(program: Program) -> Target | None:
 
 
 def importable_target(function: Any) -> Target | None:
-    """The target that names a function in another process; None if it cannot be imported there."""
+    """The target that names a function; None if another process cannot import the function."""
     name, module = getattr(function, "__qualname__", "<"), getattr(function, "__module__", "")
     loaded = sys.modules.get(module)
     if "<" in name or loaded is None or inspect.ismethod(function):
@@ -165,8 +165,8 @@ def _record_visible_gpus(path: str) -> Iterator[None]:
 def emulate_script_environment(file: Path, argv: Sequence[str] = ()) -> Iterator[None]:
     """Give code in this block the ``sys.path`` and ``sys.argv`` of ``python file``.
 
-    Loaded modules of other directories that have the name of a module next to ``file`` are
-    unloaded for the block.
+    If a loaded module of another directory has the name of a module next to ``file``, it is
+    unloaded until the block ends.
     """
     folder = file.parent
     before_path, before_argv = list(sys.path), sys.argv
@@ -194,7 +194,7 @@ def emulate_script_environment(file: Path, argv: Sequence[str] = ()) -> Iterator
 
 
 def _find_namesakes(folder: Path) -> dict[str, ModuleType]:
-    """Loaded user modules that hide a module of a directory: same name, another file."""
+    """Loaded user modules that hide a module of a directory: same name, but different file."""
     with os.scandir(folder) as entries:
         names = {
             Path(entry.name).stem
@@ -254,8 +254,8 @@ def _import(target: Target) -> ModuleType:
             try:
                 return importlib.import_module(target.path)
             except ModuleNotFoundError as error:
-                if not f"{target.path}.".startswith(f"{error.name}."):  # it lacks another module
-                    raise
+                if not f"{target.path}.".startswith(f"{error.name}."):
+                    raise  # the module exists, but imports a missing module
                 raise no_module_error(target.path, target.name) from None
     finally:
         sys.path.remove("")

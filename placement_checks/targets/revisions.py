@@ -1,9 +1,9 @@
 """Copies the files of a git revision into a temporary directory.
 
 Nothing in the repository changes: no worktree is registered, and the index, the references, the
-stash and the hooks are not used. Git writes the files with an index of the copy. The copy has a
-``.git`` of its own, because programs ask git for their revision. It shares the objects of the
-repository.
+stash and the hooks are not used. Git writes the files with a separate index. The copy has a
+separate ``.git`` directory, because programs ask git for their revision. This directory refers to
+the objects of the repository.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def checked_out(revision: str, links: Sequence[str] = ()) -> Iterator[SourceTree
             are linked.
 
     Raises:
-        InputError: git is not installed, the current directory is in no repository, the
-            repository does not hold the revision, or a submodule does not hold its commit.
+        InputError: git is not installed, the current directory is in no repository, a shallow
+            clone lacks the revision, a submodule lacks its commit, or the files cannot be written.
         UsageError: there is no such revision; or a link does not exist, is not in the repository,
-            or is a file of the revision too.
+            or is committed at the revision.
     """
     repository = _repository()
     commit = _commit(revision)
@@ -137,7 +137,7 @@ def _write_files(repository: Path, commit: str, revision: str, root: Path, guard
     for path, expected in _submodules(repository, commit):
         module = repository / path
         if not (module / ".git").exists():
-            continue  # it is missing in the working tree too
+            continue  # the submodule is not checked out
         if _git("cat-file", "-e", expected, folder=module).returncode:
             raise InputError(
                 f"the submodule {path}",
@@ -160,7 +160,7 @@ def _submodules(repository: Path, commit: str) -> Iterator[tuple[str, str]]:
 def _link(path: str, tree: SourceTree) -> None:
     """Add symbolic links to a path of the working tree."""
     given = Path(os.path.normpath(Path.cwd() / path))
-    source = given.parent.resolve() / given.name  # it may be a link itself
+    source = given.parent.resolve() / given.name  # a link is not resolved
     if not source.exists():
         raise UsageError(f"--link {path}", "there is no such file or directory", "check the path")
     if not source.is_relative_to(tree.repository) or source == tree.repository:
@@ -194,7 +194,7 @@ def _add_links(source: Path, tree: SourceTree) -> int:
 
 
 def _pointers(root: Path) -> Iterator[str]:
-    """Yield the files of a copy that hold only a pointer of Git LFS."""
+    """Yield the files of a copy that contain only a pointer of Git LFS."""
     for folder, folders, files in os.walk(root):
         if ".git" in folders:
             folders.remove(".git")
@@ -211,7 +211,7 @@ _NO_MODULE = re.compile(r"No module named '([\w.]+)'")
 
 
 def with_missing_data(error: InputError, tree: SourceTree, folder: Path) -> InputError:
-    """Add the fix to an error, if it names files or a module that only the working tree has.
+    """Add the fix to an error, if it names files or a module that are only in the working tree.
 
     ``folder`` is the directory of the repository from which the program ran in the copy.
     """
@@ -225,7 +225,7 @@ def with_missing_data(error: InputError, tree: SourceTree, folder: Path) -> Inpu
         if str(missing) in tree.pointers:
             reason = f"{missing} is in Git LFS and is not downloaded"
         else:
-            reason = f"git does not hold {missing} at {tree.revision}"
+            reason = f"{missing} is not committed at {tree.revision}"
         link = os.path.relpath(tree.repository / missing, folder)
         return type(error)(
             error.object,
@@ -238,7 +238,7 @@ def with_missing_data(error: InputError, tree: SourceTree, folder: Path) -> Inpu
 
 
 def _named_files(text: str, tree: SourceTree, folder: Path) -> Iterator[Path]:
-    """Yield the paths in a text that exist in the working tree, and not in the copy."""
+    """Yield the paths in a text that exist in the working tree, but not in the copy."""
     for word in _PATH.findall(text):
         path = Path(word.rstrip("."))
         place = path if path.is_absolute() else Path(os.path.normpath(folder / path))
@@ -252,7 +252,7 @@ def _named_files(text: str, tree: SourceTree, folder: Path) -> Iterator[Path]:
 
 
 def _named_modules(text: str, tree: SourceTree) -> Iterator[Path]:
-    """Yield the untracked files of modules that were not found, such as compiled ones."""
+    """Yield the untracked files of modules that were not found, such as compiled modules."""
     for module in _NO_MODULE.findall(text):
         path = module.replace(".", "/")
         patterns = [f":(top,glob)**/{path}{suffix}" for suffix in (".py", ".*.so", ".so", "/*")]
@@ -268,10 +268,10 @@ def _git(
     variables: Mapping[str, str] | None = None,
     inherited: Sequence[int] = (),
 ) -> subprocess.CompletedProcess[str]:
-    """Run git, and return its output, whatever its status.
+    """Run git, and return its output and status.
 
-    In a given directory, the variables of a hook do not apply. The ``inherited`` descriptors stay
-    open for git.
+    If a directory is given, git runs there without the variables of a hook. Git inherits the
+    descriptors in ``inherited``.
 
     Raises:
         InputError: git is not installed.

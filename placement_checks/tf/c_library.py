@@ -1,8 +1,8 @@
-"""TensorFlow's C library without its Python API, which takes five times as long to load.
+"""Load TensorFlow's C library without the Python API, to start five times as fast.
 
-Two child processes need no more than this: the placer runs TensorFlow's server, and shape
-inference imports a graph. The library registers all ops and kernels, except for a few Python
-modules with a library of their own. If a graph has such an op, `provide_kernels` runs
+Two child processes need only the C library: the placer runs TensorFlow's server, and shape
+inference imports a graph. The library registers all ops and kernels except the ops of a few Python
+modules, which load separate libraries. If a graph has such an op, `provide_kernels` runs
 ``tensorflow/__init__.py`` after all.
 """
 

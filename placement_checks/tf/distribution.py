@@ -42,8 +42,8 @@ def is_default_strategy(strategy: Any) -> bool:
 def replica_values(value: Any) -> Sequence[Any]:
     """The components of a strategy's value or variable; any other value is its own component.
 
-    They are in the order of replicas, the shards of a variable on parameter servers in the order
-    of rows.
+    Components are in the order of replicas. The shards of a variable on parameter servers are in
+    the order of rows.
     """
     if isinstance(value, existing_in(f"{_DISTRIBUTE}.sharded_variable", "ShardedVariable")):
         return cast(Sequence[Any], value.variables)
@@ -55,19 +55,19 @@ def replica_values(value: Any) -> Sequence[Any]:
 
 
 def replica_specs(spec: Any) -> Sequence[Any]:
-    """The specs of each replica's value, from the spec of a per-replica value; else empty."""
+    """The spec of each replica's value; empty if ``spec`` is not of a per-replica value."""
     return getattr(spec, "_value_specs", ())
 
 
 def variable_strategy(variable: Any) -> Any:
-    """The strategy of the scope around the creation of a variable; None without a scope."""
+    """The strategy in whose scope a variable was created; None without a scope."""
     return getattr(variable, "_distribute_strategy", None)
 
 
 def user_lines_in_replica_threads() -> contextlib.AbstractContextManager[None]:
     """Report the user's source lines for ops of replicas, as for ops of the surrounding function.
 
-    Each replica runs in a thread of its own. That thread lacks AutoGraph's map from the rewritten
+    Each replica runs in a separate thread. This thread lacks AutoGraph's map from the rewritten
     function to the user's lines, so it inherits the map of the thread that starts it.
     """
     tf_stack = existing_module("tensorflow.python.util.tf_stack")
@@ -152,7 +152,7 @@ def make_closure(cluster: Any, function: Any, args: Any, kwargs: Any) -> tuple[A
 def forget_server(server: Any) -> None:
     """Drop the C object of a `tf.distribute.Server` before its destructor frees it.
 
-    For servers that got another object from a patch.
+    For servers whose C object was replaced by another object through a patch.
     """
     existing(server, "_server")
     del server._server

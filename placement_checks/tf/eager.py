@@ -22,9 +22,9 @@ DEVICE_SCOPE_MODULES = frozenset(
 )
 # The function that counts GPUs for programs, as module and name.
 NUM_GPUS_FUNCTION = ("tensorflow.python.eager.context", "num_gpus")
-# The modules of strategies begin with this.
+# The prefix of the modules of strategies.
 STRATEGY_MODULES = "tensorflow.python.distribute."
-# Strategies that were given devices call these functions too, to choose a reduction algorithm.
+# These functions query GPUs only to choose a reduction algorithm, also for explicit devices.
 REDUCTION_CHOOSERS = frozenset({"select_cross_device_ops", "_make_collective_ops_with_fallbacks"})
 # Modules on the stack between a program's query by `tf.config`, `tf.test` or `device_lib` and the
 # patched functions.
@@ -48,7 +48,7 @@ INITIALIZER_LIST_ARGUMENT = "add_initializers_to"
 
 @contextlib.contextmanager
 def without_conversion(package: str) -> Iterator[None]:
-    """Let AutoGraph leave the code of a package as it is during this block."""
+    """Prevent AutoGraph from converting the code of a package in this block."""
     do_not_convert = existing_in("tensorflow.python.autograph.core.config", "DoNotConvert")
 
     def extended(rules: Any) -> Any:
@@ -59,7 +59,7 @@ def without_conversion(package: str) -> Iterator[None]:
 
 
 def eager_device() -> str:
-    """The device scope of eager code; ``""`` outside of one."""
+    """The device scope of eager code; ``""`` outside of a device scope."""
     return existing(eager_context(), "device_name") or ""
 
 
@@ -82,7 +82,7 @@ def next_element(iterator: Any, dtypes: Sequence[Any], shapes: Sequence[Any]) ->
 
 
 def variable_handle(variable: Any) -> Any:
-    """The handle of a resource variable; a strategy's variable has one per replica context."""
+    """The handle of a resource variable; variables of strategies have one per replica context."""
     return existing(variable, "_handle")
 
 
@@ -99,8 +99,8 @@ def traced_functions(graph: Any) -> Mapping[str, Any]:
 def around_op_gradients(around: Around) -> Iterator[None]:
     """Patch the function that a tape calls for the gradient of one op.
 
-    Its arguments are the op's type, attributes, number of inputs, inputs and outputs, and others.
-    TensorFlow keeps this function in C, so it is registered instead of assigned.
+    The arguments begin with the op's type, attributes, number of inputs, inputs and outputs.
+    TensorFlow stores this function in C, so the patch registers a function there.
     """
     register = existing_in("tensorflow.python.pywrap_tfe", "TFE_Py_RegisterGradientFunction")
     original = existing_in(Patch.OP_GRADIENT.owner, Patch.OP_GRADIENT.attribute)

@@ -25,8 +25,8 @@ def current_stack() -> Sequence[Any]:
 def device_scopes(op: Any) -> Sequence[Any]:
     """The device scopes around an op at its creation, the innermost first.
 
-    Each has the ``filename`` and ``lineno`` of its ``with`` statement, and its argument as text in
-    ``obj``.
+    Each scope has the ``filename`` and ``lineno`` of its ``with`` statement. Its ``obj`` is the
+    argument of the scope as text.
     """
     return cast(Sequence[Any], existing(op, "_device_assignments"))
 
@@ -60,7 +60,7 @@ def options_buffer(options: Any) -> Iterator[Any]:
 
 
 def set_text_attribute(op: Any, name: str, text: str) -> None:
-    """Set an attribute of an op that its definition lacks; the name begins with ``_``."""
+    """Set an attribute that the op definition lacks; its name begins with ``_``."""
     from tensorflow.core.framework.attr_value_pb2 import AttrValue
 
     existing(op, "_set_attr")(name, AttrValue(s=text.encode()))

@@ -52,7 +52,7 @@ def comes_with_keras_2() -> bool:
 
 
 def uses_tf_keras() -> bool:
-    """Whether ``tf.keras`` is to be the package ``tf_keras``, which is Keras 2."""
+    """Whether the environment selects the package ``tf_keras``, Keras 2, for ``tf.keras``."""
     return os.environ.get(LEGACY_KERAS, "").lower() in ("1", "true")
 
 
@@ -93,12 +93,12 @@ def keras_name_counter() -> MutableMapping[str, int] | None:
 
 
 def optimizer_variables(optimizer: Any) -> Sequence[Any]:
-    """The variables of a Keras 3 optimizer, in the order of the gradients that it applies."""
+    """The variables that a Keras 3 optimizer updates, in the order of their gradients."""
     return cast(Sequence[Any], existing(optimizer, "_trainable_variables"))
 
 
 def tensorflow_variable(variable: Any) -> Any:
-    """The TensorFlow variable in a Keras 3 variable; other objects unchanged."""
+    """The TensorFlow variable in a Keras 3 variable; any other object is returned unchanged."""
     return variable._value if hasattr(variable, "path") else variable
 
 

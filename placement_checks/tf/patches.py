@@ -3,8 +3,8 @@
 `patching.patched` applies only these patches. `tests/tf/test_patches.py` compares them with the
 installed TensorFlow and Keras, and ``docs/developing.md`` shows the list as a table.
 
-Two entries for one attribute are two patches of it. They are applied in the order of this list:
-programs call the replacement of the later entry, which calls the replacement of the earlier one.
+If two entries have the same attribute, they are applied in the order of this list: programs call
+the replacement of the later entry, which calls the replacement of the earlier entry.
 """
 
 from __future__ import annotations

@@ -15,16 +15,15 @@ How a patch is made and undone:
            return take_and_record
 
 3. Entering the context manager replaces the attribute: ``with patched(Patch.GRADIENTS,
-   recording): …``. Leaving the block, also by an exception, restores it. A method that the class
-   inherits is not written into the class again; the replacement is deleted, and the inherited
-   method is visible as before.
+   recording): …``. Leaving the block, also by an exception, restores it. If the class inherits the
+   method, the replacement is deleted, so that the inherited method is visible again.
 
 Patches of the same attribute nest: the second replacement receives the first as its original.
 Blocks must therefore close in reverse order, which ``with`` and `contextlib.ExitStack` guarantee.
 A patch applies to all threads of the process. If TensorFlow lacks the attribute, entering the
 block raises an `InputError`, and nothing is patched.
 
-Imports of modules that may not be installed.
+The other functions look up modules and attributes that the installed version may lack.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ def all_patched(patches: Mapping[Patch, Around]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def add_names(module: ModuleType, names: Mapping[str, Any]) -> Iterator[None]:
-    """Add names to one of `EXTENDED_MODULES` until the block ends; present names are kept."""
+    """Add names to one of `EXTENDED_MODULES` until the block ends; existing names stay."""
     assert module.__name__ in EXTENDED_MODULES
     new = {name: value for name, value in names.items() if name not in vars(module)}
     for name, value in new.items():
@@ -105,7 +104,7 @@ def module_or_none(name: str) -> ModuleType | None:
     """Import a module; return None if the module or one of its packages does not exist.
 
     Raises:
-        ModuleNotFoundError: the module exists, and imports another one that does not.
+        ModuleNotFoundError: the module exists, but imports a module that does not exist.
     """
     try:
         return import_module(name)
@@ -155,5 +154,5 @@ def _missing_name(name: str) -> InputError:
         "tensorflow",
         f"version {tf.__version__}{keras and f' with Keras {keras}'} has no {name}, which this "
         "package needs",
-        "install one from 2.15 (with Keras 2) to 2.21 (with Keras 3.15)",
+        "install a version from 2.15 (with Keras 2) to 2.21 (with Keras 3.15)",
     )

@@ -1,9 +1,9 @@
 """The global state of TensorFlow in this process and thread, as programs may change it.
 
 `Behavior` is the TensorFlow 2 behavior that programs turn off by ``disable_v2_behavior()`` or a
-more specific function. It is global to the process, so a program that turns it off while it is
-loaded would change the graphs of others. `own_behavior` loads and builds each program with its own
-behavior, as in a process of its own.
+more specific function. This behavior is global to the process, so a program that turns it off
+during its import would change the graphs of other programs. `own_behavior` loads and builds each
+program with the behavior of this program, as in a separate process.
 
 `GlobalState` covers all of the state; the pytest plugin restores it after each test.
 """
@@ -27,7 +27,7 @@ class Behavior:
     """Switches of TensorFlow 2 behavior, named like their functions; defaults as in TensorFlow.
 
     Attributes:
-        v2_behavior: all of TensorFlow 2; first, because its functions change the other switches.
+        v2_behavior: all of TensorFlow 2. The first field: its functions change the other switches.
         eager_execution: ops outside of graphs run at once.
         v2_tensorshape: the sizes in a shape are numbers, not ``Dimension`` objects.
         resource_variables: `tf.compat.v1.get_variable` creates resource variables instead of ref
@@ -82,7 +82,7 @@ _DISABLE_CALL = re.compile(rf"\bdisable_({'|'.join(_SWITCHES)})\b")
 
 # The behavior of each program; None for a program that has the behavior of the process.
 _program_behaviors: dict[Hashable, Behavior | None] = {}
-# The behavior set by modules that programs share, which are not loaded again for each program.
+# By directory or package: the behavior that its shared modules set. They are loaded only once.
 _shared_behaviors: dict[Hashable, Behavior] = {}
 
 
@@ -91,7 +91,7 @@ def _switch(name: str, *, on: bool) -> None:
 
     in_graph, eager = open_graph_count() > 0, is_eager()
     if on and name in ("v2_behavior", "eager_execution"):
-        # Their own functions raise as soon as a graph exists.
+        # The functions of these switches raise an error if a graph exists.
         make_eager_by_default()
         set_eager(True)
     getattr(tf.compat.v1, f"{'enable' if on else 'disable'}_{name}")()
@@ -103,9 +103,9 @@ def _switch(name: str, *, on: bool) -> None:
 def own_behavior(program: Hashable, shared: Hashable) -> Iterator[None]:
     """Run a program's code in this block with the behavior that it set while it was loaded.
 
-    A program that sets none has the behavior of the process. If a module of ``shared``, the
-    directory or package of the program, turns something off, this applies to every program that is
-    loaded later and imports it.
+    A program that sets no behavior has the behavior of the process. ``shared`` is the directory or
+    package of the program. If another module of the user turns a behavior off, this applies to all
+    programs of the same directory or package that are loaded later.
     """
     before = Behavior.current()
     loaded_before = set(sys.modules)
@@ -174,8 +174,8 @@ class GlobalState:
     def restore(self) -> Iterator[str]:
         """Restore the state; yields a phrase for each change that would break later code.
 
-        The seed, soft placement and an empty default graph are restored without a phrase, since
-        sound code changes them too.
+        The seed, soft placement and an empty default graph are restored without a phrase, because
+        correct code changes them too.
         """
         import tensorflow as tf
 

@@ -22,8 +22,8 @@ _configured_counts: list[int] = []  # the numbers of logical CPUs that this modu
 def to_simulated(device: str) -> str:
     """The stand-in of a device: ``CPU:i+1`` for ``GPU:i``; other devices unchanged.
 
-    A CPU without index becomes ``CPU:0``, the only CPU of the host. In the scope of a GPU it would
-    otherwise take the index of the stand-in.
+    A CPU without index becomes ``CPU:0``, the only CPU of the host. Otherwise, it would get the
+    index of the stand-in if it is in the scope of a GPU.
     """
     parsed = Device.parse(device)
     if parsed.type == "CPU" and parsed.index is None:
@@ -42,7 +42,7 @@ def to_requested(device: Device) -> Device:
 
 @lru_cache(maxsize=1024)
 def requested_name(device: str) -> str:
-    """The name of the device that a stand-in simulates; without its job if that is localhost."""
+    """The name of the device that a stand-in simulates; the job localhost is omitted."""
     simulated = to_requested(Device.parse(device))
     if simulated.job == LOCALHOST.job:
         simulated = Device(type=simulated.type, index=simulated.index)
@@ -58,7 +58,7 @@ def configure_logical_cpus(count: int) -> None:
     """Configure at least ``count`` logical CPUs.
 
     Raises:
-        UsageError: TensorFlow has already started with fewer.
+        UsageError: TensorFlow has already started with fewer CPUs.
     """
     cpu, *_ = tf.config.list_physical_devices("CPU")
     configured = tf.config.get_logical_device_configuration(cpu) or []

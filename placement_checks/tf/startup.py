@@ -37,14 +37,14 @@ def check_installed() -> None:
     """
     if importlib.util.find_spec("tensorflow") is None:
         raise InputError(
-            "tensorflow", "is not installed, and this needs it", INSTALL, is_predicate=True
+            "tensorflow", "is required, but is not installed", INSTALL, is_predicate=True
         )
 
 
 def build_info() -> Mapping[str, Any]:
     """The facts of the installed build, such as ``is_cuda_build``, without loading TensorFlow.
 
-    It is what ``tf.sysconfig.get_build_info()`` returns.
+    The result is the same as from ``tf.sysconfig.get_build_info()``.
 
     Raises:
         InputError: TensorFlow is not installed, or the installation lacks the file of these facts.
@@ -58,7 +58,7 @@ def build_info() -> Mapping[str, Any]:
         names = runpy.run_path(str(file))
     except OSError:
         raise InputError(
-            "tensorflow", "is only installed in part", "install it again", is_predicate=True
+            "tensorflow", "is only partly installed", "install it again", is_predicate=True
         ) from None
     return cast(Mapping[str, Any], names["build_info"])
 
@@ -103,7 +103,7 @@ def import_tensorflow() -> None:
 def hide_deprecations() -> None:
     """Hide TensorFlow's deprecation warnings, which would interrupt the report.
 
-    They concern the author of the program, who sees them when running it.
+    The author of the program sees the warnings when running the program itself.
     """
     logging.getLogger("tensorflow").addFilter(_is_no_deprecation)
 

@@ -17,9 +17,9 @@ def as_tensorflow_1() -> Iterator[UsedNames]:
     """Let ``import tensorflow as tf`` import version 1 in this block.
 
     Version 1 is `tf.compat.v1` with TensorFlow 2 behavior off and with `tf.contrib`. numpy, Python
-    and scipy have the names of that time too. This package itself still imports the installed
+    and scipy have their removed names again. This package itself still imports the installed
     TensorFlow. Leaving the block restores everything, so functions that the program defined must
-    be called inside.
+    be called in the block.
     """
     import tensorflow as tf
 

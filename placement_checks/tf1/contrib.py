@@ -73,7 +73,7 @@ LOCATIONS = {
 
 _SHIMS = "placement_checks.tf1.shims"
 
-# Modules of tf.contrib that have another name today, by package and name.
+# Modules of tf.contrib that have a different name today, by package and old name.
 RENAMED = {
     "compiler.jit": f"{_SHIMS}.functions",
     "compiler.xla": "tf.xla.experimental",
@@ -157,7 +157,7 @@ class Contrib:
 
         Raises:
             AttributeError: the attribute has no replacement.
-            NotInstalled: a package that may have it is not installed.
+            NotInstalled: a package that may have the attribute is not installed.
         """
         full_path = (*path, name)
         value = self._value(path, name)
@@ -172,7 +172,7 @@ class Contrib:
         """Record that a path has no replacement, and return the error message.
 
         Raises:
-            NotInstalled: a package that may have it is not installed.
+            NotInstalled: a package that may have a replacement is not installed.
         """
         name = _dotted(path)
         needs_slim = any(_is_in_slim(location) for location in LOCATIONS.get(path[1], ()))
@@ -181,7 +181,7 @@ class Contrib:
         return self._used.refusal(name)
 
     def _is_installed(self, package: str) -> bool:
-        """True, or `NotInstalled` if the only location of a package is missing."""
+        """Return True, or raise `NotInstalled` if the only location of a package is missing."""
         if LOCATIONS.get(package) == (lazy_modules.TF_SLIM,) and not lazy_modules.has_tf_slim():
             raise NotInstalled(f"tf.contrib.{package}", lazy_modules.TF_SLIM)
         return True

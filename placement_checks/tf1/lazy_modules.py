@@ -50,7 +50,7 @@ class LazyModule(ModuleType):
 
 
 def lazy_alias(name: str, module: Callable[[], Any]) -> LazyModule:
-    """A module with the attributes of another one, which is loaded on first access."""
+    """A module with the attributes of another module, which is loaded on first access."""
     return LazyModule(name, lambda attribute: getattr(module(), attribute), lambda: dir(module()))
 
 
@@ -81,8 +81,8 @@ class UsedNames:
 
     Attributes:
         found: names with a replacement, such as ``tf.contrib.slim.losses.get_total_loss``.
-        missing: names without one, such as ``tf.contrib.gan.gan_model``, in the order of their
-            use. A program may only have tested for a name.
+        missing: names without a replacement, such as ``tf.contrib.gan.gan_model``, in the order of
+            their use. The program may only have tested whether a name exists.
     """
 
     found: set[str] = field(default_factory=set)
@@ -99,7 +99,7 @@ class NotInstalled(ImportError):
     """A package that replaces a part of TensorFlow 1 is not installed."""
 
     def __init__(self, needed_for: str, package: str, version: str = "") -> None:
-        # Only this package: the extra v1 might install another TensorFlow.
+        # The message does not name the extra v1, which might install another TensorFlow.
         requirement = f"'{package}=={version}'" if version else package
         super().__init__(
             f"{needed_for} needs {package}, which is not installed; pip install {requirement}",

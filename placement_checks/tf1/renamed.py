@@ -1,8 +1,8 @@
-"""Names of other packages that programs of TensorFlow 1 use, restored for a while.
+"""Restore names of other packages temporarily, for programs of TensorFlow 1.
 
 * `dropped_names`: names that numpy, Python and scipy have removed.
-* `moved_names`: names that modules below ``tensorflow.python`` have no longer. tf_slim 1.1 and
-  programs import them. ``DeviceSpec`` still exists there, as another class.
+* `moved_names`: names that modules below ``tensorflow.python`` no longer have, but that programs
+  and tf_slim 1.1 import. ``DeviceSpec`` still exists there, but is a different class.
 * `keras_2_modules`: `tf.layers`, `tf.nn.rnn_cell` and `tf.keras` of TensorFlow 1, which Keras 3
   lacks. TensorFlow 2.15 has them in Keras 2; later versions need the package ``tf_keras``.
 """
@@ -111,8 +111,8 @@ _PACKAGE = "tf_keras"
 def environment() -> dict[str, str]:
     """Environment variables for a child process that runs a program of version 1.
 
-    With them, `tf.keras` is the same in a block of `as_tensorflow_1` and outside. They must be set
-    before TensorFlow is loaded. `as_tensorflow_1` itself does not need them.
+    With these variables, `tf.keras` is the same in a block of `as_tensorflow_1` and outside of it.
+    The variables must be set before TensorFlow is loaded. `as_tensorflow_1` does not need them.
     """
     if comes_with_keras_2() or importlib.util.find_spec(_PACKAGE) is None:
         return {}
@@ -156,7 +156,7 @@ def _package_for(name: str) -> str:
     return package
 
 
-# By module below tensorflow.python: names that `tf.compat.v1` has, maybe under another name.
+# By module below tensorflow.python: names that `tf.compat.v1` has, possibly under another name.
 MOVED = {
     "framework.graph_util": ("convert_variables_to_constants",),
     "framework.ops": (

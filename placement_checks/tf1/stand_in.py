@@ -1,6 +1,6 @@
 """The ``tensorflow`` module for programs of TensorFlow 1.
 
-``import tensorflow`` gives it to programs; libraries get the installed TensorFlow.
+Programs get this module from ``import tensorflow``. Libraries get the installed TensorFlow.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class StandIn:
         self.directories = frozenset(path.name for path in root.iterdir() if path.is_dir())
         self.contrib = Contrib(self.find, used)
         self._others = {
-            # The ``compat`` of tf.compat.v1 has another tf.compat.v1, with other functions.
+            # `tf.compat.v1.compat.v1` is a different module, with different functions.
             "compat": tensorflow.compat,
             "version": LazyModule(f"{NAME}.version", self._version_attribute),
             "VERSION": VERSION,
@@ -63,7 +63,7 @@ class StandIn:
     def submodule(self, path: Sequence[str]) -> ModuleType | None:
         """A submodule, such as ``gfile`` or ``compat.v1.nn``; None if it is missing.
 
-        Python cannot import it by this name: TensorFlow's own name for it is
+        Python cannot import the submodule by this name, because its name in TensorFlow is
         ``tensorflow._api.v2.compat.v1.nn``. A second import would create a copy without patches.
         """
         first, *rest = path

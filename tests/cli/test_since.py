@@ -400,7 +400,7 @@ def test_data_that_git_does_not_hold(run: Run, home: Path) -> None:
     assert failed.status == 2
     assert failed.err.rstrip().endswith(
         "placement-checks: train.py at HEAD: loading it raised FileNotFoundError: [Errno 2] "
-        "No such file or directory: 'data/rows.txt'; git does not hold data at HEAD; use it from "
+        "No such file or directory: 'data/rows.txt'; data is not committed at HEAD; use it from "
         "the working tree: --link data"
     )
     assert linked.status == 0

@@ -1,8 +1,8 @@
 """The child process: runs a program until its first training step, and sends what it built.
 
-Started as ``python -m placement_checks.capture.child_process.child PARENT``; it ends when the
-process PARENT ends. The answer is sent inside of the training step, and then the process exits at
-once: threads, exit handlers and ``finally`` blocks of the program do not run.
+The parent runs ``python -m placement_checks.capture.child_process.child PARENT``. The child ends
+when the process PARENT ends. It sends its answer from inside the training step and then
+exits at once: threads, exit handlers and ``finally`` blocks of the program do not run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main() -> None:
     answers = reserve_stdout()
     request: CaptureRequest = pickle.load(sys.stdin.buffer)
     end_with_parent(lambda: _clean_up(request.journal))
-    # A program that asks a question on the terminal reads the end of the input.
+    # Standard input is empty: a program that prompts the user reads the end of the file.
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
     _restore_module_path(request)
@@ -50,7 +50,7 @@ def main() -> None:
         from placement_checks.capture.child_process.runner import CapturedRun
         from placement_checks.tf.simulated_devices import configure_logical_cpus
 
-        tempfile.gettempdir()  # creates a test file, which must not count as the program's
+        tempfile.gettempdir()  # creates a test file, which is not a file of the program
         np.random.seed()  # forks of one server share the seed from its import
         _set_visible_gpus(request)
         if not request.script.v1:  # before TensorFlow creates its devices
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def _clean_up(journal: Path) -> None:
-    """Restore the user's files and delete the temporary directory, in place of the parent."""
+    """Restore the user's files and delete the temporary directory, if the parent has ended."""
     try:
         put_back(journal)
     finally:
@@ -72,8 +72,8 @@ def _clean_up(journal: Path) -> None:
 def _restore_module_path(request: CaptureRequest) -> None:
     """Set ``sys.path`` and PYTHONPATH to the values that ``python train.py`` would have.
 
-    The directory of this package was first in ``sys.path`` until now. It moves to the end if it is
-    a directory of installed packages, and is removed otherwise.
+    The child starts with the directory of this package first in ``sys.path``. If packages are
+    installed in this directory, it moves to the end; otherwise it is removed.
     """
     user_path = [path for path in (request.python_path or "").split(os.pathsep) if path]
     others = [path for path in sys.path if path not in (_PACKAGES, *user_path)]
@@ -86,9 +86,10 @@ def _restore_module_path(request: CaptureRequest) -> None:
 
 
 def _set_visible_gpus(request: CaptureRequest) -> None:
-    """Let ``CUDA_VISIBLE_DEVICES`` list the fake GPUs, if the user has set it.
+    """Set ``CUDA_VISIBLE_DEVICES`` to the fake GPUs if the user has set it; otherwise delete it.
 
-    Until now it hid the GPUs of this machine. TensorFlow reads it once, which is forced first.
+    The parent has set the variable to hide the GPUs of this machine. TensorFlow reads it only
+    once, and must do so before the variable changes.
     """
     if DRIVER.exists():
         import tensorflow as tf

@@ -59,12 +59,12 @@ def guard_files(journal: Path) -> Iterator[list[Path]]:
             yield restored
     finally:
         if os.getpid() == owner:
-            guard.is_active = False  # the program may still hold functions of this block
+            guard.is_active = False  # the program may still call the replacements
             restored += put_back(journal)
 
 
 class _FileGuard:
-    """The replacements of functions that delete, overwrite and move files."""
+    """Replacements for the functions that delete, overwrite and move files."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -185,7 +185,7 @@ class _FileGuard:
         return local or ""
 
     def _before_writing(self, path: str, mode: str) -> None:
-        """Set a file aside that will be overwritten. In mode ``r+`` a copy takes its place."""
+        """Set aside a file that will be overwritten. In mode ``r+``, leave a copy at its path."""
         if "w" not in mode and not ("r" in mode and "+" in mode):
             return
         place = Path(os.path.realpath(path))
@@ -197,7 +197,7 @@ class _FileGuard:
                 shutil.copy2(aside, place)
 
     def _set_aside_and_move(self, source: Path, target: Path, move: Callable[[], Any]) -> None:
-        """Execute a move, after the overwritten file was set aside."""
+        """Set aside the file that a move overwrites, and execute the move."""
         exists = os.path.lexists(source)
         is_same = (
             exists and os.path.lexists(target) and os.path.samestat(source.lstat(), target.lstat())
@@ -243,7 +243,10 @@ def _checkpoint_path(
 
 
 def _local_path(path: Any) -> str | None:
-    """Convert a path of `tf.io.gfile`: a local path, ``""`` in memory, None on other machines."""
+    """Convert a path of `tf.io.gfile` to a local path.
+
+    Returns ``""`` for a file in memory, and None for a file on another machine.
+    """
     scheme, separator, rest = os.fsdecode(path).partition("://")
     if not separator or scheme == "file":
         return rest if separator else scheme

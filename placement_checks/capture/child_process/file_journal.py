@@ -1,13 +1,13 @@
 """Sets files and directories aside, and restores them from a journal.
 
 A file is set aside by renaming it. Each rename is written to the journal before it happens, so
-that any process with the journal can undo it, even if the first process was killed. Renames are
-undone in reverse order: undoing one restores the state right after the previous one. Files that
-the program has created in the meantime are deleted.
+that another process can undo the rename if this process is killed. Renames are undone in reverse
+order. Files that the program has created in the meantime are deleted.
 
 The module is also the command that replaces ``rm`` while a program runs: `rm_script` starts it as
-``main JOURNAL REAL_RM [OPTION…] [FILE…]``. It sets aside the user's files and passes the rest to
-the real command. It does not import TensorFlow, since each call is a process of its own.
+``main JOURNAL REAL_RM [OPTION…] [FILE…]``. The command sets aside the user's files and passes all
+other files to the real ``rm``. The module does not import TensorFlow, because each call of ``rm``
+would import it again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Rename(NamedTuple):
     Attributes:
         before: the original path.
         after: the new path.
-        device, inode: identify the file, because the program may put another one there.
+        device, inode: identify the file, because the program may create another file at ``after``.
     """
 
     before: str
@@ -50,7 +50,7 @@ class _Rename(NamedTuple):
 
 
 class Journal:
-    """The renames made since a program started, at the time ``began`` in ns since 1970."""
+    """The renames since the start of a program at the time ``began``, in ns since 1970."""
 
     def __init__(self, path: Path, began: int) -> None:
         self._path = path.resolve()
@@ -87,7 +87,7 @@ class Journal:
             The new path.
 
         Raises:
-            InputError: it cannot be renamed.
+            InputError: the path cannot be renamed.
         """
         short = os.fsdecode(os.fsencode(path.name)[:_LONGEST])
         aside = path.with_name(f".{short}{self._mark}{os.getpid()}-{next(self._numbers)}")
@@ -118,7 +118,7 @@ def has_renames(journal: Path) -> bool:
     """Whether a program has set files aside; False if the journal does not exist."""
     try:
         return len(_read(journal)[1]) > 0
-    except (OSError, ValueError, IndexError):  # not yet, or no longer complete
+    except (OSError, ValueError, IndexError):  # the journal is incomplete or deleted
         return False
 
 
@@ -132,7 +132,7 @@ def put_back(journal: Path) -> Sequence[Path]:
         The restored paths, in the order of the renames.
 
     Raises:
-        InputError: a file cannot be restored. All others are.
+        InputError: a file cannot be restored. All other files are restored before.
     """
     if not journal.exists():
         return []
@@ -159,7 +159,9 @@ def put_back(journal: Path) -> Sequence[Path]:
             first.before,
             f"could not be restored: {reason.strerror}",
             f"it is preserved as {first.after}: rename it yourself",
-            details="\n".join(f"{each.before} is {each.after}: {why}" for each, why in failed),
+            details="\n".join(
+                f"{each.before} is preserved as {each.after}: {why}" for each, why in failed
+            ),
             is_predicate=True,
         )
     return list(dict.fromkeys(restored))
@@ -187,7 +189,7 @@ def resolve_parent(path: Any, dir_fd: int | None = None) -> Path:
 
 
 def _read(journal: Path) -> tuple[int, list[tuple[int, _Rename]]]:
-    """Read when the program started, and each rename with its position in the file."""
+    """Read the start time of the program, and each rename with the position of its line."""
     lines = journal.read_bytes().splitlines(keepends=True)
     positions = itertools.accumulate(map(len, lines))
     return json.loads(lines[0]), [
@@ -206,7 +208,7 @@ def _is_pending(rename: _Rename) -> bool:
 
 
 def _clear_path(path: Path, began: int) -> list[Path]:
-    """Make it possible to move a file to a path; returns the directories that were created."""
+    """Prepare a path, so that a file can be moved there; returns the created directories."""
     created = []
     for directory in reversed(path.parents):
         if not directory.is_dir():
@@ -218,7 +220,7 @@ def _clear_path(path: Path, began: int) -> list[Path]:
 
 
 def _discard(path: Path, began: int) -> None:
-    """Delete a path that the program created. An older file, moved there unseen, is renamed."""
+    """Delete a path that the program created. Rename an older file that was moved there."""
     if not os.path.lexists(path):
         return
     if not all(_is_younger(each, began, unknown=True) for each in _walk(path)):
@@ -244,7 +246,7 @@ def _walk(path: Path) -> Iterator[Path]:
 
 
 def _is_younger(path: Path, began: int, *, unknown: bool = False) -> bool:
-    """Whether a file was created after a time; ``unknown`` if its birth time is not recorded."""
+    """Whether a file was created after a time; ``unknown`` if its birth time is unknown."""
     born = birth_time(path)
     return unknown if born is None else born > began
 
@@ -270,7 +272,7 @@ def birth_time(path: Path) -> int | None:
 
 _PACKAGES = Path(__file__).parents[3]
 _START = f"import sys; sys.path.insert(0, {str(_PACKAGES)!r}); from {__name__} import main; main()"
-_DIRECTORY_OPTIONS = ("--recursive", "--dir", "r", "R", "d")  # options
+_DIRECTORY_OPTIONS = ("--recursive", "--dir", "r", "R", "d")  # of rm, to delete directories
 
 
 def rm_script(journal: Path) -> str:
@@ -278,13 +280,13 @@ def rm_script(journal: Path) -> str:
     real = shutil.which("rm")
     if real is None:
         return ""
-    # Isolated from the environment and packages of the program.
+    # -I and -S isolate the command from the environment and packages of the program.
     command = [sys.executable, "-I", "-S", "-c", _START, str(journal.resolve()), real]
     return f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n'
 
 
 def main() -> None:
-    """Set the user's files aside, delete the others, and exit with the status of ``rm``."""
+    """Set aside the user's files, delete all other files, and exit with the status of ``rm``."""
     journal, real, *arguments = sys.argv[1:]
     options, files = _split_command(arguments)
     status, left = 0, files

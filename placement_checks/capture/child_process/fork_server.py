@@ -19,30 +19,31 @@ from placement_checks.util.child import child_environment
 from placement_checks.util.fork_server import ForkServer
 from placement_checks.util.fork_worker import serve
 
-# The module of this package that imports most of the others. Forks share this import too.
+# This module imports most other modules of the package. The server imports it for all forks.
 _RUNNER = "placement_checks.capture.child_process.runner"
-# Variables that TensorFlow and its dependencies do not read during their import. A server can fork
-# children with other values of these. PYTEST_CURRENT_TEST changes in each test.
+# Environment variables that TensorFlow and its dependencies do not read during their import. Their
+# values may differ between a server and its children. PYTEST_CURRENT_TEST changes in each test.
 _IGNORED = frozenset(
     (VISIBLE_GPUS, "TMPDIR", "TF_CONFIG", "PYTEST_CURRENT_TEST", *Rank(0, 1).environment)
 )
 
 
 class ForkServerCache:
-    """Holds the fork server of this process for the next child processes.
+    """The fork server of this process, which is reused for later child processes.
 
-    A server that is replaced ends as soon as its children have ended, because they end with it.
+    A replaced server remains while it has children, because they would end with the server. It is
+    ended when a later server is replaced, or when this process exits.
     """
 
     def __init__(self) -> None:
         self._server: ForkServer | None = None
-        self._variables: Mapping[str, str] = {}  # at its import of TensorFlow
+        self._variables: Mapping[str, str] = {}  # of the server, when it imported TensorFlow
         self._replaced: list[ForkServer] = []
 
     def for_children(self, environment: Mapping[str, str]) -> ForkServer | None:
         """Return a server for children with these environment variables; starts one if needed.
 
-        None if NVIDIA's driver is loaded: its state of a process does not survive a fork.
+        None if NVIDIA's driver is loaded, because the state of the driver does not survive a fork.
         """
         if DRIVER.exists():
             return None
@@ -52,7 +53,7 @@ class ForkServerCache:
         return self._server
 
     def keep(self, server: ForkServer, environment: Mapping[str, str]) -> None:
-        """Replace the server by one that imported TensorFlow with these variables."""
+        """Replace the server by ``server``, which imported TensorFlow with these variables."""
         if self._server is None:
             atexit.register(self._end)
         else:

@@ -1,16 +1,16 @@
 """Holds back the side effects of an early capture until its result is needed.
 
-An early capture runs at the same time as other captures (`early`). Both may be the same program,
-which deletes a directory, numbers its runs or opens a port. So an early capture changes nothing
-that another process can see: before its first change it waits for its turn. Only its own temporary
-directory, and the caches of compiled modules, are excepted.
+An early capture runs at the same time as other captures (`early`). Two captures of one program may
+conflict: both delete the same directory, number their runs or open the same port. So an early
+capture waits for its turn before its first change that another process can see. Changes in its
+temporary directory and in ``__pycache__`` do not wait.
 
-An early capture gives up if it reads a file younger than itself, because another capture may not
-have finished writing it. It also gives up if it looked for a file that another capture has created
-before its turn.
+An early capture gives up if it reads a file that is younger than the capture, because another
+capture may not have finished writing this file. It also gives up if it looked for a missing file,
+and another capture has created this file before the turn of the early capture.
 
-Changes are seen by an audit hook of Python and by the patches of `file_guard`. Changes by C
-libraries are not seen, and neither are lists of directories.
+An audit hook of Python and patches of functions detect changes and reads. They detect neither
+changes by C libraries nor listings of directories.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _INTERVAL = 0.02  # seconds between checks for the turn
 _SYSTEM_DIRECTORIES = ("/dev/", "/proc/", "/sys/")  # they contain no ordinary files
 _COMPILED = f"{os.sep}__pycache__{os.sep}"
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-# The arguments that are paths, by audit event.
+# The number of leading arguments that are paths, by audit event.
 _CHANGES = {
     "os.rename": 2,
     "os.link": 2,
@@ -46,7 +46,7 @@ _CHANGES = {
     "sqlite3.connect": 1,
 }
 # The same for functions of Python and TensorFlow that `file_guard` replaces, or that change files
-# in C++. They wait before `file_guard` looks at the files.
+# in C++. The process waits before `file_guard` examines the files.
 _FUNCTIONS = {
     **dict.fromkeys((Patch.RENAME, Patch.REPLACE, Patch.C_RENAME, Patch.C_COPY), 2),
     **dict.fromkeys((Patch.REMOVE, Patch.UNLINK, Patch.RMDIR, Patch.RMTREE), 1),
@@ -63,14 +63,14 @@ _EFFECTS = frozenset(
         *("os.system", "os.posix_spawn", "os.spawn", "os.exec"),
     }
 )
-# Programs that only print, as Python's own libraries start them.
+# Programs that Python's libraries start, and that only print.
 _HARMLESS = frozenset({"gcc", "ld", "ldconfig", "nvidia-smi", "objdump", "uname"})
 
 
 class HeldEffects:
-    """The side effects of this process, which wait until the file ``marker`` no longer exists.
+    """Holds back the side effects of this process while the file ``marker`` exists.
 
-    Changes in the temporary directory ``own`` of this process do not wait.
+    ``own`` is the temporary directory of this process. Changes in this directory do not wait.
     """
 
     def __init__(self, marker: Path, own: Path) -> None:
@@ -128,9 +128,10 @@ class HeldEffects:
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
-        """Hold back changes of files and other effects, from now on until it is the turn.
+        """Hold back changes of files and other effects until it is the turn of this process.
 
-        Functions are patched in this block. The hook cannot be removed; it does nothing later.
+        Functions are patched in this block. The audit hook cannot be removed; after the turn has
+        come, it does nothing.
         """
         sys.addaudithook(self.audit)
         waiting = {
@@ -149,7 +150,10 @@ class HeldEffects:
             yield
 
     def _wait_before(self, changed: Callable[..., Sequence[Any]]) -> Around:
-        """A patch that waits before a change; ``changed`` returns paths, given the arguments."""
+        """Return a patch that waits before a function changes files.
+
+        ``changed`` gets the arguments of the function, and returns the paths that it changes.
+        """
 
         def wait_and_call(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             self.before_change(*changed(*args, **kwargs))
@@ -158,7 +162,7 @@ class HeldEffects:
         return around_builtin(wait_and_call)
 
     def _wait_before_method(self, original: Callable[..., Any]) -> Any:
-        """Wait in a method that gets a path; a dataset without a path is cached in memory."""
+        """Patch a method to wait if it gets a path. A cache without a path is in memory."""
 
         def wait_and_call(owner: Any, *args: Any, **kwargs: Any) -> Any:
             for path in (*args[:1], *kwargs.values()):
@@ -169,7 +173,7 @@ class HeldEffects:
         return wait_and_call
 
     def _note_absences(self, original: Callable[..., Any]) -> Any:
-        """A patch of a function that returns False or raises an error if a file is missing."""
+        """Patch a function that returns False or raises an error if a file is missing."""
 
         @functools.wraps(original)
         def look(path: Any, *args: Any, **kwargs: Any) -> Any:
@@ -206,7 +210,7 @@ class HeldEffects:
         os.kill(self._process, signal.SIGKILL)
 
     def _is_private(self, path: Any) -> bool:
-        """Whether no other process reads or writes a path; a descriptor is open already."""
+        """Whether no other process uses a path. An integer is the descriptor of an open file."""
         if isinstance(path, int):
             return True
         try:

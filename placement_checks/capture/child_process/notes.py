@@ -14,12 +14,12 @@ from placement_checks.core.user_code import relative_path
 from placement_checks.tf1.lazy_modules import UsedNames
 from placement_checks.util.text import join_and, listed, plural
 
-_MOST_FILES = 1000  # in a path of the arguments; a larger directory is not examined
+_MOST_FILES = 1000  # in an examined directory; larger directories are skipped
 _CLOCK = 0.1  # seconds; the recorded time of a new file may be this much too early
 
 
 def session_notes(watch: SessionWatch) -> Sequence[str]:
-    """Return the remarks on the training step that a session would have run; empty without one."""
+    """Return remarks on the training step that a session would have run, if there is one."""
     if not watch.steps:
         return []
     steps = [step for step in watch.steps if step.updates]
@@ -57,14 +57,15 @@ def file_guard_note(restored: Sequence[Path]) -> Iterator[str]:
 
 
 def created_path(script: Script, began: float, ended: float) -> tuple[str, str] | None:
-    """Find a path in the arguments of a program that its earlier capture has created.
+    """Find a path in the arguments of a program that an earlier capture of it has created.
 
-    A later capture finds the same path there, and may fail because of it. The earlier one began
-    and ended at these seconds since the epoch. ``{gpus}`` is not replaced in the arguments.
+    A later capture of the program finds this path, and may fail because of it. ``began`` and
+    ``ended`` are the times of the earlier capture, in seconds since the epoch. ``{gpus}`` is not
+    yet replaced in the arguments of the script.
 
     Returns:
-        The path, and the argument with ``{gpus}`` in the path. None if there is no such path, or
-        if it has older files, which are the user's.
+        The path, and the argument with ``{gpus}`` added to the path. None if there is no such
+        path, or if it contains files that are older than the earlier capture.
     """
     here = Path.cwd()
     for text, option in _path_arguments(script):
@@ -78,7 +79,7 @@ def created_path(script: Script, began: float, ended: float) -> tuple[str, str] 
 
 
 def _path_arguments(script: Script) -> Iterator[tuple[str, str]]:
-    """Yield each text that may be a path, and its argument with ``{gpus}`` in the path."""
+    """Yield each text that may be a path, and its argument with ``{gpus}`` added to the path."""
     flag = ""
     for argument in script.args:
         name, _, value = argument.partition("=")
@@ -99,7 +100,7 @@ def _with_gpus(path: str) -> str:
 
 
 def _oldest_time(path: Path) -> float | None:
-    """When the oldest file of a path was changed; None if it does not exist or has many files."""
+    """The modification time of the oldest file in a path; None if it is missing or too large."""
     try:
         times = [path.lstat().st_mtime]
         for entry in path.rglob("*") if path.is_dir() else ():

@@ -41,10 +41,10 @@ NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 def capture_program(
     script: Script, gpus: int, environment: Mapping[str, str] = NO_VARIABLES
 ) -> CapturedProgram:
-    """Run a program in a child process until its first training step, and return it as captured.
+    """Run a program in a child process until its first training step, and return what it built.
 
-    If the capture was expected (`expect_capture`), it may have started already. The program finds
-    the given number of GPUs and the further environment variables.
+    After a call of `expect_capture`, the capture may have started already. The program finds
+    ``gpus`` GPUs, and ``environment`` in addition to the environment variables of this process.
 
     Raises:
         InputError: the program failed before its first training step, ended without one, or
@@ -71,8 +71,8 @@ def expect_capture(
     """Let a capture start early, if several captures may run at once (`early.early_captures`).
 
     A later call of `capture_program` must have the same arguments. With ``if_queried_for``, the
-    capture is needed only if the program asks for the number of GPUs while it is captured for that
-    number.
+    capture is needed only if the program asks for the number of GPUs in another capture, for
+    ``if_queried_for`` GPUs.
     """
     task = _Task.now(script, gpus, environment)
     asking = None if if_queried_for is None else task._replace(gpus=if_queried_for)
@@ -80,11 +80,11 @@ def expect_capture(
 
 
 class _Task(NamedTuple):
-    """A capture, with everything except files that its result depends on.
+    """Everything that the result of a capture depends on, except files.
 
     Attributes:
         script: the program.
-        gpus: the number of GPUs that it finds.
+        gpus: the number of GPUs that the program finds.
         variables: further environment variables of the program.
         inherited: the environment variables of this process.
         directory: the working directory.
@@ -100,14 +100,14 @@ class _Task(NamedTuple):
 
     @classmethod
     def now(cls, script: Script, gpus: int, variables: Mapping[str, str]) -> Self:
-        """The capture in the present state of this process."""
+        """Describe a capture that starts in the present state of this process."""
         path = tuple(sys.path) if script.eager or script.ranks else ()
         inherited = frozenset(os.environ.items())
         return cls(script, gpus, tuple(variables.items()), inherited, str(Path.cwd()), path)
 
 
 def _start_early(task: _Task) -> _Capture | None:
-    """Start a capture early, if its environment is still the same."""
+    """Start a capture early, if the environment has not changed since it was expected."""
     present = _Task.now(task.script, task.gpus, dict(task.variables))
     if present._replace(directory=task.directory) != task:
         return None
@@ -115,10 +115,10 @@ def _start_early(task: _Task) -> _Capture | None:
 
 
 class _Capture:
-    """A program that runs in a child process, which starts at once; implements `early.Capture`.
+    """A capture in a child process, which starts at once. Implements `early.Capture`.
 
-    The child process exits without cleaning up, so its temporary files are in a directory of this
-    object. The output of an early capture is stored until its answer is needed.
+    The child process exits without cleaning up, so this object creates and deletes the directory
+    of its temporary files. The output of an early capture is stored until its answer is needed.
     """
 
     def __init__(self, task: _Task, *, is_early: bool = False) -> None:
@@ -228,7 +228,7 @@ class _Capture:
         end_group(self._child.pid)
 
     def end(self) -> Sequence[Path]:
-        """End all processes of the program, restore its files, and return these files.
+        """End all processes of the program, and return the paths of the restored files.
 
         Raises:
             InputError: a file cannot be restored.

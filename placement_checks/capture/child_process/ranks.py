@@ -1,8 +1,8 @@
-"""Captures a Horovod program as each of its ranks, and joins their graphs.
+"""Captures a Horovod program once for each of its ranks, and joins the graphs.
 
 The ranks are captured one after the other, each with the stand-in for Horovod. A rank's graph has
 one replica of the model. In the joint graph, each rank is a task with one GPU, and the collectives
-of the same name become collectives of TensorFlow with the same keys. So ranks look like the
+of the same name become collectives of TensorFlow with the same keys. So the ranks look like
 workers of `MultiWorkerMirroredStrategy` (`workers`), and the placer and most rules need no special
 case for them.
 """
@@ -44,13 +44,13 @@ from placement_checks.util.progress import step
 from placement_checks.util.text import join_and
 
 _GROUP_KEY = 1
-# The attribute merge_op of the sum over ranks; operations that are not listed become Max.
+# The attribute merge_op for each of Horovod's reductions. All other reductions become Max.
 _MERGES = {SUM: b"Add", AVERAGE: b"Add", "Product": b"Mul", "Min": b"Min"}
 _GPU = Device(type="GPU", index=0)
 
 
 def capture_ranks(script: Script) -> CapturedProgram:
-    """Run a program until its first training step, as each of its ranks, and join the graphs.
+    """Capture a program once for each of its ranks, and join the graphs.
 
     Raises:
         InputError: the program failed as one of the ranks, ended without a training step, or
@@ -69,16 +69,16 @@ def capture_ranks(script: Script) -> CapturedProgram:
 
 
 def as_rank(built: CapturedProgram, watch: RankWatch, calls: CallWatch | None) -> CapturedProgram:
-    """Add what the program of this process did as a rank, until its first training step.
+    """Add the record of the rank that this process has run to the captured program.
 
-    ``calls`` is None if the program trains in no traced function.
+    ``calls`` is None if the program does not train in a traced function.
     """
     assert isinstance(built.source, GraphSource)
     session = built.source.step_ops.session or {}
     listed = str(session.get("gpu_options", {}).get("visible_device_list", ""))
     within = [int(each) for each in listed.split(",") if each.strip().isdigit()]
     visible = visible_gpus()
-    if within and visible is not None:  # a session numbers the GPUs that its process sees
+    if within and visible is not None:  # indices into the GPUs that the process sees
         visible = [visible[index] for index in within if index < len(visible)]
     elif within:
         visible = within
@@ -100,7 +100,7 @@ def join_ranks(ranks: Sequence[CapturedProgram]) -> CapturedProgram:
 
 
 def _capture_rank(script: Script, rank: Rank) -> CapturedProgram:
-    """Capture one rank; errors name the rank, unless it is the first."""
+    """Capture one rank. Errors name the rank, except for rank 0."""
     environment = {**NO_CLUSTER, **rank.environment}
     if not rank.number:
         return capture_program(script, rank.size, environment)
@@ -120,7 +120,7 @@ def _as_worker(captured: CapturedProgram, keys: Mapping[str, int]) -> CapturedPr
     """Convert a rank to a worker of a cluster with one replica, on one GPU.
 
     Raises:
-        InputError: it computes on several GPUs.
+        InputError: the rank computes on several GPUs.
     """
     source, record = captured.source, captured.rank
     assert isinstance(source, GraphSource)
@@ -162,10 +162,10 @@ def _as_worker(captured: CapturedProgram, keys: Mapping[str, int]) -> CapturedPr
 
 
 def _used_gpu(graph_def: Any, program: str, rank: Rank) -> int:
-    """The index of the GPU that a rank computes on, as its process numbers the GPUs.
+    """The index of the GPU that a rank computes on, among the GPUs that its process sees.
 
     Raises:
-        InputError: it requests several GPUs.
+        InputError: the rank requests several GPUs.
     """
     requested = {Device.parse(node.device) for node in all_nodes(graph_def)}
     used = sorted({device.index or 0 for device in requested if device.is_gpu})
@@ -184,8 +184,9 @@ def _used_gpu(graph_def: Any, program: str, rank: Rank) -> int:
 def _instance_keys(ranks: Sequence[CapturedProgram]) -> Mapping[str, int]:
     """Number the names of all collectives, and mark each collective with its name.
 
-    Functions may have different names in two ranks, so an op in a function has its own name only.
-    If several functions have an op of this name, the occurrences are numbered.
+    Functions may have different names in two ranks, so the name of an op in a function does not
+    include the name of the function. If several functions have an op of the same name, the
+    occurrences are numbered.
     """
     keys: dict[str, int] = {}
     for captured in ranks:
@@ -204,7 +205,7 @@ def _instance_keys(ranks: Sequence[CapturedProgram]) -> Mapping[str, int]:
 def _convert_collective(node: Any, size: int, keys: Mapping[str, int]) -> Sequence[Any]:
     """Convert the op of a collective to TensorFlow's collective; return its new inputs.
 
-    The op of a broadcast stays, because its value is only assigned before the first step.
+    A broadcast is not converted, because its value is only assigned before the first step.
     """
     kind, _, name = node.attr[COLLECTIVE].s.decode().partition("\n")
     operation, _, detail = kind.partition(" ")

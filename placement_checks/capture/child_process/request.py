@@ -27,9 +27,10 @@ class CaptureRequest(NamedTuple):
         path: further directories of modules, such as the ``sys.path`` of a test that names a
             function.
         names_gpus: whether the user has set ``CUDA_VISIBLE_DEVICES``.
-        journal: the file that lists the user's files that were set aside.
-        asked: the file to create as soon as the program asks for the number of GPUs.
-        early: a file that exists while another capture is needed first; None if there is none.
+        journal: the journal of the user's files that are set aside.
+        asked: the child creates this file when the program asks for the number of GPUs.
+        early: a file that exists until it is the turn of this early capture; None if the capture
+            is not early.
     """
 
     script: Script
@@ -45,9 +46,9 @@ class CaptureRequest(NamedTuple):
 def send_and_exit(answer: Any, stream: BinaryIO) -> NoReturn:
     """Send a captured program or an error, and exit this process at once.
 
-    If the parent is gone, `end_with_parent` restores files and ends this process.
+    If the parent has ended, wait until `end_with_parent` restores the files and ends this process.
     """
-    with contextlib.suppress(Exception):  # the program may have closed them
+    with contextlib.suppress(Exception):  # the program may have closed the streams
         sys.stdout.flush()
         sys.stderr.flush()
     gc.disable()

@@ -1,4 +1,4 @@
-"""Runs a program in this child process until its first training step, and records it.
+"""Runs a program in this child process until its first training step, and records the step.
 
 The program is run like ``python train.py …`` or ``python -m package.train …``.
 """
@@ -57,7 +57,7 @@ from placement_checks.util.text import plural
 
 
 def run_as_main(script: Script, values: SourceValues) -> None:
-    """Run a program as the main module of this process, with new values for its names.
+    """Run a program as the main module of this process, with the new values of ``--let``.
 
     Raises:
         InputError: the program does not exist, or is not valid Python 3.
@@ -102,7 +102,7 @@ def _find_spec(module: str) -> ModuleSpec:
 
 
 def record_started_programs() -> Sequence[str]:
-    """Return a list that receives each Python program which this process starts from now on."""
+    """Return a list that receives the command of each Python program that this process starts."""
     started: list[str] = []
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
@@ -116,12 +116,12 @@ def record_started_programs() -> Sequence[str]:
 
 
 _MIN_REST = 0.05  # seconds
-_INTERVAL = 0.1  # seconds between looks at the queries for GPUs
+_INTERVAL = 0.1  # seconds between checks for queries of the number of GPUs
 _BEFORE = "before its first training step it"
 
 
 class CapturedRun:
-    """The run of a program until its first training step, which writes its answer to a stream."""
+    """Runs a program until its first training step, and writes the answer to a stream."""
 
     def __init__(self, request: CaptureRequest, answers: BinaryIO) -> None:
         self._script = request.script.for_gpus(request.gpus)
@@ -169,7 +169,11 @@ class CapturedRun:
 
     @property
     def _rows(self) -> RowsToRead:
-        """The rows to read. A rank or worker reads the rows of its own tower, and no others."""
+        """Which rows to read from the input pipelines.
+
+        The rows of a rank or worker are compared with the rows of other processes, so "of-towers"
+        becomes "all".
+        """
         is_one_of_several = self._script.ranks or TF_CONFIG in os.environ
         rows = self._script.rows
         return "all" if rows == "of-towers" and is_one_of_several else rows
@@ -193,7 +197,7 @@ class CapturedRun:
             except InputError as error:
                 if not building.calls.steps:  # later errors may be due to faked results
                     raise building.explain(error) from None
-            if building.has_step:  # but some optimizer of its graph never ran
+            if building.has_step:  # an optimizer of its graph never ran
                 self._answer(building)
         self._values.check()
         if building.calls.means_eager and not building.watch.sessions:
@@ -268,9 +272,9 @@ class CapturedRun:
         return without_live_objects(built)
 
     def _time_out(self) -> None:
-        """At the time limit, send the steps so far or, without a step, an error.
+        """At the time limit, send the steps that were captured so far, or else an error.
 
-        The error has the current source line. The time in which the program waits for its turn
+        The error names the current source line. The time that an early capture waited for its turn
         does not count.
         """
         rest, end = self._script.limit, time.monotonic() + self._script.limit
@@ -344,7 +348,7 @@ def _no_step_error(target: str, watch: SessionWatch, started: Sequence[str]) -> 
 
 
 def _missing_part(watch: SessionWatch) -> str:
-    """What the sessions of a program lack to be a training step."""
+    """Describe why no run of a session was a training step."""
     if watch.sessions == 0:
         return "opened no session and called no tf.function"
     seen = f"opened {plural(watch.sessions, 'session')} with {plural(watch.runs, 'run')}"

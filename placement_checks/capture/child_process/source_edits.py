@@ -1,14 +1,13 @@
 """Compiles a program with new values for the names that it assigns to: ``--let NAME=VALUE``.
 
 NAME is a name, or a dotted name as in the source code, such as ``config.num_gpus``. In the main
-file every assignment to it gets the new value, also in functions and classes. In imported modules
-of the user, a name without a dot is only replaced outside of functions, because local variables of
-the same name are unrelated. The files do not change, and line numbers stay the same.
+file, each assignment to NAME gets the new value, also in functions and classes. In imported
+modules of the user, a name without a dot is only replaced outside of functions, because local
+variables of the same name are unrelated. The files do not change, and line numbers stay the same.
 
-VALUE is a Python literal: a number, a list, True, None. A call or another expression is refused,
-unless the source code assigns a string. Any other text is a string, as in a shell: a path, a word,
-also ``0,1``, which Python would read as a tuple. If the source code assigns a string, a number is
-a string too.
+VALUE is a Python literal, such as a number, a list, True or None, or a string without quotes, such
+as a path or a word. ``0,1`` is a string, and not a tuple. If the source code assigns a string,
+numbers, calls and other expressions are strings too. Otherwise calls and expressions are errors.
 
 This module does not import TensorFlow.
 """
@@ -44,12 +43,12 @@ _CONFIGURATIONS = frozenset(
 
 
 class SourceValues:
-    """Replaces values in the source code of a program; ``let`` has the new texts by name."""
+    """Replaces values in the source code of a program. ``let`` maps names to new texts."""
 
     def __init__(self, let: Mapping[str, str]) -> None:
         self._let = let
         self._replaced: set[str] = set()
-        self._assigned: dict[Path, Mapping[str, int]] = {}  # lines of names, the main file first
+        self._assigned: dict[Path, Mapping[str, int]] = {}  # lines of names; main file first
         self._configurations: dict[Path, None] = {}
         self._refused: InputError | None = None
 
@@ -77,10 +76,10 @@ class SourceValues:
             yield
 
     def check(self) -> None:
-        """Check, after the run of the program, that it assigns to each name.
+        """Check, after the program has run, that its files assign to each name.
 
         Raises:
-            InputError: it does not, or a new value is an expression.
+            InputError: no file assigns to a name, or a new value is an expression.
         """
         if self._refused:
             raise self._refused
@@ -104,7 +103,7 @@ class SourceValues:
         return get_code
 
     def _replace(self, tree: ast.Module, path: Path, *, is_main: bool) -> bool:
-        """Replace the values in a file of the program; returns whether there are any.
+        """Replace the values in a file of the program; returns whether a value was replaced.
 
         Raises:
             InputError: a new value is an expression.
@@ -141,7 +140,9 @@ class _NotALiteral(Exception):
 
 
 class _Replacer(ast.NodeTransformer):
-    """Replaces the values that are assigned to one name, with ``in_functions`` in functions too.
+    """Replaces the values that are assigned to one name.
+
+    With ``in_functions``, values in functions are replaced too.
 
     Attributes:
         has_replaced: whether a value was replaced.
@@ -165,7 +166,7 @@ class _Replacer(ast.NodeTransformer):
         if all(map(self._is_named, node.targets)):
             node.value = self._value(node.value)
             return node
-        # Other targets keep their values: parts of a tuple, or `a` in `a = b = 4`.
+        # The other targets of the statement keep their values, such as `a` in `a = b = 4`.
         named = [each for target in node.targets for each in _targets(target)]
         return [node, *(self._assigned(each) for each in named if self._is_named(each))]
 
@@ -301,7 +302,7 @@ def _unassigned_error(
 
 
 def _line_of_key(key: str, configurations: Iterable[Path]) -> str:
-    """The first line of a configuration file that sets a key; ``""`` without one."""
+    """The first line of a configuration file that sets a key; ``""`` if there is none."""
     pattern = re.compile(
         rf"^(?!\s*[#;])(?:.*[\s{{,.])?[\"']?{re.escape(key)}[\"']?\s*[:=]", re.MULTILINE
     )

@@ -33,7 +33,7 @@ _CONVERT = "convert it to Python 3, for example with 2to3; placement-checks does
 def compile_error(error: BaseException, path: str) -> InputError:
     """Return the error for an exception of `compile`, with its source line.
 
-    The exception is a SyntaxError, or another one if the script is not text or is nested too
+    The exception is a SyntaxError, or has another type if the script is not text or is nested too
     deeply.
     """
     name = relative_path(path)
@@ -63,7 +63,7 @@ def compile_error(error: BaseException, path: str) -> InputError:
 
 
 def _python_2_syntax(error: SyntaxError) -> str:
-    """Return the syntax of Python 2 in the source line of an error; ``""`` without one."""
+    """Return the syntax of Python 2 in the source line of an error; ``""`` if there is none."""
     return next(
         (
             name
@@ -76,7 +76,7 @@ def _python_2_syntax(error: SyntaxError) -> str:
 
 @contextlib.contextmanager
 def explain_outdated(program: str, *, is_v1: bool) -> Iterator[None]:
-    """Run a program in this block, and explain errors that are due to its age.
+    """Explain the errors of a program in this block that are due to Python 2 or TensorFlow 1.
 
     Raises:
         InputError: the program uses a name of TensorFlow 1 that TensorFlow 2 lacks, or is written
@@ -179,7 +179,7 @@ _CANNOT_IMPORT = re.compile(r"cannot import name '(\w+)' from '(\w+)'")
 
 
 def _python_2_cause(error: Exception) -> str:
-    """Return why the code that raised an error must be Python 2; ``""`` if it need not be."""
+    """Describe the use of Python 2 that caused an error; ``""`` if there is none."""
     match error:
         case NameError(name=name) if name in _BUILTINS:
             return f"it uses {name}"

@@ -1,8 +1,8 @@
-"""Lets a program import the modules of a copied repository, and none of the working tree.
+"""Makes a program import modules from a copy of its repository, not from the working tree.
 
 The program finds the copy wherever it would find the repository: as its working directory, in
-``sys.path`` and PYTHONPATH, and through the finders of editable installs. Only code that loads a
-file by its absolute path still gets the working tree; `check_imports` reports it.
+``sys.path`` and PYTHONPATH, and through the finders of editable installs. Only a module that is
+loaded by its absolute path still comes from the working tree; `check_imports` reports it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PYTHON_PATH = "PYTHONPATH"
 
 
 def enter_tree(script: Script, tree: SourceTree) -> Script:
-    """Prepare this process, which is in a copy of a repository, to run a program of the copy.
+    """Prepare this process to run a program of the copy, which is its working directory.
 
     Returns:
         The program, with the path of its file in the copy.
@@ -63,7 +63,7 @@ def check_imports(target: str, tree: SourceTree) -> None:
 
 
 def _wrong_modules(tree: SourceTree) -> Sequence[tuple[str, Path]]:
-    """The imported modules with a file in the working tree, without symbolic links."""
+    """The names of imported modules from the working tree, with their resolved paths."""
     return [
         (name, _resolve(file))
         for name, module in list(sys.modules.items())
@@ -82,7 +82,7 @@ def _file_of(module: ModuleType) -> str | None:
 
 def _is_in_repository(path: str, tree: SourceTree) -> bool:
     """Whether a path is in the working tree, but not in an environment with installed packages."""
-    if not Path(path).is_absolute():  # it is relative to the copy
+    if not Path(path).is_absolute():  # relative to the working directory, the copy
         return False
     place = _resolve(path)
     if not place.is_relative_to(tree.repository) or place.is_relative_to(tree.root):
@@ -94,7 +94,7 @@ def _is_in_repository(path: str, tree: SourceTree) -> bool:
 
 
 def _resolve(path: str) -> Path:
-    """An absolute path without symbolic links; the modules of one directory share its lookup."""
+    """Resolve symbolic links in a path. The lookup of the directory is cached."""
     folder, name = os.path.split(path)
     file = _resolve_directory(folder) / name
     return file.resolve() if name in ("", "..") or file.is_symlink() else file
@@ -106,7 +106,7 @@ def _resolve_directory(path: str) -> Path:
 
 
 def _redirect(path: str, tree: SourceTree) -> str:
-    """The path in the copy for a path in the working tree; any other path is unchanged."""
+    """Convert a path in the working tree to a path in the copy. Other paths are unchanged."""
     if not _is_in_repository(path, tree):
         return path
     return str(tree.counterpart(Path(path).resolve()))
@@ -131,7 +131,7 @@ class _Redirector(MetaPathFinder):
         return None
 
     def _redirect_spec(self, spec: ModuleSpec) -> ModuleSpec:
-        """The same module in the copy.
+        """Return the spec of the same module in the copy.
 
         Raises:
             ModuleNotFoundError: the copy lacks the module.

@@ -1,9 +1,10 @@
 """Captures the workers of a strategy over several processes, and joins their graphs.
 
 The workers are captured in their order, each with the TF_CONFIG of its task. Each worker of
-`MultiWorkerMirroredStrategy` has a graph for its own replicas. In one joint graph they look like
-`MirroredStrategy` on devices of several tasks: the replicas' collectives meet by their keys, and
-the variables are mirrored copies. So the placer and the rules need no special case for workers.
+`MultiWorkerMirroredStrategy` has a graph for its own replicas. The joint graph looks like a graph
+of `MirroredStrategy` on devices of several tasks: the collectives of the replicas have the same
+keys, and the variables are mirrored copies. So the placer and the rules need no special case for
+workers.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ _T = TypeVar("_T")
 
 
 def capture_workers(script: Script, gpus: int, machine: Machine | None) -> CapturedProgram:
-    """Run a program until its first training step, as each of its workers, and join the graphs.
+    """Capture a program once for each of its workers, and join the graphs.
 
-    Each worker finds the number of GPUs, and in TF_CONFIG the cluster of ``machine``; None leaves
-    TF_CONFIG unchanged.
+    Each worker finds ``gpus`` GPUs. TF_CONFIG describes the cluster of ``machine``; if the machine
+    is None, TF_CONFIG is unchanged.
 
     Raises:
         InputError: the program failed as one of the workers, ended without a training step, or
@@ -70,13 +71,13 @@ def capture_workers(script: Script, gpus: int, machine: Machine | None) -> Captu
 
 
 def first_environment(script: Script, machine: Machine | None) -> Mapping[str, str]:
-    """Return the environment of the first capture, as the master of a cluster."""
+    """Return the environment variables of the first capture, the cluster's master."""
     if machine is None or script.v1:
         return NO_VARIABLES
     if machine.is_local:
         return NO_CLUSTER
     master = machine.master
-    addresses = {  # nothing connects to them
+    addresses = {  # no process connects to them
         job: {index: f"{job}-{index}.invalid:2222" for index in indices}
         for job, indices in machine.jobs.items()
     }
@@ -84,10 +85,10 @@ def first_environment(script: Script, machine: Machine | None) -> Mapping[str, s
 
 
 def _capture_worker(script: Script, gpus: int, server: RecordedServer) -> CapturedProgram:
-    """Capture one worker; errors name it.
+    """Capture one worker. Errors name the worker.
 
     Raises:
-        InputError: the program failed, or did not take its task from TF_CONFIG.
+        InputError: the program failed, or ignored the task in TF_CONFIG.
     """
     try:
         environment = environment_of(server.cluster, server.job, server.task)
@@ -114,8 +115,8 @@ def _capture_worker(script: Script, gpus: int, server: RecordedServer) -> Captur
 def join_workers(workers: Sequence[CapturedProgram]) -> CapturedProgram:
     """Join the programs of workers, in the order of their replicas, into one program.
 
-    Ops of the first worker keep their names; ops of the others get a prefix: ``worker_1/op``.
-    Properties that are the same in all workers are taken from the first one.
+    Ops of the first worker keep their names; ops of the other workers get a prefix:
+    ``worker_1/op``. Properties that are the same in all workers are copied from the first worker.
     """
     return replace(_join(workers), on_one_host=_join(workers, on_one_host=True))
 
@@ -164,7 +165,7 @@ def _join(workers: Sequence[CapturedProgram], *, on_one_host: bool = False) -> C
     ]
     strategy = _source(first).strategy
     copied = strategy.copies if strategy else ()
-    # The mirrored variable of each copy, by its name in the joint graph.
+    # The mirrored variable of each copy. Copies are named as in the joint graph.
     whole = {f"{prefix}{name}": name for prefix in prefixes for name in copied}
     graph_def = parts[0].graph_def
     for part in parts[1:]:
@@ -196,7 +197,7 @@ def _join(workers: Sequence[CapturedProgram], *, on_one_host: bool = False) -> C
 
 
 def _scope(worker: CapturedProgram) -> str:
-    """The scope of a worker's ops in the joint graph, unless the first worker has it too."""
+    """The scope of a worker's ops in the joint graph, unless the first worker uses this scope."""
     assert worker.server is not None
     return f"{worker.server.job}_{worker.server.task}"
 
@@ -211,7 +212,7 @@ def _merged(mappings: Iterable[Mapping[str, _T]]) -> dict[str, _T]:
 
 
 def _as_one_step(step_ops: StepOps, graph_def: Any) -> StepOps:
-    """Add an op that runs the steps of all workers, because none can run alone."""
+    """Add an op that runs the steps of all workers, because no worker can run alone."""
     name = free_name("step_of_all_workers", {node.name for node in graph_def.node})
     ops = dict.fromkeys(map(producer_of, step_ops.train_op))
     graph_def.node.add(name=name, op=NO_OP, input=[f"^{op}" for op in ops])
@@ -219,10 +220,10 @@ def _as_one_step(step_ops: StepOps, graph_def: Any) -> StepOps:
 
 
 def _part(worker: CapturedProgram, prefix: str, before: int | None) -> CapturedProgram:
-    """Give a worker the names and devices of the joint graph.
+    """Rename the ops of a worker for the joint graph, and change their devices.
 
     ``before`` is the number of GPUs of the workers before this one, if all are on one host; None
-    if each worker is on a task of its own.
+    if each worker is on its own task.
     """
 
     def device(own: Device) -> Device:
@@ -323,9 +324,9 @@ def _strategy(parts: Sequence[CapturedProgram], whole: Mapping[str, str]) -> Str
 
 
 def _fed_scalars(workers: Iterable[tuple[CapturedProgram, str]]) -> Mapping[str, Hashable]:
-    """The placeholders of scalars, each with its name in the worker and the fed value.
+    """The placeholders of fed scalars, each with its name in the worker and the fed value.
 
-    The workers have the prefixes of their ops in the joint graph.
+    ``workers`` pairs each worker with the prefix of its ops in the joint graph.
     """
     return {
         f"{prefix}{producer_of(name)}": (name, value.item())
@@ -336,7 +337,7 @@ def _fed_scalars(workers: Iterable[tuple[CapturedProgram, str]]) -> Mapping[str,
 
 
 def _initial(states: Sequence[InitialState], whole: Mapping[str, str]) -> InitialState:
-    """The initial values of the variables. The first worker sends the values of its copies."""
+    """Join initial values. All copies of a variable get the value from the first worker."""
     mirrors = {
         copy: whole.get(mirrored, mirrored)
         for state in states

@@ -35,7 +35,7 @@ from placement_checks.tf.patching import patched
 from placement_checks.tf.process_state import is_eager_by_default
 from placement_checks.util.walks import walk
 
-_MOST_STEPS = 20  # steps to skip while waiting for another one
+_MOST_STEPS = 20  # calls of steps to skip while waiting for a different step
 
 
 class NotAGraphProgram(BaseException):
@@ -51,7 +51,7 @@ class SeenCall:
         inputs: the tensors that are passed to it.
         captured: the tensors that it captured, such as the handles of variables.
         called_at: the user's source line of the call; ``""`` if only libraries called it.
-        method: the method of a Keras model that called it; ``""`` without one.
+        method: the method of a Keras model that called it; ``""`` if Keras did not call it.
     """
 
     function: Any
@@ -85,8 +85,8 @@ class CallWatch:
         eager_gradients: the number of times that gradients were taken outside of functions.
         in_graph: whether the program called a traced function, or took gradients with a tape,
             while a graph was built.
-        repeated: whether the program called a step again, after everything that follows its first
-            call.
+        repeated: whether the program called a step twice. It has then executed all code that
+            follows the first call.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class CallWatch:
                 self._note_step(function, tensor_inputs, captured_inputs)
                 return zeros_like(function.structured_outputs)
             self.others[function.graph.name] = None
-            self._thread.calls = True  # a traced function that Python calls inside is a part of it
+            self._thread.calls = True  # functions called inside are part of this function
             try:
                 return original(function, tensor_inputs, captured_inputs)
             except tf.errors.OpError as error:
@@ -145,13 +145,13 @@ class CallWatch:
         return call
 
     def wrap_gradient(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap ``GradientTape.gradient``: count eager calls, and refuse calls by Keras."""
+        """Wrap ``GradientTape.gradient``: count eager calls, and refuse eager calls by Keras."""
 
         def gradient(*args: Any, **kwargs: Any) -> Any:
             if tf.executing_eagerly():
                 if not self.eager_gradients and STEPPING in parts_of_keras(
                     traceback.extract_stack()
-                ):  # it would train to the end
+                ):  # Keras would train to the end
                     raise Refusal(
                         "a Keras model trains eagerly, as it is compiled with run_eagerly=True: "
                         "such a training step has no graph that could be checked",
@@ -167,9 +167,10 @@ class CallWatch:
         return gradient
 
     def wrap_training_in_graph(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap the ``fit`` of Keras 2 that trains in a graph, which would train to the end.
+        """Wrap the ``fit`` of Keras 2 that trains in a graph.
 
-        If eager execution is enabled, the program must run eagerly instead.
+        If eager execution is enabled, the program must run eagerly: in a graph, ``fit`` would
+        train to the end.
         """
 
         def fit(*args: Any, **kwargs: Any) -> Any:
@@ -191,7 +192,7 @@ class CallWatch:
         return init
 
     def _note_step(self, function: Any, inputs: Sequence[Any], captured: Sequence[Any]) -> None:
-        """Record a step. It is the last one if its function was called before."""
+        """Record a step. It is the last step if its function was called before."""
         is_new = all(step.function is not function for step in self.steps)
         if is_new:
             # The first call of a function may also create variables; later calls only train.

@@ -1,13 +1,13 @@
-"""Simulates the cluster of a strategy over several processes in a single process.
+"""Simulates the cluster of a multi-process strategy in a single process.
 
 `simulate_worker`: `MultiWorkerMirroredStrategy` normally starts a server and waits for the other
-workers. Here it starts none, and its devices name no task. Collectives still have the group size
-and keys of the whole cluster, so that they match the collectives of the other workers.
+workers. Here the strategy starts no server, and its devices name no task. Collectives still have
+the group size and keys of the whole cluster, so that they match collectives of the other workers.
 
 `simulate_coordinator`: `ParameterServerStrategy` normally connects to its cluster, and a
-`ClusterCoordinator` schedules functions on the workers. Here it connects to nothing. Logical CPU
-devices simulate the parameter servers; they follow the devices that simulate GPUs. This process is
-the first worker and executes scheduled functions at once.
+`ClusterCoordinator` schedules functions on the workers. Here the strategy opens no connection.
+Logical CPU devices simulate the parameter servers; they follow the devices that simulate GPUs.
+This process is also the first worker, and executes scheduled functions at once.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def simulate_worker() -> Iterator[list[RecordedServer]]:
         return devices
 
     def if_eager(compute: Callable[..., Any]) -> Callable[..., Any]:
-        """Compute the result of an eager collective locally. In functions it is traced."""
+        """Compute the result of an eager collective locally. In functions, trace it."""
 
         def around(original: Callable[..., Any]) -> Callable[..., Any]:
             def collective(value: Any, size: Any, *args: Any, **kwargs: Any) -> Any:
@@ -115,7 +115,7 @@ def _check_tf_config(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _compute_first_value(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Patch the initial value of a variable: compute it here, instead of receiving the chief's.
+    """Patch the initial value of a variable: compute it, instead of receiving it from the chief.
 
     The value matters: programs read some variables before the step, such as a learning rate.
     """
@@ -142,9 +142,9 @@ _COORDINATOR, _WORKER = "chief", "worker"
 
 @contextlib.contextmanager
 def simulate_coordinator(gpus: int, servers: list[RecordedServer]) -> Iterator[None]:
-    """Simulate the servers and workers of a coordinator in this block, with GPUs on each worker.
+    """Simulate the servers and workers of a coordinator in this block.
 
-    ``servers`` receives the server of the coordinator.
+    Each worker has ``gpus`` GPUs. ``servers`` receives the server of the coordinator.
 
     Raises:
         InputError: in the block, if there are too few logical CPU devices to simulate the
@@ -198,7 +198,7 @@ def simulate_coordinator(gpus: int, servers: list[RecordedServer]) -> Iterator[N
 
 
 def cluster_device(device: Device, gpus: int) -> Device:
-    """Convert a device of this process, as on a machine with GPUs, to a device of the cluster.
+    """Convert a device of this process to a device of the cluster.
 
     GPUs beyond the first ``gpus`` simulate parameter servers. All other devices belong to the
     first worker.

@@ -1,11 +1,11 @@
 """Lets logical CPU devices simulate GPUs while eager code runs until its first training step.
 
-* Code that names one of these CPU devices itself is refused: it could not be distinguished from
+* Code that names one of these CPU devices is refused, because it could not be distinguished from
   code that names a GPU.
 * Ops without a CPU kernel return zeros. Programs often build a model by calling it once, with
   channels first, which convolutions on CPUs do not support. The results of such a call do not
   matter.
-* `zeros_like` returns the results of a function that is not executed.
+* `zeros_like` returns zeros in place of the results of a function that is not executed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _THIS_ROOM = f"{__package__}."
 
 
 class Refusal(BaseException):
-    """Ends eager code that cannot be captured. Not an `Exception`, which programs catch."""
+    """Ends eager code that cannot be captured. Programs catch `Exception`, but not this class."""
 
     def __init__(self, message: str, fix: str, *, is_predicate: bool = False) -> None:
         super().__init__(message)
@@ -65,7 +65,7 @@ def check_strategy_devices(strategy: Any) -> None:
     """Check the devices of a strategy.
 
     Raises:
-        Refusal: one of them is a CPU device that simulates a GPU.
+        Refusal: a device of the strategy is a CPU device that simulates a GPU.
     """
     for name in strategy.extended.worker_devices:
         device = Device.parse(name)
@@ -160,7 +160,7 @@ def is_gpu_only_error(message: str) -> bool:
 def _fake_results(kind: str, inputs: Sequence[Any], attributes: Sequence[Any]) -> Any:
     """Return zeros for the results of an op, with the shapes that TensorFlow infers.
 
-    Names and values of attributes alternate.
+    ``attributes`` contains the names and values of attributes in turn.
     """
     definition = definition_of(kind)
     names = [argument.name for argument in definition.input_arg]

@@ -4,7 +4,7 @@ The module answers three questions about an error:
 
 * Does it mean that the program must run eagerly? Then `detect_eager_code` raises `EagerOnlyError`.
 * Why can the eager program not be captured? `explain_refusals` and `no_traced_step_error`.
-* What is the cause, if Keras or TensorFlow report another one? `explain_keras_error` and
+* What is the real cause of a misleading error of Keras or TensorFlow? `explain_keras_error` and
   `explain_scope_error`.
 """
 
@@ -47,8 +47,8 @@ _GRAPH_ONLY = re.compile(
     re.I,
 )
 _RAISE = "RAISE_VARARGS"  # the bytecode instruction of `raise`
-# Occurs in tracebacks of code that looks up the other tasks of a cluster. While a graph is built,
-# there are none.
+# Matches tracebacks of code that looks up the other tasks of a cluster. No cluster exists while a
+# program is built into a graph.
 _CLUSTER_LOOKUP = re.compile(r"TF_CONFIG|ClusterResolver")
 
 
@@ -63,7 +63,7 @@ class EagerOnlyError(InputError):
 
     @staticmethod
     def from_error(error: InputError, *, is_guess: bool = False) -> EagerOnlyError:
-        """Convert an error, with the same message."""
+        """Convert an error to an `EagerOnlyError` with the same message."""
         same = error.copy(EagerOnlyError)
         same.is_guess = is_guess
         return same
@@ -71,9 +71,9 @@ class EagerOnlyError(InputError):
     def with_eager_error(self, error: InputError) -> InputError:
         """Choose the error for a program that fails in a graph and also eagerly.
 
-        If TensorFlow refuses to run the program eagerly, the program builds a graph, and this
-        error is the relevant one. Otherwise the program is eager code, and ``error`` is relevant.
-        For a guess, the details of the result quote the other error.
+        ``error`` is the error of the eager run, and is normally returned. But if ``self`` is a
+        guess and TensorFlow refuses to run the program eagerly, the program builds a graph, and
+        ``self`` is returned. After a guess, the details of the result quote the other error.
         """
         if not self.is_guess or self.message.partition(" raised ")[2] in error.message:
             return error
@@ -88,7 +88,7 @@ class GraphOnlyError(InputError):
 
 @contextlib.contextmanager
 def detect_eager_code(calls: CallWatch) -> Iterator[None]:
-    """Convert errors of this block, which builds a graph, if the program is eager code.
+    """Build a program into a graph in this block, and convert errors if it is eager code.
 
     Raises:
         EagerOnlyError: the program must run eagerly.
@@ -112,7 +112,7 @@ def detect_eager_code(calls: CallWatch) -> Iterator[None]:
 
 @contextlib.contextmanager
 def explain_refusals(program: str) -> Iterator[None]:
-    """Convert errors of this block, which runs eager code that may not be capturable.
+    """Run eager code in this block, and explain errors if it cannot be captured.
 
     Raises:
         GraphOnlyError: TensorFlow refuses to run the code eagerly.
@@ -157,7 +157,8 @@ def _is_eager_only(fault: BaseException | None) -> bool:
 def _is_raised_by_user(fault: BaseException) -> bool:
     """Whether the last frame of the traceback executes `raise`, and not a call.
 
-    TensorFlow removes its own frames from tracebacks. The last frame is then the user's call.
+    TensorFlow removes its own frames from tracebacks. So if TensorFlow raised the exception, the
+    last frame is the user's call.
     """
     last = fault.__traceback__
     while last is not None and last.tb_next is not None:
@@ -272,8 +273,7 @@ _KERAS_ERRORS = (
 def explain_keras_error(error: InputError) -> InputError:
     """Replace the message of an error by its cause, if Keras raised it for a known cause.
 
-    The context of the error is the exception of the program. An error with another cause is
-    returned as it is.
+    The context of the error is the exception of the program. Other errors are returned unchanged.
     """
     raised = error.__context__
     if raised is None:
@@ -298,7 +298,7 @@ def explain_keras_error(error: InputError) -> InputError:
 
 
 def _describe_group(text: str) -> str:
-    """A part of Keras's message: a number of rows, sizes by name, or another text as it is."""
+    """Describe a part of Keras's message: a number of rows, sizes by name, or another text."""
     if text.isdecimal():
         return plural(int(text), "row")
     sizes = re.findall(r"'?(\w+)'? sizes: (\d+)", text)
@@ -306,12 +306,12 @@ def _describe_group(text: str) -> str:
 
 
 def _frames_only(details: str) -> str:
-    """The lines of a traceback before its message, which a clearer message replaces."""
+    """The lines of a traceback without its message, because a clearer message replaces it."""
     return "\n".join(takewhile(lambda line: line[:1] == " ", details.splitlines()))
 
 
-# Messages of TensorFlow and Keras about variables created outside of a strategy scope. They name
-# no variable, or one variable with all its values.
+# Messages of TensorFlow and Keras about variables created outside of a strategy scope. The
+# messages name no variable, or print one variable with all its values.
 _SCOPE_ERROR = re.compile(
     r"distribution strategy scope|tf\.distribute\.Strategy\.scope\(\)|with strategy\.scope\(\)|"
     r"Mixing different tf\.distribute\.Strategy"
@@ -325,8 +325,7 @@ _TRACED_FRAME = re.compile(r'^ *File "(.+)", line \d+', re.MULTILINE)
 def explain_scope_error(error: InputError, notes: TracingNotes, folder: Path | None) -> InputError:
     """Name the variables that were created outside of a strategy scope, if they are the cause.
 
-    The context of the error is the exception of the program. An error with another cause is
-    returned as it is.
+    The context of the error is the exception of the program. Other errors are returned unchanged.
     """
     strategy = next((each for each in notes.strategies if each.num_replicas_in_sync > 1), None)
     raised = error.__context__
@@ -361,7 +360,7 @@ def explain_scope_error(error: InputError, notes: TracingNotes, folder: Path | N
 def _is_scope_error(raised: BaseException, folder: Path | None) -> bool:
     """Whether an exception is about a strategy scope.
 
-    An assertion of a library without a message counts as one too: it has no other known cause.
+    An `AssertionError` of a library without a message counts too: no other cause of it is known.
     """
     message = message_of(raised)
     if not isinstance(raised, AssertionError):

@@ -32,13 +32,13 @@ from placement_checks.tf.simulated_devices import simulated_scope
 
 
 class Reductions:
-    """The reductions over replicas, sums and means, in traced functions."""
+    """The reductions over replicas (sums and means) in traced functions."""
 
     def __init__(self) -> None:
         self._results: dict[tuple[tf.Graph, str], Any] = {}
 
     def result(self, tensor: Any) -> Any:
-        """The tensor that a tensor was reduced to; the tensor itself without a reduction."""
+        """The result of reducing a tensor; the tensor itself if it was not reduced."""
         seen = set()
         while (key := _key(tensor)) in self._results and key not in seen:
             seen.add(key)
@@ -46,7 +46,7 @@ class Reductions:
         return tensor
 
     def note(self, values: Any, results: Any) -> None:
-        """Record values of one replica, or of all replicas, and the result for each value."""
+        """Record the result of each value. A value belongs to one replica or to all replicas."""
         for value, result in zip(values, results, strict=False):
             reduced = replica_values(result)
             for replica, part in enumerate(replica_values(value)):
@@ -88,7 +88,7 @@ def record_reductions() -> Iterator[Reductions]:
 
 
 def graph_tensors(value: Any) -> Sequence[Any]:
-    """The symbolic tensors of a value: itself, or the values and indices of `IndexedSlices`."""
+    """The symbolic tensors of a value: the tensor, or the two tensors of `IndexedSlices`."""
     parts = (value.values, value.indices) if isinstance(value, tf.IndexedSlices) else (value,)
     return [part for part in parts if isinstance(getattr(part, "graph", None), tf.Graph)]
 
@@ -106,17 +106,17 @@ class _BackwardRange(NamedTuple):
 
 
 class ForwardOps:
-    """The forward ops of the backward ops in traced functions."""
+    """The forward op of each backward op in traced functions."""
 
     def __init__(self) -> None:
         self._ranges: defaultdict[tf.Graph, list[_BackwardRange]] = defaultdict(list)
 
     def note(self, graph: tf.Graph, start: int, forward: str) -> None:
-        """Record that the ops from number ``start`` on were built for a forward op."""
+        """Record that all ops from number ``start`` on are backward ops of one forward op."""
         self._ranges[graph].append(_BackwardRange(start, graph.version, forward))
 
     def in_graph(self, graph: tf.Graph) -> Mapping[str, str]:
-        """The forward ops of one graph, by the name of the backward op."""
+        """The name of the forward op of each backward op in one graph."""
         ops = graph.get_operations()
         found: dict[str, str] = {}
         for start, end, forward in self._ranges[graph]:
@@ -187,7 +187,7 @@ class TracingNotes:
 
 @contextlib.contextmanager
 def record_tracing(*, eager: bool) -> Iterator[TracingNotes]:
-    """Record a program in this block. Without ``eager``, only gradients are recorded."""
+    """Record a program in this block; without ``eager``, only gradients and optimizer calls."""
     with record_gradients() as gradients, record_applied() as applied:
         if not eager:
             yield TracingNotes(gradients=gradients, applied=applied)

@@ -54,13 +54,13 @@ def split_packed_sums(graph_def: Any, is_packing: Callable[[str], bool]) -> Mapp
     """Replace collectives of packed gradients by collectives of single gradients, in place.
 
     A group of collectives is only split if all its members can be split, and if the keys of all
-    collectives are constants. The new collectives run one after the other. Control inputs that
-    waited for the old collective wait for the last of them.
+    collectives are constants. The new collectives run one after the other. Ops that waited for
+    the old collective wait for the last new one.
 
     Args:
         graph_def: modified in place.
-        is_packing: whether a strategy created an op, given its name. A program may concatenate
-            and split tensors itself, at other positions.
+        is_packing: returns whether a strategy created the op of a name. A program may also
+            concatenate and split tensors, but at different positions.
 
     Returns:
         The op that produces the gradient of each new collective, by the name of the collective.
@@ -97,7 +97,7 @@ class _Split:
         self._new_nodes: dict[str, list[Any]] = {}  # by the collective that they replace
         self._tensors: dict[str, str] = {}  # the new tensor for each output of a removed split
         self._removed_inputs: list[str] = []
-        self._last: dict[str, str] = {}  # for each removed op, the last collective instead of it
+        self._last: dict[str, str] = {}  # by removed op: the last collective that replaces it
 
     def add(self, pack: _Packed) -> None:
         new_nodes = self._new_nodes.setdefault(pack.collective.name, [])
@@ -185,8 +185,8 @@ def _group_key(collective: Any, nodes: Mapping[str, Any]) -> object:
 def _with_key(collective: Any, part: int, nodes: Mapping[str, Any]) -> Iterator[Any]:
     """Give a collective its own key; yields the constant of the key, and the collective.
 
-    The key is computed from the old key and the number of the part. The graphs of workers are
-    processed separately, but get the same keys.
+    The key depends only on the old key and the number of the part. So the graphs of workers, which
+    are processed separately, get the same keys.
     """
     if collective.op == NCCL_REDUCE:
         collective.attr["shared_name"].s += f"/{part}".encode()

@@ -1,7 +1,7 @@
 """Makes one flat graph of the training steps of a program.
 
-`outer_graph` builds a graph that calls the steps, one after the other. `FlatStep` puts the bodies
-of all functions in place of their calls, and turns captured variables and constants into ops.
+`outer_graph` builds a graph that calls the steps, one after the other. `FlatStep` replaces all
+calls by the bodies of the functions, and turns captured variables and constants into ops.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class OuterGraph(NamedTuple):
 
 
 def outer_graph(steps: Sequence[SeenCall]) -> OuterGraph:
-    """Build the graph that calls some steps. A tensor that several capture has one placeholder."""
+    """Build a graph that calls the steps. Steps share the placeholder of a captured tensor."""
     graph_def = GraphDef()
     functions: dict[str, Any] = {}
     arguments: dict[str, Any] = {}
@@ -252,7 +252,7 @@ class FlatStep:
             rename_colocation(node, self._names)
 
     def _packs_gradients(self, name: str) -> bool:
-        """Whether an op was created where strategies pack gradients into one vector."""
+        """Whether an op was created by TensorFlow's code that packs gradients into one vector."""
         function, traced = self.flat.origins.get(name, TracedOp("", ""))
         try:
             stack = self.graphs[function].get_operation_by_name(traced).traceback
@@ -282,7 +282,7 @@ class FlatStep:
 
     @cached_property
     def origins(self) -> Mapping[str, TracedOp]:
-        """The function and op that each op of the flat graph was traced as."""
+        """The traced op that each op of the flat graph is made from, with its function."""
         origins = {
             self._names.get(name, name): origin
             for name, origin in (*self.flat.origins.items(), *self._outer.origins.items())

@@ -48,10 +48,10 @@ class RecordedVariable:
 
     Attributes:
         variable: the `tf.Variable`.
-        device: its device, a CPU device that simulates a GPU.
+        device: the CPU device of the variable. CPU devices other than CPU:0 simulate GPUs.
         stack: the stack frames of its creation, the outermost first.
-        part_of: the distributed variable of a strategy that it is a part of; None without one.
-        replica: the index of the part.
+        part_of: the distributed variable of a strategy that contains this variable, if any.
+        replica: the index of this variable in the distributed variable.
         path: the name that Keras gives the variable; ``""`` without Keras.
         first_value: the symbolic initial value, if a function creates the variable while it is
             traced; otherwise None.
@@ -67,7 +67,7 @@ class RecordedVariable:
 
     @property
     def whole(self) -> Any:
-        """The distributed variable that it is a part of, or the variable itself."""
+        """The distributed variable that contains this variable, or the variable itself."""
         return self.variable if self.part_of is None else self.part_of
 
     @property
@@ -77,7 +77,7 @@ class RecordedVariable:
 
     @property
     def is_made_in_step(self) -> bool:
-        """Whether a function creates it in its first call, which has not happened yet."""
+        """Whether a function creates the variable in its first call, which is not executed."""
         return self.first_value is not None and not self.variable.is_initialized()
 
     @property
@@ -87,7 +87,7 @@ class RecordedVariable:
 
     @property
     def orders_collectives(self) -> bool:
-        """Whether the strategy uses it only to order the collectives of a device."""
+        """Whether the strategy uses the variable only to order the collectives of a device."""
         return any(frame.filename.endswith(COLLECTIVE_ORDER_FILE) for frame in self.stack)
 
 
@@ -109,7 +109,7 @@ class VariableNotes:
     def note_handle(self, handle: Any, device: str) -> None:
         """Record the device of a handle.
 
-        When the variable of a function is created, its device scope has ended.
+        The device scope of a variable in a function ends before the variable is created.
         """
         self._devices[handle.ref()] = device
 
@@ -129,7 +129,7 @@ class VariableNotes:
     def note_first_value(self, variable: Any, added: Sequence[tuple[Any, Any]]) -> None:
         """Record the symbolic initial value of a variable that a function creates.
 
-        ``added`` are pairs of a variable that the function creates, and its initial value.
+        ``added`` contains each variable that the function creates, with its initial value.
         """
         for other, value in added:
             if other is variable and (recorded := self.by_handle(variable_handle(variable))):
@@ -146,8 +146,8 @@ class VariableNotes:
 def record_variables() -> Iterator[VariableNotes]:
     """Record the variables that are created in this block.
 
-    A variable without a device scope is created where a machine with GPUs creates it: on the first
-    GPU if there is a GPU kernel for its dtype.
+    A variable without a device scope is created on the same device as on a machine with GPUs: the
+    first GPU if there is a GPU kernel for its dtype, otherwise the host.
     """
     notes = VariableNotes()
 
@@ -206,7 +206,7 @@ def _has_gpu_kernel(dtype: Any) -> bool:
 def step_strategy(
     strategies: Sequence[Any], variables: Mapping[str, RecordedVariable]
 ) -> Strategy | None:
-    """Return the strategy of a step: the one with most of its variables; None without one."""
+    """Return the strategy that created most variables of a step; None without a strategy."""
     if not strategies:
         return None
     used = Counter(map(strategy_id, variables.values()))
@@ -220,13 +220,13 @@ def step_strategy(
         replicas,
         dict(_copies(variables, len(replicas))),
         outside,
-        strategy.num_replicas_in_sync,  # more than its devices, for a worker
+        strategy.num_replicas_in_sync,  # includes the replicas of other workers
         made_in_step,
     )
 
 
 def strategy_id(recorded: RecordedVariable) -> int | None:
-    """The id of the strategy that created a variable in its scope; None without one."""
+    """The id of the strategy that created a variable in its scope; None without a strategy."""
     strategy = variable_strategy(recorded.whole)
     return None if strategy is None else id(strategy)
 
@@ -234,7 +234,7 @@ def strategy_id(recorded: RecordedVariable) -> int | None:
 def _copies(
     variables: Mapping[str, RecordedVariable], replicas: int
 ) -> Iterator[tuple[str, Copy]]:
-    """The variables that are copies for one replica, by name."""
+    """The names of variables that are copies for one replica, each with its `Copy`."""
     first = _first_parts(variables)
     for name, recorded in variables.items():
         if recorded.part_of is None:
@@ -246,7 +246,7 @@ def _copies(
 
 
 def _first_parts(variables: Mapping[str, RecordedVariable]) -> Mapping[int, str]:
-    """The names of the parts for the first replica, by the id of the distributed variable."""
+    """The name of the part for the first replica, by the id of the distributed variable."""
     return {
         id(recorded.part_of): name
         for name, recorded in variables.items()
@@ -259,7 +259,7 @@ _ON_ANY_DEVICE = tf.compat.v1.ConfigProto(allow_soft_placement=True)
 
 
 def state_before_step(variables: Mapping[str, RecordedVariable]) -> InitialState:
-    """Return the values that the variables of a step have before it, and their copies."""
+    """Return the values of variables before a step, and which of them are copies of another."""
     first = _first_parts(variables)
     mirrors = {
         name: first[id(recorded.part_of)]

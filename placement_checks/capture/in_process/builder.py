@@ -59,11 +59,11 @@ class BuildRecorder:
     Attributes:
         program: the program. Eager code is recorded before its module is imported; until then
             this is a placeholder.
-        gpus: the number of GPUs that it finds.
-        watch: the runs of its sessions.
-        calls: the traced functions that it calls.
-        gpu_queries: the functions that it called to find GPUs.
-        policy: the policy that its builder returned.
+        gpus: the number of GPUs that the program finds.
+        watch: the runs of the program's sessions.
+        calls: the traced functions that the program calls.
+        gpu_queries: the functions that the program called to find GPUs.
+        policy: the policy that the builder returned.
     """
 
     def __init__(
@@ -87,20 +87,20 @@ class BuildRecorder:
 
     @property
     def has_step(self) -> bool:
-        """Whether the program came to a training step."""
+        """Whether the program reached a training step."""
         return bool(self.watch.steps or self.calls.steps)
 
     def train(self) -> None:
-        """Do what happens in place of the first training step."""
+        """Call ``on_train_step`` in place of the first training step."""
         self._on_train_step(self)
 
     def explain(self, error: InputError) -> InputError:
-        """Replace an error of the program's code by its cause, if the cause is a known one."""
+        """Replace an error of the program's code by its cause, if the cause is known."""
         explained = explain_scope_error(error, self._tracing, self.program.folder)
         return explain_keras_error(error) if explained is error else explained
 
     def capture_step(self) -> CapturedProgram:
-        """Return the program as built when its first training step came.
+        """Return what the program built until its first training step.
 
         Raises:
             InputError: the graph is larger than 2 GB.
@@ -120,7 +120,7 @@ class BuildRecorder:
         )
 
     def capture_graph(self, graph: tf.Graph, step: Step) -> CapturedProgram:
-        """Return the program as built in one graph.
+        """Return what the program built in one graph.
 
         Raises:
             InputError: the step does not match the graph, or the graph is larger than 2 GB.
@@ -157,7 +157,7 @@ def record_build(
     *,
     eager: bool = False,
 ) -> Iterator[BuildRecorder]:
-    """Record the program that runs in this block and finds a number of GPUs.
+    """Record the program in this block, which finds ``gpus`` GPUs.
 
     ``on_train_step`` is called in place of the first training step. With ``eager``, the program
     may be eager code, and logical CPU devices must simulate the GPUs.
@@ -175,8 +175,8 @@ def record_build(
 
 _MODEL = "model"  # the key of a Keras model in the mapping that a builder returns
 
-# Recording patches functions of TensorFlow. If two threads did so at once, the first to end would
-# remove the patches of the other.
+# Recording patches functions of TensorFlow. If two threads recorded at once, the first thread to
+# end would remove the patches of the second.
 _one_at_a_time = threading.RLock()
 
 
@@ -245,7 +245,7 @@ def record_in_new_graph(
     gpus: int,
     on_train_step: Callable[[BuildRecorder], None] = stop_at_train_step,
 ) -> Iterator[tuple[BuildRecorder, Callable[[object], tf.Graph]]]:
-    """Run this block in a new default graph, and record what it builds there or elsewhere.
+    """Run this block in a new default graph, and record what it builds in this or another graph.
 
     Yields:
         The recorder, and a function that selects the graph of the program. Its argument is the
@@ -320,7 +320,7 @@ def _is_eager_step(returned: Any) -> bool:
 
 
 def _call_step(returned: Mapping[str, Any], calls: CallWatch) -> None:
-    """Call the step that a builder returned. A step without a traced function is traced whole."""
+    """Call the step that a builder returned. A step that calls no traced function is traced."""
     if _MODEL in returned:
         _fit(returned)
         return
@@ -358,7 +358,7 @@ def parse_flags(program: Program) -> None:
     """Parse the flags of absl, as ``app.run`` does, if the program uses them.
 
     Raises:
-        InputError: an argument is no flag, or has a wrong value; or a required flag is missing.
+        InputError: an argument is not a flag, or has a wrong value; or a required flag is missing.
     """
     flags: Any = sys.modules.get("absl.flags")
     if flags is not None and not flags.FLAGS.is_parsed():

@@ -1,12 +1,12 @@
-"""Makes a program find a given number of GPUs, whichever function, library or command it asks.
+"""Makes every function, library and command that a program asks report a number of GPUs.
 
 In TensorFlow, the methods of the eager context and the list of local devices are patched. All
-public functions end there: `tf.config`, `tf.compat.v1.config` and their `experimental` modules,
-also a function that the program imported by name before the patch.
+public functions in `tf.config`, `tf.compat.v1.config` and their `experimental` modules call them,
+even if the program imported a function by name before the patch.
 
 The program, its libraries, and a strategy without explicit devices find the fake GPUs. TensorFlow
-and Keras themselves find the devices of this machine, because they ask in order to choose ops: if
-Keras 3 finds a GPU, it builds recurrent layers from an op that has no CPU kernel.
+and Keras themselves find the devices of this machine, because they choose ops by device: if Keras
+3 finds a GPU, it builds recurrent layers from an op that has no CPU kernel.
 
 Outside of TensorFlow, NVIDIA's management library (NVML) and the command ``nvidia-smi`` are faked.
 """
@@ -51,7 +51,7 @@ _listed: list[str | None] = [None]
 
 
 def visible_gpus() -> Sequence[int] | None:
-    """The indices of the fake GPUs that the program made visible; None if it named none.
+    """The indices of the fake GPUs that the program made visible; None if it selected none.
 
     ``set_visible_devices`` selects from the GPUs in ``CUDA_VISIBLE_DEVICES``.
     """
@@ -139,7 +139,7 @@ def fake_gpu_count(gpus: int, listed: str | None = None) -> Iterator[set[str]]:
 
 
 def _for_program(answer: patching.Around) -> patching.Around:
-    """Restrict a patch to calls of the program. TensorFlow and Keras reach the original."""
+    """Restrict a patch to calls of the program. TensorFlow and Keras call the original."""
 
     def around(original: Callable[..., Any]) -> Callable[..., Any]:
         fake = answer(original)
@@ -183,7 +183,7 @@ def _context_methods(gpus: int, queries: set[str]) -> Mapping[Patch, patching.Ar
         visible = _visible[-1] if _visible else range(len(present))
         return [present[index] for index in visible if index < len(present)]
 
-    def list_logical() -> list[Any]:  # their numbers start at 0
+    def list_logical() -> list[Any]:  # logical GPUs are numbered from 0
         return logical[: len(list_visible())]
 
     def num_gpus(_: Any) -> int:

@@ -1,7 +1,7 @@
 """Watches the sessions of a program until its first training step, which is not run.
 
 Every run of a session, also of hooked and monitored sessions, ends in one private method of
-TensorFlow. `SessionWatch` replaces that method. Callables and partial runs, which do not use it,
+TensorFlow. `SessionWatch` replaces that method. Callables and partial runs do not use it, so they
 are replaced by ordinary runs. Runs before the first training step are executed on the CPU with
 soft placement, because the GPUs of the program need not exist.
 """
@@ -100,7 +100,7 @@ class SessionWatch:
             accumulated gradients, the accumulating runs are included.
         sessions: the number of sessions that were opened.
         runs: the number of runs.
-        servers: the addresses that sessions were opened on. They are not connected to.
+        servers: the addresses of servers in sessions. No connection is made to them.
         graphs: the graphs that runs fetched from.
         accumulations: the distinct runs that accumulated gradients without training; they were
             executed.
@@ -128,17 +128,17 @@ class SessionWatch:
 
     @property
     def graph(self) -> tf.Graph | None:
-        """The graph of the first training step; None without one."""
+        """The graph of the first training step; None without a step."""
         return self.steps[0].graph if self.steps else None
 
     @property
     def own_steps(self) -> Sequence[SeenStep]:
-        """The steps in that graph. Steps in another graph belong to another program."""
+        """The steps in `graph`. Steps in another graph belong to another program."""
         return [step for step in self.steps if step.graph is self.graph]
 
     @property
     def step(self) -> Step:
-        """All steps in that graph as one step, such as the alternating steps of a GAN."""
+        """All `own_steps` as one step, such as the alternating steps of a GAN."""
         return Step(
             train_op=[op for step in self.own_steps for op in step.train_ops],
             loss=ScalarLosses(loss for step in self.own_steps for loss in step.losses),
@@ -147,7 +147,7 @@ class SessionWatch:
 
     @property
     def fed(self) -> Mapping[str, Any]:
-        """The values that were fed to these steps, by tensor name."""
+        """The values that were fed to `own_steps`, by tensor name."""
         return {name: value for step in self.own_steps for name, value in step.fed.items()}
 
     @property
@@ -228,7 +228,7 @@ class SessionWatch:
             return self.graphs[graph].run_of(map(op_of, fetched))
 
     def _initializes(self, run: RunEffect, key: _Fetches) -> bool:
-        """Whether a run initializes variables from a batch. Unlike a step, it happens once."""
+        """Whether a run initializes variables from a batch. Such a run happens only once."""
         if not run.may_initialize:
             return False
         with self._lock:
@@ -244,7 +244,7 @@ class SessionWatch:
         feeds: Mapping[Any, Any],
         execute: Callable[..., list[Any]],
     ) -> None:
-        """Record a training step. It is the last one if every optimizer of the graph has run."""
+        """Record a training step. It is the last step if every optimizer of the graph has run."""
         rows: Mapping[str, Any] = {}
         is_new = run.updates - self._updates and session not in self._remote
         if is_new and self.rows != "none":
@@ -253,7 +253,7 @@ class SessionWatch:
             rows = read_pipelines(execute, session, roots, of_towers=self.rows == "of-towers")
         with self._lock:
             if run.updates - self._updates:
-                if run.skips_gradients:  # it applies gradients that other runs have accumulated
+                if run.skips_gradients:  # the run applies gradients that other runs accumulated
                     self.steps += [
                         each
                         for each in self.accumulations.values()
@@ -346,8 +346,8 @@ def make_callable_with_run(_: Callable[..., Any]) -> Callable[..., Any]:
 def make_keras_callable_with_run(_: Callable[..., Any]) -> Callable[..., Any]:
     """Replace the private method that Keras calls in a graph: its callables call ``run``.
 
-    A connection between tensors, which such a callable may have, becomes a feed: its value is
-    computed by a run of its own.
+    Such a callable may connect two tensors. A separate run computes the first tensor, and the
+    callable feeds its value to the second tensor.
     """
 
     def make_callable(session: Any, options: Any) -> Callable[..., list[Any]]:
@@ -436,10 +436,10 @@ def pipeline_outputs(nodes: Iterable[Any], roots: Iterable[str]) -> list[str]:
 def read_pipelines(
     run: Callable[..., list[Any]], session: Any, roots: Iterable[str], *, of_towers: bool = False
 ) -> Mapping[str, Any]:
-    """Read the values that a step would take from its queues and iterators, by tensor name.
+    """Read the values that a step would get from its queues and iterators, by tensor name.
 
-    By the first training step, the program has filled them. The result is empty if the pipelines
-    fail, or yield nothing within 10 s.
+    Programs fill the pipelines before their first training step. The result is empty if the
+    pipelines fail, or yield nothing within 10 s.
 
     Args:
         run: runs the session.

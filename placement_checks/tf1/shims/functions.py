@@ -104,8 +104,8 @@ def sequence_loss(
 class GreedyLoadBalancingStrategy:
     """`tf.contrib.training`: assigns the next variable to the task with the least load.
 
-    It is the ``ps_strategy`` of `tf.train.replica_device_setter`, which spreads variables over
-    parameter servers.
+    Programs pass it as the ``ps_strategy`` of `tf.train.replica_device_setter`, which spreads
+    variables over parameter servers.
     """
 
     def __init__(self, num_tasks: int, load_fn: Callable[[Any], float]) -> None:
@@ -113,7 +113,7 @@ class GreedyLoadBalancingStrategy:
         self._load_fn = load_fn
 
     def __call__(self, op: Any) -> int:
-        """Choose the task for an op; the first one if loads are equal."""
+        """Choose the task for an op; the first task if loads are equal."""
         task = self._loads.index(min(self._loads))
         self._loads[task] += self._load_fn(op)
         return task
@@ -123,7 +123,7 @@ def byte_size_load_fn(op: Any) -> float:
     """The size of an op's only output in bytes.
 
     Raises:
-        ValueError: its static shape is not fully defined.
+        ValueError: the static shape of the output is not fully defined.
     """
     (output,) = op.outputs
     if not output.shape.is_fully_defined():

@@ -33,7 +33,7 @@ class DataSet:
     def next_batch(
         self, batch_size: int, fake_data: bool = False, shuffle: bool = True
     ) -> tuple[Array, Array]:
-        """Return the next images and labels; each pass over the data has another order."""
+        """Return the next images and labels; each pass over the data has a new order."""
         del fake_data  # `read_data_sets` creates fake images
         if shuffle and self._position == self.epochs_completed == 0:
             self._shuffle()

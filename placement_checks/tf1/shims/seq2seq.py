@@ -78,7 +78,7 @@ class TrainingHelper(Helper):
 
 
 class GreedyEmbeddingHelper(Helper):
-    """Reads the most likely class of the last output, until that is the end token."""
+    """Reads the most likely class of the last output, until this class is the end token."""
 
     def __init__(self, embedding: Any, start_tokens: Any, end_token: Any) -> None:
         self._embedding = embedding
@@ -263,7 +263,7 @@ def dynamic_decode(
             swap_memory=swap_memory,
         )
         outputs = tf.nest.map_structure(lambda array: array.stack(), arrays)
-        with contextlib.suppress(NotImplementedError):  # most have nothing to do
+        with contextlib.suppress(NotImplementedError):  # most decoders do not implement it
             outputs, state = decoder.finalize(outputs, state, lengths)
         if not output_time_major:
             outputs = tf.nest.map_structure(swap_batch_and_time, outputs)
