@@ -53,7 +53,7 @@ def rank_of(strategy: Strategy, placement: Placement, op: str) -> int:
 def unmet_collectives(
     placement: Placement, strategy: Strategy, incomplete: Sequence[Sequence[str]]
 ) -> Iterator[Finding]:
-    """Yield a finding on the collectives that some ranks have, and the others lack.
+    """Yield a finding on the collectives that some ranks have, and other ranks lack.
 
     Args:
         placement: the joint graph.
@@ -144,8 +144,8 @@ def scaled_constant(placement: Placement, reference: Placement) -> tuple[str, fl
     """Find a number in an update that depends on the number of ranks, such as a learning rate.
 
     Returns:
-        A trained variable, the number in its update, and the number in its update by one rank;
-        None if the numbers are equal.
+        A variable, the number in its update, and the number in its update in the reference; None
+        if all numbers are equal.
     """
     of_ranks, of_one = _update_constants(placement), _update_constants(reference)
     for variable, numbers in of_ranks.items():

@@ -157,8 +157,8 @@ def _session_config(evidence: Evidence) -> Missing | None:
 def _if_run_missing(evidence: Evidence, part: object) -> Missing | None:
     """Return why a result of running the program is missing.
 
-    A log without its program cannot be run even with a reference, so the reason does not ask for
-    one.
+    A log without its program cannot be run even with a reference, so the reason does not ask for a
+    reference.
     """
     if part is NO_REFERENCE and _is_log(evidence):
         return Missing(

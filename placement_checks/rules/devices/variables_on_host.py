@@ -42,9 +42,9 @@ class VariablesOnHost(Rule):
     device function that knows only the ref variable ops (Variable, VariableV2) and not
     VarHandleOp.
 
-    A variable that requests no device is a finding on any device, since another machine may put it
-    elsewhere. The exception is an int32 step counter, which TensorFlow updates only on the CPU. A
-    variable that requests only a job is judged by its assigned device.
+    A variable that requests no device is a finding on any device, since the placer may choose
+    another device on another machine. The exception is an int32 step counter, which TensorFlow
+    updates only on the CPU. A variable that requests only a job is judged by its assigned device.
 
     The role of a variable (docs/roles.md) may allow a GPU as well. A copy of a mirrored variable,
     its slots and statistics, an accumulator and cached inputs may be on the GPU of their tower. A
