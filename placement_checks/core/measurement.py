@@ -38,7 +38,7 @@ class Trial:
         rows: the number of rows in the batch.
         split: the rows that are fed to each tower; empty if the program splits the batch itself.
         expected, found: by variable, the gradients of the reference and of the program. Variables
-            with a gradient in one of them only are left out.
+            with a gradient in only one of the programs are left out.
         noise: by variable, the largest absolute change of the reference's gradient if the rows
             are in another order.
         start: the values of the variables.
@@ -107,7 +107,8 @@ class Trajectory:
         trained: the variables with a known gradient in the reference.
         after: the gradients for one more batch after the last step, from the reference's
             variables.
-        owners: by variable, the trained variable that it is, is a copy of, or is a slot of.
+        owners: for each variable, the trained variable that it is equal to, a copy of, or a slot
+            of.
     """
 
     steps: Sequence[Mapping[str, VariableStep]] = field(repr=False)
@@ -132,7 +133,7 @@ class Measurement:
         scale: the number that the program's gradients were divided by, as it declares.
         trajectory: some training steps.
         unreadable: by variable with an unreadable gradient, the reason.
-        missing: variables that get a gradient in one program only: True for the reference.
+        missing: variables that get a gradient in only one program; True if it is the reference.
         changed: variables with a gradient that is clipped, or otherwise changed, before it is
             applied.
         races: by variable with a value that depends on a race, the variable that is read before or
@@ -140,7 +141,7 @@ class Measurement:
         optimizers: the types of the ops that apply the gradients.
         updates: by variable, the op of the program that updates it.
         notes: notes for readers.
-        saved: the file that replays the case; ``""`` if nothing differed.
+        saved: the file with the saved case; ``""`` if nothing differed.
         saved_bytes: the size of that file.
     """
 
