@@ -107,8 +107,8 @@ class Trajectory:
         trained: the variables with a known gradient in the reference.
         after: the gradients for one more batch after the last step, from the reference's
             variables.
-        owners: for each variable, the trained variable that it is equal to, a copy of, or a slot
-            of.
+        owners: for each variable, the trained variable that it belongs to: the variable itself,
+            the original of a copy, or the owner of a slot.
     """
 
     steps: Sequence[Mapping[str, VariableStep]] = field(repr=False)

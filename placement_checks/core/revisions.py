@@ -32,7 +32,7 @@ class RuleChange:
 
 @dataclass(frozen=True)
 class Numbers:
-    """Whether a program trains the same values as at the revision, on the same rows.
+    """Whether training on the same rows has the same results as at the revision.
 
     Attributes:
         state: ``equal``, ``different`` or ``not-checked``.

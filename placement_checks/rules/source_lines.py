@@ -105,7 +105,7 @@ def loop_lines_of_variables(placement: Placement, apart: Collection[str]) -> Loo
     """Return the source lines around ``apart``, variables that towers do not share.
 
     A function that also creates shared variables is not the cause: the scopes around its call are
-        right.
+    right.
     """
     towers = analyze(placement).towers
     shared = (

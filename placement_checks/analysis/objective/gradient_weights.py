@@ -432,8 +432,8 @@ class GradientWeights:
     def _elementwise(self, op: OpId, kind: str, values: Mapping[str, Value]) -> Form | None:
         """Return the form of a gradient that an elementwise op changes, with a factor for the op.
 
-                None if the gradient does not combine all towers: in the program for one GPU, the
-        op gets the gradient of the whole batch.
+        None if the gradient does not combine all towers: in the program for one GPU, the op gets
+        the gradient of the whole batch.
         """
         changed = [
             (source, value)

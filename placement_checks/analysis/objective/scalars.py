@@ -169,8 +169,8 @@ class Scalars:
     def _folded(self, source: str) -> float | None:
         """Return the value of a constant, of an op on constants, or of a sum of equal elements.
 
-                For example, an integer quotient is the number of rows of each tower, and a sum is
-        the number of rows of a batch: tf.losses divides a loss by a sum of ones.
+        For example, an integer quotient is the number of rows of each tower, and a sum is the
+        number of rows of a batch: tf.losses divides a loss by a sum of ones.
         """
         kind, inputs = self._op_type_and_inputs(source)
         if kind == SUM and self.shape(source) == ():

@@ -176,8 +176,7 @@ class TowerAnalysis(GraphAnalysis):
 
     @cached_property
     def own_towers(self) -> Sequence[TowerMask]:
-        """For each op the bit of the tower that it belongs to; 0 if it may combine results of
-        towers.
+        """For each op the bit of the tower that it belongs to; 0 if it may combine towers.
 
         The requested device alone does not decide: the average of all towers may be on the GPU of
         one tower. Ops that read variables, backward ops and inputs belong to the tower that they

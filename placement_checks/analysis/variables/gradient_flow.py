@@ -131,8 +131,7 @@ class GradientFlow:
 
     @cached_property
     def indices(self) -> Mapping[str, Mapping[TowerIndex, Set[OpId]]]:
-        """For each variable whose rows are looked up, the indices of the sparse gradients, by
-        tower.
+        """The indices of sparse gradients, by tower, for each variable whose rows are looked up.
 
         The gradient of a lookup flattens the indices (python/ops/array_grad.py).
         """

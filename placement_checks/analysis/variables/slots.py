@@ -20,8 +20,8 @@ class Slots:
     Devices have no influence. A variable may have several owners.
 
     Attributes:
-        held: slots that an update of the owner takes as a variable, such as the fused update ops
-            of TensorFlow's optimizers.
+        held: slots that an update of the owner takes as a variable, as the fused update ops of
+            TensorFlow's optimizers do.
         read: variables whose value an update of the owner takes unchanged, such as the powers of
             beta of Adam, which all updates take.
         computed: slots of optimizers that are composed of simple ops. The owner is trained, its
@@ -67,8 +67,9 @@ class Slots:
         sources: Collection[str],
         keep: Sequence[object],
     ) -> Iterator[tuple[str, str]]:
-        """Yield the sources that updates depend on, of the dtype and shape of the updated
-        variable.
+        """Yield the sources that updates depend on, if they have the form of the variable.
+
+        The form is the dtype and shape.
 
         Args:
             updated: the values that the updates of each variable take.

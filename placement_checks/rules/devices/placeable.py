@@ -91,8 +91,8 @@ def _task_without_gpu(placement: Placement, op: Op | None, group: Sequence[str])
     """Return the task without GPUs on which an op, or an op bound to it, requests a GPU.
 
     If there is such a task, the index of the GPU is correct: the program merged the device of a
-        worker
-    into the device of a server. The result is None if there is no such task, or no task has GPUs.
+    worker into the device of a server. The result is None if there is no such task, or if no task
+    has GPUs.
     """
     machine = placement.machine
     if machine is None or not machine.gpus or placement.soft:

@@ -31,8 +31,8 @@ class UpdateOpsRun(Rule):
     would then use statistics of held-out rows.
 
     Many programs run the updates of only one tower, which is enough. The rule is then kept, with a
-    note. The last tower is an exception: after a loop over the towers, its updates may be the only
-    ones left by mistake. The rule is kept for the last tower only if the program groups the
+    note. The last tower is an exception: a loop over the towers may keep only the updates of the
+    last tower by mistake. The rule is kept for the last tower only if the program groups the
     updates of each tower, and has therefore chosen one tower on purpose. If the step runs no
     updates, and a separate group runs the updates of all towers or of the first tower, the rule is
     not checked: the program may run that group.
