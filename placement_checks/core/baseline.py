@@ -116,7 +116,7 @@ class Baseline:
         defaults: the default device of each part.
         exceptions: for each address, its devices with the number of ops on each device. If there
             is a single device, the number of ops is not limited.
-        types: by part and tower, the number of ops of each type.
+        types: for each part and tower, the number of ops of each type.
         copies: the copies in a step, by source and destination.
         objectives: for each objective, such as ``1/2 mean on each of 2 towers``, the names of the
             variables with this objective, or their number if variables are folded.

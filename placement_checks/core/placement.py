@@ -163,15 +163,16 @@ class StepOps(NamedTuple):
         losses: the losses that the program reports.
         inputs: the placeholders of each tower, if the program lists them.
         objectives: the tensors whose gradients were computed, one entry per call, in order.
-        gradients: by objective, the ops that produce its gradients.
-        gradients_by_variable: by variable, the ops that produce gradients with respect to it.
+        gradients: for each objective, the ops that produce its gradients.
+        gradients_by_variable: for each variable, the ops that produce gradients with respect to
+            it.
         update_ops: the ops of the collection UPDATE_OPS.
         counters: the variables of the collection GLOBAL_STEP.
         backward: the ops that were built while gradients were computed; if None, the names of ops
             show which ops these are.
-        session: the session configuration as a mapping; None if the program gives none.
+        session: the session configuration as a mapping; None if it is unknown.
         traced: whether the step is a ``tf.function``, which no session runs.
-        applied_gradients: by variable, the gradients that optimizers received, or that the
+        applied_gradients: for each variable, the gradients that optimizers received, or that the
             program declares, as tensors; gradients in function bodies are left out.
     """
 
@@ -199,7 +200,8 @@ class Placement:
     """The devices of all ops of a program.
 
     Two placements are equal if the same ops, by name, are assigned to the same devices. A
-    placement without assigned devices, or one that was not read in full, equals only itself.
+    placement without assigned devices, or a placement that was not read in full, equals only
+    itself.
 
     Attributes:
         program: the name in reports.
@@ -305,7 +307,7 @@ class Placement:
 
     @cached_property
     def colocations(self) -> Mapping[str, Sequence[str]]:
-        """By op, the names of ops that are colocated with it by ``_class``."""
+        """For each op, the names of ops that are colocated with it by ``_class``."""
         bound: dict[str, list[str]] = defaultdict(list)
         for op in self.ops.values():
             for name in op.colocated:

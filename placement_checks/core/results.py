@@ -154,7 +154,7 @@ class Report:
     """The verdicts on one program.
 
     Attributes:
-        baseline: the difference from its baseline; None if it was not compared with one.
+        baseline: the difference from the program's baseline; None if the two were not compared.
     """
 
     evidence: Evidence
@@ -176,7 +176,7 @@ class Report:
 
     @property
     def errors(self) -> Sequence[PlacementError]:
-        """The errors that ended rules, each with the names of all its rules."""
+        """The errors that ended rules, each with the names of the rules that it ended."""
         by_error: dict[str, list[Verdict]] = defaultdict(list)
         for verdict in self.verdicts:
             if verdict.error is not None:

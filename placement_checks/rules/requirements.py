@@ -13,7 +13,7 @@ from placement_checks.core.missing import Missing, NotApplicable
 
 
 class Need(Enum):
-    """A part of the evidence. If several are missing, the first in this order is the reason."""
+    """A part of the evidence. If several parts are missing, the first one here is the reason."""
 
     PLACER = auto()  # the placer's answer: assigned devices, or the ops that it refuses
     ASSIGNED = auto()  # assigned devices

@@ -1,4 +1,4 @@
-"""Computes the weight that each gradient of the towers has in an update."""
+"""Gradient weights: the weight of each tower's gradients in an update."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _ACCUMULATED = "accumulated"  # a symbolic factor: the gradients are added up ov
 
 
 class Gradient(NamedTuple):
-    """A gradient as a tower computes it: the leaf of a form.
+    """A gradient that a tower computes: a leaf of a form.
 
     Attributes:
         tensor: the result of the backward pass.

@@ -1,8 +1,8 @@
 """Towers by loss: the losses of each copy of the model, and the ops that each loss uses.
 
 Devices and names have no influence, so the result stays the same if a refactor moves or renames
-ops. `analysis.towers.discovery` combines it with the requested devices. Addresses and baselines
-use it alone.
+ops. `analysis.towers.discovery` combines the result with the requested devices. Addresses and
+baselines use only this result.
 """
 
 from __future__ import annotations

@@ -142,8 +142,8 @@ class Layout:
         not split.
 
         With several towers, these are variables that several towers use on the GPU that has the
-        variable, such as experts, or the shards of a table. They count only if at least two GPUs
-        have such variables, or a GPU that no tower runs on.
+        variable, such as experts, or the shards of a table. The result is empty unless such
+        variables are on at least two GPUs, or on a GPU that no tower runs on.
         """
         parts = self._parts_of_one_tower() if len(self._analysis.towers) == 1 else self._experts()
         for name, gpu in (*self._colocated(parts), *self._slots(parts)):
@@ -186,7 +186,7 @@ class Layout:
         return parts if 2 * len(parts) > len(readers) else {}
 
     def read_as(self, variable: str) -> Mapping[TowerIndex, str]:
-        """Return what each tower reads: the variable itself or its own copy, by tower."""
+        """Return the variable that each tower reads: ``variable``, or the tower's copy of it."""
         if variable in self.copies:
             return self.copies[variable].copies
         towers = self._analysis.towers_in(self.readers.get(variable, 0))

@@ -75,7 +75,8 @@ class _Step:
         """Yield the ops that compute with updated variables, with the bits of the variables.
 
         An update reads the variable that it changes. An op that passes on a reference, such as the
-        read of a reference variable, does not read: the ops that take the reference do.
+        read of a reference variable, does not read the variable: the ops that take the reference
+        read it.
         """
         flow = self._flow
         passed_on = {flow.number[name]: bit for name, bit in self._bits.items()}

@@ -27,8 +27,8 @@ class Replicas:
 
     Copies drift if their updates depend on different examples, different random numbers, or other
     variables that drift. All other values are assumed to be equal on all replicas, and so are
-    reads of copies that do not drift. A scalar that ranks feed, such as a learning rate, is no
-    example: it is equal if the ranks feed the same value.
+    reads of copies that do not drift. A scalar that ranks feed, such as a learning rate, does not
+    count as an example: it is equal if the ranks feed the same value.
 
     If replicas share values in the model, such as moments for synchronized normalization, every
     gradient depends on the examples of all replicas, through sums over the replicas. These sums

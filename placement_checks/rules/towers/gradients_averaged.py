@@ -78,8 +78,8 @@ class GradientsAveraged(Rule):
     """Each loss term and penalty counts as much in each update as on one GPU.
 
     Examples are a sum of gradients instead of the mean, one division too many, a weight decay that
-    counts once for each tower, and a loss term that one tower lacks. None of them raises an error,
-    and the program trains another objective than on one GPU.
+    counts once for each tower, and a loss term that one tower lacks. These mistakes raise no
+    error, but the program trains another objective than on one GPU.
 
     The rule reads the coefficients from constants of the graph, and runs nothing. The coefficient
     of a term in an update is its coefficient in the tower's loss, times the coefficient of the
@@ -92,8 +92,8 @@ class GradientsAveraged(Rule):
     scheduled weight of a task, are equal if they are computed from the same variables,
     placeholders and constants. The gradients of rows that a tower looks up must be paired with the
     indices of these rows. The program is compared with its reference or, without a reference, with
-    the program built for one GPU. gradients-equal also judges what a tower computes inside of a
-    term.
+    the program built for one GPU. gradients-equal also compares the values that a tower computes
+    inside of a term.
 
     If towers have unequal numbers of rows, each mean must be multiplied by its tower's share of
     the rows. If the graph does not state the numbers, the rule assumes that they are equal, and
