@@ -66,7 +66,8 @@ def differences(
 
     * Integers that do not depend on examples, and integer scalars, such as the first row of the
       slice of a tower.
-    * Whether a slice starts or ends where the sliced tensor does.
+    * Whether a slice states its begin and its end: the first slice of a tensor needs no begin, and
+      the last slice needs no end.
     * A constant factor of the whole result, which weights towers with unequal batches.
     * Different variables of the same shape and dtype, unless both computations read both
       variables.

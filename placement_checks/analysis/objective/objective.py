@@ -36,7 +36,7 @@ class WeightedTerm(NamedTuple):
     Attributes:
         term: the term.
         weight: its weight.
-        gradient: the tensor of its gradient, as the backward pass yields it.
+        gradient: the tensor of the term's gradient that the backward pass yields.
         source: the variable that the gradient is taken with respect to, if this is not the updated
             variable; else ``""``.
     """

@@ -1,4 +1,5 @@
-"""Inputs: the examples that each tower computes with, and how its loss averages over them."""
+"""Inputs: the examples that each tower computes with, and how a tower's loss averages over
+them."""
 
 from __future__ import annotations
 

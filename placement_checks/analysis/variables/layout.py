@@ -55,7 +55,7 @@ class MirroredVariable(NamedTuple):
 class Layout:
     """The layout of each variable that the model reads; `variable_layout` computes it once.
 
-    A program may mix layouts, so each variable has one:
+    A program may mix layouts, so each variable has a separate layout:
 
     * *central*: several towers read it, or the host does.
     * *mirrored*: it is a copy, and its update takes the same sum of gradients as the copies of

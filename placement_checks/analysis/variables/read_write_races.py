@@ -1,4 +1,4 @@
-"""Races: a step reads a variable and updates it, in no defined order."""
+"""Races: a step reads and updates a variable in no defined order."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class NoFallback(Rule):
 
     Soft placement moves such ops silently. Each finding states the reason: the op has no GPU
     kernel, its GPU kernel does not support the type, or the device does not exist. If further ops
-    are bound to a moved op, by colocation or by a reference, its finding lists them.
+    are bound to a moved op, by colocation or by a reference, the finding lists these ops.
 
     Not findings: ops in an inner /cpu:0 scope; ops that only follow a variable or another resource
     that requests the host, such as its reads and its initialization test; strings, summaries,

@@ -150,7 +150,7 @@ class Claim(NamedTuple):
         """Return the claim of a session with these ``gpu_options``.
 
         Raises:
-            ValueError: TensorFlow does not accept one of the values; the message names it.
+            ValueError: TensorFlow does not accept a value; the message names the option.
         """
         fraction = options.get("per_process_gpu_memory_fraction", 0)
         if isinstance(fraction, bool) or not isinstance(fraction, int | float):

@@ -52,7 +52,7 @@ class WeightsEqual(Rule):
     A step may read a variable and update it in no defined order. An example is a group of moving
     averages and the update, `tf.group(train_op, averages.apply(variables))`: the average takes the
     value before or after the update at random, on one GPU too. Such a variable is left out, and
-    the note says so; under `tf.control_dependencies([train_op])` it is compared.
+    the note states this. Under `tf.control_dependencies([train_op])` the variable is compared.
 
     If gradients-equal.statistics is "tower", no steps are compared.
 

@@ -23,7 +23,7 @@ class CreatedInScope(Rule):
     A variable that is created before `with strategy.scope():` does not belong to the strategy:
     there is only one such variable, on one device, and all replicas read it. Each replica then
     updates it separately, so the updates race, and one step changes it several times. Optimizers
-    of Keras refuse such a variable with an error that does not name it.
+    of Keras refuse such a variable with an error that does not name the variable.
 
     Not findings: a variable on the host that one op updates, counters and learning rates of
     optimizers, and towers that are placed by hand. A strategy with one replica is not checked.

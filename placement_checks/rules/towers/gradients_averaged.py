@@ -165,8 +165,8 @@ class _Summand(NamedTuple):
 
     Attributes:
         term: the term.
-        tower: the tower that computes it, or `_ALL`.
-        weight: its weight, without the tower's share of the rows.
+        tower: the tower that computes the term, or `_ALL`.
+        weight: the weight of the term, without the tower's share of the rows.
         is_share: whether the share multiplies the weight.
     """
 

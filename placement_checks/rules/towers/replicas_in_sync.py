@@ -45,7 +45,8 @@ class ReplicasInSync(Rule):
     The rule follows the data flow: the updates of all copies must depend on the same examples, and
     on the same random numbers. If replicas exchange values within the model, such as shared
     moments, each update depends on the examples of all replicas. The rule then ignores the sums
-    over all replicas: without them, the updates must still depend on the same examples. Copies
+    over all replicas: without these sums, the updates must still depend on the same examples.
+        Copies
     that are combined when they are read (VariableSynchronization.ON_READ) differ by design, and so
     do variables that collect the gradients of each replica until these gradients are added up. If
     copies take different steps from the same examples, their values differ, and weights-equal
