@@ -1,5 +1,4 @@
-"""Inputs: the examples that each tower computes with, and how a tower's loss averages over
-them."""
+"""Inputs: the examples that each tower computes with, and how its loss averages over rows."""
 
 from __future__ import annotations
 

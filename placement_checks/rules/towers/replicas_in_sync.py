@@ -46,11 +46,10 @@ class ReplicasInSync(Rule):
     on the same random numbers. If replicas exchange values within the model, such as shared
     moments, each update depends on the examples of all replicas. The rule then ignores the sums
     over all replicas: without these sums, the updates must still depend on the same examples.
-        Copies
-    that are combined when they are read (VariableSynchronization.ON_READ) differ by design, and so
-    do variables that collect the gradients of each replica until these gradients are added up. If
-    copies take different steps from the same examples, their values differ, and weights-equal
-    reports them. variables-shared judges towers that are placed by hand.
+    Copies that are combined when they are read (VariableSynchronization.ON_READ) differ by design,
+    and so do variables that collect the gradients of each replica until these gradients are added
+    up. If copies take different steps from the same examples, their values differ, and
+    weights-equal reports them. variables-shared judges towers that are placed by hand.
 
     Each rank of a Horovod program initializes its variables on its own. The rule compares the
     initial values: a trained variable with different values needs a broadcast. Other variables,
