@@ -38,7 +38,7 @@ _SHARED: Mapping[Part, Part] = {
     "backward": "shared backward",
     "evaluate": "shared evaluate",
 }
-_ONE_FOR_ALL: frozenset[Part] = frozenset({"average", "update", "apply"})  # not of one tower
+_ONE_FOR_ALL: frozenset[Part] = frozenset({"average", "update", "apply"})  # for all towers
 
 _READS = VARIABLE_READS | INITIALIZATION_TESTS
 
@@ -47,10 +47,10 @@ class Addresses:
     """The address of each op of a placement; `addresses` computes it once.
 
     Attributes:
-        parts: for each op its part of a step. With several towers, the parts of ops that work for
-            no tower or for several begin with "shared". "apply" ops change a variable, "update"
-            ops compute the new value, "reads" ops only read a variable, and no step, loss or
-            variable needs the "other" ops.
+        parts: for each op its part of a step. If an input, forward, backward or evaluate op works
+            for no tower or for several towers, its part begins with "shared". "apply" ops change a
+            variable, "update" ops compute the new value, and "reads" ops only read a variable. No
+            step, loss or variable needs "other" ops.
         towers: for each op the tower that it works for, or None.
         layers: for each op the variable of its layer, or None. An op that averages gradients or
             updates a variable has the layer of this variable.
@@ -80,7 +80,7 @@ class Addresses:
 
     @cached_property
     def _updated_variable(self) -> Mapping[OpId, OpId | None]:
-        """For each op that an update depends on, the updated variable; None for several."""
+        """For each op that updates depend on, the updated variable; None for several variables."""
         ends: dict[OpId, OpId | None] = dict(self._updated_by)
         ends |= {
             value: variable

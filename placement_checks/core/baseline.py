@@ -39,9 +39,9 @@ class Address(NamedTuple):
 
     Attributes:
         part: the part of the step, one of `PARTS`.
-        tower: the tower's number; -1 for none, or for all in an exception.
-        layer: the variable of the layer; ``""`` for none, None for all.
-        type: the op type; None for all.
+        tower: the tower's number; -1 for no tower, or in an exception for all towers.
+        layer: the variable of the layer; ``""`` for no layer, None for all layers.
+        type: the op type; None for all types.
     """
 
     part: str
@@ -114,12 +114,12 @@ class Baseline:
         folded: further variables beyond the first hundreds, by scope.
         towers: the device of each tower.
         defaults: the default device of each part.
-        exceptions: by address, its devices with the number of ops on each. The number for a
-            single device is not limited.
-        types: by part and tower, the number of ops of each type.
+        exceptions: for each address, its devices with the number of ops on each device. If there
+            is a single device, the number of ops is not limited.
+        types: for each part and tower, the number of ops of each type.
         copies: the copies in a step, by source and destination.
-        objectives: by the loss terms that updates minimize, such as ``1/2 mean on each of 2
-            towers``, the names of the updated variables; their number if variables are folded.
+        objectives: for each objective, such as ``1/2 mean on each of 2 towers``, the names of the
+            variables with this objective, or their number if variables are folded.
     """
 
     program: str
@@ -159,7 +159,7 @@ ChangedObject = Literal["variable", "slots", "tower", "objective", "ops", "types
 
 @dataclass(frozen=True)
 class Change:
-    """A change of device or objective, or something that only one side has.
+    """A change of device or objective, or an object that only one side has.
 
     Attributes:
         kind: the kind of object.
@@ -193,7 +193,7 @@ class Crossing(NamedTuple):
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference between a placement and a baseline; false if it is as expected.
+    """The difference between a placement and a baseline; false if the placement is as expected.
 
     Attributes:
         old: the name of the baseline.

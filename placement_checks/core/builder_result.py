@@ -27,8 +27,8 @@ class Returned(NamedTuple):
             runs, except initializers. Without such an op, every tensor that runs an optimizer,
             such as the result of ``slim.learning.create_train_op``. Without such a tensor, every
             op that initializes nothing.
-        losses: the other scalar float tensors, except placeholders and variables. If the program
-            takes gradients, only scalars connected with their objectives are losses.
+        losses: the remaining scalar float tensors, except placeholders and variables. If the
+            program takes gradients, only scalars connected with their objectives are losses.
     """
 
     train_ops: list[Any]

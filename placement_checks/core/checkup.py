@@ -55,8 +55,8 @@ class OpDifference:
     """An op on another device than predicted.
 
     Attributes:
-        op: its name.
-        type: its op type.
+        op: the name of the op.
+        type: the type of the op.
         predicted: the predicted device.
         found: the device on this machine.
         executed: whether ``found`` is the device in the executed graph, after all rewrites, rather
@@ -75,13 +75,14 @@ class ComparedProgram:
     """A program whose prediction was compared with this machine.
 
     Attributes:
-        name: its name.
+        name: the name of the program.
         subject: the parts of TensorFlow that it uses, in a sentence.
         state: ``same``, ``different``, ``failed`` if it did not run here, or ``skipped``.
-        predicted: how many ops the prediction has.
-        ops: how many of them were compared; the log lacks the others, or has them twice.
+        predicted: the number of ops in the prediction.
+        ops: the number of compared ops; the log lacks the other ops, or lists them twice.
         differences: the ops on other devices than predicted.
-        reason: why it failed or was skipped, or how it differs besides ``differences``; or ``""``.
+        reason: why the program failed or was skipped, or how it differs apart from
+            ``differences``; or ``""``.
     """
 
     name: str

@@ -84,10 +84,11 @@ def from_environment() -> tuple[Addresses, tuple[str, int] | None]:
 
 
 def check_environment() -> None:
-    """Check ``TF_CONFIG``; it is valid if it is missing or names no cluster.
+    """Check ``TF_CONFIG``, which may also be missing or name no cluster.
 
     Raises:
-        InputError: it is malformed, or has a cluster and does not state the task of this process.
+        InputError: ``TF_CONFIG`` is malformed, or has a cluster but does not state the task of
+            this process.
     """
     if not (described := _described()).get("cluster"):
         return
@@ -121,7 +122,7 @@ def _described() -> Mapping[str, Any]:
     """The contents of ``TF_CONFIG``; empty if it is not set.
 
     Raises:
-        InputError: it is not JSON, or not a mapping.
+        InputError: ``TF_CONFIG`` is not JSON, or not a mapping.
     """
     try:
         described = json.loads(os.environ.get(TF_CONFIG) or "{}")

@@ -177,7 +177,7 @@ LOCALHOST = Device("localhost", 0, 0)
 
 
 MAX_GPUS = 256
-# Which GPUs a run uses: real ones if there are enough (auto), only real ones, or simulated ones.
+# Which GPUs a run uses: real GPUs if there are enough (auto), only real GPUs, or simulated GPUs.
 Devices: TypeAlias = Literal["auto", "real", "simulated"]
 
 
@@ -194,7 +194,7 @@ def present_gpus() -> int:
 def local_gpus() -> int:
     """The number of NVIDIA GPUs that this process may use, by ``CUDA_VISIBLE_DEVICES``.
 
-    Needs no TensorFlow, which may find fewer: `run.runnable.usable_gpus`.
+    This does not need TensorFlow, which may find fewer GPUs: `run.runnable.usable_gpus`.
     """
     present = present_gpus()
     visible = os.environ.get(VISIBLE_GPUS)

@@ -28,7 +28,7 @@ NOT_BUILT_FOR_ONE: Final = Missing("the program was not also built for one GPU")
 class Evidence:
     """All results for one program. A part that is not available is a `Missing` with the reason.
 
-    Evidence is equal if its placement is: ``place(before) == place(after)``.
+    Two objects are equal if their placements are equal: ``place(before) == place(after)``.
 
     Attributes:
         placement: the devices of all ops.

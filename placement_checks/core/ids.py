@@ -11,5 +11,5 @@ from typing import NewType
 
 OpId = NewType("OpId", int)  # the index of an op in the order of building
 TowerIndex = NewType("TowerIndex", int)  # the index of a tower
-TowerMask = NewType("TowerMask", int)  # a set of towers: bit i stands for tower i
+TowerMask = NewType("TowerMask", int)  # a set of towers: bit i is set for tower i
 SiteIndex = NewType("SiteIndex", int)  # an index into `ReadsBySite.site_reads`

@@ -117,7 +117,7 @@ def devices_of(cpus: int, gpus: int) -> tuple[tuple[str, int], ...]:
 
 
 def _parse_group(group: str, *, after: list[Task], whole: str) -> list[Task]:
-    """The tasks of one group. Indices continue the job's indices in ``after``."""
+    """The tasks of one group. Their indices follow the indices of the same job in ``after``."""
     if _counts(group) is not None:
         if after:
             raise malformed(whole, f"'{group}' names no job")
@@ -194,7 +194,7 @@ def _parse_devices(text: str, whole: str) -> tuple[tuple[str, int], ...]:
 def groups_text(tasks: Iterable[Task]) -> Iterator[str]:
     """Format tasks as groups that `parse_tasks` reads, such as ``worker*2: gpu*4``.
 
-    Tasks whose indices do not continue the job's previous indices are groups of their own.
+    A task is a separate group if its index does not follow the previous index of its job.
     """
     following: dict[str, int] = {}
     for (job, devices), group in groupby(tasks, key=lambda task: (task.job, task.devices)):
@@ -260,7 +260,8 @@ class Machine:
 
         Args:
             text: the machine.
-            gpus: the number of GPUs of each worker, for ``TF_CONFIG``, which does not state it.
+            gpus: the number of GPUs of each worker; only for ``TF_CONFIG``, which does not state
+                this number.
 
         Raises:
             UsageError: a preset is unknown, a group is malformed, or a count is out of range.
@@ -362,7 +363,7 @@ class Machine:
     def with_one_gpu_each(self, requested: Iterable[Device]) -> Machine:
         """The same cluster with one GPU per task, if no second GPU of a task is requested.
 
-        A single host is unchanged, and a cluster without requested GPUs too.
+        A single host, and a cluster without requested GPUs, are returned unchanged.
 
         Args:
             requested: the devices that a program requests.
@@ -403,7 +404,8 @@ class Machine:
     def master(self) -> Task:
         """The task with the server for sessions. The placer prefers its devices.
 
-        By default the first task of the job chief or worker, or else the first of all.
+        The default is the first task of the job chief, else of the job worker, else of the job
+        that is first in alphabetical order.
         """
         if self.stated_master is not None:
             job, index = self.stated_master

@@ -37,20 +37,20 @@ class Trial:
     Attributes:
         rows: the number of rows in the batch.
         split: the rows that are fed to each tower; empty if the program splits the batch itself.
-        expected, found: by variable, the gradients of the reference and of the program. Variables
-            with a gradient in one of them only are left out.
-        noise: by variable, the largest absolute change of the reference's gradient if the rows
-            are in another order.
+        expected, found: for each variable, the gradients of the reference and of the program.
+            Variables with a gradient in only one of the programs are left out.
+        noise: for each variable, the largest absolute change of the reference's gradient if the
+            rows are in another order.
         start: the values of the variables.
         per_tower: the reference's gradients on the rows of each tower.
         per_row: the reference's gradients on single rows. Computed only if gradients differ.
-        shifted: by a description of the shift, the reference's gradients with the rows of one
-            input shifted against the others.
-        not_finite: by variable with a NaN or infinite gradient, the first op that produces such a
-            value, and its source line.
-        elements: by sampled variable, the indices of the elements.
-        ratios: by sampled variable, the ratio of found to expected values, by least squares over
-            all elements; None if it is undefined.
+        shifted: for each shift of the rows of one input against the other inputs, by its
+            description, the reference's gradients on the shifted rows.
+        not_finite: for each variable with a NaN or infinite gradient, the first op that produces
+            such a value, and its source line.
+        elements: for each sampled variable, the indices of the elements.
+        ratios: for each sampled variable, the ratio of found to expected values, by least squares
+            over all elements; None if it is undefined.
     """
 
     rows: int
@@ -107,7 +107,8 @@ class Trajectory:
         trained: the variables with a known gradient in the reference.
         after: the gradients for one more batch after the last step, from the reference's
             variables.
-        owners: by variable, the trained variable that it is, is a copy of, or is a slot of.
+        owners: for each variable, the trained variable that it belongs to: the variable itself,
+            the original of a copy, or the owner of a slot.
     """
 
     steps: Sequence[Mapping[str, VariableStep]] = field(repr=False)
@@ -127,20 +128,20 @@ class Measurement:
         towers: the number of towers of the program.
         strategy: the class of the strategy that sums gradients; ``""`` without one.
         dtypes: the dtype of each variable.
-        precisions: by variable, the coarsest dtype in the computation of its gradient.
+        precisions: for each variable, the coarsest dtype in the computation of its gradient.
         trials: the gradients for one or more batches.
         scale: the number that the program's gradients were divided by, as it declares.
         trajectory: some training steps.
-        unreadable: by variable with an unreadable gradient, the reason.
-        missing: variables that get a gradient in one program only: True for the reference.
+        unreadable: for each variable with an unreadable gradient, the reason.
+        missing: variables that get a gradient in only one program; True if it is the reference.
         changed: variables with a gradient that is clipped, or otherwise changed, before it is
             applied.
-        races: by variable with a value that depends on a race, the variable that is read before or
+        races: for each variable whose value depends on a race, the variable that is read before or
             after its update.
         optimizers: the types of the ops that apply the gradients.
-        updates: by variable, the op of the program that updates it.
+        updates: for each variable, the op of the program that updates it.
         notes: notes for readers.
-        saved: the file that replays the case; ``""`` if nothing differed.
+        saved: the file with the saved case; ``""`` if nothing differed.
         saved_bytes: the size of that file.
     """
 

@@ -10,12 +10,13 @@ from typing import Literal
 class Missing:
     """The reason why a value is not known.
 
-    It is false, so that ``if evidence.trace:`` narrows the type.
+    A `Missing` is false, so that ``if evidence.trace:`` narrows the type.
 
     Attributes:
         reason: a clause, such as "the train op is unknown".
         fix: the remedy, a clause, or ``""``.
-        option: what supplies the value, such as ``--reference TARGET --batch TARGET``, or ``""``.
+        option: the options that supply the value, such as ``--reference TARGET --batch TARGET``,
+            or ``""``.
     """
 
     reason: str

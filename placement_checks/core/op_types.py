@@ -200,39 +200,40 @@ def is_dataset(kind: str) -> bool:
 
 IDENTITY = "Identity"
 IDENTITIES = frozenset({IDENTITY, IDENTITY_N})
-# Control flow v1: into a loop, and to one of two outputs.
+# Control flow v1: ops that pass a value into a loop, or to one of two outputs.
 ENTERS = frozenset({"Enter", "RefEnter"})
 SWITCHES = frozenset({"Switch", "RefSwitch"})
 # Ops that pass on handles and references. Merge and Exit are not among them, because a loop may
 # have changed the value; NextIteration is not, because it leads back into its own loop.
 PASSES_HANDLE = ENTERS | SWITCHES | {"Identity", "RefIdentity", "RefMerge"}
-# Ops that pass on values too. IdentityN has several values.
+# Ops that pass on values too. IdentityN is not among them, because it has several values.
 PASSES_VALUE = PASSES_HANDLE | {"StopGradient", "PreventGradient"}
-# Changes the dtype only, so it is in none of the sets above.
+# Cast changes only the dtype, so it is in none of the sets above.
 CAST = "Cast"
-# Pass the value of a variable to the ops that compute with it.
+# Ops that pass the value of a variable to the ops that compute with it.
 PASSES_READ = PASSES_VALUE | VARIABLE_READS | {CAST}
 
 # --- Ops that read only the shape of a value ---
 
-# An empty list. While loops of TensorFlow 2 store the values there that their gradients need.
+# An empty list. While loops of TensorFlow 2 store in it the values that their gradients need.
 EMPTY_LIST = "EmptyTensorList"
 
 SHAPE = "Shape"
 SHAPES = frozenset({SHAPE, "ShapeN", "Size", "Rank"})
 SHAPE_ONLY = SHAPES | {"ZerosLike", "OnesLike"}
 
-# Tensors whose elements all have one value: this one, or that of the second input.
+# Ops that yield tensors with equal elements: the value in this mapping, or for Fill, the second
+# input.
 FILLED: Mapping[str, float] = {"ZerosLike": 0.0, "OnesLike": 1.0}
 FILL = "Fill"
 EQUAL = "Equal"
-# The second input where the first is true, else the third.
+# Ops that select from the second input where the first input is true, else from the third input.
 SELECTS = frozenset({"Select", "SelectV2"})
 
 # --- Sums, products and parts of tensors ---
 
 ADDS = frozenset({"Add", "AddV2", "AddN", "AccumulateNV2"})
-# Without kernels: TensorFlow replaces them before it places a graph.
+# Op types without kernels: TensorFlow replaces these ops before it places a graph.
 REWRITTEN = frozenset({"AccumulateNV2"})
 # TensorFlow sums gradients of rows of a variable by concatenation (gradients_util.py).
 JOINS = frozenset({"Concat", "ConcatV2"})
@@ -246,17 +247,17 @@ SCALES = PRODUCTS | DIVISIONS
 SUBTRACTION = "Sub"
 RECIPROCALS = frozenset({"Reciprocal", "Inv"})
 RECIPROCAL_SQUARE_ROOT = "Rsqrt"
-# Pass a value on, and test or print it.
+# Ops that pass a value on, and test or print it.
 CHECKS_VALUE = frozenset({"CheckNumerics", "Print"})
 STOPS_GRADIENT = frozenset({"StopGradient", "PreventGradient"})
-# Adds up rows of equal index, as for the gradients of rows of a variable.
+# Adds up rows with equal indices, such as the gradients of rows of a variable.
 SUM_OF_ROWS = "UnsortedSegmentSum"
 # Inserts an axis of size 1, along which tensors may be joined.
 NEW_AXIS = "ExpandDims"
-# Change each element of a tensor by itself, or choose elements of several tensors.
+# Ops that change each element of a tensor separately, or choose elements of several tensors.
 MINIMUM, MAXIMUM = "Minimum", "Maximum"
 ELEMENTWISE = SELECTS | {MINIMUM, MAXIMUM, "ClipByValue", "Sign", "Tanh", "Round"}
-# Limits for every value of a tensor.
+# Ops that limit every element of a tensor.
 BOUNDS = frozenset({MINIMUM, MAXIMUM, "ClipByValue"})
 # Normalization by mean and variance of the rows.
 BATCH_NORMS = frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"})
@@ -270,15 +271,16 @@ SPLITS = frozenset({"Split", "SplitV"})
 CUTS: Mapping[str, int] = {"StridedSlice": 0, "Slice": 0, "SplitV": 0, "Split": 1, "Unpack": 0}
 # The index of the input with the end or the size of the part.
 ENDS_OF_CUTS: Mapping[str, int] = {"StridedSlice": 2, "Slice": 2, "SplitV": 1}
-# Slices too, but the model may compute the part, as the gate of a mixture of experts does.
+# These ops slice too, but the model may compute which rows, as the gate of a mixture of experts
+# does.
 PARTITIONS = frozenset({"DynamicPartition"})
-# Lookups of rows, with repetitions: not slices if the table holds weights.
+# Lookups of rows, possibly repeated. They are not slices if the table holds weights.
 GATHERS = frozenset({"Gather", "GatherV2"})
 # Permutations of rows.
 REORDERS = frozenset({"Roll", "Reverse", "ReverseV2", "ReverseSequence", "RandomShuffle"})
 # Changes of the shape only.
 RESHAPES = frozenset({"ExpandDims", "Squeeze", "Reshape", "Transpose"})
-# Outputs that share memory with the input: later changes of a ref variable show.
+# Ops whose output shares memory with the input, so that it shows later changes of a ref variable.
 PASSES_BUFFER = PASSES_VALUE | IDENTITIES | {"Merge", *(RESHAPES - {"Transpose"})}
 # Ops that combine the losses of several parts.
 SUMS_UP = ADDS | JOINS | SCALES | RESHAPES | IDENTITIES | {SUM, MEAN, NEGATION, STACK, CAST}
@@ -297,7 +299,7 @@ NO_OP = "NoOp"
 CONST = "Const"
 EXITS = frozenset({"Exit", "RefExit"})
 NEXT_ITERATIONS = frozenset({"NextIteration", "RefNextIteration"})
-# Hold, read or pass on values, or order other ops.
+# Ops that hold, read or pass on values, or order other ops.
 NO_COMPUTATION = frozenset(
     [
         *(VARIABLES | VARIABLE_READS | INITIALIZATION_TESTS | PLACEHOLDERS),
@@ -306,7 +308,7 @@ NO_COMPUTATION = frozenset(
         *("Assign", "AssignVariableOp"),
     ]
 )
-# Glue of a graph. Their number differs between releases and after harmless changes.
+# Auxiliary ops. Their number differs between releases of TensorFlow, and after harmless changes.
 GLUE = frozenset(
     [
         *(IDENTITIES | SHAPE_ONLY | RESHAPES | JOINS | VARIABLE_READS | INITIALIZATION_TESTS),
@@ -323,7 +325,7 @@ GLUE = frozenset(
         ),
     ]
 )
-# Added by TensorFlow to the graphs that it runs on each device.
+# Ops that TensorFlow adds to the graphs that it runs on each device.
 SENDS = frozenset({"Send", "_Send", "_HostSend"})
 RECEIVES = frozenset({"Recv", "_Recv", "_HostRecv"})
 
@@ -335,10 +337,10 @@ BRANCHES = TWO_WAY_BRANCHES | {"Case", "StatelessCase"}
 FUNCTION_CALL = "StatefulPartitionedCall"
 FUNCTION_CALLS = frozenset({"PartitionedCall", FUNCTION_CALL})
 CALLS = LOOPS | BRANCHES | FUNCTION_CALLS
-# May contain a step. Not loops, as one iteration is a step.
+# Ops that may contain a step. Loops are not among them, because one iteration is a step.
 GROUPS = IDENTITIES | {NO_OP, "If", "Case", "StatefulPartitionedCall"}
-# Combine the inputs of all ops of a group. Not NcclReduce, which has all inputs itself, nor
-# broadcasts, which take the value of one op.
+# Ops that combine the inputs of all ops of a group. NcclReduce is not among them, because one op
+# has all inputs, nor are broadcasts, which distribute the value of one op.
 COLLECTIVES = frozenset(
     [
         *("NcclAllReduce", "CollectiveReduce", "CollectiveReduceV2", "CollectiveReduceV3"),
@@ -346,8 +348,8 @@ COLLECTIVES = frozenset(
         *("CollectiveAllToAllV2", "CollectiveAllToAllV3"),
     ]
 )
-# Two of these reduce, and one concatenates rows. The second versions have the number of devices,
-# the group key and the instance key as inputs, the first versions as attributes.
+# Collectives that reduce, and collectives that concatenate rows. The versions V2 have the number
+# of devices, the group key and the instance key as inputs, and the first versions as attributes.
 REDUCTIONS = frozenset(
     {"NcclAllReduce", "CollectiveReduce", "CollectiveReduceV2", "CollectiveReduceV3"}
 )
@@ -355,7 +357,7 @@ GATHERERS = frozenset({"CollectiveGather", "CollectiveGatherV2"})
 NCCL_REDUCE, COLLECTIVE_REDUCE = "NcclAllReduce", "CollectiveReduceV2"
 COLLECTIVE_GATHER = "CollectiveGatherV2"
 COLLECTIVE_REDUCE_V1, COLLECTIVE_GATHER_V1 = "CollectiveReduce", "CollectiveGather"
-# Combine values of several devices, or distribute one, on no single device.
+# Ops that combine values of several devices, or distribute a value to them, on no single device.
 AMONG_DEVICES = COLLECTIVES | {
     *("NcclReduce", "_NcclReduceRecv", "_NcclReduceSend"),
     *("NcclBroadcast", "_NcclBroadcastRecv", "_NcclBroadcastSend"),
@@ -365,7 +367,7 @@ AMONG_DEVICES = COLLECTIVES | {
 
 # --- Random numbers ---
 
-# With a seed in two attributes, and a state that advances.
+# Random ops with a seed in two attributes, and a state that advances.
 RANDOM_SEEDED = frozenset(
     [
         *("RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal"),
@@ -374,7 +376,8 @@ RANDOM_SEEDED = frozenset(
         *("SampleDistortedBoundingBox", "SampleDistortedBoundingBoxV2"),
     ]
 )
-# Seeded too. A separate set, as towers may share the sampled classes on purpose.
+# These ops have the same seeds, but are a separate set: towers may share the sampled classes on
+# purpose.
 CANDIDATE_SAMPLERS = frozenset(
     [
         *("AllCandidateSampler", "UniformCandidateSampler", "LogUniformCandidateSampler"),
@@ -382,7 +385,8 @@ CANDIDATE_SAMPLERS = frozenset(
         "ThreadUnsafeUnigramCandidateSampler",
     ]
 )
-# With the state of a generator, which is a variable. Not RngReadAndSkip, which returns the state.
+# Random ops that use the state of a generator, which is a variable. RngReadAndSkip is not among
+# them, because it returns the state.
 RANDOM_WITH_GENERATOR = frozenset(
     [
         *("StatefulUniform", "StatefulUniformInt", "StatefulUniformFullInt"),
@@ -390,9 +394,10 @@ RANDOM_WITH_GENERATOR = frozenset(
         "StatefulRandomBinomial",
     ]
 )
-# New numbers in every run.
+# Random ops that yield new numbers in every run.
 RANDOM_STATEFUL = RANDOM_SEEDED | CANDIDATE_SAMPLERS | RANDOM_WITH_GENERATOR
-# Numbers from a seed, or a key made from a seed, with the index of that input.
+# Random ops that take a seed, or a key made from a seed, as an input, with the index of this
+# input.
 RANDOM_STATELESS: Mapping[str, int] = {
     **dict.fromkeys(
         [
@@ -414,7 +419,8 @@ RANDOM = RANDOM_STATEFUL | RANDOM_STATELESS.keys()
 
 # --- Summaries ---
 
-# Write themselves. The others return a summary that the program writes.
+# Ops that write the summary themselves. The other summary ops return a summary that the program
+# writes.
 SUMMARY_WRITES = frozenset(
     [
         *("WriteScalarSummary", "WriteHistogramSummary", "WriteImageSummary"),
@@ -428,8 +434,8 @@ SUMMARIES = SUMMARY_WRITES | {
 # Summaries of one number. The kind of a WriteSummary is in its metadata only.
 SCALAR_SUMMARIES = frozenset({"ScalarSummary", "WriteScalarSummary"})
 MERGE_SUMMARY = "MergeSummary"
-# Write, print, test or save for people, or for the next run, without need for a GPU. Not Print,
-# which passes on a value of the model.
+# Ops that write, print, test or save values for people or for the next run, and need no GPU. Print
+# is not among them, because it passes on a value of the model.
 FOR_PEOPLE = SUMMARIES | {MERGE_SUMMARY, "Assert", "PrintV2"}
 SAVERS = RESTORES | {
     *("Save", "SaveSlices", "SaveV2"),

@@ -26,7 +26,7 @@ GLOBAL = "variables"  # tf.compat.v1.GraphKeys.GLOBAL_VARIABLES
 
 NOT_ASKED: Final = Missing("devices were not assigned", "use place(…) instead of requested(…)")
 Placer = Literal["phantom", "session", "log"]  # the source of assigned devices
-MAX_REFUSALS = 50  # for each graph; the placer stops at a refusal, and runs again for the next
+MAX_REFUSALS = 50  # per graph; each refusal needs another run of the placer
 
 
 class Op(NamedTuple):
@@ -38,10 +38,11 @@ class Op(NamedTuple):
         requested: the requested device; false if the program requests none.
         inputs: ``op``, ``op:1`` or ``^op`` (a control edge), as in a GraphDef.
         assigned: the assigned device; None if the op was not placed.
-        colocated: the names of other ops in its colocation groups (``_class``).
-        fallback_reason: the reason why it did not get the requested device; ``""`` if it did.
-        fell_with_another: whether another op of its colocation group prevents this device.
-        caller: the op that calls the function body with this op; ``""`` outside of functions.
+        colocated: the names of other ops in the op's colocation groups (``_class``).
+        fallback_reason: why the op did not get the requested device; ``""`` if it did.
+        fell_with_another: whether another op of its colocation group prevents the requested
+            device.
+        caller: the op that calls the function whose body has this op; ``""`` outside of functions.
     """
 
     name: str
@@ -69,7 +70,7 @@ class OpKind(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """An op that the placer refused to place, with its message."""
+    """An op that the placer refused to place, with the placer's message."""
 
     op: str
     message: str
@@ -121,7 +122,7 @@ class Body(NamedTuple):
 class Details:
     """Further facts about single ops. This base class knows none.
 
-    Rules look them up when needed: reading them for every op would take as long as placing.
+    Rules look up these facts when needed: reading them for every op would take as long as placing.
     """
 
     def frames(self, _op: str) -> Sequence[Frame]:
@@ -141,7 +142,7 @@ class Details:
         return {}
 
     def value(self, _op: str) -> tuple[Any, ...] | None:
-        """The dtype, shape and each element of a constant; None for large ones and other ops."""
+        """The dtype, shape and elements of a constant; None for large constants and other ops."""
         return None
 
     def forward_op(self, _op: str) -> str:
@@ -162,16 +163,17 @@ class StepOps(NamedTuple):
         losses: the losses that the program reports.
         inputs: the placeholders of each tower, if the program lists them.
         objectives: the tensors whose gradients were computed, one entry per call, in order.
-        gradients: by objective, the ops that produce its gradients.
-        gradients_by_variable: by variable, the ops that produce gradients with respect to it.
+        gradients: for each objective, the ops that produce its gradients.
+        gradients_by_variable: for each variable, the ops that produce gradients with respect to
+            it.
         update_ops: the ops of the collection UPDATE_OPS.
         counters: the variables of the collection GLOBAL_STEP.
-        backward: the ops that were built while gradients were computed; None if unknown, so that
-            only their names show it.
-        session: the session configuration as a mapping; None if the program gives none.
+        backward: the ops that were built while gradients were computed; if None, the names of ops
+            show which ops these are.
+        session: the session configuration as a mapping; None if it is unknown.
         traced: whether the step is a ``tf.function``, which no session runs.
-        applied_gradients: by variable, the gradients that optimizers received, or that the
-            program declares, as tensors; those in bodies of functions are left out.
+        applied_gradients: for each variable, the gradients that optimizers received, or that the
+            program declares, as tensors; gradients in function bodies are left out.
     """
 
     train_op: Sequence[str] = ()
@@ -198,7 +200,8 @@ class Placement:
     """The devices of all ops of a program.
 
     Two placements are equal if the same ops, by name, are assigned to the same devices. A
-    placement without assigned devices, or one that was not read in full, equals only itself.
+    placement without assigned devices, or a placement that was not read in full, equals only
+    itself.
 
     Attributes:
         program: the name in reports.
@@ -212,7 +215,7 @@ class Placement:
         assigned: True if devices were assigned; else the reason.
         requested: True if requested devices and inputs are known; else the reason.
         all_devices: True if all devices of the machine are known; else the reason, as for a log.
-        complete: True if all ops were read; else the reason. Then no rule is kept.
+        complete: True if all ops were read; else the reason, and no rule is kept.
         refusals: the ops that strict placement refused. The other ops are then placed softly.
         step: the training step.
         strategy: the `tf.distribute` strategy of the program; None if unknown.
@@ -262,7 +265,7 @@ class Placement:
 
     @cached_property
     def places(self) -> Mapping[str, tuple[Device, ...]]:
-        """The assigned devices by op, sorted; ops without one are left out.
+        """The assigned devices by op, sorted; ops without an assigned device are left out.
 
         An op in a log may have several devices.
         """
@@ -304,7 +307,7 @@ class Placement:
 
     @cached_property
     def colocations(self) -> Mapping[str, Sequence[str]]:
-        """By op, the names of ops that are colocated with it by ``_class``."""
+        """For each op, the names of ops that are colocated with it by ``_class``."""
         bound: dict[str, list[str]] = defaultdict(list)
         for op in self.ops.values():
             for name in op.colocated:

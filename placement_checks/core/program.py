@@ -272,7 +272,7 @@ class AppliedGradient(NamedTuple):
     """A gradient that a variable receives, declared by the program or passed to an optimizer.
 
     Attributes:
-        gradient: None if the variable gets no gradient, or if it is in a body.
+        gradient: the gradient; None if there is none, or if it is in a body.
         variable: the name of the op that holds the variable.
         optimizer: the class of the optimizer; ``""`` if the gradient is only declared.
         in_body: whether the gradient is in the body of a branch, loop or function.
@@ -294,9 +294,9 @@ class InitialState:
             variables.
         values: the initial values of variables without an initializer op.
         tables: the ops that fill lookup tables.
-        mirrors: by copy of another replica, the variable that it mirrors.
-        unsynchronized: variables that each replica changes on its own, as metrics have them,
-            and that are combined when read.
+        mirrors: for each copy of a later replica, the variable that the copy mirrors.
+        unsynchronized: variables that each replica changes separately, and that are combined when
+            they are read, such as the variables of metrics.
     """
 
     initializers: Mapping[str, str] = field(default_factory=dict)
@@ -308,7 +308,7 @@ class InitialState:
 
     @property
     def compared(self) -> Set[str]:
-        """The variables with initial values, except local variables, as metrics have them."""
+        """The variables with initial values, except local variables, such as those of metrics."""
         return self.initializers.keys() | self.values.keys()
 
 
@@ -356,12 +356,12 @@ class CapturedProgram:
             empty if the program was not captured, or feeds nothing.
         step_count: the number of different training steps that alternate, as in GANs.
         notes: notes for reports, besides the verdicts.
-        gradients_inside: if all gradients are taken inside a loop or another op: where, with the
-            fix; else ``""``.
+        gradients_inside: the place and the fix if all gradients are taken inside a loop or another
+            op; else ``""``.
         asked_for_gpus: whether the program asked for the number of GPUs.
         visible: how many GPUs the program makes visible to its process; None if it hides none.
         server: the server that the program created as a task of a cluster; None without one.
-        is_worker: whether its strategy covers several such tasks.
+        is_worker: whether the program's strategy covers several tasks of the cluster.
         rank: what the program did as one rank of a Horovod program; None for any other program.
         on_one_host: a program of several workers, rebuilt for one host with all their GPUs, so
             that it can run; None for any other program.

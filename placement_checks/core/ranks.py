@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 JOB = "rank"  # in the names of devices: /job:rank/task:1/device:GPU:0
-HOROVOD = "Horovod"  # takes the place of a strategy's name
+HOROVOD = "Horovod"  # used as the name of the strategy
 MAX_RANKS = 256
 # The attribute of an op that a collective of Horovod is built as. Its value is the operation, such
 # as ``allreduce Average`` or ``broadcast 0``.
 COLLECTIVE = "_horovod_collective"
 ALLREDUCE, ALLGATHER, BROADCAST = "allreduce", "allgather", "broadcast"
 AVERAGE, SUM = "Average", "Sum"
-# What writes the files of a rank: a method of a session program, or a callback of Keras.
+# The writers of a rank's files: a method of a session program, or a callback of Keras.
 SAVER, MODEL_CHECKPOINT = "Saver.save", "ModelCheckpoint"
 BACKUP, CSV_LOGGER, TENSORBOARD = "BackupAndRestore", "CSVLogger", "TensorBoard"
 _VARIABLE = "HOROVOD_{}"
@@ -22,7 +22,7 @@ _OF_OPEN_MPI = "OMPI_COMM_WORLD_{}"
 
 @dataclass(frozen=True)
 class Rank:
-    """The place of a process among all processes of a program, which run on one host.
+    """The rank of a process of a Horovod program, and the number of processes on its host.
 
     Attributes:
         number: the rank, from 0 on.
@@ -87,11 +87,13 @@ class RankRecord:
 
     Attributes:
         rank: the rank.
-        collectives: the names of the collectives that it ran, in this order.
+        collectives: the names of the collectives that the rank ran, in order.
         broadcast: the names of the variables that a broadcast has made equal.
-        starts: digests of the values of its trainable variables before the first step, by name.
-        gpus: the indices of the GPUs that it made visible; None if it sees all GPUs of the host.
-        writes: the checkpoints, backups, logs and summaries that it writes.
+        starts: digests of the values of the rank's trainable variables before the first step, by
+            name.
+        gpus: the indices of the GPUs that the rank made visible; None if it sees all GPUs of the
+            host.
+        writes: the checkpoints, backups, logs and summaries that the rank writes.
     """
 
     rank: Rank

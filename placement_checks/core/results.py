@@ -25,7 +25,7 @@ class PathStep(str):
     """A line of a finding's path.
 
     Attributes:
-        op: the op that it shows; ``""`` for none.
+        op: the op that the line shows; ``""`` if it shows none.
     """
 
     op: str
@@ -51,9 +51,9 @@ class Finding:
         summary: the message without further facts, for headlines; by default the whole message.
         fix: the change to make.
         consequence: the effect on training, one sentence; ``""`` if it is obvious.
-        alike: a key of findings that differ in their objects only: one is shown, with a list of
-            the other objects. None for the message without the object's name.
-        path: the ops that show the violation, in order: a text, or a `PathStep` for each.
+        alike: a key. Of findings with the same key, reports show only the first, with a list of
+            the other objects. By default, the key is the message without the object's name.
+        path: the ops that show the violation, in order; each is a text or a `PathStep`.
         devices: the devices at fault, which the page highlights. By default the device of
             ``placed`` or of the object, if the evidence is an assigned device.
         ops: the ops with the source lines to show; by default the object.
@@ -62,7 +62,7 @@ class Finding:
             first.
         at: the frame to edit, if it is not the innermost.
         device_line: the ``with tf.device(…)`` that decided the device of ``placed``.
-        follows: the broken rule that this finding follows from, with the same objects.
+        follows: the broken rule whose findings on the same objects cause this finding.
         known: the library with this behavior, such as ``Keras 3``, if no line of the user is at
             fault; else ``""``. Source lines are then not shown.
         others: further objects with the same known behavior, which is reported once.
@@ -123,7 +123,7 @@ class Verdict:
         fix: the fix in ``reason``, or ``""``.
         note: a note for readers, besides the state.
         figures: measured values, as plain mappings for reports.
-        error: the error that ended the rule before it had an answer.
+        error: the error that ended the rule before it returned a verdict.
         one_tower: whether the rule is not checked because there is only one tower.
     """
 
@@ -154,7 +154,7 @@ class Report:
     """The verdicts on one program.
 
     Attributes:
-        baseline: the difference from its baseline; None if it was not compared with one.
+        baseline: the difference from the program's baseline; None if the two were not compared.
     """
 
     evidence: Evidence
@@ -176,7 +176,7 @@ class Report:
 
     @property
     def errors(self) -> Sequence[PlacementError]:
-        """The errors that ended rules, each with the names of all its rules."""
+        """The errors that ended rules, each with the names of the rules that it ended."""
         by_error: dict[str, list[Verdict]] = defaultdict(list)
         for verdict in self.verdicts:
             if verdict.error is not None:
@@ -186,7 +186,7 @@ class Report:
     def status(self, *, requested: Collection[str] = (), require_all: bool = False) -> int:
         """The exit status: 0 for sound, 1 for broken, 2 if nothing could be checked.
 
-        It is also 2 if an error ended a rule.
+        The status is also 2 if an error ended a rule.
 
         Args:
             requested: rules that the user names, which must be checked.
@@ -214,7 +214,7 @@ def _combined_error(verdicts: Sequence[Verdict]) -> PlacementError:
 
 
 class MovedOp(NamedTuple):
-    """An op with other devices than before; in a log an op may have several."""
+    """An op with other devices than before. In a log, an op may have several devices."""
 
     op: str
     type: str
@@ -228,9 +228,9 @@ class Difference:
 
     Attributes:
         old, new: the names of the placements.
-        ops: the number of ops that both have.
-        moved: ops that both have, on different devices.
-        removed, added: by name, the types of ops that only the old or the new placement has.
+        ops: the number of ops in both placements.
+        moved: the ops in both placements that are on different devices.
+        removed, added: the ops in only the old or only the new placement: types by name.
         unread: the placements that were not read in full, with the reasons.
     """
 

@@ -15,11 +15,12 @@ Effect = Literal["broken", "unchecked", "kept"]
 
 @dataclass(frozen=True)
 class RuleChange:
-    """A rule with another verdict than at the revision.
+    """A rule whose verdict differs from its verdict at the revision.
 
     Attributes:
-        effect: ``broken`` if the rule is broken, and was not or had fewer findings; ``unchecked``
-            if it is not checked, and was; ``kept`` if it is kept, and was not.
+        effect: ``broken`` if the rule is broken now, and was not broken or had fewer findings;
+            ``unchecked`` if the rule is not checked now, and was checked; ``kept`` if the rule is
+            kept now, and was not kept.
         old: the verdict at the revision.
         new: the present verdict.
     """
@@ -31,7 +32,7 @@ class RuleChange:
 
 @dataclass(frozen=True)
 class Numbers:
-    """Whether a program trains the same as at the revision, on the same rows.
+    """Whether training on the same rows has the same results as at the revision.
 
     Attributes:
         state: ``equal``, ``different`` or ``not-checked``.
@@ -51,9 +52,8 @@ class ProgramChange:
         old: the verdicts at the revision; None if the revision lacks the program, or if the
             program is gone.
         new: the present verdicts; None if pyproject.toml lists the program only at the revision.
-        difference: what moved; None if only one side has the program.
-        rules: the rules with another verdict. All broken rules of a program that is new are among
-            them.
+        difference: the objects on other devices; None if only one side has the program.
+        rules: the rules whose verdicts differ; for a new program, all its broken rules.
         numbers: the comparison of runs; None if none was requested.
     """
 

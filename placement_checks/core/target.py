@@ -31,7 +31,7 @@ def uses_gpus(text: str) -> bool:
 class Arguments:
     """Keyword arguments of a target's function, as literals that may contain ``{gpus}``.
 
-    Stored as text, so that each call gets new lists, and 1 differs from True.
+    The literals are stored as text, so that each call gets new lists, and 1 differs from True.
 
     Attributes:
         literals: sorted pairs of a name and a literal in the form of `ast.unparse`.
@@ -115,7 +115,7 @@ class SourceTree:
         repository: the top directory of the repository.
         revision: the revision in the words of the user, such as ``HEAD~1``.
         commit: the hash of its commit.
-        pointers: the files of the copy that hold only a pointer of Git LFS, relative to it.
+        pointers: the files of the copy that hold only a pointer of Git LFS, relative to ``root``.
     """
 
     root: Path
@@ -134,8 +134,9 @@ class SourceTree:
 DEFAULT_LIMIT = 300.0  # seconds until the first training step
 
 
-# The rows of a program's first step that are read from its queues and iterators, which may take
-# seconds: all, for runs; all if two towers might take the same rows; or none.
+# The rows of a program's first step that are read from its queues and iterators. Reading may take
+# seconds. Runs need all rows. "of-towers" reads all rows if two towers might take the same rows,
+# else none.
 RowsToRead: TypeAlias = Literal["all", "of-towers", "none"]
 
 
@@ -150,7 +151,7 @@ class Script:
         target: a whole program or a function.
         args: the command-line arguments.
         v1: whether ``import tensorflow`` gives the program TensorFlow 1.
-        let: pairs of a name and a value that overrides the one in the source.
+        let: pairs of a name and a value that overrides the value in the source.
         limit: the time limit for the first training step, in seconds.
         eager: whether the target is a function that runs eagerly and builds no graph.
         tree: the copy of the repository whose code is run; None for the working tree.

@@ -94,9 +94,9 @@ class Timing:
         single: the program for one GPU.
         towers: the program with towers.
         baseline: a control that shows whether the machine was quiet: the towers on one thread,
-            like the single program; on GPUs the single program once more.
-        contention: a control that shows whether each tower had a core: one single program per
-            tower, all at once. None on GPUs, or with fewer cores.
+            like the single program; on GPUs, another run of the single program.
+        contention: a control that shows whether each tower had a core: one copy of the single
+            program per tower, all at once. None on GPUs, or with fewer cores.
         trace: traced steps of the towers.
         simulated: the simulated times of both programs; None if not available.
         overlap: the share of time in traced steps when all towers computed at once.
@@ -124,7 +124,7 @@ class Timing:
 
     @property
     def contention_ratio(self) -> Spread | None:
-        """The ratio of several single programs to one: about 1 if each had a core."""
+        """The ratio of several single programs to one: about 1 if each program had a core."""
         return self.contention and Spread.from_values(
             _ratios(self.contention.wall, self.single.wall)
         )

@@ -42,8 +42,8 @@ _CALL = call_user_code.__name__
 def users_frames(stack: Iterable[Any], folder: Path | None) -> tuple[Frame, ...]:
     """The user's frames of a stack, the outermost first.
 
-    Frames that led to a `call_user_code` are left out, and, if ``folder`` is given, frames outside
-    of it.
+    Frames that led to the last `call_user_code` are left out. If ``folder`` is given, frames
+    outside of it are left out, too.
     """
     frames = [(frame.filename, frame) for frame in stack]  # most are not the user's
     for position in range(len(frames) - 1, -1, -1):
@@ -66,7 +66,7 @@ def users_line(stack: Iterable[Any], folder: Path | None = None) -> str:
 
 @lru_cache(maxsize=4096)
 def is_user_file(file: str, folder: Path | None) -> bool:
-    """Whether a file belongs to the user: it is not in a library, and in ``folder`` if given.
+    """Whether a file is outside of libraries, and in ``folder`` if it is given.
 
     The file may be in an archive of modules. Code outside of files belongs to the user.
     """
@@ -81,7 +81,7 @@ def is_user_file(file: str, folder: Path | None) -> bool:
     return folder is None or _within(path, folder)
 
 
-# Packages that call the user's code, or that it builds ops with.
+# Packages that call the user's code, or that the user's code calls to build ops.
 _FRAMEWORKS = frozenset({"tensorflow", "keras", "tf_keras", "tf_slim", "absl", "numpy", "wrapt"})
 
 

@@ -66,7 +66,7 @@ class Variables(tuple[Variable, ...]):
             devices: full or partial device names. Each variable must be on one of them.
 
         Raises:
-            InputError: one is not a device name.
+            InputError: a text is not a device name.
         """
         patterns = [Device.parse(each) if isinstance(each, str) else each for each in devices]
         there: list[Variable] = []
@@ -87,7 +87,7 @@ class Variables(tuple[Variable, ...]):
 
 @dataclass(frozen=True, repr=False)
 class OnDevice:
-    """The answer of `Variables.on`. False also without variables, or without assigned devices.
+    """The answer of `Variables.on`, which is false if there are no variables or no devices.
 
     Attributes:
         devices: the given devices.

@@ -57,15 +57,17 @@ class Rule(ABC):
     """Base class of the rules. The fields of a rule are its parameters; its docstring explains it.
 
     Attributes:
-        name: its name in reports and settings.
-        kind: the kind of evidence that its findings rest on.
-        requires: the evidence that it needs; without it the verdict is not-checked.
-        uses: further evidence that it uses if it is available. A program is built for one GPU, and
-            a reference is built or run, only if a checked rule requires or uses the result.
-        explained_by: the names of other rules. Their findings on an object explain the findings
-            of this rule on it.
-        by_absence: whether something that is missing from the program can break it. Then it is not
-            checked if only a part of the program is known.
+        name: the name of the rule in reports and settings.
+        kind: the kind of evidence that the findings rest on.
+        requires: the evidence that the rule needs. If a part is missing, the verdict is
+            not-checked.
+        uses: further evidence that the rule uses if it is available. A program is built for one
+            GPU, and a reference is built or run, only if a checked rule requires or uses the
+            result.
+        explained_by: the names of other rules. Their findings on an object explain the findings of
+            this rule on the same object.
+        by_absence: whether something that is missing from the program can break the rule. Such a
+            rule is not checked if only a part of the program is known.
         declared_with: the name of another rule. If both rules have a field, its value for the
             other rule applies to this rule too.
         impact: the effect of a finding on the program, for a rule of another distribution. The
@@ -206,7 +208,7 @@ def repetitions(
 
 
 def device_names(declared: str | Collection[str]) -> tuple[str, ...]:
-    """Return the device names in a field, which is one name or several."""
+    """Return the device names in a field that has one name or several names."""
     return (declared,) if isinstance(declared, str) else tuple(declared)
 
 
@@ -216,7 +218,7 @@ def devices_text(names: Iterable[str]) -> str:
 
 
 def is_on(device: Device, names: Iterable[str]) -> bool:
-    """Return whether a device matches a name, such as /cpu:0, or one of several."""
+    """Return whether a device matches one of the names, such as /cpu:0."""
     return any(device.matches(Device.parse(name)) for name in names)
 
 
@@ -267,9 +269,9 @@ def _distinguishing_frames(stacks: Sequence[Sequence[Frame]]) -> Sequence[Frame]
     """Return the first op's frames, outermost first, down to the first that differs in other ops.
 
     All ops share the outer frames, such as a call of ``main``, so these do not identify any op. If
-    the stacks never differ, the result is the shortest one. If no function built all of the ops,
-    it is the whole stack of the first op. Ops without frames, which only a library created, are
-    ignored.
+    the stacks never differ, the result is the shortest stack. If no function built all of the ops,
+    the result is the whole stack of the first op. Ops without frames, which only a library
+    created, are ignored.
     """
     known = [stack for stack in stacks if stack]
     if not known:
@@ -324,5 +326,5 @@ def keras_limit_finding(
 
 
 def shorten(names: Iterable[str]) -> str:
-    """Join distinct names; of more than four, the first four and the number of the others."""
+    """Join distinct names: all of them, or the first four and the number of further names."""
     return listed(list(dict.fromkeys(names)), _MOST_NAMES)

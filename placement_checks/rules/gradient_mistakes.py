@@ -90,7 +90,8 @@ def _joining_ops(placement: Placement, variable: str) -> list[OpId]:
 def _find_sum(placement: Placement, variable: str, _: Diagnosis) -> MistakeLocation:
     """Return the ops that add up gradients; under a `tf.distribute` strategy, the losses.
 
-    Ranks of Horovod can also average their gradients instead.
+    For ranks of Horovod, these are the ops that add up gradients, because ranks can average
+    gradients.
     """
     losses = [producer_of(name) for name in placement.step.objectives]
     has_losses = any(map(placement.details.frames, losses))
@@ -101,7 +102,7 @@ def _find_sum(placement: Placement, variable: str, _: Diagnosis) -> MistakeLocat
 
 
 def _sum_of(flow: DataFlow, op: OpId) -> OpId:
-    """Return the op that adds up stacked gradients; of another op, the op itself."""
+    """Return the op that adds up gradients that ``op`` joins; ``op`` itself if it joins none."""
     if flow.types[op] not in JOINS | {STACK}:
         return op
     return next((each for each in flow.consumers[op] if flow.types[each] == SUM), op)
@@ -110,8 +111,9 @@ def _sum_of(flow: DataFlow, op: OpId) -> OpId:
 def _find_division(placement: Placement, variable: str, diagnosis: Diagnosis) -> MistakeLocation:
     """Return the division of the loss, or else the ops that combine gradients.
 
-    A division of gradients is not a mistake, as it is part of any mean. Of losses that are added
-    up, one division by the number of towers is right, so the wrong one may be by its square.
+    A division of gradients is not a mistake, as it is part of any mean. If losses are added up,
+    one division by the number of towers is right, so the wrong division may be by the square of
+    this number.
     """
     ratio = diagnosis.ratio or 0.0
     scalings = loss_scalings(placement, ratio)
@@ -153,7 +155,7 @@ def _find_change(placement: Placement, variable: str, _: Diagnosis) -> MistakeLo
 
 
 def _calling_line(placement: Placement, op: OpId, gradient: OpId) -> MistakeLocation:
-    """Return an op, with its lines down to the function that computes its gradient."""
+    """Return an op, with its source lines down to the function that computes ``gradient``."""
     analysis = analyze(placement)
     names, backward = analysis.flow.names, analysis.backward.ops
     behind = sorted(analysis.flow.reachable([gradient], until=backward.__getitem__))
@@ -184,7 +186,7 @@ def loss_scalings(placement: Placement, ratio: float) -> Sequence[OpId]:
 
 
 def _loss_terms(flow: DataFlow, losses: Iterable[OpId], more: Collection[str] = ()) -> list[OpId]:
-    """Return losses and the ops that they are combined of; ``more`` types of ops are followed."""
+    """Return losses and the ops that they combine, also through op types in ``more``."""
     passes = _PASSES_LOSS.union(more)
     return sorted(flow.reachable(losses, until=lambda op: flow.types[op] not in passes))
 
@@ -301,7 +303,7 @@ def frozen_reads(placement: Placement, variable: str, towers: Sequence[int]) -> 
 
 
 def moved_inputs(placement: Placement) -> Sequence[OpId]:
-    """Return the ops that reorder rows of inputs; without any, the ops that slice them."""
+    """Return the ops that reorder rows of inputs, or else the ops that slice inputs."""
     return list(_ops_on_rows(placement, _MOVES)) or list(_ops_on_rows(placement, CUTS.keys()))
 
 

@@ -48,7 +48,8 @@ def load(entry: EntryPoint, name: str) -> type[Rule]:
 
     Args:
         entry: the entry point.
-        name: the rule's name in reports. It differs from the entry point's name if that is taken.
+        name: the rule's name in reports. It differs from the entry point's name if another rule
+            has this name.
     """
     try:
         rule = entry.load() if name == entry.name else None

@@ -50,7 +50,7 @@ def rank_of(strategy: Strategy, placement: Placement, op: str) -> int:
 def unmet_collectives(
     placement: Placement, strategy: Strategy, incomplete: Sequence[Sequence[str]]
 ) -> Iterator[Finding]:
-    """Yield a finding on the collectives that some ranks have, and the others lack.
+    """Yield a finding on the collectives that some ranks have, and other ranks lack.
 
     Args:
         placement: the joint graph.

@@ -13,7 +13,7 @@ from placement_checks.core.missing import Missing, NotApplicable
 
 
 class Need(Enum):
-    """A part of the evidence. If several are missing, the first in this order is the reason."""
+    """A part of the evidence. If several parts are missing, the first one here is the reason."""
 
     PLACER = auto()  # the placer's answer: assigned devices, or the ops that it refuses
     ASSIGNED = auto()  # assigned devices
@@ -172,8 +172,8 @@ def _session_config(evidence: Evidence) -> Missing | None:
 def _if_run_missing(evidence: Evidence, part: object) -> Missing | None:
     """Return why a result of running the program is missing.
 
-    A log without its program cannot be run even with a reference, so the reason does not ask for
-    one.
+    A log without its program cannot be run even with a reference, so the reason does not ask for a
+    reference.
     """
     if part is NO_REFERENCE and _is_log(evidence):
         return Missing(

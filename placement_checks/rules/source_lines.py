@@ -1,4 +1,4 @@
-"""Find the source line to edit, if this is not the innermost line of an op.
+"""Find the source line to edit, if it is not the innermost line of an op.
 
 `frames_up_to` finds a misplaced call of a correct helper. `LoopLines` finds the line in the loop
 over towers if the same lines build all towers; `variable_line` finds the line that gives a tower
@@ -60,7 +60,7 @@ def joining_ops(placement: Placement, updates: Iterable[Update]) -> Iterator[OpI
             yield op
 
 
-_MOST_JOINING = 200  # later ops use the averages that the first ones compute
+_MOST_JOINING = 200  # later ops use the averages that the first ops compute
 
 
 class LoopLines:
@@ -104,7 +104,8 @@ class LoopLines:
 def loop_lines_of_variables(placement: Placement, apart: Collection[str]) -> LoopLines:
     """Return the source lines around ``apart``, variables that towers do not share.
 
-    A function that also creates shared variables is not the cause: the scopes around it are right.
+    A function that also creates shared variables is not the cause: the scopes around its call are
+    right.
     """
     towers = analyze(placement).towers
     shared = (

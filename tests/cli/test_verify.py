@@ -351,7 +351,7 @@ def test_rows_set_the_size_of_transfers(run: Run) -> None:
 
     assert ran.status == 2
     assert ran.err == (
-        "placement-checks: --rows requires --transfers; add --transfers, or omit it\n"
+        "placement-checks: --rows requires --transfers; add --transfers, or omit --rows\n"
     )
     assert run("place", "train.py:build", "--format", "json").status == 2
 

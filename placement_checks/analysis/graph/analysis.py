@@ -1,7 +1,7 @@
 """The analysis of one graph: its backward pass, layers, losses, examples and updates.
 
-None of them depends on devices or on the names of ops, except for the backward pass of a saved
-graph.
+The results do not depend on devices, or on the names of ops. One exception is the backward pass of
+a saved graph, which is found by names.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class GraphAnalysis:
         placement = self.placement
         collected = placement.collected
         saved = collected.get(TRAINABLE, frozenset()) | collected.get(GLOBAL, frozenset())
-        # Only the first of the copies that a strategy keeps is in a collection.
+        # Of the copies of a strategy's variable, only the first one is in a collection.
         if saved and placement.strategy is not None:
             saved |= placement.strategy.copies.keys()
         return frozenset(
@@ -177,8 +177,8 @@ class Backward:
         """The forward op of each backward op, and how it was found: by ``graph`` or ``name``.
 
         TensorFlow records the forward op while it builds the graph, and in ``_class`` if gradients
-        are colocated (python/ops/gradients_util.py). In a saved graph without either, the scope
-        ``<forward op>_grad/`` names the forward op.
+        are colocated (python/ops/gradients_util.py). In a saved graph without either record, the
+        scope ``<forward op>_grad/`` names the forward op.
         """
         numbers, found = self._flow.number, {}
         for op in self.numbers():
@@ -219,9 +219,10 @@ class _Reads(NamedTuple):
     """What ops of one type do with their inputs.
 
     Attributes:
-        is_source: whether examples come from them.
-        passes_on: whether they pass on their only input.
-        computes: whether they compute with the value of a variable, instead of only changing it.
+        is_source: whether the ops yield examples.
+        passes_on: whether the ops pass on their only input.
+        computes: whether the ops compute with the value of a variable, instead of only changing
+            the variable.
     """
 
     is_source: bool

@@ -40,13 +40,14 @@ class DataFlow:
         ops: the numbers of all ops.
         names, types: the name and the type of each op.
         number: the number of each op, by name.
-        variables: the ops of the program's variables. A variable op in a function body is not
-            among them: each call has one, and they may stand for the same variable.
+        variables: the ops of the program's variables. Variable ops in function bodies are left
+            out: two calls of a function may have two ops for the same variable.
         inputs: for each op, the ops that compute its input values, in order. The inputs of a call
-            include the ops of the function body. An op that reads only the shape of a value has a
-            control input instead.
-        control_inputs: for each op, further ops that it waits for without using their values: the
-            sources of control edges, and inputs that it reads only the shape of.
+            include the ops of the function body. If an op reads only the shape of an input, this
+            input is one of the control inputs instead.
+        control_inputs: for each op, the ops that it waits for without using their values: the
+            sources of control edges, inputs whose shape alone is read, `IdentityN` ops, and the
+            keys of collectives.
         callers: for each op of a function body, the op that calls the function.
         calls: the calls of functions with a known body.
     """
@@ -136,7 +137,7 @@ class DataFlow:
         return self.number[producer_of(tensor)]
 
     def known_ops(self, names: Iterable[str]) -> list[OpId]:
-        """Return the ops of names of ops or tensors; names of unknown ops are left out."""
+        """Return the ops for names of ops or tensors; names without an op are left out."""
         numbers = (self.number.get(producer_of(name)) for name in names)
         return [op for op in numbers if op is not None]
 
@@ -158,7 +159,7 @@ class DataFlow:
         return consumers
 
     def having(self, is_wanted: Callable[[str], bool]) -> list[OpId]:
-        """Return the ops of the types that satisfy ``is_wanted``, in creation order."""
+        """Return the ops whose types satisfy ``is_wanted``, in creation order."""
         wanted = filter(is_wanted, self._of_type)
         return sorted(op for kind in wanted for op in self._of_type[kind])
 
@@ -223,11 +224,11 @@ class DataFlow:
             masks: the initial bits of each op.
             to_inputs: propagate from each op to its inputs instead.
             along: for each op its inputs, or some of them; `inputs` by default.
-            keep: for each op, whether it takes no bits from other ops. It still passes on its own
-                bits.
+            keep: for each op, whether it receives no bits from other ops. It still passes on its
+                initial bits.
 
         Returns:
-            For each op its own bits and the bits of all ops that reach it.
+            For each op its initial bits, and all bits that were propagated to it.
         """
         edges = self.inputs if along is None else along
         order = range(len(self.names))
@@ -258,7 +259,7 @@ class DataFlow:
             along: the edges of an op; `inputs` by default.
 
         Returns:
-            The ops on the path, with both ends; empty without a path.
+            The ops on the path, with both ends; empty if there is no path.
         """
         neighbors = self.inputs.__getitem__ if along is None else along
         before = {start: start}
@@ -299,7 +300,7 @@ class DataFlow:
         return self._state_holders.get(op)
 
     def first_holder(self, op: OpId) -> OpId | None:
-        """Return the state holder that the first input of an op passes on, as of an update."""
+        """Return the state holder of an op's first input, such as the variable of an update."""
         inputs = self.inputs[op]
         return self.state_holder(inputs[0]) if inputs else None
 
@@ -319,8 +320,8 @@ class DataFlow:
 class StepOrder:
     """The ops that run in a step, and their order of execution.
 
-    `awaited` and `waiting` propagate bits of some ops, such as the bit of the variable that an op
-    updates.
+    `awaited` and `waiting` propagate bits that the caller assigns to ops. For example, each update
+    has the bit of its variable.
 
     Attributes:
         ops: the ops of the step. Each comes after the ops that it waits for, except in loops.
@@ -374,10 +375,10 @@ def _propagate(
         masks: the initial bits of each node.
         edges: for each node its inputs.
         order: the nodes, each after its inputs, except in loops.
-        looped: the nodes that come after one of their consumers. If the bits of one of them
+        looped: the nodes that come after one of their consumers. If the bits of such a node
             change, another pass is needed.
         to_inputs: whether bits go from a node to its inputs.
-        keep: for each node, whether it takes no bits from other nodes.
+        keep: for each node, whether it receives no bits from other nodes.
     """
     result = list(masks)
     again = True
@@ -405,9 +406,9 @@ def _propagate(
 def _with_starts(flow: DataFlow) -> Sequence[Sequence[int]]:
     """Return the ops that each op waits for, and add a node for the start of each call.
 
-    TensorFlow inlines calls, so a function body may begin before all arguments are computed. Its
-    ops wait for the start node. The start waits for the control inputs of the call and, if the
-    call is a branch, for the input that chooses the branch.
+    TensorFlow inlines calls, so a function body may begin before all arguments are computed. The
+    ops of the body wait for the start node of the call. The start node waits for the control
+    inputs of the call and, if the call is a branch, for the input that chooses the branch.
     """
     edges: list[Sequence[int]] = list(flow.all_inputs)
     start_of = {call: len(edges) + number for number, call in enumerate(sorted(flow.calls))}

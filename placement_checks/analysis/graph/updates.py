@@ -1,4 +1,4 @@
-"""Updates: the ops of a training step that change variables, and the values that they take."""
+"""Updates: the ops of a training step that change variables, and the inputs of these ops."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from placement_checks.core.op_types import (
 from placement_checks.core.placement import Placement, StepOps, producer_of
 from placement_checks.util.text import listed
 
-Branch = tuple[str, str]  # the op that decides, and the side
+Branch = tuple[str, str]  # a conditional, and one of its branches
 _BRANCH = re.compile(r"^(then|else|branch\d+)/")
 
 
@@ -46,7 +46,8 @@ class Updates:
     Attributes:
         roots: the ops that the program runs for one training step.
         missing: why the roots are unknown; None if they are known.
-        in_step: for each op whether it is part of the step; true for every op if that is unknown.
+        in_step: for each op whether it is part of the step; true for every op if the roots are
+            unknown.
         by_variable: the updates of each variable, in creation order.
     """
 
@@ -72,7 +73,7 @@ class Updates:
         return self.missing is not None
 
     def values(self, variable: str) -> list[OpId]:
-        """Return the values that the updates of a variable take."""
+        """Return the inputs of all updates of a variable."""
         return [value for update in self.by_variable.get(variable, ()) for value in update.values]
 
     def select_for_one_step(self, updates: Iterable[Update]) -> list[Update]:
@@ -94,7 +95,7 @@ class Updates:
             if branch:
                 found.append((inner.caller, branch[1]))
             inner = self._ops[inner.caller]
-        # In control flow v1, the inputs of a branch come from one of the outputs of a switch.
+        # In control flow v1, the ops of a branch take one of the outputs of a switch.
         while (producer := self._ops.get(producer_of(source))) and producer.type in SWITCHES:
             found.append((producer.inputs[1], source.partition(":")[2]))
             source = producer.inputs[0]
@@ -102,7 +103,7 @@ class Updates:
 
 
 def _most_in_one_step(updates: list[tuple[list[Branch], Update]]) -> list[Update]:
-    """Return the largest subset without updates on different sides of one decision."""
+    """Return the largest subset that has updates of only one branch of each conditional."""
     together = [update for branches, update in updates if not branches]
     decisions: dict[str, dict[str, list[tuple[list[Branch], Update]]]] = {}
     for branches, update in updates:
@@ -116,7 +117,7 @@ def _most_in_one_step(updates: list[tuple[list[Branch], Update]]) -> list[Update
 
 
 def _train_ops(step: StepOps, flow: DataFlow) -> tuple[list[OpId], Missing | None]:
-    """Return the root ops of one step, and why they are unknown, if they are."""
+    """Return the root ops of one step, and the reason if it is unknown which of them run."""
     declared = [flow.op_of(name) for name in step.train_op]
     if declared:
         return declared, None

@@ -66,9 +66,11 @@ def differences(
 
     * Integers that do not depend on examples, and integer scalars, such as the first row of the
       slice of a tower.
-    * Whether a slice starts or ends where the sliced tensor does.
+    * Whether a slice states its begin and its end: the first slice of a tensor needs no begin, and
+      the last slice needs no end.
     * A constant factor of the whole result, which weights towers with unequal batches.
-    * Variables that only one tower reads, if they have the same shape and dtype.
+    * Different variables of the same shape and dtype, unless both computations read both
+      variables.
 
     Args:
         graph: the program.
@@ -120,7 +122,7 @@ def _describe_difference(
     variables: Mapping[str, str],
     shared: Collection[str],
 ) -> tuple[str, str] | None:
-    """Describe how two ops differ, apart from their inputs; None if they do not."""
+    """Describe the difference between two ops, apart from their inputs; None if they are equal."""
     flow, details = graph.flow, graph.placement.details
     kind = flow.types[left]
     if kind != flow.types[right]:
@@ -195,8 +197,9 @@ class EqualTensors:
     def portable_key(self, source: str) -> str:
         """Return a key that is the same for equal tensors of different builds of a program.
 
-        It is ``""`` if the tensor depends on more than constants, variables and placeholders.
-        Variables and placeholders of two builds are the same if they have the same name.
+        The key is ``""`` if the tensor depends on anything but constants, variables and
+        placeholders. Variables and placeholders of two builds are the same if they have the same
+        name.
         """
         key = self._portable_structure(self._flow.number[producer_of(source)], _DEEPEST)
         return key and f"{key}:{source.partition(':')[2] or '0'}"

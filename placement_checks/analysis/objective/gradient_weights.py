@@ -1,4 +1,4 @@
-"""Computes the weight that each gradient of the towers has in an update."""
+"""Gradient weights: the weight of each tower's gradients in an update."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ from placement_checks.core.op_types import (
 from placement_checks.core.placement import producer_of
 
 _PASSES = (PASSES_VALUE - SWITCHES) | IDENTITIES | RESHAPES | CHECKS_VALUE | {CAST, SUM_OF_ROWS}
-# Yield the value of their first input, a variable; an assignment to a ref variable yields it too.
+# Ops that yield the value of their first input, a variable. So does an assignment to a ref
+# variable.
 _READS_STATE = VARIABLE_READS | ASSIGNS
 _RECIPROCALS = RECIPROCALS | {RECIPROCAL_SQUARE_ROOT}
 _NO_GRADIENTS = ("int", "uint", "bool", "string", "resource", "variant")  # dtypes
@@ -67,7 +68,7 @@ _ACCUMULATED = "accumulated"  # a symbolic factor: the gradients are added up ov
 
 
 class Gradient(NamedTuple):
-    """A gradient as a tower computes it: the leaf of a form.
+    """A gradient that a tower computes: a leaf of a form.
 
     Attributes:
         tensor: the result of the backward pass.
@@ -87,7 +88,7 @@ _STATE_BEFORE = Rest("")  # the value of a variable before the step
 
 @dataclass(frozen=True)
 class Stack:
-    """Tensors that are joined into one."""
+    """Tensors that are stacked or concatenated into one tensor."""
 
     parts: Sequence[Form]
 
@@ -96,7 +97,7 @@ class Unread(NamedTuple):
     """A value that cannot be read as a linear form of gradients.
 
     Attributes:
-        op: the op that cannot be read; ``""`` if it is no single op.
+        op: the op that cannot be read; ``""`` if there is no such op.
         reason: why it cannot be read.
     """
 
@@ -108,7 +109,7 @@ Value: TypeAlias = "Form | Stack | Unread"
 
 
 class GradientWeights:
-    """Reads what updates take as linear forms of gradients; each tensor is read once."""
+    """Reads the inputs of updates as linear forms of gradients. Each tensor is read once."""
 
     def __init__(self, analysis: TowerAnalysis, scalars: Scalars) -> None:
         self._analysis = analysis
@@ -128,12 +129,13 @@ class GradientWeights:
     def _before_normalization(self, source: str) -> str | None:
         """Return the gradient that an adaptive optimizer takes, if its update is written out.
 
-        Such an update, as in Adam or RMSProp, divides a function of the gradient by another one,
-        element by element. Like the ops for Adam, it is not part of the objective.
+        Such an update, as in Adam or RMSProp, divides one function of the gradient by another
+        function of the gradient, element by element. Like the fused op for Adam, the division is
+        not part of the objective.
 
         Returns:
-            The last tensor that both functions are computed from. None if there is no quotient, or
-            if its inputs are computed from several gradients.
+            The last tensor that both functions are computed from. None if the update has no such
+            division, or if the functions are computed from several gradients.
         """
         flow = self._analysis.flow
         passed: set[str] = set()  # a while loop leads back to its ops
@@ -157,7 +159,7 @@ class GradientWeights:
         return flow.types[op] in DIVISIONS
 
     def _inputs_of_this_run(self, op: OpId) -> Sequence[str]:
-        """Return the inputs of an op that depend on gradients of this run, and not on state."""
+        """Return the inputs that depend on gradients of this run, not only through state."""
         flow, behind = self._analysis.flow, self._analysis.towers_behind
         return [
             each
@@ -196,7 +198,7 @@ class GradientWeights:
         return added(forms)
 
     def value(self, source: str) -> Value:
-        """Read a tensor that depends on gradients, and return it as a linear form of these."""
+        """Return a tensor that depends on gradients as a linear form of these gradients."""
         todo = [source]
         opened: set[str] = set()
         while todo:
@@ -222,7 +224,7 @@ class GradientWeights:
     def _carriers(self) -> set[OpId]:
         """The ops that depend on gradients, directly or through state that gradients update.
 
-        Variables of the model are left out: their values are no gradients.
+        Variables of the model are left out: their values are not gradients.
         """
         analysis = self._analysis
         behind = analysis.towers_behind
@@ -302,7 +304,7 @@ class GradientWeights:
         if unread is not None:
             return unread
         if op in self._analysis.flow.callers and self._scalars.outputs(tensor) > 1:
-            return Unread(name, "is in the body of a function")  # which output it is, is unknown
+            return Unread(name, "is in the body of a function")  # the output is unknown
         combined = self._linear(op, self._analysis.flow.types[op], int(output or 0), values)
         kind = self._analysis.flow.types[op]
         return combined or Unread(
@@ -363,7 +365,7 @@ class GradientWeights:
     def _scaled(
         self, kind: str, inputs: Sequence[str], values: Mapping[str, Value]
     ) -> Value | None:
-        """Return a gradient multiplied or divided by a scalar; None if it is neither."""
+        """Return the form of a gradient times or divided by a scalar; None for other products."""
         if kind in DIVISIONS:
             if inputs[0] not in values:
                 return None
@@ -404,7 +406,10 @@ class GradientWeights:
         return value.parts[output] if outputs == parts and kind != SLICE else None
 
     def _kept(self, op: OpId, values: Mapping[str, Value]) -> Form | None:
-        """Return the gradients that a variable or an accumulator keeps."""
+        """Return the form of all gradients that are written to a variable or an accumulator.
+
+        None if several ops overwrite the value.
+        """
         forms = []
         written = self._written(op)
         kinds = [self._analysis.flow.types[writer] for writer, _ in written]
@@ -425,10 +430,10 @@ class GradientWeights:
         return scaled(_flat(kept), Weight(1 / count))
 
     def _elementwise(self, op: OpId, kind: str, values: Mapping[str, Value]) -> Form | None:
-        """Return a gradient that an elementwise op changes; the op becomes a symbolic factor.
+        """Return the form of a gradient that an elementwise op changes, with a factor for the op.
 
-        None if the gradient is not that of all towers: only the gradient of all towers is what the
-        op gets in the program for one GPU.
+        None if the gradient does not combine all towers: in the program for one GPU, the op gets
+        the gradient of the whole batch.
         """
         changed = [
             (source, value)
@@ -442,13 +447,13 @@ class GradientWeights:
 
 
 def _flat(value: Value) -> Form:
-    """Return a value as one form; joined tensors are rows of one gradient, and are added up."""
+    """Return a value as one form. The parts of a stack are added up, as rows of one gradient."""
     assert not isinstance(value, Unread)
     return added(value.parts) if isinstance(value, Stack) else value
 
 
 def _sum(values: Sequence[Value]) -> Value:
-    """Add up tensors: part by part, if all of them are joined of equally many parts."""
+    """Add up values: part by part, if all of them are stacks with equally many parts."""
     stacks = [value.parts for value in values if isinstance(value, Stack)]
     if len(stacks) == len(values) and len({len(parts) for parts in stacks}) == 1:
         return Stack([added(each) for each in zip(*stacks, strict=True)])

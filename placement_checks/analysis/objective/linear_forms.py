@@ -1,7 +1,7 @@
 """Linear forms: sums of leaves, each with a coefficient and symbolic factors.
 
-A factor is a scalar tensor that is no constant, such as a loss scale, with an integer power.
-Factors of equal tensors cancel: a loss scale and the division by it leave nothing.
+A factor is a scalar tensor that is not a constant, such as a loss scale, with an integer power.
+Factors of equal tensors cancel, such as a loss scale and the division by this loss scale.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 # Symbols with their powers, sorted; powers are never 0.
 Factors: TypeAlias = tuple[tuple[str, int], ...]
-# For each leaf, with its factors, the coefficient.
+# The coefficients, by leaf and factors.
 Form: TypeAlias = Mapping[tuple[Hashable, Factors], float]
 
 

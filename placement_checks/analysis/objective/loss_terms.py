@@ -43,9 +43,10 @@ class Term(NamedTuple):
 
     Attributes:
         kind: ``mean`` or ``sum`` over rows, ``penalty`` if it depends on no example, or ``other``
-            for any other value. A sum over a number of rows that the graph states is a ``mean``.
-        tensor: the tensor.
-        towers: a bit mask of the towers that it depends on.
+            for any other value. If the graph states the number of rows, a sum is a ``mean`` with a
+            larger weight.
+        tensor: the name of the tensor.
+        towers: a bit mask of the towers that the term depends on.
         rows: the symbol of the number of rows that divides a sum, or ``""``. If towers have the
             same symbol, they divide by the rows of all towers.
         is_weighted: whether ``rows`` is computed from values of examples, such as a mask.
@@ -94,7 +95,7 @@ class LossTerms:
                         push(*summand)
 
     def _summands(self, source: str, weight: Weight) -> Sequence[tuple[str, Weight]] | None:
-        """Return the tensors that a tensor adds up, with their weights; None for a term."""
+        """Return the summands of a tensor with their weights; None if the tensor is a term."""
         analysis, scalars = self._analysis, self._scalars
         op = analysis.flow.op_of(source)
         kind, inputs = analysis.flow.types[op], scalars.inputs(op)
@@ -140,7 +141,7 @@ class LossTerms:
     def _stacked(
         self, source: str, weight: Weight, *, is_mean: bool
     ) -> Sequence[tuple[str, Weight]] | None:
-        """Return the tensors whose stack is reduced; None if the tensor is no stack of scalars."""
+        """Return the scalars in a reduced stack with their weights; None for other tensors."""
         flow = self._analysis.flow
         op = flow.op_of(source)
         while flow.types[op] in IDENTITIES:
@@ -156,7 +157,7 @@ class LossTerms:
         return [(each, share) for each in inputs]
 
     def _term(self, source: str, weight: Weight) -> Iterator[tuple[Term, Weight]]:
-        """Yield the term that a tensor is; none for a constant."""
+        """Yield a tensor as a term; nothing if it depends on neither examples nor variables."""
         analysis = self._analysis
         op = analysis.flow.op_of(source)
         kind = analysis.flow.types[op]
@@ -188,15 +189,15 @@ class LossTerms:
         )
 
     def _row_reduction(self, op: OpId) -> tuple[OpId, Weight] | None:
-        """Find the reduction over rows: of several reductions in a row, the first that has axis 0.
+        """Find the reduction over rows: the first of several consecutive reductions with axis 0.
 
         Returns:
-            The reduction, and the scalar factors of the tensors that are reduced. None if the axes
-            of a reduction are unknown.
+            The reduction, and the product of the scalars that multiply the reduced tensors. None
+            if the axes of a reduction are unknown.
         """
         flow, scalars = self._analysis.flow, self._scalars
         weight, tensor = Weight(), scalars.inputs(op)[0]
-        if flow.types[op] == SUM_OF_SQUARES:  # a factor of the tensor counts twice
+        if flow.types[op] == SUM_OF_SQUARES:  # a factor of its input counts twice
             return op, weight
         while True:
             producer = flow.op_of(tensor)
@@ -239,7 +240,7 @@ class LossTerms:
     def _reduced(self, op: OpId, towers: int, weight: Weight) -> tuple[Term, Weight]:
         """Return the mean or sum over rows that an op computes.
 
-        A sum is a mean if the number of rows is known, or divides it.
+        A sum becomes a mean if the number of rows is known, or if this number divides the sum.
         """
         tensor = self._analysis.flow.names[op]
         if self._analysis.flow.types[op] == MEAN:

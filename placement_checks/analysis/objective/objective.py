@@ -1,4 +1,4 @@
-"""The objective of a step: for each variable, the weighted loss terms that its update descends."""
+"""The objective of a step: the weighted loss terms that the update of each variable minimizes."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class WeightedTerm(NamedTuple):
     Attributes:
         term: the term.
         weight: its weight.
-        gradient: the tensor of its gradient, as the backward pass yields it.
-        source: the variable that the gradient is taken with respect to, if it is not the updated
-            one; else ``""``.
+        gradient: the tensor of the term's gradient that the backward pass yields.
+        source: the variable that the gradient is taken with respect to, if this is not the updated
+            variable; else ``""``.
     """
 
     term: Term
@@ -68,7 +68,7 @@ class Objective:
 
     @cached_property
     def formulas(self) -> Mapping[str, Formula | Unread]:
-        """The objective of each trained variable; of mirrored copies the first one's."""
+        """The objective of each trained variable; for mirrored copies, only of the first copy."""
         return {
             variable: self._formula(variable)
             for variable in gradient_flow(self._placement).trained
@@ -90,8 +90,8 @@ class Objective:
         """Return the objective of a variable as a sum of kinds of terms.
 
         An example is ``1/2 mean on each of 2 towers + 0.05 L2Loss(variable)``. Variables with the
-        same objective have the same summary. It is ``""`` if the variable is not trained, or if
-        its update cannot be read.
+        same objective have the same summary. The summary is ``""`` if the variable is not trained,
+        or if its update cannot be read.
 
         Args:
             variable: the name of the variable.
@@ -148,7 +148,7 @@ class Objective:
     def _merged(self, variable: str) -> Sequence[tuple[Term, Weight]]:
         """Return the terms of an objective with their total weights, penalties last.
 
-        There are none if the objective is unknown.
+        The result is empty if the objective is unknown.
         """
         formula = self.formulas.get(*self.first_copies([variable]))
         if formula is None or isinstance(formula, Unread):
@@ -168,7 +168,7 @@ class Objective:
         return "replica" if self._placement.strategy else "tower"
 
     def _kind(self, term: Term, variable: str = "") -> str:
-        """Return the kind of a term in words; of a penalty, the op type and its variables."""
+        """Return the kind of a term in words; for a penalty, the op type and the variables."""
         if term.kind in ("mean", "sum"):
             is_joint = term.towers.bit_count() > 1
             return f"{term.kind} over several {self._noun}s" if is_joint else term.kind
@@ -180,7 +180,7 @@ class Objective:
         return f"{kind}(variable{also})"
 
     def _list_towers(self, towers: Mapping[int, int]) -> str:
-        """Return towers as a text, given the number of equal terms that each of them has."""
+        """Return a list of towers as a text, given the number of equal terms of each tower."""
         counts = set(towers.values())
         times = f", {max(counts)} times" if max(counts) > 1 else ""
         if len(towers) == self._number_of_towers and len(counts) == 1:
@@ -190,7 +190,7 @@ class Objective:
     def _weight_text(self, weight: Weight, *, is_penalty: bool, with_names: bool = True) -> str:
         """Return a weight with a blank at the end, to precede a term; ``""`` for 1.
 
-        Weights of penalties are decimal, others are fractions such as 1/2.
+        Weights of penalties are decimal, other weights are fractions such as 1/2.
         """
         fraction = Fraction(weight.coefficient).limit_denominator(_LARGEST_DENOMINATOR)
         is_exact = isclose(fraction, weight.coefficient, rel_tol=1e-6) and not is_penalty
@@ -222,14 +222,14 @@ class Objective:
         return rates.pop() if len(rates) == 1 else None
 
     def variables(self, term: Term) -> tuple[str, ...]:
-        """Return the variables that a term depends on, sorted; of mirrored copies, the first."""
+        """Return the variables that a term depends on, sorted, with `first_copies` applied."""
         if term not in self._variables:
             names = self.first_copies(self.terms.variables(term))
             self._variables[term] = tuple(sorted(names))
         return self._variables[term]
 
     def first_copies(self, variables: Iterable[str]) -> frozenset[str]:
-        """Return names of variables; of mirrored copies, the first one's."""
+        """Return names of variables. A mirrored copy is replaced by the first copy."""
         same = self._same_variable
         return frozenset(
             min(same[name], key=self._number) if name in same else name for name in variables
@@ -272,7 +272,7 @@ class Objective:
         )
 
     def _adds_up(self, variable: str) -> bool:
-        """Whether several updates of a variable have the effect of one by the sum."""
+        """Whether several updates of a variable are equal to one update by their sum."""
         types = self.analysis.flow.types
         return all(types[update.op] in PLAIN_UPDATES for update in self.updates(variable))
 
@@ -304,7 +304,7 @@ class Objective:
                     yield WeightedTerm(term, total, key.tensor, "" if is_own else source)
 
     def _terms_of(self, loss: str) -> Mapping[str, Sequence[tuple[Term, Weight]]]:
-        """Return the terms of a loss by the variables that they depend on, the first copies.
+        """Return the terms of a loss, by the first copies of the variables that they depend on.
 
         A term also depends on the variables in its factors, such as the learned weight of a task.
         """
@@ -334,7 +334,7 @@ class Objective:
 
     @cached_property
     def _objectives(self) -> Mapping[str, Sequence[str]]:
-        """For each op of a gradient the losses whose gradient it is."""
+        """The losses of each gradient, by the name of the op that yields the gradient."""
         found: dict[str, list[str]] = defaultdict(list)
         for loss, ops in self._placement.step.gradients.items():
             for op in ops:
@@ -344,10 +344,10 @@ class Objective:
 
     @cached_property
     def _given_gradient(self) -> str:
-        """The first gradient of a loss that the program gives to tf.gradients; ``""`` if none.
+        """The first gradient that the program passes to tf.gradients as `grad_ys`, or ``""``.
 
-        By default, tf.gradients fills it with ones (python/ops/gradients_util.py). In bodies of
-        functions, TensorFlow itself gives the gradients of their results.
+        By default, tf.gradients uses ones (python/ops/gradients_util.py). In function bodies,
+        TensorFlow itself passes the gradients of the function's results.
         """
         flow = self.analysis.flow
         given = (
@@ -360,7 +360,7 @@ class Objective:
 
     @cached_property
     def _sources(self) -> Mapping[str, Sequence[str]]:
-        """For each op of a gradient the variables that it is taken with respect to."""
+        """The variables of each gradient, by the name of the op that yields the gradient."""
         # The gradient may be taken with respect to a tensor, such as the value of a variable.
         variables = {variable.name for variable in self._placement.variables}
         found: dict[str, list[str]] = defaultdict(list)
@@ -372,8 +372,8 @@ class Objective:
     def _losses_of(self, gradient: str) -> Sequence[str]:
         """Return the losses whose gradient a tensor is.
 
-        If a call took the gradients of several losses, these of the towers that the gradient
-        depends on count.
+        If one call took the gradients of several losses, the losses of towers that the gradient
+        does not depend on are left out.
         """
         losses = self._objectives.get(producer_of(gradient), ())
         if len(losses) < 2:
@@ -387,7 +387,7 @@ class Objective:
         ]
 
     def _is_of_tower(self, tensor: str) -> bool:
-        """Whether a tower computes a tensor, which is no variable or slot."""
+        """Whether a tower computes a tensor that is neither a variable nor a slot."""
         op = self.analysis.flow.number.get(producer_of(tensor))
         if op is None or self.analysis.flow.state_holder(op) is not None:
             return False

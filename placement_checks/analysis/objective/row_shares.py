@@ -35,9 +35,10 @@ class TowerTerm(NamedTuple):
 class RowShares:
     """Finds scalars that are the share of a tower in the rows of all towers.
 
-    The share is a quotient. Its dividend is the number of rows of a tensor that only one tower
-    uses: the size of its first dimension, or of the slice that yields it. Its divisor is the sum
-    of the towers' numbers, or the number of rows of a tensor that all towers use.
+    The share is a quotient. The dividend is the number of rows of a tensor that only one tower
+    uses: the size of the first dimension of the tensor, or of the slice that yields the tensor.
+    The divisor is the sum of these numbers over all towers, or the number of rows of a tensor that
+    all towers use.
     """
 
     def __init__(self, analysis: TowerAnalysis, scalars: Scalars) -> None:
@@ -45,9 +46,9 @@ class RowShares:
         self._scalars = scalars
 
     def of_towers(self, terms: Sequence[TowerTerm]) -> Mapping[int, Factors]:
-        """Return for each tower the factors of its share, if they multiply all of its terms.
+        """Return for each tower the factors of its share, if they multiply all terms of the tower.
 
-        The result is empty if the terms of one of the towers have no such factors.
+        The result is empty if the terms of any tower lack such factors.
         """
         ops: dict[int, set[OpId]] = defaultdict(set)
         dividends: dict[int, set[str]] = {}
@@ -62,7 +63,7 @@ class RowShares:
             divisors = divided if divisors is None else divisors & divided
         if not divisors or not all(dividends.values()):
             return {}
-        examples = self._analysis.examples  # the first dimension of other tensors is no row
+        examples = self._analysis.examples  # only tensors of examples have rows
         behind = {
             tower: {op for op in self._analysis.flow.reachable(each) if examples[op]}
             for tower, each in ops.items()
@@ -109,7 +110,7 @@ class RowShares:
 
     @cached_property
     def _slices(self) -> Mapping[tuple[Weight, Weight], Sequence[OpId]]:
-        """The ops that yield the rows from one number to another, by these two numbers."""
+        """The slice ops, by the end and the begin of their rows, or by their size and 0."""
         flow, scalars = self._analysis.flow, self._scalars
         found: dict[tuple[Weight, Weight], list[OpId]] = defaultdict(list)
         for op in flow.having(lambda kind: kind in (INDEXED_SLICE, SLICE)):
@@ -136,7 +137,7 @@ class RowShares:
         return self._scalars.weight(self._scalars.inputs(op)[0])
 
     def _summands(self, symbol: str) -> Sequence[str]:
-        """Return the symbols that a symbol adds up, sorted; itself if it is no sum."""
+        """Return the summands of a symbol, sorted; the symbol itself if it is not a sum."""
         return sorted(self._added(self._scalars.describe(symbol)))
 
     def _added(self, source: str) -> Iterator[str]:

@@ -63,9 +63,10 @@ _FOLDED: Mapping[str, Callable[..., float]] = {
     MAXIMUM: max,
     MINIMUM: min,
 }
-# A count remains one if a small number is added, or if it is at least 1.
+# The result of these ops on a count is still a count: a small number may be added to avoid a
+# division by 0, or the count may be raised to 1.
 _KEEPS_COUNT = _PASSES | ADDS | {"Maximum"}
-_MOST_FACTORS = 32  # products of more factors are one symbol
+_MOST_FACTORS = 32  # a product of more factors becomes one symbol
 ROWS = "rows"  # the prefix of symbols that depend on shapes alone, such as the size of a batch
 
 
@@ -78,13 +79,13 @@ class Scalars:
         self._sources: dict[str, str] = {}
 
     def describe(self, symbol: str) -> str:
-        """Name the tensor behind a symbol; for the symbol of an op type, the type."""
+        """Return the name of the tensor of a symbol; the symbol itself if it has no tensor."""
         return self._sources.get(symbol, symbol)
 
     def portable(self, factors: Sequence[tuple[str, int]]) -> Factors:
         """Return factors with symbols that other builds of the program share.
 
-        A symbol is ``""`` if the scalar depends on more than constants, variables and
+        A symbol is ``""`` if the scalar depends on anything but constants, variables and
         placeholders.
         """
         return tuple(sorted((self._portable(symbol), power) for symbol, power in factors))
@@ -123,7 +124,7 @@ class Scalars:
         return False
 
     def is_of_part(self, symbol: str) -> bool:
-        """Whether a symbol may depend on a part of the batch alone, such as a slice of it."""
+        """Whether a symbol may depend on only a part of the batch, such as a slice."""
         flow = self._analysis.flow
         reached = flow.reachable([flow.number[producer_of(self._sources[symbol])]])
         return any(flow.types[op] in CUTS for op in reached)
@@ -154,7 +155,7 @@ class Scalars:
             return None
 
     def integers(self, source: str) -> Sequence[int] | None:
-        """Return the elements of a constant of integers, such as axes; None for others."""
+        """Return the elements of an integer constant, such as axes; None for other tensors."""
         value = self._analysis.placement.details.value(producer_of(source))
         if value is None or not value[0].startswith("int"):
             return None
@@ -166,10 +167,10 @@ class Scalars:
         return ("", ()) if op is None else (self._analysis.flow.types[op], self.inputs(op))
 
     def _folded(self, source: str) -> float | None:
-        """Return a constant, the result of an op on constants, or the sum of equal elements.
+        """Return the value of a constant, of an op on constants, or of a sum of equal elements.
 
-        Products are sizes of shapes, integer quotients are numbers of rows of each tower, and sums
-        are numbers of rows: tf.losses divides a loss by the sum of ones of the same shape.
+        For example, an integer quotient is the number of rows of each tower, and a sum is the
+        number of rows of a batch: tf.losses divides a loss by a sum of ones.
         """
         kind, inputs = self._op_type_and_inputs(source)
         if kind == SUM and self.shape(source) == ():
@@ -183,7 +184,7 @@ class Scalars:
     def _constants(self, source: str, depth: int) -> Sequence[float] | None:
         """Return the elements of a tensor that depends on constants alone, such as static shapes.
 
-        None if an element is unknown, or if an op is not known here.
+        None if an element is unknown, or if `_FOLDED` lacks an op.
         """
         name, _, output = source.partition(":")
         if (value := self._analysis.placement.details.value(name)) is not None:

@@ -53,7 +53,7 @@ def simulate(ops: Sequence[TimedOp]) -> Timeline | None:
     while ready:
         since, number = heappop(ready)
         op = ops[number]
-        # An op that takes no time does not queue for its device: copies arrive when sent.
+        # An op that takes no time does not queue for its device: copies arrive when they are sent.
         start = max(since, free[op.device]) if op.seconds else since
         end = start + op.seconds
         if op.seconds:

@@ -24,10 +24,10 @@ class CopiedTensor(NamedTuple):
 
     Attributes:
         tensor: the name of the tensor, such as ``op:0``.
-        source: the device that it comes from.
-        to: the device that it goes to.
-        bytes: its size; None if it is unknown.
-        taker: the name of the first op on ``to`` that takes it.
+        source: the device that the tensor comes from.
+        to: the device that the tensor goes to.
+        bytes: the size of the tensor; None if it is unknown.
+        taker: the name of the first op on ``to`` that takes the tensor.
     """
 
     tensor: str
@@ -131,7 +131,7 @@ def _size(analysis: TowerAnalysis, rows: int | None, tensor: str) -> int | None:
 
 
 def _rows(analysis: TowerAnalysis, tensor: str, rows: int) -> int:
-    """Return the number of rows of a tensor with a row for each example: of a batch or a tower."""
+    """Return the number of rows of a tensor: the rows of the batch, or of one tower."""
     towers = len(analysis.towers)
     if towers < 2:
         return rows
@@ -172,10 +172,10 @@ class SentTensor(NamedTuple):
 
     Attributes:
         copied: the copied tensor.
-        phase: the phase of the first op that takes it.
-        variable: the variable of the layer that sends it, or of the update that takes it, or
-            ``""``.
-        tower: the tower that takes it, else the tower that sends it, or None.
+        phase: the phase of the first op that takes the tensor.
+        variable: the variable of the layer that sends the tensor, or of the update that takes the
+            tensor; ``""`` if there is none.
+        tower: the tower that takes the tensor, else the tower that sends it, or None.
     """
 
     copied: CopiedTensor
@@ -185,7 +185,7 @@ class SentTensor(NamedTuple):
 
     @property
     def layer(self) -> str:
-        """The scope of the variable, or its name if it has no scope; ``""`` without variable."""
+        """The scope of the variable, or its name if it has no scope; ``""`` if there is none."""
         return self.variable.rpartition("/")[0] or self.variable
 
 

@@ -38,8 +38,8 @@ class TowerLosses(NamedTuple):
 
     Attributes:
         by_tower: for each tower its losses, as ops.
-        joint: whether one loss trains all towers. ``by_tower`` then holds the parts of this loss:
-            the last ops before it that belong to one tower.
+        joint: whether one loss trains all towers. ``by_tower`` then has the parts of this loss:
+            the last ops before the loss that belong to one tower.
         unknown: why the losses are unknown; None if they are known.
     """
 
@@ -121,7 +121,7 @@ class TowerAnalysis(GraphAnalysis):
             (joint if tower is None else by_tower[tower]).append(loss)
         missing = [of_tower for of_tower in by_tower if not of_tower]
         if len(missing) == len(joint) < len(by_tower):
-            # Each remaining loss belongs to one remaining tower, in this order.
+            # The remaining losses belong to the remaining towers, in the same order.
             for of_tower, loss in zip(missing, joint, strict=True):
                 of_tower.append(loss)
         if all(by_tower):
@@ -137,8 +137,8 @@ class TowerAnalysis(GraphAnalysis):
     def _parts_of_loss(self, loss: OpId) -> Iterator[tuple[OpId, TowerIndex]]:
         """Yield the last ops before ``loss`` that belong to one tower, each with the tower.
 
-        These are ops that work for a tower; if the loss itself works for a tower, ops that depend
-        on one tower only.
+        An op belongs to the tower that it works for. If it works for no tower, or if the loss
+        itself works for a tower, the op belongs to the only tower that it depends on.
         """
 
         def tower_of_end(op: OpId) -> TowerIndex | None:
@@ -170,7 +170,7 @@ class TowerAnalysis(GraphAnalysis):
 
     @cached_property
     def tower_of(self) -> Sequence[TowerIndex | None]:
-        """For each op the only tower that it works for; None for the host and several towers."""
+        """For each op the only tower that it works for; None for the host and for shared ops."""
         towers = {site: n for n in self.tower_indices for site in self.towers[n].sites}
         return tower_of_ops(self, self.sites, towers)
 
@@ -205,7 +205,7 @@ class TowerAnalysis(GraphAnalysis):
         return bool(self.towers_behind[op] & self.gradient_bit)
 
     def without_regularization(self, loss: OpId) -> OpId:
-        """Return the only summand of a loss that depends on examples; the loss if several do."""
+        """Return the only summand of a loss that depends on examples, or else the loss itself."""
         while self.flow.types[loss] in ADDS:
             terms = [term for term in self.flow.inputs[loss] if self.examples[term]]
             if len(terms) != 1 or len(self.flow.inputs[loss]) == 1:

@@ -1,8 +1,8 @@
 """Towers by loss: the losses of each copy of the model, and the ops that each loss uses.
 
 Devices and names have no influence, so the result stays the same if a refactor moves or renames
-ops. `analysis.towers.discovery` combines it with the requested devices. Addresses and baselines
-use it alone.
+ops. `analysis.towers.discovery` combines the result with the requested devices. Addresses and
+baselines use only this result.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from placement_checks.core.ids import OpId, TowerIndex, TowerMask
 from placement_checks.core.op_types import SUMS_UP
 
 Groups = Sequence[Sequence[OpId]]
-# The least share of their ops that copies of a model have in common. The first applies if their
-# devices differ, the second if they read the same variables.
+# Copies of a model have at least this share of their ops in common: `_SIMILAR` applies to copies
+# on different devices, `_ALIKE` to copies that read the same variables.
 _SIMILAR, _ALIKE = 0.5, 0.75
 
 
@@ -27,10 +27,10 @@ class ModelCopies(NamedTuple):
 
     Attributes:
         losses: the loss ops of each copy. If one joint loss trains all copies, these are the last
-            ops before it that belong to one copy.
+            ops before the joint loss that belong to a single copy.
         likeness: "same" if the copies have the same variables or the same op types; "similar" if
-            at least half of the ops have a counterpart; "" if fewer ops have one, or if there is
-            only one copy.
+            at least half of the ops have a counterpart; "" if fewer ops have a counterpart, or if
+            there is only one copy.
     """
 
     losses: Groups
@@ -58,7 +58,7 @@ class CopiesByLoss:
             losses: all loss ops of the program.
         """
         groups = self._disjoint_groups(losses)
-        # Without penalties on weights, which may belong to all copies.
+        # Leave out penalties on weights, which may belong to all copies.
         groups = [group for group in groups if any(self._in_model[op] for op in group)] or groups
         if len(groups) > 1:
             matched = self._match(groups)
@@ -70,7 +70,7 @@ class CopiesByLoss:
 
     def _disjoint_groups(self, ops: Sequence[OpId]) -> Groups:
         """Group ops so that no two groups use the same value of the model."""
-        user: dict[OpId, OpId] = {}  # the first of the ops that uses a value, by the value
+        user: dict[OpId, OpId] = {}  # for each value, the first op that uses it
         pairs = set[tuple[OpId, OpId]]()
         for end in ops:
             behind = self._flow.reachable(
@@ -80,7 +80,7 @@ class CopiesByLoss:
         return connected_groups(ops, pairs)
 
     def _split_joint_losses(self, losses: Sequence[OpId]) -> Groups:
-        """Split joint losses into the losses of the copies; empty if a loss has one copy."""
+        """Split joint losses into the losses of the copies; empty if any loss cannot be split."""
         splits: list[Groups] = []
         for loss in losses:
             split = self._split_joint_loss(loss)
@@ -95,7 +95,7 @@ class CopiesByLoss:
         return groups if len(groups) == len(splits[0]) else ()
 
     def _split_joint_loss(self, loss: OpId) -> Groups:
-        """Split one joint loss into the losses of the copies; empty if it has one copy."""
+        """Split one joint loss into the losses of the copies; empty if it cannot be split."""
         ends, seen = self._summands([loss]), set[OpId]()
         while len(ends) == 1 and ends[0] not in seen:  # a loop leads back
             seen.add(ends[0])
@@ -106,7 +106,8 @@ class CopiesByLoss:
         copies = self._match(groups)
         if not copies:
             return ()
-        # The losses of a copy are the last ops before the joint loss that belong to it alone.
+        # The losses of a copy are the last ops before the joint loss that belong to this copy
+        # alone.
         masks = self._flow.propagate(self._flow.marks(copies))
         found: list[list[OpId]] = [[] for _ in copies]
         for op in self._flow.reachable([loss], until=lambda op: masks[op].bit_count() < 2):
@@ -129,7 +130,8 @@ class CopiesByLoss:
     def _have_most_variables(self, groups: Groups, loss: OpId) -> bool:
         """Whether groups read more than half of the variables behind a joint loss.
 
-        Groups that read fewer are branches at the start of one model, or steps of a sequence.
+        Groups that read fewer variables are branches at the start of one model, or steps of a
+        sequence.
         """
         read = frozenset().union(*(self._model_before(group)[1] for group in groups))
         return 2 * len(read) > len(self._model_before([loss])[1])
@@ -137,9 +139,9 @@ class CopiesByLoss:
     def _match(self, groups: Groups) -> Groups:
         """Combine groups into copies of the model; empty if they do not form copies.
 
-        A model may have several tasks, with a group each. Groups have the same task if
+        A model may have several tasks, with one group for each task. Groups have the same task if
 
-        * they have the same op types, and equally many of them read each set of variables; or
+        * they have the same op types, and each set of variables is read by equally many groups; or
         * they read the same variables, and most of their ops have the same types.
 
         Each copy has one group of each task. The groups of a task have equally many losses: a
@@ -178,7 +180,7 @@ class CopiesByLoss:
 
     @staticmethod
     def _have_in_common(types: Sequence[Counter[str]], share: float) -> bool:
-        """Whether each has at least this share of its ops in common with the first, by op type."""
+        """Whether each group has this share of its op types in common with the first group."""
         first, *others = types
         return all((first & other).total() >= share * (first | other).total() for other in others)
 
@@ -193,10 +195,10 @@ class CopiesByLoss:
 
 
 def towers_by_op(graph: GraphAnalysis, losses: Groups) -> Sequence[TowerMask]:
-    """Return for each op the towers that it serves: their losses use its value.
+    """Return for each op the towers whose losses use its value.
 
-    An op that reaches no loss, or the losses of several towers, has the towers of its inputs. A
-    variable has none.
+    If an op reaches no loss, or the losses of several towers, the result is the towers of its
+    inputs instead. A variable has no towers.
 
     Args:
         graph: the program.

@@ -1,4 +1,4 @@
-"""Inputs: the examples that each tower computes with, and how its loss averages over them."""
+"""Inputs: the examples that each tower computes with, and how its loss averages over rows."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Use(NamedTuple):
     Attributes:
         source: the placeholder, pipeline output or random op that the tensor is computed from.
         tower: the number of the tower.
-        tensor: its name, such as ``split:1``.
+        tensor: the name of the tensor, such as ``split:1``.
         op: the op of the tower that takes the tensor.
     """
 
@@ -60,7 +60,7 @@ def input_uses(analysis: TowerAnalysis) -> Iterator[Use]:
     """Yield every tensor of examples that a tower computes with in a step."""
     listed = analysis.placement.step.inputs
     times = Counter(producer_of(name) for names in listed for name in set(names))
-    # If the program lists a placeholder for one of several towers, it is fed the rows of this
+    # A placeholder that the program lists for one of several towers is fed only the rows of this
     # tower.
     of_one_tower = {name for name, count in times.items() if count == 1 and len(listed) > 1}
     rows = _rows_fed(analysis)
@@ -75,7 +75,7 @@ def input_uses(analysis: TowerAnalysis) -> Iterator[Use]:
 
 
 def random_uses(analysis: TowerAnalysis) -> Iterator[Use]:
-    """Yield every tensor of random numbers that a tower computes with in a step; no scalars.
+    """Yield every tensor of random numbers, except scalars, that a tower computes with in a step.
 
     Random numbers that apply to all rows alike are left out: the noise of a variational layer,
     which has the shape of the weights, and a mask of features, which is broadcast over the rows.
@@ -102,7 +102,7 @@ def random_uses(analysis: TowerAnalysis) -> Iterator[Use]:
 
 
 def _is_broadcast_over_rows(analysis: TowerAnalysis, use: Use) -> bool:
-    """Whether an elementwise op applies a tensor to every row of another one."""
+    """Whether an elementwise op applies a tensor to every row of another tensor."""
     tensor, result = analysis.tensor(use.tensor), analysis.tensor(analysis.flow.names[use.op])
     if analysis.flow.types[use.op] not in ADDS | SCALES or tensor is None or result is None:
         return False
@@ -168,9 +168,9 @@ def towers_reading(analysis: TowerAnalysis, tensor: str) -> frozenset[TowerIndex
 
 
 def _rows_fed(analysis: TowerAnalysis) -> int | None:
-    """Return the number of rows in a batch, if all placeholders have the same; else None.
+    """Return the number of rows in a batch: the first dimension of all placeholders; else None.
 
-    If all placeholders are vectors, there must be two or more: ids and labels of examples.
+    Vectors count only if no placeholder has more dimensions. A single vector is not enough.
     """
     flow, details = analysis.flow, analysis.placement.details
     if flow.having((EXAMPLE_SOURCES - PLACEHOLDERS).__contains__):
@@ -201,7 +201,7 @@ def _holds_examples(analysis: TowerAnalysis, tensor: str, *, fed: bool, rows: in
 def single_tower_pipelines(
     analysis: TowerAnalysis, uses: Sequence[Use]
 ) -> Iterator[tuple[OpId, TowerIndex]]:
-    """Return the iterators and queues that feed only one tower, each with this tower."""
+    """Return the iterators and queues that feed only one tower, each with its tower."""
     feeds: dict[OpId, set[TowerIndex]] = defaultdict(set)
     for use in uses:
         holder = analysis.flow.first_holder(use.source)
@@ -213,7 +213,8 @@ def single_tower_pipelines(
 class LossScales(NamedTuple):
     """How a loss scales its sums over examples.
 
-    The loss is a mean over rows if each divisor is a number of rows, and no factor is one.
+    The loss is a mean over rows if each divisor is a number of rows, and no factor is a number of
+    rows.
 
     Attributes:
         divisors: the tensors that divide sums over examples.

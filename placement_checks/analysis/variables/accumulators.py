@@ -24,15 +24,17 @@ from placement_checks.core.placement import Placement
 class Accumulators:
     """The accumulators of a placement; `accumulators` finds them once.
 
-    Values other than constants are added to an accumulator, no loss depends on it, and no update
-    trains it. If gradients are added and an update of another variable takes the sum, an op other
-    than the initializer must empty it. Optimizer slots are not emptied. A moving average is not
-    an accumulator, because its own updates take its value.
+    An accumulator is a variable that the program adds values to, other than constants. No loss
+    depends on the variable, and no update trains it. If gradients are added, and an update of
+    another variable takes the sum, an op other than the initializer must empty the variable.
+    Nothing empties an optimizer slot. A moving average is not an accumulator, because its new
+    value is computed from its old value.
 
     Attributes:
         names: the accumulators.
-        tower_of: the tower that an accumulator belongs to, by its name: the tower that computes
-            all added values or, if no update takes the sum, the tower on the GPU that adds to it.
+        tower_of: for each accumulator of one tower, the tower, by the name of the accumulator. It
+            is the tower that computes all added values. If there is none, and no update takes the
+            sum, it is the tower on the GPU that adds to the accumulator.
     """
 
     def __init__(self, placement: Placement) -> None:

@@ -40,10 +40,11 @@ class GradientFlow:
 
     @cached_property
     def gradient_towers(self) -> Sequence[TowerMask]:
-        """For each op a bit mask of the towers that it takes values from, and `gradient_bit`.
+        """For each op a bit mask of the towers whose results it uses, and `gradient_bit`.
 
-        Unlike in `TowerAnalysis.towers_behind`, bits do not pass through the ops of a tower. Each
-        gradient of a joint loss depends on all towers, but only one tower computes it.
+        Unlike in `TowerAnalysis.towers_behind`, bits do not pass through the ops of a tower. A
+        gradient of a joint loss depends on all towers, but has only the bit of the tower that
+        computes it.
         """
         own = list(self._analysis.own_towers)
         for op in self._sums:
@@ -92,7 +93,7 @@ class GradientFlow:
         return TowerMask(found & self._analysis.all_towers)
 
     def sources(self, update: Update) -> Iterator[OpId]:
-        """Yield the gradients that an update takes, as the last ops of towers that compute them.
+        """Yield the last ops of towers that compute the gradients of an update.
 
         Weight decay that the update adds is not a gradient.
         """
@@ -101,7 +102,7 @@ class GradientFlow:
                 yield op
 
     def losses(self, variable: str) -> Mapping[TowerIndex, Mapping[OpId, OpId]]:
-        """Return the losses that train a variable, with the op of the gradient, for each tower."""
+        """Return the losses that train a variable, by tower, with the ops of the gradients."""
         analysis, number = self._analysis, self._analysis.flow.number
         names = analysis.placement.step.gradients_by_variable.get(variable, ())
         gradients = {number[name] for name in names if name in number}
@@ -118,7 +119,7 @@ class GradientFlow:
 
     @cached_property
     def _losses_of(self) -> Mapping[OpId, Sequence[OpId]]:
-        """For each op of a gradient the losses whose gradient it is."""
+        """The losses of each gradient, by the op that yields the gradient."""
         number, losses = self._analysis.flow.number, set(self._analysis.loss_ops)
         found: dict[OpId, list[OpId]] = defaultdict(list)
         for loss, ops in self._analysis.placement.step.gradients.items():
@@ -130,7 +131,7 @@ class GradientFlow:
 
     @cached_property
     def indices(self) -> Mapping[str, Mapping[TowerIndex, Set[OpId]]]:
-        """For each variable whose rows are looked up, the indices of sparse gradients, by tower.
+        """The indices of sparse gradients, by tower, for each variable whose rows are looked up.
 
         The gradient of a lookup flattens the indices (python/ops/array_grad.py).
         """
@@ -174,8 +175,8 @@ class GradientFlow:
     def _written(self, holder: OpId, update: Update) -> list[OpId]:
         """Return the values that ops other than ``update`` write to a holder of state.
 
-        If ops of the step write gradients there, only they count. Otherwise the program runs the
-        ops that add up gradients separately, and all writers count.
+        If ops of the step write gradients to the holder, only these ops count. Otherwise the
+        program adds up gradients outside the step, and all writers count.
         """
         analysis = self._analysis
         writers = analysis.flow.writers.get(holder, ())
@@ -208,7 +209,7 @@ class ClippedGradient(NamedTuple):
 
     Attributes:
         variable: the name of the variable.
-        op: the last op that clips it on the first tower where it is clipped.
+        op: the last op that clips the gradient on the first tower that clips it.
         by_norm: whether the gradient is scaled by its own norm, instead of bounded elementwise.
     """
 
@@ -242,8 +243,8 @@ def rows_of_other_towers(
 ) -> tuple[OpId, Sequence[TowerIndex]] | None:
     """Find an op that adds gradients of a tower to rows that only other towers looked up.
 
-    The rows of sparse gradients, `tf.IndexedSlices`, are averaged correctly if the values of all
-    towers are concatenated, and so are the indices.
+    Sparse gradients (`tf.IndexedSlices`) are averaged correctly if both the values and the indices
+    of all towers are concatenated.
 
     Returns:
         The op, and the towers whose rows it leaves out. None if there is no such op.
@@ -308,7 +309,7 @@ def norms_of_slices(placement: Placement) -> list[str]:
 def _clips(
     placement: Placement, gradients: GradientFlow, update: Update, shape: object
 ) -> Iterator[tuple[int, OpId]]:
-    """Yield each op before an update that clips one tower's gradient, after the tower's bit.
+    """Yield each op before an update that clips the gradient of one tower, with the tower's bit.
 
     `GradientFlow.gradient_towers` determines the tower. If towers share values in the model, each
     gradient depends on all towers, but only one tower computes it.

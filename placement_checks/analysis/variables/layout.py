@@ -1,7 +1,7 @@
 """Layouts: how the towers share each variable, found by data flow.
 
-`Layout` has the layout of each variable of the model. `Unshared` has the variables that one tower
-reads although another tower has one like it.
+`Layout` has the layout of each variable of the model. `Unshared` has the variables that only one
+tower reads, although another tower has a similar variable.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class MirroredVariable(NamedTuple):
     Attributes:
         copies: the names of the copies, by tower.
         diverging: the names of the variables that other towers have instead of a copy, by tower.
-            They have the same shape and dtype as the copies, but take other gradients, or none.
+            These variables have the same shape and dtype as the copies, but their updates take
+            other gradients, or no gradients.
     """
 
     copies: Mapping[TowerIndex, str]
@@ -54,10 +55,11 @@ class MirroredVariable(NamedTuple):
 class Layout:
     """The layout of each variable that the model reads; `variable_layout` computes it once.
 
-    A program may mix layouts, so each variable has one:
+    A program may mix layouts, so each variable has a separate layout:
 
     * *central*: several towers read it, or the host does.
-    * *mirrored*: it is a copy that takes the same sum of gradients as the copies of other towers.
+    * *mirrored*: it is a copy, and its update takes the same sum of gradients as the copies of
+      other towers.
     * *sharded*: it is a partition of a variable.
     * *split*: it belongs to a part of the model, and one GPU of the tower holds this part.
     * *own*: one tower alone reads it.
@@ -87,7 +89,7 @@ class Layout:
 
         Towers are built alike, so their variables of the same shape and dtype are matched in the
         order of creation. Matched variables are copies if their updates take the same gradients.
-        If more than half of the variables do, the others diverge.
+        If this holds for more than half of the matched variables, the other variables diverge.
         """
         groups = map(self._find_copies, self._candidates())
         return [group for group in groups if group]
@@ -104,7 +106,7 @@ class Layout:
 
     @cached_property
     def strays(self) -> Mapping[str, TowerIndex]:
-        """The trainable variables without copies that one tower alone reads, each with the tower.
+        """The trainable variables, except copies, that only one tower reads, each with the tower.
 
         Empty if no variable is mirrored.
         """
@@ -117,10 +119,11 @@ class Layout:
 
     @cached_property
     def tower_of(self) -> Mapping[str, TowerIndex]:
-        """The tower of each copy, and of the variables that a tower has besides its copies.
+        """The tower of each variable that belongs to one tower.
 
-        A tower has strays, slots, averages, and variables that it alone reads and no update
-        trains, such as running statistics and frozen weights. Empty if no variable is mirrored.
+        These are copies, strays, slots, averages, and variables that only one tower reads and no
+        update trains, such as running statistics and frozen weights. Empty if no variable is
+        mirrored.
         """
         towers = {name: tower for group in self.mirrored for tower, name in group.copies.items()}
         towers |= self.strays
@@ -139,8 +142,8 @@ class Layout:
         not split.
 
         With several towers, these are variables that several towers use on the GPU that has the
-        variable, such as experts, or the shards of a table. They count only if at least two GPUs
-        have such variables, or a GPU that no tower runs on.
+        variable, such as experts, or the shards of a table. The result is empty unless such
+        variables are on at least two GPUs, or on a GPU that no tower runs on.
         """
         parts = self._parts_of_one_tower() if len(self._analysis.towers) == 1 else self._experts()
         for name, gpu in (*self._colocated(parts), *self._slots(parts)):
@@ -183,7 +186,7 @@ class Layout:
         return parts if 2 * len(parts) > len(readers) else {}
 
     def read_as(self, variable: str) -> Mapping[TowerIndex, str]:
-        """Return what each tower reads: the variable itself or its own copy, by tower."""
+        """Return the variable that each tower reads: ``variable``, or the tower's copy of it."""
         if variable in self.copies:
             return self.copies[variable].copies
         towers = self._analysis.towers_in(self.readers.get(variable, 0))
@@ -294,14 +297,17 @@ class Layout:
                 yield name, tower
 
     def _colocated(self, owners: Mapping[str, _T]) -> Iterator[tuple[str, _T]]:
-        """Yield the variables that are colocated with a key of ``owners``, each with its owner."""
+        """Yield the variables that are colocated with a key of ``owners``, with its value."""
         for name, *_ in self._placement.variables:
             others = [other for other in self._placement.ops[name].colocated if other in owners]
             if others:
                 yield name, owners[others[0]]
 
     def _slots(self, owners: Mapping[str, _T]) -> Iterator[tuple[str, _T]]:
-        """Yield the slots of the keys of ``owners`` that no tower reads, each with its owner."""
+        """Yield the slots of the keys of ``owners``, with the values of the keys.
+
+        Slots that a tower reads are left out.
+        """
         found = find_slots(self._placement)
         for kind in (found.held, found.read, found.computed):
             for slot, names in kind.items():
@@ -319,9 +325,10 @@ class Unshared:
     """The unshared variables of a placement; `unshared` finds them once.
 
     Only one tower reads an unshared variable, another tower has a variable of the same shape and
-    dtype, and the two are not mirrored. `tf.compat.v1.get_variable` created it, so the program
-    chose its name: each tower is meant to have one on its GPU. Variables created by `tf.Variable`,
-    which never shares variables, are not included.
+    dtype, and the two are not mirrored. The variable was created by `tf.compat.v1.get_variable`.
+    The program therefore chose a separate name for each tower, so each tower is meant to have its
+    own variable on its GPU. Variables created by `tf.Variable`, which never shares variables, are
+    not included.
 
     Attributes:
         tower_of: the number of the tower that reads each unshared variable, by its name.
@@ -356,7 +363,7 @@ class Unshared:
 
 
 def made_by_get_variable(placement: Placement) -> frozenset[str]:
-    """Return the variables with an initializer scope, which `get_variable` makes."""
+    """Return the variables with an initializer scope, which `get_variable` creates."""
     parts = (name.partition("/Initializer/") for name in placement.ops)
     return frozenset(variable for variable, inside, _ in parts if inside)
 

@@ -72,14 +72,14 @@ class MixedLosses:
                         break
 
     def _doubled_penalties(self) -> Mapping[OpId, Mapping[OpId, TowerIndex]]:
-        """Find a penalty of another tower in each loss that has an equal penalty of its own.
+        """Find the losses that contain two equal penalties: of their tower and of another tower.
 
-        If each tower computes a penalty on the shared weights, and one tower adds up all of them,
-        its loss has doubled penalties. A penalty that is computed once, and added by every tower,
-        counts once in each loss.
+        If each tower computes a penalty on the shared weights, and one tower adds up all these
+        penalties, the loss of this tower has doubled penalties. A penalty that is computed once,
+        and added by every tower, counts once in each loss.
 
         Returns:
-            For each such loss, the penalty with the tower that it belongs to.
+            For each such loss, the penalty of the other tower, and this tower.
         """
         if not self._by_examples:
             return {}
@@ -107,9 +107,9 @@ class MixedLosses:
     def _misplaced(self) -> Mapping[TowerIndex, Mapping[OpId, TowerIndex]]:
         """For each tower its ops that request the GPU of another tower, with the other tower.
 
-        Ops form a group if they request the same GPU and one takes the value of the other. If an
-        op of a group reads a variable on this GPU, the group is not misplaced: it uses a shard of
-        a table, or an expert, as all towers do.
+        Two ops belong to one group if they work for the same tower, request the same GPU, and one
+        op takes the value of the other. If an op of a group reads a variable on this GPU, the
+        group is not misplaced: it uses a shard of a table, or an expert, as all towers do.
         """
         analysis = self._analysis
         flow, by_loss, placement = analysis.flow, analysis.by_loss, analysis.placement
@@ -148,7 +148,7 @@ class MixedLosses:
 
     @cached_property
     def shared_ops(self) -> Mapping[OpId, TowerMask]:
-        """The first op at which each tower is combined with others, and a mask of these towers.
+        """The first op that combines each tower with other towers, and a mask of all these towers.
 
         Only towers that depend on each other mutually count.
         """
@@ -185,7 +185,7 @@ class MixedLosses:
         ]
 
     def _has_summand_of(self, other: TowerIndex, loss: OpId, *, without: TowerIndex) -> bool:
-        """Whether a loss, or a summand of it, depends on one tower and not on another."""
+        """Whether a loss, or one of its summands, depends on ``other`` but not on ``without``."""
         towers = self._analysis.towers_behind
 
         def is_mixed(op: OpId) -> bool:
@@ -239,7 +239,7 @@ class MixedLosses:
         }
 
     def _depends_on_examples(self, op: OpId) -> bool:
-        """Whether a value depends on examples; always true if no loss does."""
+        """Whether a value depends on examples; always true if no loss depends on examples."""
         return bool(self._analysis.examples[op]) or not self._by_examples
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Races: a step reads a variable and updates it, in no defined order."""
+"""Races: a step reads and updates a variable in no defined order."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from placement_checks.core.placement import Placement
 
 
 def races(placement: Placement) -> Mapping[str, str]:
-    """Find the variables that a race may give different values in a step.
+    """Find the variables whose new values depend on a race in the step.
 
     In a race, the step reads variable A to update variable B, and no order is set between this
     read and the step's own updates of A. There is no race if the read waits for an update of A, or
-    if an update of A waits for the read, as for a read that a gradient depends on, even if other
-    towers update A, too. Every value computed from a racing read depends on the race.
+    if an update of A waits for the read, even if other towers update A, too. For example, the
+    update by a gradient waits for the reads that the gradient depends on. Every value computed
+    from a racing read depends on the race.
 
     Returns:
         For each variable that depends on a race, a variable that the race reads; empty if the
@@ -74,7 +75,8 @@ class _Step:
         """Yield the ops that compute with updated variables, with the bits of the variables.
 
         An update reads the variable that it changes. An op that passes on a reference, such as the
-        read of a reference variable, does not read: the ops that take the reference do.
+        read of a reference variable, does not read the variable: the ops that take the reference
+        read it.
         """
         flow = self._flow
         passed_on = {flow.number[name]: bit for name, bit in self._bits.items()}

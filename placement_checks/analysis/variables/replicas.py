@@ -27,13 +27,13 @@ class Replicas:
 
     Copies drift if their updates depend on different examples, different random numbers, or other
     variables that drift. All other values are assumed to be equal on all replicas, and so are
-    reads of copies that do not drift. A scalar that ranks feed, such as a learning rate, is no
-    example: it is equal if the ranks feed the same value.
+    reads of copies that do not drift. A scalar that ranks feed, such as a learning rate, does not
+    count as an example: it is equal if the ranks feed the same value.
 
     If replicas share values in the model, such as moments for synchronized normalization, every
-    gradient depends on the examples of all replicas, by sums over the replicas. These sums are
-    equal on all replicas. If each copy takes the gradients of its own replica only, dependencies
-    by such sums are therefore ignored.
+    gradient depends on the examples of all replicas, through sums over the replicas. These sums
+    are equal on all replicas. If each copy takes only the gradients of its own replica,
+    dependencies through such sums are therefore ignored.
     """
 
     def __init__(self, placement: Placement) -> None:
@@ -79,8 +79,8 @@ class Replicas:
     def drifting(self) -> Mapping[str, Groups]:
         """The variables with copies that drift, each with groups of copies that stay equal.
 
-        Not included are variables that only collect the gradients of each replica until these are
-        added up.
+        Variables that only collect the gradients of each replica, until these gradients are added
+        up, are left out.
         """
         found: Mapping[str, Groups] = {}
         while len(new := self._find_drifting(found)) > len(found):
@@ -108,7 +108,7 @@ class Replicas:
 
     @cached_property
     def _trained_per_replica(self) -> Collection[str]:
-        """The variables with copies that each take the gradients of another replica."""
+        """The variables whose copies each take the gradients of a different replica."""
         gradients = gradient_flow(self._placement)
         found = set()
         for name, copies in self.copies.items():
@@ -137,7 +137,8 @@ class Replicas:
             if not self._is_handle(name):
                 alike[self._fed_scalars.get(name, name)].append(name)
         yield from ([name] for name, copy in self._strategy_copies.items() if not copy.in_sync)
-        # Random numbers are equal if their seeds are. Stateless ops depend on inputs instead.
+        # Random numbers are equal if their seeds are equal. Stateless random ops have no such
+        # seeds: their inputs decide.
         for op in flow.having(RANDOM_STATEFUL.__contains__):
             name = flow.names[op]
             attributes = self._placement.details.attributes(name)
@@ -157,7 +158,7 @@ class Replicas:
 
         Args:
             sources: groups of ops, with a bit each.
-            keep: for each op whether the sources that it depends on are ignored.
+            keep: for each op whether its dependencies on sources are ignored.
         """
         flow, updates = self._analysis.flow, self._analysis.updates
         marks = flow.marks([flow.number[name] for name in names] for names in sources)
@@ -168,7 +169,7 @@ class Replicas:
         }
 
     def _collects(self, variable: str, drifting: Collection[str]) -> bool:
-        """Whether only updates of variables that do not drift take the values of the copies."""
+        """Whether the values of the copies are used only to update variables that do not drift."""
         copies = self.copies[variable]
         reads = self._analysis.reads_by_site
         if any(reads.in_loss(op) for copy in copies for op in reads.readers[copy]):

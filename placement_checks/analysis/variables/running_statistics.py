@@ -31,9 +31,10 @@ _OVER_ROWS = BATCH_NORMS | {SUM, MEAN}
 class Statistics:
     """The updates of running statistics, and the groups that run them.
 
-    The updates are the ops in the collection UPDATE_OPS, and ops that assign a value computed on
-    the way to a tower's loss to a variable that is not trained. Assignments of fed values, and
-    updates of accumulators, are not included. `statistics` finds them once for each placement.
+    The updates are the ops in the collection UPDATE_OPS, and assignments to variables that are not
+    trained, if a tower computes the assigned value on the way to its loss. Assignments of fed
+    values, and updates of accumulators, are not included. `statistics` finds them once for each
+    placement.
     """
 
     def __init__(self, placement: Placement) -> None:
@@ -50,7 +51,7 @@ class Statistics:
     def evaluation_updates(self) -> Sequence[OpId]:
         """The updates by a copy of the model that only evaluates.
 
-        No loss depends on the values that they take, and towers that train update the same
+        No loss depends on the inputs of these updates, and towers that train update the same
         variable.
         """
         analysis = self._analysis
@@ -103,7 +104,7 @@ class Statistics:
 
         Returns:
             The tower; None also if an update does not belong to one tower, if only one tower has
-            updates, or if the towers with updates have different numbers of them.
+            updates, or if the towers with updates have different numbers of updates.
         """
         analysis = self._analysis
         runs = analysis.updates.in_step.__getitem__ if ran is None else ran.__contains__
@@ -198,7 +199,7 @@ class Statistics:
     def _assigns_statistics(self, op: OpId, variable: str) -> bool:
         """Whether an op assigns a value that a tower computes on the way to its loss."""
         analysis = self._analysis
-        # Reading the variable itself proves nothing: a counter does so as well.
+        # A read of the variable itself does not count: a counter also reads its old value.
         itself = set(analysis.reads_by_site.readers[variable])
 
         def is_of_tower(value: OpId) -> bool:

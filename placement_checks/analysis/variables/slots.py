@@ -20,17 +20,17 @@ class Slots:
     Devices have no influence. A variable may have several owners.
 
     Attributes:
-        held: slots that updates of their owners take as a variable, as the fused updates of
+        held: slots that an update of the owner takes as a variable, as the fused update ops of
             TensorFlow's optimizers do.
-        read: variables with a value that updates of their owners take unchanged, such as the
-            powers of beta of Adam, which all updates take.
+        read: variables whose value an update of the owner takes unchanged, such as the powers of
+            beta of Adam, which all updates take.
         computed: slots of optimizers that are composed of simple ops. The owner is trained, its
             update depends on the slot, and the step changes the slot.
-        averages: moving averages; the owners are the trained variables that their updates depend
-            on.
+        averages: moving averages; the owners are the trained variables that the update of the
+            average depends on.
 
-    Computed slots and averages have the dtype and shape of their owners, and the model reads none
-    of them.
+    Computed slots and averages have the dtype and shape of their owners, and the model does not
+    read them.
     """
 
     def __init__(self, placement: Placement) -> None:
@@ -67,12 +67,14 @@ class Slots:
         sources: Collection[str],
         keep: Sequence[object],
     ) -> Iterator[tuple[str, str]]:
-        """Yield the sources of the same dtype and shape that updates depend on.
+        """Yield the sources that updates depend on, if they have the form of the variable.
+
+        The form is the dtype and shape.
 
         Args:
             updated: the values that the updates of each variable take.
             sources: the variables to search for.
-            keep: for each op whether the search leaves out what its value depends on.
+            keep: for each op whether the search ends there.
 
         Yields:
             A source, and the variable with an update that depends on it.

@@ -32,12 +32,12 @@ from placement_checks.util.text import plural, range_text
 class AveragingOnHost(Rule):
     """The gradients of the towers are combined on the declared device, /cpu:0 by default.
 
-    If they are averaged on one tower's GPU, all gradients travel to that GPU, and it does this
-    work in addition to its own, while the variables wait on the host.
+    If the GPU of one tower averages the gradients, all gradients travel to that GPU, which does
+    this work in addition to its own, while the variables wait on the host.
 
-    The ops judged are the first ones that depend on gradients of several towers. If a program
-    computes the gradients of one loss for all towers, TensorFlow adds them up in the backward
-    pass, by default on the first tower's GPU.
+    The rule judges the first ops that depend on gradients of several towers. If a program computes
+    the gradients of one loss for all towers, TensorFlow adds them up in the backward pass, by
+    default on the first tower's GPU.
 
     Sums that update only copies of mirrored variables are not judged: each GPU needs such a sum,
     on any device. If a model is split among GPUs, the gradients of a part may be added up on the

@@ -49,7 +49,8 @@ class GradientsColocated(Rule):
             op, forward_op = placement.by_number[number], placement.by_number[forward]
             if op.assigned is None or forward_op.assigned is None or op.type in NO_COMPUTATION:
                 continue
-            # The shape of a ref variable. For resource variables VariableShape does the same.
+            # These ops read only the shape of a ref variable, as VariableShape does for resource
+            # variables.
             if (op.type in SHAPES or op.type == CAST) and any(
                 placement.ops[name].type in VARIABLES
                 for name in op.colocated

@@ -33,15 +33,15 @@ class NoFallback(Rule):
 
     Soft placement moves such ops silently. Each finding states the reason: the op has no GPU
     kernel, its GPU kernel does not support the type, or the device does not exist. If further ops
-    are bound to a moved op, by colocation or by a reference, its finding lists them.
+    are bound to a moved op, by colocation or by a reference, the finding lists these ops.
 
     Ops that request a GPU which a setting of the program hides, such as CUDA_VISIBLE_DEVICES, are
     one finding for each GPU.
 
     Not findings: ops in an inner /cpu:0 scope; ops that only follow a variable or another resource
-    to the host that it requests, such as its reads and its initialization test; strings,
-    summaries, assertions, printed lines, savers, and ops that only these use; and the switch of a
-    predicate on the host.
+    that requests the host, such as its reads and its initialization test; strings, summaries,
+    assertions, printed lines, savers, and ops that only these use; and the switch of a predicate
+    on the host.
 
     `allow` lists op types, op names or patterns of names that may fall back.
     """
@@ -106,7 +106,7 @@ def host_only_ops(placement: Placement, ops: Mapping[str, Op]) -> frozenset[str]
     These are ops that yield text, save, restore, print or check; ops that only such ops use; the
     switch of a value on the host, such as a predicate; and integers that replicas exchange under a
     strategy (row numbers of sparse gradients, counts of replicas that have a batch), since few
-    GPU kernels support integers. The result is a part of ``ops``, which are in creation order.
+    GPU kernels support integers. ``ops`` must be in creation order.
     """
     consumers: dict[str, list[Op]] = defaultdict(list)
     for op in placement.ops.values() if ops else ():
@@ -166,7 +166,7 @@ def _leader(op: Op, placement: Placement, fallen: Mapping[str, Op]) -> str | Non
         and op.caller
         and not any(_is_resource(name, placement) for name in _data_inputs(op))
     ):
-        while op.caller:  # the inputs of the outermost call decide where it is
+        while op.caller:  # the inputs of the outermost call decide its device
             op = placement.ops[op.caller]
         return op.name
     if not op.fell_with_another:
@@ -275,7 +275,7 @@ def _hidden_gpu_finding(device: Device, ops: Sequence[Op], machine: Machine) -> 
 
 
 def _reason(op: Op, placement: Placement, *, are_several: bool) -> str:
-    """Return why an op fell back, or several like it; name the op that decided its device."""
+    """Return why one op or several ops fell back; name the op that decided the device."""
     if not op.fell_with_another:
         return op.fallback_reason or "the placer gives no reason"
     if are_several:

@@ -36,16 +36,17 @@ class NoIdleDevice(Rule):
     copies.
 
     With between-graph replication each worker builds its own graph. If variables are on another
-    job, such as ps, and the ops on GPUs name one task of their job, the GPUs of its other tasks
-    belong to other graphs and are not judged. If the ops do not name a task, they all go to the
-    first one, which is a finding.
+    job, such as ps, and the ops on GPUs name one task of their job, the GPUs of the other tasks of
+    the job belong to other graphs and are not judged. If the ops do not name a task, they all go
+    to the first task, which is a finding.
 
     A GPU is idle too if a setting of the program hides it from TensorFlow: `device_count` or
     `gpu_options.visible_device_list` of the session, CUDA_VISIBLE_DEVICES in `os.environ`, or
     `tf.config.set_visible_devices`.
 
     The ranks of a Horovod program each see all GPUs of their host. If several ranks select the
-    same GPU, or none selects one, they compute on one GPU in turn, and others are idle.
+    same GPU, or no rank selects a GPU, the ranks compute on one GPU in turn, and other GPUs are
+    idle.
 
     `allow` lists the GPUs that may do nothing, or only hold variables; a partial name such as
     /job:evaluator matches any device of the job.
@@ -186,7 +187,7 @@ def _fix(gpu: Device, strategy: Strategy | None) -> str:
 
 
 def _pinned_ops(placement: Placement, gpu: Device) -> tuple[str, ...]:
-    """Return the computing ops that request a GPU and got it; one with a known line is first."""
+    """Return the computing ops that request a GPU and got it, first an op with a known line."""
     pinned = [
         op.name
         for op in placement.assigned_to(gpu)
@@ -234,7 +235,8 @@ def _own_tasks(placement: Placement, gpus: Sequence[Device]) -> dict[str | None,
     for kind, requested, assigned in placement.kinds:
         if kind not in NO_COMPUTATION and assigned in wanted:
             tasks[assigned.job].add(assigned.task_device)
-            # Ops that name no task go to the master, which runs this program if it is known.
+            # Ops that name no task go to the master. If the master is stated, it runs this
+            # program.
             if requested.task is None and (assigned.job, assigned.task) != master:
                 unnamed.add(assigned.job)
     variables = (placement.ops[variable.name].assigned for variable in placement.variables)

@@ -23,7 +23,7 @@ class Placeable(Rule):
     Without soft placement TensorFlow refuses a graph if an op has no kernel for its requested
     device, requests a device that the machine lacks, or is bound to an op on another device. The
     finding quotes the placer's own reason. With soft placement TensorFlow refuses only ops that no
-    device can run; no-fallback reports the ops that it moves.
+    device can run; no-fallback reports the ops that soft placement moves.
     """
 
     name = "placeable"
@@ -95,8 +95,9 @@ def _fix(placement: Placement, op: Op | None, group: Sequence[str]) -> str:
 def _task_without_gpu(placement: Placement, op: Op | None, group: Sequence[str]) -> Device | None:
     """Return the task without GPUs on which an op, or an op bound to it, requests a GPU.
 
-    If there is one, the index of the GPU is correct: the program merged the device of a worker
-    into the device of a server. The result is None if there is no such task, or no task has GPUs.
+    If there is such a task, the index of the GPU is correct: the program merged the device of a
+    worker into the device of a server. The result is None if there is no such task, or if no task
+    has GPUs.
     """
     machine = placement.machine
     if machine is None or not machine.gpus or placement.soft:

@@ -27,14 +27,14 @@ class SessionMemory(Rule):
     `gpu_options.allow_growth`, `per_process_gpu_memory_fraction`, or `visible_device_list`, which
     leaves the other GPUs free, or TF_FORCE_GPU_ALLOW_GROWTH=true in the environment.
 
-    Most programs set no `gpu_options`, and are the only one on their machine: the rule is then
+    Most programs set no `gpu_options`, and are the only program on their machine: the rule is then
     not checked, unless `fraction` or `others` are declared.
 
     `fraction` is the largest share of a GPU's memory that a session may take. `others` lists the
     programs that run on the same machine, each by its gpu_options: the rule adds up the shares of
     all programs on a GPU. Memory that grows on demand adds nothing to the sum, but a program that
-    needs it fails next to a program that takes all memory. For the other programs,
-    TF_FORCE_GPU_ALLOW_GROWTH is unknown.
+    needs it fails next to a program that takes all memory. The rule ignores
+    TF_FORCE_GPU_ALLOW_GROWTH in the environment of the other programs, because it is unknown.
     """
 
     name = "session-memory"
@@ -150,7 +150,7 @@ class Claim(NamedTuple):
         """Return the claim of a session with these ``gpu_options``.
 
         Raises:
-            ValueError: TensorFlow does not accept one of the values; the message names it.
+            ValueError: TensorFlow does not accept a value; the message names the option.
         """
         fraction = options.get("per_process_gpu_memory_fraction", 0)
         if isinstance(fraction, bool) or not isinstance(fraction, int | float):

@@ -29,14 +29,15 @@ class ShardsBalanced(Rule):
     if a program alternates weights and biases and there are two servers, one server gets all
     weights.
 
-    A variable that is bound to another one, such as a slot, follows it and is not counted.
+    A variable that is colocated with another variable, such as a slot, follows this variable and
+    is not counted.
 
-    `by` is the intended distribution: "round-robin", each variable on the next server in the order
-    of building, or "bytes", no server with more than `most` times its even share, which is at
-    least the size of the largest variable. By default either is allowed, as long as no server is
-    empty that could hold a variable. `job` is the job of the servers; by default the job ps, or
-    the job that holds variables and runs no tower. `allow` lists variables, or patterns such as
-    table/part_*, that may be on any server.
+    `by` is the intended distribution: "round-robin", where each variable is on the next server in
+    the order of building, or "bytes", where no server has more than `most` times an even share. An
+    even share is at least the size of the largest variable. By default either distribution is
+    allowed, but no server may be empty while another server has several variables. `job` is the
+    job of the servers; by default the job ps, or the job that holds variables and runs no tower.
+    `allow` lists variables, or patterns such as table/part_*, that may be on any server.
     """
 
     name = "shards-balanced"
@@ -166,7 +167,7 @@ def _round_robin_findings(
     }
     previous = ""
     for name in (variable.name for variable in counted):
-        if name not in numbers:  # it is allowed anywhere: it may have taken a turn or not
+        if name not in numbers:  # `allow` lists it: it may have taken a turn or not
             previous = ""
             continue
         turn = (numbers[previous] + 1) % len(shards) if previous else numbers[name]

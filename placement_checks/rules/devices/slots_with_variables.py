@@ -22,10 +22,10 @@ class SlotsWithVariables(Rule):
     their slots under another device, do not.
 
     The rule recognizes a slot by its colocation with a variable (`_class`), by an update op that
-    uses both, or by data flow: it has the variable's shape, the model does not read it, and the
-    update of one of them depends on the other. A slot may update several copies of a variable,
-    for example if each GPU holds the optimizer state of a part of the variables; then it sits
-    with one of them.
+    uses both, or by data flow: the slot has the variable's shape, the model does not read the
+    slot, and the update of the slot depends on the variable, or the reverse. A slot may update
+    several copies of a variable, for example if each GPU holds the optimizer state of a part of
+    the variables; the slot must then be on the device of one of these copies.
 
     `allow` lists slots, or patterns such as */ExponentialMovingAverage, that may be on any device.
     """

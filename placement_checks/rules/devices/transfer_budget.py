@@ -41,7 +41,7 @@ class TransferBudget(Rule):
 
     In a cluster the links between tasks matter most. A variable on a parameter server is copied to
     each GPU of a worker separately. A large constant is sent in every step, although the task that
-    reads it could create it.
+    reads the constant could create it.
 
     `bytes` and `copies` are the budget of one step; `link_bytes` and `link_copies` are the budget
     from one task to another; `constant_bytes` is the size of the largest constant that one task

@@ -37,14 +37,14 @@ class VariablesOnHost(Rule):
     """Every variable sits on the declared device, /cpu:0 by default.
 
     Towers that share variables read them from the host. If a variable is on a GPU, every step
-    copies it from that GPU to all others, and it fills the GPU's memory. The usual causes are a
-    variable created inside a tower's device scope, a layer that ignores the scope around it, and a
-    device function that knows only the ref variable ops (Variable, VariableV2) and not
-    VarHandleOp.
+    copies it from that GPU to all other GPUs, and the variable takes memory of that GPU. The usual
+    causes are a variable created inside a tower's device scope, a layer that ignores the scope
+    around it, and a device function that knows only the ref variable ops (Variable, VariableV2)
+    and not VarHandleOp.
 
-    A variable that requests no device is a finding on any device, since another machine may put it
-    elsewhere. The exception is an int32 step counter, which TensorFlow updates only on the CPU. A
-    variable that requests only a job is judged by its assigned device.
+    A variable that requests no device is a finding on any device, since the placer may choose
+    another device on another machine. The exception is an int32 step counter, which TensorFlow
+    updates only on the CPU. A variable that requests only a job is judged by its assigned device.
 
     The role of a variable (docs/roles.md) may allow a GPU as well. A copy of a mirrored variable,
     its slots and statistics, an accumulator and cached inputs may be on the GPU of their tower. A

@@ -1,7 +1,7 @@
-"""An example of each rule in ``RULE.diff``: a short program that breaks it, and its fixed version.
+"""An example of each rule in ``RULE.diff``: a program that breaks it, and the fixed program.
 
-A line belongs to the broken program (``-``), to the fixed one (``+``), or to both. Each program is
-a function ``build`` that runs after ``import tensorflow as tf; tf1 = tf.compat.v1``.
+A line belongs to the broken program (``-``), to the fixed program (``+``), or to both. Each
+program is a function ``build`` that runs after ``import tensorflow as tf; tf1 = tf.compat.v1``.
 """
 
 from __future__ import annotations

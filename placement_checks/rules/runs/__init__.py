@@ -1,1 +1,1 @@
-"""Rules on what running a program gives."""
+"""Rules on the results of running a program."""

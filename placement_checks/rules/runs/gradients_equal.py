@@ -35,29 +35,30 @@ if TYPE_CHECKING:
 class GradientsEqual(Rule):
     """Each variable receives the same gradient as in the program for one GPU.
 
-    A sum in place of a mean, a tower left out, labels of other rows: every device is right, the
-    loss falls, and the model is worse than a model that a single GPU would train.
+    Common mistakes are a sum in place of a mean, a tower that is left out, and labels of other
+    rows. In each case every device is right and the loss falls, but the model is worse than a
+    model that a single GPU would train.
 
     Both programs run, on GPUs or on CPU devices in their place, from equal variables and on the
     same rows. The inputs of the optimizer are compared, not its results: Adam hides a sum in place
-    of a mean. The error of a variable is its largest difference over its largest expected value,
-    in eps of the dtype of the computation (float32: 1.2e-7). The gradient is equal if the error is
-    at most `tolerance` (on two rows up to 16 times that), or at most `noise` times the
+    of a mean. The error of a variable is its largest difference, divided by its largest expected
+    value, in eps of the dtype of the computation (float32: 1.2e-7). The gradient is equal if the
+    error is at most `tolerance` (up to 16 times as much on two rows), or at most `noise` times the
     noise of the reference. The noise is the change of the reference's own gradient when its rows
-    are put in three other orders, or in twelve if the difference is small. A gradient that is
-    mathematically zero consists of rounding errors of the largest gradient, and is reported as too
-    noisy to compare. If the dtype cannot show a difference of 1 %, the rule is not checked.
+    are put in three other orders, or in twelve orders if the difference is small. A gradient that
+    is mathematically zero consists of rounding errors of the largest gradient, and is reported as
+    too noisy to compare. If the dtype cannot show a difference of 1 %, the rule is not checked.
 
-    A finding names the mistake that explains the difference: the gradients are added up, a tower
-    or the last rows are left out, unequal towers are averaged as if equal, labels of other rows
-    are used, and others.
+    A finding names the mistake that explains the difference. For example, the gradients are added
+    up, a tower or the last rows are left out, unequal towers are averaged as if they were equal,
+    or labels of other rows are used.
 
     `scale`, `shares`, `statistics` and `rows` declare intended differences. `scale` is the factor
     of all gradients (a sum, with a learning rate that is divided by the number of towers; a loss
     scale). `shares` are the relative sizes of the towers' parts, such as [3, 1]. `statistics` =
     "tower" means that batch normalization or clipping uses the rows of each tower alone. `rows` is
-    the size of the global batch, for programs that divide only some sizes. The default, 0,
-    compares two sizes: one that the towers share evenly, and one row more.
+    the size of the global batch, for programs that can split only batches of some sizes. The
+    default, 0, compares two sizes: one that the towers share evenly, and one row more.
 
     `allow` lists variables that may differ, or patterns such as bn/*, and `seconds` is the time
     limit of one run.
@@ -91,7 +92,7 @@ class GradientsEqual(Rule):
         return Limits(self.tolerance, self.noise)
 
     def judge(self, program: Evidence | Placement) -> Verdict:
-        """Return the verdict; if the programs could not be run, with what the graphs prove."""
+        """Return the verdict; if the programs were not run, with a note on gradients-averaged."""
         evidence = Evidence.wrap(program)
         verdict = super().judge(evidence)
         if verdict.state != "not-checked" or evidence.measurement or not evidence.reference:
@@ -262,7 +263,7 @@ def _diagnose(
 
 
 def _objectives(evidence: Evidence, variable: str) -> Iterator[str]:
-    """Yield the loss terms that both programs minimize by a variable, if both can be read."""
+    """Yield the objectives of a variable in both programs, if both can be read."""
     if not evidence.reference:
         return
     own, expected = (

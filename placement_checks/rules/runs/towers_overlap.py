@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 class TowersOverlap(Rule):
     """No tower waits for another: all of them compute at once.
 
-    If a control dependency or a value makes one tower wait for another, no number and no device
-    changes, but the second GPU saves no time.
+    If a control dependency or a value makes one tower wait for another, all numbers and devices
+    stay the same, but the second GPU saves no time.
 
-    Some steps run and are traced. From the duration of each op, and its inputs in the graphs that
-    ran, the rule computes a schedule: every GPU runs one op at a time and waits for nothing
-    but inputs. The overlap of two towers is the share of time in which both compute: 1 if
-    one of them never computes without the other, 0 if they take turns. The smallest overlap of two
-    towers counts. It depends neither on other load of the machine nor on its number of cores. The
-    note also has the overlap in the run itself. Few rows or a busy machine make that smaller; if
-    it is large enough, the rule is kept.
+    The rule runs and traces some steps. It computes a schedule from the durations of the ops, and
+    from their inputs in the executed graphs: every GPU runs one op at a time, and waits only for
+    inputs. The overlap of two towers is the share of time in which both compute: 1 if one of them
+    never computes without the other, 0 if they take turns. The smallest overlap of two towers
+    counts. It depends neither on other load of the machine nor on its number of cores. The note
+    also states the measured overlap. Few rows or a busy machine make the measured overlap smaller;
+    if it is large enough, the rule is kept.
 
     The rule is broken if the overlap of two towers is small and a control dependency or a value
-    leads from one to the other, or if all towers are on one GPU. Towers that only the host slows
-    down, each with separate work, do not break it.
+    leads from one to the other, or if all towers are on one GPU. Towers with separate work that
+    only the host slows down do not break the rule.
 
     `least` is the smallest overlap that does not break the rule.
     """

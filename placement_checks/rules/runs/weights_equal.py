@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from placement_checks.numerics.training_divergence import Divergence
 
 
-# Parts of a variable's change. A sum in place of a mean is wrong by all of the change or half.
+# Errors, as parts of a variable's change. With a sum in place of a mean, the error is the whole
+# change, or half of it.
 _LITTLE, _HALF = 0.05, 0.5
 
 
@@ -42,8 +43,8 @@ class WeightsEqual(Rule):
     steps. A learning rate that is a variable starts equal too, unless it may compensate for a
     factor of all gradients. Integers must be equal. Other variables are compared as in
     gradients-equal; their noise is the change of the reference with its rows in three other
-    orders. Optimizers such as Adam, which divide the gradient by its size, let rounding decide the
-    direction of elements with a gradient next to zero. These elements are left out, and a
+    orders. Optimizers such as Adam divide the gradient by its size, so rounding decides the
+    direction of elements with a gradient close to zero. These elements are left out, and a
     difference of up to a fiftieth of a variable's change is accepted.
 
     After the last step both programs are given the reference's variables, and the gradients are
@@ -52,9 +53,9 @@ class WeightsEqual(Rule):
     A step may read a variable and update it in no defined order. An example is a group of moving
     averages and the update, `tf.group(train_op, averages.apply(variables))`: the average takes the
     value before or after the update at random, on one GPU too. Such a variable is left out, and
-    the note says so; under `tf.control_dependencies([train_op])` it is compared.
+    the note states this. Under `tf.control_dependencies([train_op])` the variable is compared.
 
-    With statistics of each tower's rows (gradients-equal.statistics) no steps are compared.
+    If gradients-equal.statistics is "tower", no steps are compared.
 
     A program may use another learning rate for several GPUs, or ranks of Horovod, than for one:
     many programs multiply it by their number. If the reference is the program itself, and weights
@@ -262,10 +263,10 @@ class Cause(NamedTuple):
     """A likely cause.
 
     Attributes:
-        what: a clause that describes it.
+        what: a clause that describes the cause.
         fix: what to change.
-        consequence: what it means for the training; ``""`` if that is obvious.
-        follows: the rule whose findings explain it, if any.
+        consequence: the effect on the training; ``""`` if it is obvious.
+        follows: the rule whose findings explain the cause, if any.
         place: the ops on the lines to edit, if they are known.
     """
 
@@ -413,7 +414,7 @@ def _change_cause(
 ) -> Cause:
     """Return the likely cause, judged by the change of a variable in a step.
 
-    ``op`` is the name of the op that updates it; ``""`` if it is unknown.
+    ``op`` is the name of the op that updates the variable; ``""`` if it is unknown.
     """
     name, step, moved = divergence.difference.variable, divergence.step, divergence.moved
     if moved is not None and abs(moved) < 1e-3:
@@ -441,7 +442,7 @@ def _change_cause(
 def stale_copies(placement: Placement, variable: str) -> MistakeLocation:
     """Return the variables that towers read instead of ``variable``, and that no step updates.
 
-    Their initial values are copies of it.
+    Their initial values are copies of ``variable``.
     """
     analysis = analyze(placement)
     flow = analysis.flow

@@ -34,8 +34,8 @@ class AggregatedBeforeClipped(Rule):
     Clipping by a norm or a bound is not linear: a sum of clipped gradients differs from the
     clipped sum, and depends on the number of GPUs. Code for one GPU that clips between
     tape.gradient and optimizer.apply_gradients runs under a strategy without an error, but
-    apply_gradients then adds up clipped gradients. So does an optimizer of Keras 3 with
-    `clipnorm`.
+    apply_gradients then adds up clipped gradients. An optimizer of Keras 3 with `clipnorm` also
+    adds up clipped gradients.
 
     Towers that are placed by hand may clip their own gradients on purpose. The rule is then not
     checked; a comparison with a reference shows whether clipping makes a difference.

@@ -21,9 +21,9 @@ class CreatedInScope(Rule):
     """Trained variables and optimizer slots are created in the scope of their strategy.
 
     A variable that is created before `with strategy.scope():` does not belong to the strategy:
-    there is only one, on one device, and all replicas read it. Each replica then updates it
-    separately, so the updates race, and one step changes it several times. Optimizers of Keras
-    refuse such a variable with an error that does not name it.
+    there is only one such variable, on one device, and all replicas read it. Each replica then
+    updates it separately, so the updates race, and one step changes it several times. Optimizers
+    of Keras refuse such a variable with an error that does not name the variable.
 
     Not findings: a variable on the host that one op updates, counters and learning rates of
     optimizers, and towers that are placed by hand. A strategy with one replica is not checked.
@@ -56,8 +56,8 @@ def _created_outside_scope(placement: Placement, strategy: Strategy) -> Iterator
 
     Replicas share a variable by mistake if each of them updates it, or if it is on a GPU and the
     strategy has copies of other variables. A variable on the host that is updated once may be
-    central on purpose, and so may the variables of towers that are placed by hand. Workers
-    cannot share a variable: each has its own, so any trained variable is a mistake.
+    central on purpose, and so may the variables of towers that are placed by hand. Workers cannot
+    share a variable: each worker has a separate variable, so any trained variable is a mistake.
     """
     analysis = analyze(placement)
     outside = [name for name in strategy.outside if name in analysis.updates.by_variable]

@@ -33,7 +33,8 @@ _SUMS = (
     "rows, which the graph does not state"
 )
 _TOLERANCE = 1e-4  # relative; weights are products of a few float32 constants
-# If the coefficients of the penalties are right.
+# Fixes if the coefficients of the losses are wrong, but the coefficients of the penalties are
+# right.
 _DIVIDE_LOSSES = "divide the losses by the number of towers, but not the penalties"
 _KEEP_LOSSES = "do not divide the losses: the mean of the gradients divides them"
 _COUNT_ONCE = (
@@ -78,21 +79,22 @@ class GradientsAveraged(Rule):
     """Each loss term and penalty counts as much in each update as on one GPU.
 
     Examples are a sum of gradients instead of the mean, one division too many, a weight decay that
-    counts once for each tower, and a loss term that one tower lacks. None of them raises an error,
-    and the program trains another objective than on one GPU.
+    counts once for each tower, and a loss term that one tower lacks. These mistakes raise no
+    error, but the program trains another objective than on one GPU.
 
     The rule reads the coefficients from constants of the graph, and runs nothing. The coefficient
     of a term in an update is its coefficient in the tower's loss, times the coefficient of the
     tower's gradient. For a mean over rows, and for a penalty such as weight decay, the
     coefficients of all towers must add up to the coefficient on one GPU. A sum over rows must have
     this coefficient in each tower. The rule ignores factors that all terms of an update share,
-    such as a clip by the norm of the averaged gradient, weight decay that is added to the averaged
-    gradient, and the ops of an optimizer, also if the program assigns the variables itself, as in
-    BERT's Adam. Weights of single terms, such as a learned or scheduled weight of a task, are
-    equal if they are computed from the same variables, placeholders and constants. The gradients
-    of rows that a tower looks up must be paired with the indices of these rows. The program is
-    compared with its reference or, without a reference, with the program built for one GPU.
-    gradients-equal also judges what a tower computes inside of a term.
+    such as a clip by the norm of the averaged gradient. It also ignores weight decay that is added
+    to the averaged gradient, and the ops of an optimizer, even if the program assigns the
+    variables itself, as BERT's Adam does. The weights of single terms, such as a learned or
+    scheduled weight of a task, are equal if they are computed from the same variables,
+    placeholders and constants. The gradients of rows that a tower looks up must be paired with the
+    indices of these rows. The program is compared with its reference or, without a reference, with
+    the program built for one GPU. gradients-equal also compares the values that a tower computes
+    inside of a term.
 
     If towers have unequal numbers of rows, each mean must be multiplied by its tower's share of
     the rows. If the graph does not state the numbers, the rule assumes that they are equal, and
@@ -166,8 +168,8 @@ class _Summand(NamedTuple):
 
     Attributes:
         term: the term.
-        tower: the tower that computes it, or `_ALL`.
-        weight: its weight, without the tower's share of the rows.
+        tower: the tower that computes the term, or `_ALL`.
+        weight: the weight of the term, without the tower's share of the rows.
         is_share: whether the share multiplies the weight.
     """
 
@@ -211,10 +213,10 @@ def _order(each: _TermWeight) -> tuple[str, Factors, Sequence[str], float]:
 
 
 class _Penalty(NamedTuple):
-    """What identifies a penalty in two builds of a program.
+    """A key that is equal for the same penalty in two builds of a program.
 
     Attributes:
-        kind: the type of its op.
+        kind: the type of the op that computes the penalty.
         variables: the variables that it depends on.
         factors: the factors of its weight that other terms do not have.
     """
@@ -311,7 +313,8 @@ class _Comparison:
         found = self._compare(variable, parts, expected)
         own_count = self._own_count(parts)
         if own_count and not found and variable not in self._scaled:
-            # The mean of such means is the mean on one GPU only if all towers count the same.
+            # The mean of such means is the mean on one GPU only if the counts of all towers are
+            # equal.
             return Unread(
                 own_count,
                 "counts rows of one tower and divides its loss, so that rows count more in towers "
@@ -378,7 +381,7 @@ class _Comparison:
     def _own_factors(
         self, side: Objective, summands: Sequence[_Summand]
     ) -> Sequence[Factors] | Unread:
-        """Return for each summand its factors that not all of them have, as portable symbols.
+        """Return for each summand the factors that not all summands have, as portable symbols.
 
         The factors are unknown if only the terms of some towers have them, such as the norm of the
         gradients of one tower.
@@ -520,7 +523,7 @@ class _Comparison:
         return producer_of(self._many.scalars.describe(first)) if first else ""
 
     def _adds_up_rows(self, parts: _Parts, alone: Sequence[_TermWeight]) -> bool:
-        """Whether all terms are sums that count each of a known number of rows once.
+        """Whether all terms are sums over a known number of rows, and count each row once.
 
         If each GPU has the same number of rows as a single GPU, such a sum grows with the number
         of GPUs. It is still the objective of a program that adds up the losses of all rows.
@@ -610,7 +613,7 @@ class _Comparison:
         )
 
     def _misplaced_rows(self, variable: str) -> Finding | None:
-        """Return a finding if gradients of one tower change rows that only another looked up."""
+        """Return a finding if a tower's gradients change rows that only other towers looked up."""
         found = (
             None
             if self.parts_name != "towers"

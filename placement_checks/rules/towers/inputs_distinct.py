@@ -53,17 +53,17 @@ class InputsDistinct(Rule):
     Towers that read the same examples compute the same gradients: N GPUs do the work of one, and
     the effective batch is smaller than intended.
 
-    Slices are followed from placeholders, iterators and queues into the towers. Two slices are the
-    same if they are cut from one tensor in the same way. Scalars, and vectors of fixed length, are
-    not examples, and neither are scalars that each tower computes from the whole batch, such as
-    the number of labeled rows. Workers in several processes each have their own pipeline: two are
-    the same if their first batches are.
+    The rule follows slices from placeholders, iterators and queues into the towers. Two slices are
+    the same if they are cut from one tensor in the same way. Scalars, and vectors of fixed length,
+    are not examples, and neither are scalars that each tower computes from the whole batch, such
+    as the number of labeled rows. Workers in several processes each have their own pipeline: two
+    pipelines are the same if their first batches are equal.
 
-    Iterators, queues, readers and decoders under a tower's GPU have no kernel there, or copy each
-    batch twice. If they are built again for each tower, they read the same files N times. Ops that
-    prefetch batches for a GPU from a pipeline on the CPU belong on that GPU.
+    If iterators, queues, readers and decoders request a tower's GPU, they have no kernel there, or
+    each batch is copied twice. If they are built again for each tower, the same files are read N
+    times. Ops that prefetch batches for a GPU from a pipeline on the CPU belong on that GPU.
 
-    `allow` lists inputs, or patterns, that all towers read whole on purpose.
+    `allow` lists inputs, or patterns, that several towers read as a whole on purpose.
     """
 
     name = "inputs-distinct"
@@ -90,7 +90,7 @@ class InputsDistinct(Rule):
         return self.verdict(found, f"{plural(slices, 'input')} of {len(analysis.towers)} towers")
 
     def _shared_slices(self, analysis: TowerAnalysis, uses: list[Use]) -> Iterator[Finding]:
-        """Yield findings on slices that several towers read; one for all of train_on_batch."""
+        """Yield findings on slices that several towers read; a single one for train_on_batch."""
         placement = analysis.placement
         equal = EqualTensors(analysis)
         slices = [
@@ -240,7 +240,7 @@ def _repeated_pipelines(analysis: TowerAnalysis, uses: list[Use]) -> Iterator[Fi
         for holder, tower in single_tower_pipelines(analysis, uses)
     )
     for each in repetitions(pipelines):
-        # Each rank has a pipeline of its own. It may read all rows in an order of its own.
+        # Each rank has a separate pipeline, which may read all rows in a different order.
         if not ranks_of(analysis.placement) or _shard_op(analysis, each[3]) is not None:
             yield _repeated_pipeline(analysis, *each)
 
@@ -287,7 +287,7 @@ def _shard_op(analysis: TowerAnalysis, holder: OpId) -> OpId | None:
     """Return the op that takes a shard of the data for an iterator, if there is one."""
     flow = analysis.flow
     datasets = [value for _, values in flow.writers.get(holder, ()) for value in values]
-    if flow.types[holder] == ONE_SHOT_ITERATOR:  # it copies the last dataset before it
+    if flow.types[holder] == ONE_SHOT_ITERATOR:  # the iterator uses the last dataset before it
         datasets = [op for op in flow.having(is_dataset) if op < holder][-1:]
     behind = flow.reachable(datasets, until=lambda op: not is_dataset(flow.types[op]))
     return max((op for op in behind if flow.types[op] == SHARD_DATASET), default=None)
@@ -297,7 +297,8 @@ def _equal_rows(evidence: Evidence, uses: Sequence[Use]) -> Iterator[Finding]:
     placement = evidence.placement
     strategy = placement.strategy
     of_workers = strategy is not None and strategy.is_of_workers
-    # One pipeline may repeat rows, as in a test with few rows; workers have one each.
+    # A single pipeline may repeat rows, as in a test with few rows. Workers have separate
+    # pipelines.
     if not evidence.program or (placement.step.traced and not of_workers):
         return
     rows, incomplete = _fed_rows(placement, evidence.program.fed, uses)

@@ -27,8 +27,9 @@ from placement_checks.rules.source_lines import LoopLines
 class LossOfAllTowers(Rule):
     """The reported loss includes every tower's loss, and no summary is repeated in each tower.
 
-    After a loop over towers the loop's variables hold the last tower's values. If the program
-    prints that tower's loss, it looks right, except for the noise of a smaller batch.
+    After a loop over towers, the Python variables of the loop refer to the last tower. If the
+    program prints the loss of the last tower, the number looks right, except for the noise of a
+    smaller batch.
 
     The rule judges the `loss` that the function returns (a list counts as one loss), and scalar
     summaries of losses.

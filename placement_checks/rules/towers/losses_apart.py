@@ -15,9 +15,9 @@ from placement_checks.rules.requirements import Need
 class LossesApart(Rule):
     """No tower's loss depends on another tower.
 
-    The usual cause is a collection of losses that every tower adds up without giving its scope:
-    the second tower's loss then contains the first tower's. The first tower's examples count
-    twice, and regularization counts once more with every tower.
+    The usual cause is a collection of losses that every tower adds up without naming its own
+    scope: the second tower's loss then contains the first tower's. The first tower's examples
+    count twice, and each further tower counts regularization once more.
 
     The loss of tower A contains the loss of tower B in three cases: A adds or averages a term that
     belongs only to B; A's loss depends on B's computation, but B's loss does not depend on A's;
@@ -26,11 +26,11 @@ class LossesApart(Rule):
     one GPU computes for all towers is not a finding.
 
     If the ops on B's GPU serve no loss of B, nothing is mixed: a part of A's model was built on
-    the wrong GPU, and the finding says so.
+    the wrong GPU, and the finding states this.
 
     Towers that depend on each other symmetrically do so on purpose: they share moments of batch
-    normalization, or a loss over all examples. The note names the op at which they meet. Two
-    towers that take each other's values by mistake look the same.
+    normalization, or a loss over all examples. The note names the op that combines their values.
+    The rule does not recognize two towers that take each other's values by mistake.
 
     `allow` lists losses, or patterns, that read other towers on purpose.
     """

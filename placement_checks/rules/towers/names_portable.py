@@ -38,24 +38,25 @@ _Shape = tuple[int | None, ...] | None
 class NamesPortable(Rule):
     """A checkpoint saved on one GPU can be restored on several GPUs, and the reverse.
 
-    A checkpoint holds names. The program for one GPU does not find variables that are named
-    tower_0/conv1/weights, nor does any later program that changes the scope.
+    A checkpoint stores variables by name. The program for one GPU, or a later program with other
+    scopes, does not find a variable that is named tower_0/conv1/weights.
 
-    With a reference, the program for one GPU, its variables decide: each must exist here with the
-    same name and shape, and each variable trained here must exist there. Without a reference, no
-    variable may be named after a tower or device.
+    With a reference (the program for one GPU), each variable of the reference must exist in the
+    program with the same name and shape, and each trained variable of the program must exist in
+    the reference. Without a reference, no variable may be named after a tower or device.
 
-    A part of a variable's name is a tower's if it has a number, only ops of one tower are in the
-    scope of that name, and each other tower has one scope of the same name with another number:
-    tower_0 and tower_1, but not conv1 and conv2 of one model. Slots are named after their
+    A variable is named after a tower if a part of its name has a number, only ops of one tower are
+    in the scope of that name, and each other tower has one scope of the same name with another
+    number: tower_0 and tower_1, but not conv1 and conv2 of one model. Slots are named after their
     variables and are not reported separately.
 
-    Copies of mirrored variables are named after towers, as they must be: a checkpoint holds one of
-    them, and the first copy is compared with the reference. Local variables are in no checkpoint,
-    and a tower's accumulators need not be in one. A checkpoint of TensorFlow 2
-    (tf.train.Checkpoint, Keras) holds objects: between two such programs names may differ.
+    Copies of mirrored variables must be named after towers, and are not findings. A checkpoint
+    needs only one of the copies, and the rule compares the first copy with the reference. Local
+    variables are in no checkpoint, and a tower's accumulators need not be in one. A checkpoint of
+    TensorFlow 2 (tf.train.Checkpoint, Keras) stores objects instead of names: names may differ
+    between two such programs.
 
-    `allow` lists variables, or patterns, that are named so on purpose.
+    `allow` lists variables, or patterns, that have such names on purpose.
     """
 
     name = "names-portable"

@@ -39,9 +39,9 @@ class RandomnessApart(Rule):
     as the generator of Keras 3's Dropout in a graph.
 
     Two stateful random ops draw the same numbers if both seeds are equal and not 0. Two stateless
-    random ops do if their seeds are equal by construction; copies of one variable that a strategy
-    keeps are equal. Towers share a draw if they compute with the same part of it. Scalars, and
-    noise that is added to weights, may be shared.
+    random ops draw the same numbers if their seeds are equal by construction, for example if the
+    seeds are copies of one variable under a strategy. Towers share a draw if they compute with the
+    same part of the result. Scalars, and noise that is added to weights, may be shared.
 
     `allow` lists random ops, or patterns, that towers share on purpose.
     """

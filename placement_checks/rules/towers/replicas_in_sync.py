@@ -37,19 +37,19 @@ class ReplicasInSync(Rule):
     """The copies of a variable on all replicas start equal and take the same update.
 
     MirroredStrategy gives each replica a copy of every variable, and each rank of Horovod has its
-    own. The copies stay equal as long as each takes results that all replicas have computed
-    together. If a replica assigns its own result to its own copy, the copies drift apart without
-    an error. An example is assign_sub of a replica's own gradient, in a variable that is created
-    without `aggregation`.
+    own. The copies stay equal as long as each copy is updated with results that all replicas have
+    computed together. If a replica assigns its own result to its own copy, the copies drift apart
+    without an error. An example is assign_sub of a replica's own gradient, in a variable that is
+    created without `aggregation`.
 
     The rule follows the data flow: the updates of all copies must depend on the same examples, and
     on the same random numbers. If replicas exchange values within the model, such as shared
     moments, each update depends on the examples of all replicas. The rule then ignores the sums
-    over all replicas: without them, the updates must still depend on the same examples. Copies
-    that are combined when they are read (VariableSynchronization.ON_READ) differ by design, and so
-    do variables that collect the gradients of each replica until they are added up. If copies take
-    different steps from the same examples, their values differ, and weights-equal reports them.
-    variables-shared judges towers that are placed by hand.
+    over all replicas: without these sums, the updates must still depend on the same examples.
+    Copies that are combined when they are read (VariableSynchronization.ON_READ) differ by design,
+    and so do variables that collect the gradients of each replica until these gradients are added
+    up. If copies take different steps from the same examples, their values differ, and
+    weights-equal reports them. variables-shared judges towers that are placed by hand.
 
     Each rank of a Horovod program initializes its variables on its own. The rule compares the
     initial values: a trained variable with different values needs a broadcast. Other variables,
@@ -191,7 +191,7 @@ _NO_KEY_CONSEQUENCE = (
 def _sums_without_key(
     placement: Placement, strategy: Strategy, allow: Sequence[str]
 ) -> Iterator[Finding]:
-    """Yield a finding if sums over replicas have no key, in the first step or in all.
+    """Yield a finding if sums over replicas have no key, in the first step or in all steps.
 
     In a function the instance key is a placeholder, which a call of the function feeds. A call in
     a branch of another function does not feed it (cross_device_utils.py, ``_next_instance_key``).

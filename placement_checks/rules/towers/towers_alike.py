@@ -20,17 +20,17 @@ class TowersAlike(Rule):
     """The towers are the same computation on different devices.
 
     Towers that differ train different models with one set of weights, and the mean of their
-    gradients is the gradient of no model. Nothing fails, as their shapes agree.
+    gradients is the gradient of no model. Nothing fails, because the shapes agree.
 
-    The loss of each tower is followed back together with the first tower's loss, op by op. Each
-    difference is a finding: another op, another attribute, another constant. The usual causes are
-    an `if` on the number of the tower, and an argument that only one tower gets. If each tower has
-    several losses, such as the two losses of a GAN, every tower must train a variable with the
-    same loss.
+    The rule compares the loss of each tower with the first tower's loss, op by op, back to
+    variables and inputs. Each difference is a finding: another op, another attribute, another
+    constant. The usual causes are an `if` on the number of the tower, and an argument that only
+    one tower gets. If each tower has several losses, such as the two losses of a GAN, every tower
+    must train a variable with the same loss.
 
-    Not findings: the sizes of the slices that towers cut, seeds, a factor of a whole loss (towers
-    of unequal size), a regularization loss that one tower adds for all towers, before or after
-    such a factor, and computations outside of the loss, such as an accuracy.
+    Not findings: the sizes of the slices that towers cut; seeds; a factor of a whole loss, as for
+    towers with unequal numbers of rows; a regularization loss that one tower adds for all towers,
+    before or after such a factor; and computations outside of the loss, such as an accuracy.
 
     `allow` lists ops, or patterns such as tower_0/aux/*, in which towers differ on purpose.
     """
@@ -79,7 +79,7 @@ def _differences(
 
 
 def _other_losses(analysis: TowerAnalysis, number: TowerIndex) -> Iterator[Finding]:
-    """Yield a finding for each loss that trains the variables of another loss in a tower."""
+    """Yield a finding for each variable that a tower trains with another loss than tower 0."""
     by_tower = analysis.losses.by_tower
     order, other_order = sorted(by_tower[0]), sorted(by_tower[number])
     if len(order) == len(other_order) == 1 or analysis.losses.joint:

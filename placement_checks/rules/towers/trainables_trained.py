@@ -38,14 +38,14 @@ class TrainablesTrained(Rule):
     summary, but not applied; no loss reads it, so it has no gradient; or the step of the reference
     updates it, and this step does not.
 
-    A program that trains some of its variables on purpose takes no gradients of the others: these
-    are not findings. Neither is a variable that another step updates, as in two networks that are
-    trained alternately. TensorFlow computes the gradients of all inputs of an op; a gradient
-    that stays within the backward pass was not asked for.
+    A program that trains only a part of its variables on purpose takes no gradients of the other
+    variables, which are not findings. Neither is a variable that another step updates, as in two
+    networks that are trained alternately. TensorFlow computes the gradients of all inputs of an
+    op: a gradient counts as taken only if an op outside the backward pass uses it.
 
-    A gradient that the program takes and no op uses may be a mistake, or the program may take
-    the gradients of all variables and apply only some. The rule is then not checked until the
-    variable is declared.
+    If the program takes a gradient that no op uses, this may be a mistake, or the program takes
+    the gradients of all variables and applies only some of them. The rule is then not checked,
+    unless `frozen` lists the variable.
 
     `frozen` lists variables, or patterns such as resnet/*, that keep their values on purpose.
     """
@@ -99,8 +99,8 @@ def untrained(placement: Placement) -> Iterator[tuple[str, int | None]]:
     purpose.
 
     Yields:
-        The name of the variable, and the last op of its gradient, which no op uses; None if no
-        loss reads the variable.
+        The name of the variable, and the last op of its gradient, or None if no loss reads the
+        variable.
     """
     analysis = analyze(placement)
     for variable in _trainables_without_update(placement):
@@ -128,7 +128,7 @@ def _trainables_without_update(placement: Placement) -> Iterator[Variable]:
 
 
 def _is_updated(placement: Placement, variable: str) -> bool:
-    """Whether the step updates a variable, or an op of another step does by its gradient."""
+    """Whether the step updates a variable, or an op of another step updates it by a gradient."""
     analysis = analyze(placement)
     flow = analysis.flow
     return variable in analysis.updates.by_variable or any(

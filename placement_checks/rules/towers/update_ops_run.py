@@ -20,25 +20,25 @@ _ALL = "all"
 class UpdateOpsRun(Rule):
     """The step updates statistics, such as moving averages, from one tower or from all towers.
 
-    Evaluation uses moments that statistics updates keep, such as batch normalization's. If the
-    train op leaves these updates out, they never run, and evaluation uses the initial values.
+    Evaluation uses these statistics, such as the moving mean and variance of batch normalization.
+    If the train op leaves their updates out, evaluation uses the initial values.
 
-    Statistics updates are the ops in the collection UPDATE_OPS, and ops that assign a value
-    computed on the way to a tower's loss to a variable that is not trained. An update that another
-    step of the program runs belongs to that step.
+    Statistics updates are the ops in the collection UPDATE_OPS, and assignments to variables that
+    are not trained, if a tower computes the assigned value on the way to its loss. An update that
+    another step of the program runs belongs to that step.
 
     The updates of a copy of the model that only evaluates must not run in the step: evaluation
-    would then use statistics of held-out rows. If these updates do not run, that is right.
+    would then use statistics of held-out rows.
 
-    Many programs run the updates of one tower alone, which are as good as all. The rule is then
-    kept, with a note, unless it is the last tower: a loop over the towers leaves its updates
-    behind by mistake. With the last tower it is kept too if the program has a group for each
-    tower's updates, and so has chosen one. If the step runs no updates, and a separate group waits
-    for all of them or for the first tower's, the rule is not checked: the program may run that
-    group.
+    Many programs run the updates of only one tower, which is enough. The rule is then kept, with a
+    note. The last tower is an exception: a loop over the towers may keep only the updates of the
+    last tower by mistake. The rule is kept for the last tower only if the program groups the
+    updates of each tower, and has therefore chosen one tower on purpose. If the step runs no
+    updates, and a separate group runs the updates of all towers or of the first tower, the rule is
+    not checked: the program may run that group.
 
     `tower` is the GPU of the one tower whose updates are meant to run, such as /gpu:0, or "all".
-    `allow` lists updates, or patterns, that are run by themselves.
+    `allow` lists updates, or patterns, that the program runs outside of the step.
     """
 
     name = "update-ops-run"

@@ -40,29 +40,30 @@ from placement_checks.util.text import join_and, listed, plural
 class VariablesShared(Rule):
     """All towers read the same variables.
 
-    A tower with its own weights trains them separately: nothing fails, and the averaged gradients
+    A tower with its own weights trains them separately. Nothing fails, but the averaged gradients
     belong to different weights. The usual causes are tf.Variable instead of get_variable, a
     variable scope that is not reused (or is named after the tower), and a layer that is built
     again for each tower.
 
     There are two kinds of findings. By data flow: two GPUs read different variables of the same
-    shape, dtype and use, and the GPUs do not hold parts of one model. They hold parts if one uses
-    results of the other before gradients are combined. By collections: the program is built with 1
-    and with N towers, and TRAINABLE_VARIABLES and GLOBAL_VARIABLES must not grow. An optimizer
-    slot may only be added along with its variable.
+    shape, dtype and use, and the GPUs do not hold parts of one model. Two GPUs hold parts of one
+    model if one GPU uses results of the other before gradients are combined. By collections: the
+    program is built with 1 and with N towers, and TRAINABLE_VARIABLES and GLOBAL_VARIABLES must
+    not grow. An optimizer slot may only be added along with its variable.
 
     Mirrored variables are shared too: each tower has a copy, and the same sum of gradients updates
-    all copies. A copy that takes another sum, such as its own tower's gradients, or none, is a
-    finding. Each tower may have its own variables that belong to copies: slots, averages,
-    statistics and frozen weights. It may also have accumulators: variables that only add up values
-    to show, or gradients until a step takes them and empties the variables.
+    all copies. A copy is a finding if its update takes another sum, such as the gradients of its
+    own tower, or if it has no update. Each tower may have its own variables that belong to copies:
+    slots, averages, statistics and frozen weights. It may also have accumulators: variables that
+    only add up values to show, or that add up gradients until a step applies the sum and empties
+    the variables.
 
-    A variable in TRAINABLE_VARIABLES must also be in GLOBAL_VARIABLES. Else it is trained, but
-    global_variables_initializer() does not set it and a Saver does not save it. Copies may be
+    A variable in TRAINABLE_VARIABLES must also be in GLOBAL_VARIABLES. Otherwise it is trained,
+    but global_variables_initializer() does not set it and a Saver does not save it. Copies may be
     local: they are set to the first copy's values, which are saved.
 
     `layout` declares whether the trainable variables of the program are mirrored or central; any
-    other layout is then a finding. Without it each variable is judged by the layout that it has.
+    other layout is then a finding. By default, each variable is judged by its actual layout.
 
     `allow` lists variables, or patterns such as tower_*/bn/*, that each tower has separately on
     purpose, or that have another layout than declared.
@@ -97,8 +98,8 @@ class VariablesShared(Rule):
                 f"for one GPU: {single}"
             )
             return self.without((NotApplicable if len(reads.site_reads) == 1 else Missing)(reason))
-        # All GPUs hold parts of one model if it has one loss, or one for each micro-batch. A joint
-        # loss of several towers does not count as one loss.
+        # All GPUs hold parts of one model if the program has one loss, or one loss for each
+        # micro-batch. A joint loss of several towers does not count as one loss.
         has_one_loss = len(analysis.loss_ops) == 1 or analysis.micro_batches > 1
         is_one_model = has_one_loss and analysis.by_loss is None and towers == 1
         may_grow = {
