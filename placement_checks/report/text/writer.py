@@ -1,7 +1,7 @@
 """Writes the text report of `verify`.
 
-It has, for each program, a heading, a table of the rules and the findings, and at the end the
-counts and the next step. If there are several programs, the report begins with a grid of
+For each program, the report has a heading, a table of the rules, and the findings. It ends with
+the counts and the next step. If there are several programs, the report begins with a grid of
 programs and rules.
 """
 

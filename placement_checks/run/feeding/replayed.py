@@ -28,9 +28,11 @@ class ReplayedFeeding(Feeding):
 
     Attributes:
         inputs: the tensors that are fed, and the recorded rows.
-        parts: the rows of each tower; if the program splits the batch, as even as possible.
+        parts: the rows of each tower. If the program itself splits the batch, the parts are as
+            even as possible.
         takes_all: whether the reference takes the rows of all towers at once.
-        takes_all_once: whether the reference takes these rows at once, and each row only once.
+        takes_all_once: whether the reference takes the rows of all towers at once, without
+            repeating rows.
         takes_parts: whether the reference takes the rows of each tower.
         same_size: whether the reference was fed as many rows as the towers together.
     """
