@@ -109,7 +109,7 @@ def read_ranges(text: str, below: int) -> Iterator[int]:
 
 
 def runs(places: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yields ranges of towers on consecutive devices: ``("0-7", "/job:worker/task:0/gpu:0-7")``."""
+    """Joins towers on consecutive devices: ``("0-7", "/job:worker/task:0/gpu:0-7")``."""
     start = 0
     while start < len(places):
         head, _, index = places[start].rpartition(":")

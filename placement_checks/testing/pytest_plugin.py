@@ -187,7 +187,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Attach the verdicts to the report of a test, and shorten tracebacks of its own errors."""
+    """Attach the verdicts to the report of a test, and shorten tracebacks of user errors."""
     if call.excinfo is not None:
         _hide_internal_frames(call.excinfo.value)
     report = yield

@@ -84,7 +84,7 @@ class PlacedPrograms:
 
 
 def _script_of(program: CapturedProgram) -> Script | None:
-    """The program as one that another process can run; None if there is no such program."""
+    """The program in a form that another process can run; None if there is no such form."""
     from placement_checks.core.program import Program
     from placement_checks.core.target import Script
     from placement_checks.targets.importing import importable_target
@@ -136,7 +136,7 @@ class RevisionComparison:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Add the programs of an xdist worker; a crashed worker sends none."""
+        """Add the programs of an xdist worker; a crashed worker sends no programs."""
         programs = getattr(node, "workeroutput", {}).get(_OUTPUT)
         if programs is not None:
             self._programs.merge(PlacedPrograms(**pickle.loads(programs)))

@@ -49,7 +49,7 @@ class ForkedProcess:
         """Wait for the worker to end; return its code.
 
         Raises:
-            subprocess.TimeoutExpired: it has not ended within ``timeout`` seconds.
+            subprocess.TimeoutExpired: the worker has not ended within ``timeout`` seconds.
         """
         if not self._lock.acquire(timeout=-1 if timeout is None else timeout):
             raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
@@ -106,8 +106,8 @@ class ForkServer:
     def from_this_process(release: Callable[[], object]) -> ForkServer | None:
         """Fork this process to make a server; return None if it has threads of C or C++.
 
-        Threads of Python are no problem: while this one forks, the others wait for Python's lock,
-        and hold no lock of C.
+        Python threads are no problem: while this thread forks, the other threads wait for Python's
+        lock, and hold no lock of C code.
 
         Args:
             release: called in the fork first, to close resources of this process.

@@ -35,8 +35,9 @@ class Group:
     def where(self) -> str | None:
         """The line to look at: the first known line of the findings.
 
-        If the findings have different lines and the same device, it is the line of the ``with
-        tf.device(…)`` that requested the device. It is never a common caller such as ``main``.
+        If the findings have different lines and the same device, it is the line of
+        ``with tf.device(…)`` that requested the device. It is never a common caller, such as
+        ``main``.
         """
         places = {finding.where for finding in self.findings}
         if self.first.device_line and (len(places) > 1 or not self.first.op):

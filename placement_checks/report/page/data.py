@@ -268,8 +268,8 @@ def changes_data(difference: Difference, old: Placement, new: Placement) -> dict
 def revision_data(program: ProgramChange, headline: str) -> dict[str, Any] | None:
     """Returns the data of a program compared with a git revision; None if the program is gone.
 
-    The findings are those of newly broken rules. Changes, and rules that are no longer checked, are
-    added in the form of findings.
+    The findings are the findings of newly broken rules. Changes, and rules that are no longer
+    checked, are added in the form of findings.
 
     Args:
         program: the comparison.

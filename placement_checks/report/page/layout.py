@@ -347,9 +347,9 @@ def _by_names(placement: Placement) -> PageLayout:
 def _stems(placement: Placement) -> Mapping[str, str]:
     """The name of the row of each outermost scope.
 
-    Scopes whose names differ in a number share a row in two cases: each scope is on its own device,
-    like ``tower_0`` and ``tower_1``, or all scopes are very small. The layers ``dense`` and
-    ``dense_1`` on one device have separate rows.
+    Scopes whose names differ in a number share a row in two cases: each scope is on a different
+    device, like ``tower_0`` and ``tower_1``, or all scopes are very small. The layers ``dense``
+    and ``dense_1`` on one device have separate rows.
     """
     on: dict[str, Counter[Device | None]] = defaultdict(Counter)
     for op in placement.by_number:

@@ -133,7 +133,7 @@ def encode_runs(values: Iterable[int]) -> str:
 
 
 def front_code(names: Iterable[str]) -> str:
-    """Returns a line for each name: the length of the prefix shared with the line before, and rest.
+    """Returns a line for each name: the length of the prefix of the previous name, and the rest.
 
     The length has two digits of base 36. Names must be printable, so they have no line breaks.
     """
