@@ -237,7 +237,7 @@ def build_variable_step(
 
     The arguments are attributes of `VariableStep`, but whole arrays. Only ``moved`` has the
     elements of `sample_elements`. ``uncertain`` masks the elements that rounding may move in
-    either direction. The mask is ignored for a slot that has not the shape of its variable.
+    either direction. The mask is ignored for a slot that does not have the shape of its variable.
     """
     certain = None
     if uncertain is not None and uncertain.shape == start.shape:

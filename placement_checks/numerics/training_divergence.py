@@ -69,8 +69,8 @@ def compare_variables(
 ) -> tuple[list[Difference], list[Divergence]]:
     """Compare the variables that both programs have, after each step.
 
-    Variables with a gradient that is exactly zero are skipped, because rounding moves them.
-    Variables that depend on a race are skipped, too. So are the slots of both.
+    Variables with a gradient that is exactly zero are skipped, because rounding changes them.
+    Variables that depend on a race are skipped, too. The slots of skipped variables are skipped.
 
     Slots may differ by ``scale``, the factor on all gradients, or by its square.
 
@@ -142,7 +142,7 @@ def _noisy_variables(measured: Measurement) -> set[str]:
 
 
 def variables_with_races(measured: Measurement, trajectory: Trajectory) -> dict[str, str]:
-    """Return the variables that depend on a race, each with the variable that the race is about.
+    """Return the variables that depend on a race, each with a variable that the race reads.
 
     The slots of such a variable are included, because the same gradient updates them.
     """
@@ -172,7 +172,7 @@ def compensated_factor(measured: Measurement) -> float:
     """Return the factor on all gradients that the learning rate compensates; 1 if there is none.
 
     The learning rate compensates the factor if weights stay equal under a proportional optimizer,
-    although they move far enough that the factor would show.
+    although they change enough to show the factor.
     """
     if not measured.trajectory or not is_proportional(measured.optimizers):
         return 1.0

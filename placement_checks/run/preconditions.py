@@ -5,8 +5,8 @@ reference has one tower. Given feeds, `check_all_fed` checks that every placehol
 `check_repeatable` that no random op changes gradients, and `check_towers_ran_apart` that towers
 ran on their own devices.
 
-`precisions`, `clipped_gradients` and `random_op_in_step` find influences on gradients or variables
-other than the rows.
+`precisions`, `clipped_gradients` and `random_op_in_step` find what else influences gradients or
+variables, in addition to the rows.
 """
 
 from __future__ import annotations

@@ -142,10 +142,10 @@ class PlacementBaseline:
 
 @dataclass
 class BaselineFiles:
-    """The baselines of a pytest run; with xdist, each worker records the baselines of its tests.
+    """The baselines of a pytest run. The controller of xdist merges the records of its workers.
 
     Attributes:
-        texts: the new text of each file, and the test that compared with the file.
+        texts: the new text of each file, and the first test that has this text.
         used: the files that tests compared with.
         requested: the tests that have the fixture, and the directories of their baselines.
         compared: the tests that compared a placement.

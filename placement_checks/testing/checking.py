@@ -209,7 +209,7 @@ def is_placer_unavailable(placement: Placement) -> bool:
 
 
 def messages(evidence: Evidence, verdicts: Sequence[Verdict]) -> Sequence[str]:
-    """Return a message for each broken rule, which is short if another rule explains it."""
+    """Return a message for each broken rule: one line if another rule explains all findings."""
     sections = Sections(verdicts)
     return [
         _message(evidence, verdict, sections.cause_of(verdict.rule))

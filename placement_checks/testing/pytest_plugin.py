@@ -213,8 +213,8 @@ def _gpus_here(gpus: int) -> str:
 def _hide_internal_frames(error: BaseException) -> None:
     """End the traceback of a user's error at the call into this package.
 
-    The message of such an error names the fault. Internal errors keep all frames, and so do all
-    errors if the variable for tracebacks is set.
+    The message of such an error names the fault. The tracebacks of internal errors are not
+    shortened. If the environment variable for tracebacks is set, no traceback is shortened.
     """
     if not isinstance(error, PlacementError) or error.kind == PlacementError.kind:
         return

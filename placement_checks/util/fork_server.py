@@ -58,7 +58,7 @@ class ForkedProcess:
                 if not select.select([self._messages], [], [], timeout)[0]:
                     raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
                 code = _read_word(self._messages)
-                # None: the server has been killed, and its workers with it.
+                # None means that the server has been killed, which ends its workers, too.
                 self.returncode = -signal.SIGKILL if code is None else code
                 self._messages.close()
             return self.returncode

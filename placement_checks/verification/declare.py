@@ -74,7 +74,7 @@ def declaration(report: Report, verdict: Verdict, policy: Policy) -> Declaration
 
 
 def value_declaration(report: Report, verdict: Verdict) -> Fields:
-    """The single value, such as a device, with which a broken rule is kept; empty if none is."""
+    """A single value, such as a device, with which a broken rule is kept; empty if none exists."""
     if verdict.rule not in _SINGLE_VALUE:
         return {}
     (rule,) = rules_of(report.evidence, only=[verdict.rule])

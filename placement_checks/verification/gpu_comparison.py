@@ -2,7 +2,7 @@
 
 Each program of `run.doctor.programs` is placed on two GPUs that need not exist, and runs on two
 GPUs of this machine, or on two logical GPUs if the machine has only one GPU. `ASSUMPTIONS` lists
-the assumptions of predictions about GPUs. The runs of the programs show whether they hold.
+the assumptions of predictions about GPUs. The runs show whether these assumptions hold.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _MIN_RULES = 2  # a reason is named if at least two rules could not be checked b
 def next_step(
     reports: Sequence[Report], to_add: Sequence[tuple[str, Settings]] = ()
 ) -> str | None:
-    """The last line of a report; None if nothing is left to do, or if errors need fixing first.
+    """The last line of a report; None if there is nothing to do, or if there are errors.
 
     Args:
         reports: the verdicts on some programs.

@@ -254,7 +254,7 @@ def logged_devices(log: str) -> Mapping[str, str]:
 phantom = PlacerProcess(
     {
         "CUDA_VISIBLE_DEVICES": "-1",
-        "MALLOC_ARENA_MAX": "1",  # each further arena would keep its memory: 12 % of the peak
+        "MALLOC_ARENA_MAX": "1",  # further arenas would not free their memory: 12 % of the peak
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "TF_XLA_FLAGS": "",  # XLA clusters would hide ops from the placer
         "no_grpc_proxy": "127.0.0.1,localhost",  # gRPC uses proxies even for loopback

@@ -62,7 +62,7 @@ class Group:
 
     @property
     def others(self) -> Sequence[tuple[str, str | None]]:
-        """The other objects, each once, with its line unless that is `where`."""
+        """The other objects, each once, with its line; None if this line is `where`."""
         places = {finding.object: finding.where for finding in self.findings[1:]}
         places.pop(self.first.object, None)
         return [(name, None if at == self.where else at) for name, at in places.items()]

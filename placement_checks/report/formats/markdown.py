@@ -50,7 +50,7 @@ def _lines(outcome: Outcome) -> Iterator[str]:
 
 
 def _table(reports: Sequence[Report]) -> Iterator[str]:
-    """Yields a row for each program; if there are too many, for those with most broken rules."""
+    """Yields a row for each program, at most for the 8 programs with most broken rules."""
     if not reports:
         return
     first = sorted(reports, key=lambda report: -report.count("broken"))[:_PROGRAMS]

@@ -238,7 +238,7 @@ def _ops_data(placement: Placement, places: DeviceTable, at: PageLayout) -> dict
 
 
 def changes_data(difference: Difference, old: Placement, new: Placement) -> dict[str, Any]:
-    """Returns the data of the new placement, with groups of moved ops in place of findings.
+    """Returns the data of the new placement, with groups of moved ops instead of findings.
 
     The devices of the old placement are an additional view.
     """

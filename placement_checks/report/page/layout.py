@@ -133,7 +133,7 @@ def variable_scopes(placement: Placement) -> Mapping[str, Scope]:
 def strip_common_scopes(scope_of: Mapping[str, Scope]) -> Mapping[str, Scope]:
     """Returns the scopes without the outer scopes that all variables share.
 
-    If no scope is left, the last part of the name of the variable takes its place.
+    If no scope is left, the last part of the name of the variable is returned as its scope.
     """
     scopes_of = list(scope_of.values())
     depth = 0

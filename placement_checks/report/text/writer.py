@@ -159,7 +159,7 @@ def write(
         reports: the reports of the programs; several are preceded by a grid.
         console: the console to print to.
         everything: whether to print all findings; otherwise a program takes at most 60 lines.
-        next_step: the last line; None for none.
+        next_step: the last line; None if there is no next step.
         only: whether to print a program; None prints all. The counts include all programs.
     """
     shown = list(filter(only, reports)) if only else reports

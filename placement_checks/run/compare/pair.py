@@ -69,7 +69,7 @@ class ProgramPair:
         )
 
     def on_cpus(self) -> ProgramPair:
-        """Return the same programs on CPU devices; the errors are those of `from_programs`."""
+        """Return the same programs on CPU devices; raises the same errors as `from_programs`."""
         towers, single = self.towers, self.reference
         return ProgramPair.from_programs(
             towers.built,

@@ -46,10 +46,10 @@ class ReplayedChecks:
         It computes on all rows if its loss on all rows is the mean or the sum of its losses on
         each tower's rows, or if towers share ops in the model, such as moments of all rows.
         Otherwise, it computes on the rows of each tower: for example, with batch normalization,
-        or if the reference does not take all rows at once.
+        or if the reference does not accept all rows at once.
 
         Raises:
-            CannotRun: the reference cannot compute on all rows, and either it does not take the
+            CannotRun: the reference cannot compute on all rows, and either it does not accept the
                 rows of one tower, or the towers get different numbers of rows.
         """
         feeding, conditions = self._feeding, self._sessions.conditions
@@ -150,7 +150,8 @@ class ReplayedChecks:
     def _is_mean(self) -> bool:
         """Whether the loss of the reference is a mean: repeating the rows does not change it.
 
-        If the reference does not take more rows, its graph must show a division by their number.
+        If the reference does not accept more rows, the loss must be divided by the number of rows
+        in its graph.
         """
         feeding, losses = self._feeding, self._sessions.losses
         if not feeding.inputs.any_batch_size:

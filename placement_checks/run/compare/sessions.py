@@ -202,7 +202,7 @@ class PairedSessions:
         """Return the gradients that the program should have on one batch.
 
         Raises:
-            InputError: the reference does not take the rows of one tower.
+            InputError: the reference does not accept the rows of one tower.
         """
         if not self.on_parts:
             return self._gradients(batch, order)
@@ -249,7 +249,7 @@ class PairedSessions:
     ) -> list[Sample]:
         """Return some elements of the reference's gradients on each part of the rows.
 
-        The result ends before the first part that the reference does not take.
+        The result ends before the first part that the reference does not accept.
         """
         samples = []
         with contextlib.suppress(InputError):

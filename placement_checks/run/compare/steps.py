@@ -39,7 +39,7 @@ _T = TypeVar("_T")
 
 
 def take_steps(sessions: PairedSessions, steps: int, own_values: Arrays) -> Trajectory | Missing:
-    """Take steps of both programs, and compare their variables after each.
+    """Take steps of both programs, and compare their variables after each step.
 
     Args:
         sessions: both programs.
@@ -48,7 +48,7 @@ def take_steps(sessions: PairedSessions, steps: int, own_values: Arrays) -> Traj
             variables are not compared.
 
     Returns:
-        The steps, or why none can be compared.
+        The steps, or the reason why no steps can be compared.
 
     Raises:
         InputError: the steps of the reference change none of its variables.
@@ -204,7 +204,7 @@ def _tower_steps(
     reference: _ReferenceSteps,
     own_values: Arrays,
 ) -> Iterator[dict[str, VariableStep]]:
-    """Take the steps of the program, and yield each compared with the reference."""
+    """Take the steps of the program, and yield the comparison of variables after each step."""
     towers, comparison = sessions.towers, _StepComparison(sessions, reference, own_values)
     towers.initialize(sessions.start)
     towers.load(own_values)

@@ -8,9 +8,9 @@ ways to find the tensors that hold rows. Each implements `interface.Feeding`:
   names of placeholders. A batch function of the user returns arrays by these names; by default,
   random rows are generated. The rows are cut into one part for each tower.
 - *Replayed* (`replayed`): a whole script declares nothing, but the values that it fed to its first
-  training step were recorded. `inferred` matches the fed tensors of the two programs and infers
-  which of them hold the rows of each tower. The recorded rows are fed again in other orders.
+  training step were recorded. `inferred` matches the fed tensors of the two programs, and infers
+  which tensors hold the rows of each tower. The recorded rows are fed again in other orders.
 
-`batches` loads a batch that the user names: a function, or a saved case. A case holds the batches
-and initial values of a run with a difference, so that it can be repeated.
+`batches` loads a batch that the user names: a function, or a saved case. A case contains the
+batches and initial values of a run with a difference, so that the run can be repeated.
 """

@@ -1,7 +1,7 @@
 """Infer which tensors hold rows, from the values that a whole script fed to its first step.
 
-A script feeds tensors without declaring which of them hold the rows of each tower. Three steps
-find out:
+A script feeds tensors without declaring which tensors hold the rows of each tower. They are found
+in three steps:
 
 1. `match_tensors` matches the fed tensors of the program and the reference. The same code builds
    both programs, so counterparts have the same dtype, the same row shape and the same last part of
@@ -201,7 +201,7 @@ def _model_ops(program: RunnableProgram, fed: Collection[str]) -> list[str]:
 
 
 def infer_inputs(towers: FedProgram, reference: FedProgram) -> InferredInputs:
-    """Infer the rows of a program and its reference, and the tensors that take them.
+    """Infer the rows of a program and its reference, and the tensors that are fed rows.
 
     Raises:
         CannotRun: the recorded values do not identify the rows.

@@ -49,7 +49,7 @@ class Feeding(ABC):
         """Return the feeds of the reference for the given rows, in this order; by default all.
 
         Raises:
-            InputError: the reference does not take these rows.
+            InputError: the reference does not accept these rows.
         """
 
     @abstractmethod
