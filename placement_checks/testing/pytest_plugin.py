@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from placement_checks.logs.live import CaughtLog
 
 _PACKAGE = __name__.partition(".")[0]
-_IMPORTED = pytest.StashKey[str]()  # what was imported when TensorFlow changed for all tests
+_IMPORTED = pytest.StashKey[str]()  # the module whose import changed TensorFlow for all tests
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -158,7 +158,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         )
 
 
-# Last, and so inside the capturing of pytest, which redirects the descriptors for each call.
+# The innermost wrapper, because the capturing of pytest redirects the descriptors for each call.
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Record the verdicts of a test, and undo its changes to TensorFlow."""

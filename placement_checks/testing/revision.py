@@ -108,8 +108,8 @@ def _absolute_text(target: Target) -> str:
 def _machine_of(evidence: Evidence, program: CapturedProgram) -> dict[str, Any]:
     """The settings for the machine of some evidence.
 
-    A cluster with as many towers as the program was built for may be from the user; any other
-    machine is derived again from the requested devices.
+    A cluster with as many towers as the program was built for may be the user's choice, and is
+    returned. Any other machine is derived again from the requested devices.
     """
     machine, soft = evidence.machine, evidence.placement.soft
     cluster = machine if machine is not None and not machine.is_local else None
