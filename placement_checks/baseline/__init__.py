@@ -1,1 +1,1 @@
-"""Baselines: text files that hold the placement of a program, and comparisons with them."""
+"""Baselines: text files with the placement of a program, and comparisons with these files."""

@@ -43,9 +43,9 @@ def compare(
     Args:
         old: the baseline.
         placement: the placement, with assigned devices.
-        name: the name of the baseline, such as its file; by default its program.
-        exact: whether a changed number of ops is a difference, even if all of them are on the
-            expected devices.
+        name: the name of the baseline, such as its file; by default the name of its program.
+        exact: whether a changed number of ops is a difference, even if all ops are on the expected
+            devices.
 
     Raises:
         InputError: the baseline is for another machine, or the placement lacks assigned devices.
@@ -66,7 +66,7 @@ def compare(
 
 
 def renamed_variables(old: Placement, new: Placement) -> Mapping[str, str]:
-    """Returns the new name of each variable and slot with another name than before.
+    """Maps the old names of renamed variables and slots to their new names.
 
     Args:
         old: the placement before, with assigned devices.
@@ -130,7 +130,7 @@ class _Comparison:
 
     @cached_property
     def _followers(self) -> Counter[str]:
-        """For each variable the number of ops on its device that must be there."""
+        """For each variable, the number of ops that must be on its device, and are."""
         followers: Counter[str] = Counter()
         for group, op_devices in self.spread.groups.items():
             if VARIABLE in self._allowed.places(group):
@@ -165,7 +165,7 @@ class _Comparison:
         return found
 
     def _compare_objectives(self) -> Changes:
-        """Returns changed objectives; variables with the same change share one."""
+        """Returns the changes of objectives: one change for all variables that it applies to."""
         now, old_names = self.spread.objectives, self._variables.old_names
         before: dict[str, str] = {}
         counts: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Looks the ops of a placement up in a baseline, and describes the misplaced ones.
+"""Looks up the ops of a placement in a baseline, and describes misplaced ops.
 
 `AllowedPlaces` finds the ops that are not on the devices that the baseline states for their
 address. `ChangeMessages` combines misplaced ops that moved between the same places into one
@@ -63,7 +63,7 @@ class Misplaced:
         group: the address.
         op_device: the device of the ops.
         number: the number of misplaced ops; other ops of the address may rightly be on the device.
-        allowed: the places that the baseline allows; empty if it lacks the part.
+        allowed: the places that the baseline allows; empty if the baseline lacks the part.
     """
 
     group: Group
@@ -105,7 +105,7 @@ class AllowedPlaces:
                 yield from self._exchanged(group, op_devices, allowed)
 
     def is_known(self, group: Group) -> bool:
-        """Whether the baseline has the variable of an address; true without a layer."""
+        """Whether the baseline has the variable of an address; true if there is no variable."""
         return group.layer == NO_LAYER or self.spread.names[group.layer] in self.variables
 
     def places(self, group: Group) -> Mapping[str, int]:
@@ -120,7 +120,7 @@ class AllowedPlaces:
 
     @cached_property
     def _exception_types(self) -> frozenset[tuple[str, str | None]]:
-        """The parts and types with exceptions; a quick test for all other ops."""
+        """The parts and types with exceptions, to exclude most other ops quickly."""
         return frozenset((address.part, address.type) for address in self.old.exceptions)
 
     @cached_property
@@ -185,7 +185,7 @@ class ChangeKind(NamedTuple):
     Attributes:
         part: the part of the step.
         old: the allowed places; if the ops are new, the places of the other ops of the part.
-        new: the place of the ops. Here and in ``old``, `TOWER` is the device of their tower.
+        new: the place of the ops. In ``old`` and ``new``, `TOWER` means the device of their tower.
         is_new: whether the baseline does not have the ops.
     """
 
@@ -305,7 +305,7 @@ class ChangeMessages:
 
 
 def _layer_suffix(layers: Iterable[str]) -> str:
-    """The scopes of layers as they follow a part: ``, layer conv1``."""
+    """The scopes of layers, as text to append to a part: ``, layer conv1``."""
     scopes = sorted({name.rpartition("/")[0] or name for name in layers} - {""})
     if not scopes:
         return ""
@@ -315,7 +315,7 @@ def _layer_suffix(layers: Iterable[str]) -> str:
 
 
 def _name_ops(ops: Sequence[Op]) -> str:
-    """The types and names of the first ops, without ops that compute nothing if possible."""
+    """The types and names of the first ops that compute something, or of the first op."""
     named = [op for op in ops if op.type not in GLUE] or list(ops[:1])
     more = ", ..." if len(ops) > min(len(named), _MOST_NAMED) else ""
     return ", ".join(f"{op.type} {op.name}" for op in named[:_MOST_NAMED]) + more

@@ -1,7 +1,8 @@
 """Matches the variables and towers of a baseline to a placement, and compares the variables.
 
-A refactor may rename variables, so they are matched by name, dtype, shape and order. A baseline
-lists hundreds of variables by scope; `match_scopes` and `compare_folded` handle these.
+A refactor may rename variables, so they are matched by name, dtype, shape and order. If a baseline
+has hundreds of variables, it lists scopes instead of variables; `match_scopes` and
+`compare_folded` handle these scopes.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class VariableComparison:
 
     @cached_property
     def old_names(self) -> Mapping[str, str]:
-        """The name of each variable in the baseline; if folded, its last part in the old scope."""
+        """The old name of each variable; for a folded variable, its last part in the old scope."""
         names = {name: variable.name for name, variable in self._matches.items()}
         for name, scope in self._scopes.items():
             last = name[len(scope) :] if name.startswith(scope) else "/" + name.rpartition("/")[2]
@@ -128,7 +129,7 @@ class VariableComparison:
 
 
 def _have_other_devices(old: Sequence[str], new: Sequence[str]) -> bool:
-    """Whether as many slots as before are on other devices."""
+    """Whether the number of slots is the same, but their devices are not."""
     return old != new and len(old) == len(new)
 
 
@@ -157,10 +158,10 @@ def _redistribution(moved: Sequence[Change], variables: int) -> Change | None:
 def match_variables(
     old: Sequence[HeldVariable], new: Sequence[HeldVariable]
 ) -> Mapping[str, HeldVariable]:
-    """Returns the variable of the baseline for each new name that has one.
+    """Maps the names of new variables to the matching variables of the baseline.
 
-    Variables are matched by name, dtype and shape; the rest by dtype, shape and the last part of
-    the name; the rest by dtype and shape, in the order of data flow; and the rest by name.
+    Variables are matched in four passes: by name, dtype and shape; by dtype, shape and the last
+    part of the name; by dtype and shape, in the order of data flow; and by name.
     """
     by_name = {variable.name: variable for variable in old}
     matches = {
@@ -219,10 +220,10 @@ def _equalize(
 
 
 def match_towers(old: Sequence[str], new: Sequence[str]) -> Mapping[int, int]:
-    """Returns the index in the baseline for each new tower that has one.
+    """Maps the index of each new tower to its index in the baseline, if there is one.
 
-    Towers are matched by device if both sides have exactly one tower on it. The rest is matched
-    in order; these towers have moved. A tower is given by its device.
+    ``old`` and ``new`` list the devices of the towers. If each list has a device exactly once, its
+    towers match. The remaining towers are matched in order; these towers have moved.
     """
     unique = [place for place in new if new.count(place) == 1 == old.count(place)]
     matches = {new.index(place): old.index(place) for place in unique}
@@ -234,7 +235,7 @@ def match_towers(old: Sequence[str], new: Sequence[str]) -> Mapping[int, int]:
 
 
 def match_scopes(old: Baseline, new: Sequence[HeldVariable]) -> Mapping[str, str]:
-    """Returns the folded scope of the baseline for each new variable that is in one.
+    """Maps each new variable in a folded scope of the baseline to this scope.
 
     A variable is in the innermost scope that its name begins with. A folded scope without
     variables is matched, in the order of data flow, with a new scope of as many variables.
@@ -324,7 +325,7 @@ def _count_by_place(places: Mapping[str, int]) -> str:
 
 
 def _moved_from(was: FoldedScope, new: Sequence[HeldVariable]) -> Iterator[Change]:
-    """Yields the variables of a scope, and the slots, that left the one device of the scope."""
+    """Yields the variables and slots of a scope that are no longer on the device of the scope."""
     for variable in new:
         name, ops = variable.name, [variable.name]
         if variable.place != was.place:

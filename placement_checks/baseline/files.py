@@ -143,5 +143,5 @@ def _diff(file: Path, text: str) -> str:
 
 
 def is_ci(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether the environment variable CI is set, as continuous integration does."""
+    """Whether the environment variable CI is set, as continuous integration services do."""
     return environment.get("CI", "").lower() not in ("", "0", "false")

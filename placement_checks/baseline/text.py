@@ -1,6 +1,7 @@
 """Writes a baseline as text that people review, and parses the text.
 
-Tokens come first: names, ranges of numbers, and runs of devices; then the writer and the parser.
+The functions for tokens come first (names, ranges of numbers, runs of devices), then the writer
+and the parser.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def read_ranges(text: str, below: int) -> Iterator[int]:
 
 
 def runs(places: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Joins consecutive places: ``("0-7", "/job:worker/task:0/gpu:0-7")``."""
+    """Joins towers on consecutive devices: ``("0-7", "/job:worker/task:0/gpu:0-7")``."""
     start = 0
     while start < len(places):
         head, _, index = places[start].rpartition(":")
@@ -225,7 +226,7 @@ def _parts(baseline: Baseline) -> Iterator[str]:
 
 
 def _exceptions(excepted: Iterable[tuple[Address, Mapping[str, int]]]) -> Iterator[str]:
-    """Yields a line for each address; towers with equal lines share one."""
+    """Yields a line for each address; towers with equal places share a line."""
     alike: dict[tuple[str, str], list[int]] = defaultdict(list)
     for address, places in excepted:
         layer, kind = (
@@ -268,7 +269,7 @@ def _wrap_words(line: str, words: Iterable[str], *, indent: int = 5) -> Iterator
 
 
 def _copies(baseline: Baseline) -> Iterator[str]:
-    """Yields a line for each pair of places; towers with equal copies share one."""
+    """Yields a line for each pair of places; towers with equal copies share a line."""
     single = len(set(baseline.towers)) == len(baseline.towers)
     tower_on = {place: tower for tower, place in enumerate(baseline.towers)} if single else {}
     alike: dict[tuple[str, str, Copies], list[int]] = defaultdict(list)

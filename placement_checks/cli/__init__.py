@@ -124,7 +124,7 @@ def cli(context: click.Context) -> None:
 
 
 def _fail(error: PlacementError, arguments: Sequence[str]) -> int:
-    """Print an error that ended the command, and write it to stdout if the format has errors."""
+    """Print an error that ended the command; if the report format has errors, also on stdout."""
     # click may not have parsed the arguments. Arguments after -- belong to the program.
     own = takewhile(lambda argument: argument != "--", arguments)
     words = [word for argument in own for word in argument.split("=", 1)]

@@ -174,7 +174,7 @@ def _compare_two(old: str, new: str, *, settings: Settings, options: _Options) -
         return _compare_baseline(baseline, old, new, settings, output_format)
     targets = [parse_target(old), parse_target(new)]
     kinds = [target.kind for target in targets]
-    # A log takes no arguments: they are for the program that it is compared with.
+    # A log has no arguments: they belong to the program that the log is compared with.
     own = [
         replace(settings, args=()) if kind == "log" and set(kinds) != {"log"} else settings
         for kind in kinds

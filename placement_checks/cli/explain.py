@@ -110,7 +110,7 @@ def object_named(placement: Placement, text: str) -> Op | Device:
     """The op or device with a name; ``w:0`` and ``^w`` name the op w.
 
     Raises:
-        UsageError: it does not exist; the fix suggests similar names.
+        UsageError: there is no such op or device; the fix suggests similar names.
     """
     op = placement.ops.get(producer_of(text))
     if op is not None:
@@ -138,7 +138,7 @@ def object_named(placement: Placement, text: str) -> Op | Device:
 
 
 def _similar_names(name: str, placement: Placement) -> list[str]:
-    """Variables with the same last part or a similar spelling, else such ops, else the nearest."""
+    """Names that are similar or end alike: of variables, else of ops, else the nearest name."""
     ops = list(placement.ops)
     for names in ([variable.name for variable in placement.variables], ops):
         same_end = [other for other in names if other.endswith(f"/{name}")]

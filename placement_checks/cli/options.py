@@ -179,7 +179,7 @@ def format_option(*formats: str) -> Callable[[Command], Command]:
 
 
 def with_defaults(settings: Settings) -> Settings:
-    """Complete the settings of a call by the settings of pyproject.toml.
+    """Complete the settings of a call with the settings of pyproject.toml.
 
     Raises:
         ConfigError: pyproject.toml is invalid.

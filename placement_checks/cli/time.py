@@ -126,7 +126,7 @@ def command(target: str, settings: Settings, options: _Options) -> int:
 
 
 def _complete(call: Settings, target: Target) -> Settings:
-    """Complete the settings of the call by the settings of the same target in pyproject.toml."""
+    """Complete the settings of the call with the target's settings in pyproject.toml."""
     configured = configuration.load(Path.cwd())
     own = (settings for name, settings in configured.programs if name == target.name)
     settings = configured.complete(call, next(own, Settings()))

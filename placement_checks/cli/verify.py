@@ -256,7 +256,7 @@ def _check_update(options: _Options) -> None:
 
 
 def _announce(target: str, settings: Settings) -> None:
-    """Let the captures of a program start early. `_Results.add` reports its errors later."""
+    """Let the captures of a program start early; `_Results.add` reports their errors later."""
     with contextlib.suppress(PlacementError):
         used = evidence_used(settings.rules, settings.without)
         announce(parse_target(target), settings, used, rows=rows_used(used))
@@ -268,12 +268,12 @@ class _Results:
 
     options: _Options
     reports: list[Report] = field(default_factory=list)
-    judged: list[_Program] = field(default_factory=list)  # of each report
+    judged: list[_Program] = field(default_factory=list)  # the program of each report
     errors: list[PlacementError] = field(default_factory=list)
     programs: dict[Path, str] = field(default_factory=dict)  # by baseline file
 
     def add(self, target: str, settings: Settings, graph: Target | None) -> None:
-        """Verify a target; if a stage fails, the rules judge the evidence without it."""
+        """Verify a target; if the placer or a run fails, the rules judge the other evidence."""
         try:
             used = evidence_used(settings.rules, settings.without)
             evidence = gather(
@@ -290,7 +290,7 @@ class _Results:
             )
             try:
                 report = self._with_baseline(report)
-            except Exception as fault:  # the report stays without a comparison
+            except Exception as fault:  # the report is added without a comparison
                 self._add_error(as_error(target, fault))
         except KeyboardInterrupt:
             raise

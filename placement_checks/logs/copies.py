@@ -30,7 +30,7 @@ class Copies:
         self.logged.update(other.logged)
 
     def rename(self, record: Record, right: Record) -> None:
-        """Count the copies of a misread record as copies of the right one."""
+        """Count the copies of a misread record as copies of the right record."""
         for stream in (self.plain, self.logged):
             if record in stream:
                 stream[right] += stream.pop(record)
@@ -53,7 +53,7 @@ class Copies:
     def placements(self) -> dict[Record, int]:
         """How often each op was placed: the larger of the two numbers of copies.
 
-        Records on stderr come first, in the order of stderr. The others are in the order of
+        Records on stderr come first, in the order of stderr. Other records follow in the order of
         stdout.
         """
         counts = dict(self.logged)

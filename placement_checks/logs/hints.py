@@ -60,7 +60,7 @@ class Hints:
         return self._kinds["text"] > 0
 
     def reason(self, torn: int = 0) -> str:
-        """The likely reason why a log has ``torn`` torn records, and no whole ones."""
+        """The likely reason why a log has no whole records, but ``torn`` torn records."""
         kinds = self._kinds
         if torn:
             return (

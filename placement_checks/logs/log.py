@@ -97,7 +97,7 @@ class Log:
     def placement(
         self, machine: Machine | None = None, graph: Evidence | Placement | None = None
     ) -> Placement:
-        """Convert the log to a placement, which can be judged and compared like any other.
+        """Convert the log to a placement, which can be judged and compared like other placements.
 
         An op that was placed on several devices has an entry for each device. Eager ops have no
         names; each combination of type and device has one entry.

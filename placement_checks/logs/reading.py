@@ -29,7 +29,7 @@ from placement_checks.util.resources import gc_paused
 # The start of a line, with any log prefix of TensorFlow or absl. The time differs in every line;
 # the group is the rest of the prefix, which many lines share:
 # 2024-01-21 21:16:10.179741: I tensorflow/…/placer.cc:125] | I0000 00:00:1795000000.179741   19303
-# A prefix without a time or an "I" is left to `read`: here it would slow down lines of stdout.
+# `read` handles prefixes without a time or an "I". Matching them here would slow down other lines.
 _START = re.compile(
     rb"\n(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}: |I\d{4} \d\d:\d\d:\d+\.\d+ +\d+ )?"
     rb"((?:I |(?<= ))\S{1,200}\.cc:\d{1,9}\] )?"
@@ -43,10 +43,10 @@ Watch = Callable[[Source], None]
 def read_logs(
     names: str | Path | Sequence[str | Path], *, watch: Watch | None = None, packed: bool = True
 ) -> Log:
-    """Read one log, or several of one run: stdout and stderr may be in different files.
+    """Read one log, or several logs of one run: stdout and stderr may be in different files.
 
     Args:
-        names: one path or several; ``-`` is standard input. gzip is unpacked.
+        names: one path or several; ``-`` is standard input. gzip files are unpacked.
         watch: called with the source after each block, to show progress.
         packed: whether to unpack compressed files, and to refuse binary files.
 
@@ -127,7 +127,7 @@ class Tally:
                 if record := complete_record(head):
                     self._copies.plain[record] += times
             elif may_be_torn(line) and not read(line):
-                heads[line] = line  # `Torn` decides whether it is torn
+                heads[line] = line  # `Torn` decides whether the line is torn
                 self._hints.look(line, times)
             else:
                 self._add_odd(line, times)

@@ -44,7 +44,7 @@ class Reading(NamedTuple):
 
     Attributes:
         record: the record.
-        logged: whether it has a log prefix (``… placer.cc:125] ``), as copies on stderr do.
+        logged: whether the record has a log prefix (``… placer.cc:125] ``), as on stderr.
     """
 
     record: Record
@@ -231,7 +231,7 @@ def _is_clear(lead: bytes) -> bool:
 
 
 def _severity(lead: bytes) -> str:
-    """The severity in the log prefix at the end of ``lead``; ``""`` without a log prefix."""
+    """The severity in the log prefix at the end of ``lead``; ``""`` if there is no prefix."""
     if lead[-2:] != b"] ":
         return ""
     match = _SEVERITY.search(lead[-_LONGEST:])

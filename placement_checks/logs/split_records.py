@@ -9,8 +9,8 @@ the rest of that record is on a line of its own further down::
 
 The first part is called head, the second tail. Stdout is one stream, so the next line of stdout
 that completes a head is its tail. The joined record is certain if stderr has a copy of it. If a
-head has no tail, but a record on stderr begins with it and lacks a copy on stdout, the head counts
-as that copy. All other heads count as torn records.
+head has no tail, but a record on stderr begins with the head and lacks a copy on stdout, the head
+counts as this copy. All other heads count as torn records.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _BEGUN = re.compile(rb"[\w.>/-]: \(" + OP + rb"+\)(?:: )?/(?=job:|jo?b?$|$)")
 _TAIL = re.compile(OP + rb"{0,200}(?:\)(?:: )?)?[\w:/]{0,200}\d")
 _LONGEST = 1000  # bytes of a name or head
 _MAX_DISTANCE = 20_000  # lines of stdout between a head and its tail
-_MAX_TRIES = 50  # the same, for a line that may not be a head
+_MAX_TRIES = 50  # lines of stdout that are searched after a line that may not be a head
 _MAX_MARKS = 1000
 _NAME = re.compile(rb"[\w.>/-]+:? ?")
 _MAX_WITHOUT_COPY = 10_000  # with more records without a copy, the streams belong to two runs
@@ -73,7 +73,7 @@ def split_head(line: bytes) -> tuple[bytes, bytes]:
 
 
 def may_be_torn(line: bytes) -> bool:
-    """Whether a line begins like a record; it may be a torn one."""
+    """Whether a line begins like a record, which may be torn."""
     return _RAGGED.match(line) is not None
 
 
@@ -214,7 +214,7 @@ class Torn:
 
 
 def _joined(head: bytes, tail: bytes) -> frozenset[Record]:
-    """The records that a head, or a line that begins with one, may form with a tail."""
+    """The records that a head, or a line that begins with a head, may form with a tail."""
     partial = _HEAD.match(head)
     if partial is None or len(tail) > _LONGEST:
         return frozenset()
@@ -254,7 +254,7 @@ def without_copy(heads: Counter[bytes], copies: Copies, *, doubled: bool) -> int
         for text in spellings(record)
     )
     left = 0
-    for head in sorted(heads, key=len, reverse=True):  # the unambiguous ones first
+    for head in sorted(heads, key=len, reverse=True):  # the least ambiguous heads first
         at = bisect_left(begun, (head,))
         times = heads[head]
         while times and at < len(begun) and begun[at][0].startswith(head):
@@ -291,9 +291,9 @@ def correct_names(copies: Copies) -> None:
 def _right_name(name: str, backwards: Sequence[str], known: Set[str]) -> str | None:
     """The name of the record that was printed as ``name``; None if it is not certain.
 
-    If only one longer name ends with ``name``, the record was torn, and that name is right. If no
-    longer name does, other text became part of ``name``: its longest suffix that is a name is
-    right.
+    If exactly one longer name ends with ``name``, the record was torn, and the longer name is
+    right. If no longer name ends with ``name``, other text became part of ``name``, and the
+    longest suffix of ``name`` that is a known name is right.
 
     Args:
         name: the printed name.
@@ -302,7 +302,7 @@ def _right_name(name: str, backwards: Sequence[str], known: Set[str]) -> str | N
     """
     end = name[::-1]
     begin = bisect_right(backwards, end)
-    # Two are enough to know whether the name is the only one.
+    # Two names suffice to know whether there is only one.
     longer = [text for text in backwards[begin : begin + 2] if text.startswith(end)]
     if longer:
         return longer[0][::-1] if len(longer) == 1 else None

@@ -1,8 +1,9 @@
 """Remove the additions of other programs from the lines of a log.
 
-Terminals add colors and single carriage returns, Windows CRLF, PowerShell UTF-16. Container
-runtimes wrap each line in JSON, or put time and stream in front of it, and split long lines.
-GitHub Actions, docker-compose, mpirun and srun put a time or a name in front of each line.
+Terminals add colors and single carriage returns. Windows ends lines with CRLF. PowerShell writes
+UTF-16. Container runtimes wrap each line in JSON, or put the time and the stream in front of the
+line, and split long lines. GitHub Actions, docker-compose, mpirun and srun put a time or a name in
+front of each line.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Compare two arrays: they are equal, different, or too noisy to decide.
 
 Elements are not compared one by one: because of cancellation, single elements of correct programs
-differ by 400,000 eps. The largest difference divided by the largest value stays below 14 eps in
-towers of a convolutional network, and below 28 eps in a scalar with cancellation.
+differ by up to 400,000 eps. The largest difference divided by the largest value stays below 14 eps
+in towers of a convolutional network, and below 28 eps in a scalar with cancellation.
 """
 
 from __future__ import annotations
@@ -86,15 +86,15 @@ def compare_arrays(
     """Compare two arrays of one shape.
 
     Args:
-        variable: the variable that they belong to.
+        variable: the variable that the arrays belong to.
         expected: the values of the reference.
         found: the values of the program.
         dtype: the dtype of the computation, which gives the eps.
         noise: the largest absolute difference in other orders of the rows.
         limits: the largest errors of equal arrays.
         allowed: an absolute difference that equal arrays may have in any case.
-        zero: the largest value that rounding may yield instead of zero. Arrays with values up
-            to an eighth of it count as zero.
+        zero: the largest value that rounding may yield instead of zero. If all expected values are
+            below an eighth of this value, they count as zero.
     """
     eps = EPS.get(dtype, 0.0)  # integers are equal or not
     size = largest(expected)
@@ -129,7 +129,7 @@ def compare_gradients(
 
     A gradient that is exactly zero, for example of a bias before a normalization, is computed as
     the rounding error of larger gradients: at most 3 eps of the largest gradient in 14 random
-    models; the smallest other gradient was 3,000 eps.
+    models; the smallest gradient that is not zero was 3,000 eps.
 
     Args:
         trial: the batch.

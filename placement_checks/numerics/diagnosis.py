@@ -29,7 +29,7 @@ from placement_checks.numerics.sampling import least_squares_ratio
 from placement_checks.util.text import join_and
 
 CLOSE = 0.01  # tolerance of weights and ratios, which are fitted
-_MAX_CONDITION = 1e5  # of a fit with meaningful weights in float32
+_MAX_CONDITION = 1e5  # condition number of a fit with meaningful weights in float32
 
 # The kind of a mistake. Rules look for its source line by the kind.
 Mistake = Literal[
@@ -59,9 +59,9 @@ class Diagnosis(NamedTuple):
         fix: the change to make, or the option that declares it as intended.
         shown: the evidence, one line each.
         ratio: the number that all gradients are multiplied by, if that is the mistake.
-        mistake: its kind; ``""`` if it is of no known kind.
+        mistake: the kind of the mistake; ``""`` if the kind is not known.
         consequence: the effect on the training; ``""`` if it is obvious.
-        towers: the towers with the mistake; empty if all have it.
+        towers: the towers with the mistake; empty if all towers have it.
     """
 
     what: str
@@ -177,7 +177,7 @@ class _GradientFit:
         return largest(values - others) <= self._tolerance
 
     def scaled(self) -> Diagnosis | None:
-        """Explain gradients that are the reference's, multiplied by one number."""
+        """Explain gradients that are a multiple of the reference's gradients."""
         ratio = least_squares_ratio(self._expected, self._found)
         if ratio is None:
             return None
@@ -250,10 +250,10 @@ class _GradientFit:
     def _own_counts(
         self, samples: Sequence[Sample], weights: Array, share: Array
     ) -> Diagnosis | None:
-        """Explain towers with equal weights, or weights by rows, that differ from the reference's.
+        """Explain weights of towers that are equal, or by rows, but not as in the reference.
 
-        The reference's gradient is then a weighted sum of its gradients on each tower's rows. With
-        batch statistics, it is no such sum.
+        This requires that the reference's gradient is a weighted sum of its gradients on each
+        tower's rows. With batch statistics, it is no such sum.
         """
         expected = self._weights(samples, self._expected)
         if expected is None or min(expected) <= 0:
@@ -329,7 +329,7 @@ class _GradientFit:
         return None
 
     def penalized(self) -> Diagnosis | None:
-        """Explain a multiple of the variable itself as the gradient of a weight penalty."""
+        """Explain a difference that is a multiple of the variable, as for a weight penalty."""
         (own,) = self._variables
         start = self._trial.start.get(own)
         if start is None or start.shape != self._trial.expected[own].shape:
@@ -365,7 +365,7 @@ class _GradientFit:
 
 
 def diagnose_ratio(ratio: float, measured: Measurement) -> Diagnosis:
-    """Explain gradients that are the reference's, multiplied by one number."""
+    """Explain gradients that are a multiple of the reference's gradients."""
     towers = measured.towers
     declared = f"--set gradients-equal.scale={_scale_to_declare(ratio * measured.scale)}"
     if abs(ratio) < 1e-6:
@@ -457,7 +457,7 @@ def _is_integer(number: float) -> bool:
 
 
 def _scale_to_declare(ratio: float) -> str:
-    """Format a ratio without rounding errors: as an integer, its reciprocal, or 9 digits."""
+    """Format a ratio as an integer, as the reciprocal of an integer, or with 9 digits."""
     for exact in (float(round(ratio)), 1 / round(1 / ratio) if 0 < abs(ratio) < 1 else 0.0):
         if exact and np.isclose(ratio, exact, rtol=1e-5):
             return f"{exact:.16g}"
@@ -565,7 +565,7 @@ def _diagnose_towers(
 
 
 def integer_shares(weights: Sequence[float]) -> list[int]:
-    """Return small integers in the ratio of the weights of towers; empty if there are none."""
+    """Return small integers proportional to the weights of towers; empty if there are none."""
     if min(weights) <= 0:
         return []
     for times in range(1, 13):

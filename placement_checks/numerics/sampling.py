@@ -19,10 +19,10 @@ from placement_checks.core.measurement import Array, Elements, Trial, VariableSt
 Values: TypeAlias = npt.NDArray[Any]
 Indices: TypeAlias = npt.NDArray[np.intp]
 
-# Elements of a block: some blocks fit into a core's cache, and BLAS starts no threads for one.
+# Elements of a block. Several blocks fit into a core's cache; BLAS starts no threads for a block.
 BLOCK = 1 << 13
-# Under an optimizer that divides the gradient by its size, noise decides the direction of elements
-# with a gradient below this many times the noise.
+# Some optimizers divide the gradient by its size. Noise may then decide the direction in which an
+# element moves, if its gradient is less than this number times the noise.
 _MIN_SIGNAL = 100
 
 
@@ -74,9 +74,9 @@ def _selected_blocks(
 def find_peaks(sizes: Iterable[Sequence[Array]], limit: int) -> Indices:
     """Return the indices of large elements; NaN counts as the largest.
 
-    ``sizes`` yields for each block one array for each kind of size. For each kind, each of the
-    ``limit`` blocks with the largest values contributes its largest element. So the largest
-    element of all is included.
+    ``sizes`` yields the arrays of each block: one array for each kind of size. For each kind, the
+    ``limit`` blocks with the largest values are chosen, and the index of the largest element of
+    each is returned. So the index of the largest element of the whole array is included.
     """
     indices, values = [], []
     for number, kinds in enumerate(sizes):
@@ -90,7 +90,7 @@ def find_peaks(sizes: Iterable[Sequence[Array]], limit: int) -> Indices:
 def measure_noise(
     values: Mapping[str, Values], others: Iterable[Mapping[str, Values]]
 ) -> dict[str, float]:
-    """Return how much each array differs, at most, from its values in other orders of the rows."""
+    """Return the largest difference of each array from its values in other orders of the rows."""
     noise = dict.fromkeys(values, 0.0)
     for other in others:
         add_noise(noise, values, other)
@@ -100,7 +100,7 @@ def measure_noise(
 def add_noise(
     noise: dict[str, float], values: Mapping[str, Values], other: Mapping[str, Values]
 ) -> None:
-    """Update the noise with ``other``, values in another order of the rows; it may lack arrays."""
+    """Update the noise with some values, ``other``, of a run with another order of the rows."""
     for name in values.keys() & other.keys():
         noise[name] = max(noise[name], largest_difference(values[name], other[name]))
 
@@ -108,7 +108,7 @@ def add_noise(
 def uncertain_elements(
     gradients: Sequence[Mapping[str, Values]], noise: Sequence[Mapping[str, float]]
 ) -> dict[str, npt.NDArray[np.bool_]]:
-    """Return masks of elements with a gradient near the variable's noise, at any step."""
+    """Return masks of the elements with a gradient near the variable's noise in some step."""
     uncertain = {name: np.zeros(value.shape, np.bool_) for name, value in gradients[0].items()}
     for of_step, noise_of_step in zip(gradients, noise, strict=True):
         for name, gradient in of_step.items():
@@ -130,7 +130,7 @@ def weighted_mean(
 
 
 _PEAKS = 32  # elements of each kind: largest, or with the largest difference
-# Elements of one gradient, and of all. A fit of gradients has at most 128 unknowns.
+# Selected elements of one gradient, and of all gradients. A fit has at most 128 unknowns.
 _MIN_OF_GRADIENT, _MAX_OF_GRADIENT = 512, 4096
 _MAX_OF_ALL_GRADIENTS = 1 << 18
 _RANDOM_OF_STEP = 512  # random elements of a variable after a step
@@ -155,7 +155,7 @@ def build_trial(
 ) -> Trial:
     """Select elements of the gradients on one batch, for variables that both programs have.
 
-    The arguments are attributes of `Trial`, with whole arrays.
+    The arguments are attributes of `Trial`, but whole arrays instead of selected elements.
     """
     expected = {name: value for name, value in expected.items() if name in found}
     ratios = {name: least_squares_ratio(value, found[name]) for name, value in expected.items()}
@@ -235,9 +235,9 @@ def build_variable_step(
 ) -> VariableStep:
     """Select elements of one variable after one step.
 
-    The arguments are attributes of `VariableStep`, with whole arrays; ``moved`` has the elements
-    of `sample_elements`. ``uncertain`` is True for elements with a direction that rounding
-    decides. It is ignored for slots of another shape than their variable.
+    The arguments are attributes of `VariableStep`, but whole arrays. Only ``moved`` has the
+    elements of `sample_elements`. ``uncertain`` masks the elements that rounding may move in
+    either direction. The mask is ignored for a slot that does not have the shape of its variable.
     """
     certain = None
     if uncertain is not None and uncertain.shape == start.shape:
@@ -263,5 +263,5 @@ def _step_sizes(
     arrays = (start, expected, found) if certain is None else (start, expected, found, certain)
     for before, value, other, *counts in iterate_blocks(*arrays):
         kinds = [np.abs(value), np.abs(other - value), np.abs(value - before)]
-        # Certain elements are compared, but the final error is reported for all.
+        # Only certain elements are compared, but the last error is reported for all elements.
         yield [*kinds, *(counts[0] * kind for kind in kinds[:2])] if counts else kinds

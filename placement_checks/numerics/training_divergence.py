@@ -27,23 +27,24 @@ from placement_checks.numerics.comparing import (
 )
 from placement_checks.numerics.sampling import least_squares_ratio
 
-# Optimizers with steps proportional to the gradient. The others divide the gradient by its size:
-# rounding then decides the direction of elements with a gradient near zero, and a factor on all
-# gradients does not change the weights.
+# Optimizers with steps proportional to the gradient. Other optimizers divide the gradient by its
+# size: then rounding decides the direction of elements with a gradient near zero, and a factor on
+# all gradients does not change the weights.
 _PROPORTIONAL = ("GradientDescent", "Momentum", "SGD")
-_MIN_CHANGE = 1e-4  # of a weight's size; far above the rounding of many steps
-_DRIFT = 0.02  # of a variable's change, under an optimizer that is not proportional
+_MIN_CHANGE = 1e-4  # part of a weight's size; far above the rounding of many steps
+_DRIFT = 0.02  # allowed part of a variable's change, if the optimizer is not proportional
 
 
 class Divergence(NamedTuple):
     """A variable that differs from the reference's after a step.
 
     Attributes:
-        difference: the difference after the first such step.
-        step: the number of that step, from 1.
-        moved: the ratio of its change in that step to the reference's; None if the changes
-            are not proportional, 0 if the variable does not change.
-        error: the largest difference after the last step, divided by the reference's change.
+        difference: the difference after the first step that makes the variable differ.
+        step: the number of this step, from 1.
+        moved: the change of the variable in this step, divided by its change in the reference;
+            None if the changes are not proportional, 0 if the variable does not change.
+        error: the largest difference after the last step, divided by the largest change of the
+            variable in the reference.
     """
 
     difference: Difference
@@ -68,13 +69,13 @@ def compare_variables(
 ) -> tuple[list[Difference], list[Divergence]]:
     """Compare the variables that both programs have, after each step.
 
-    Variables with a gradient that is exactly zero are skipped, because rounding moves them, and
-    so are variables that depend on a race, and the slots of all of these.
+    Variables with a gradient that is exactly zero are skipped, because rounding changes them.
+    Variables that depend on a race are skipped, too. The slots of skipped variables are skipped.
 
-    Slots may contain the factor on all gradients, ``scale``, or its square.
+    Slots may differ by ``scale``, the factor on all gradients, or by its square.
 
     Returns:
-        The differences of variables that stay equal, and the divergences of the others.
+        The differences of variables that stay equal, and the divergences of the other variables.
     """
     equal, divergences = [], []
     if measured.trials:
@@ -141,7 +142,7 @@ def _noisy_variables(measured: Measurement) -> set[str]:
 
 
 def variables_with_races(measured: Measurement, trajectory: Trajectory) -> dict[str, str]:
-    """Return the variables that depend on a race, each with the variable that the race is about.
+    """Return the variables that depend on a race, each with a variable that the race reads.
 
     The slots of such a variable are included, because the same gradient updates them.
     """
@@ -156,8 +157,8 @@ def variables_with_races(measured: Measurement, trajectory: Trajectory) -> dict[
 def variables_with_stale_copies(measured: Measurement) -> set[str]:
     """Return the variables with gradients that differ after the steps, but not before.
 
-    Both programs have equal variables again. So the program computes with other state, such as
-    copies that no step refreshes.
+    After the steps, both programs were given equal variables. If gradients differ even so, the
+    program computes with other state, such as copies that no step refreshes.
     """
     if not measured.trajectory or measured.trajectory.after is None:
         return set()
@@ -171,7 +172,7 @@ def compensated_factor(measured: Measurement) -> float:
     """Return the factor on all gradients that the learning rate compensates; 1 if there is none.
 
     The learning rate compensates the factor if weights stay equal under a proportional optimizer,
-    although they move far enough that the factor would show.
+    although they change enough to show the factor.
     """
     if not measured.trajectory or not is_proportional(measured.optimizers):
         return 1.0
@@ -199,7 +200,7 @@ def common_factor(trial: Trial, precisions: Mapping[str, str]) -> float:
 def _would_show(trajectory: Trajectory, factor: float) -> bool:
     """Whether a factor on all gradients would change the weights visibly.
 
-    At a learning rate of 0, as at the start of a warm-up, it would not.
+    At a learning rate of 0, as at the start of a warm-up, the factor would not show.
     """
     last = trajectory.steps[-1]
     return any(
@@ -240,7 +241,7 @@ def _divergence(trajectory: Trajectory, first: Difference, number: int) -> Diver
     step, last = (trajectory.steps[at][first.variable] for at in (number, -1))
     moved = _ratio(*step.moved)
     if step.start.size == 1 and number and moved:
-        moved = None  # any change of a scalar is a multiple of another
+        moved = None  # any two changes of a scalar are proportional
     size = largest(last.expected - last.start)
     error = largest(last.found - last.expected)
     return Divergence(first, number + 1, moved, error / size if size else np.inf)

@@ -29,7 +29,7 @@ from placement_checks.placer.worker.protocol import GraphRefused
 def place_async(
     placement: Placement, graph_def: Any, machine: Machine
 ) -> Iterator[Callable[[], Placement]]:
-    """Send a graph to TensorFlow's placer; the block may do other work until it answers.
+    """Send a graph to TensorFlow's placer; the block may do other work until the placer answers.
 
     If strict placement fails, the refusals are collected and the graph is placed softly.
 
@@ -103,8 +103,8 @@ def _refused_by_machine(placement: Placement) -> list[Refusal]:
     ]
 
 
-# Strategies use these parts in names without a job. After LOCALHOST they would occur twice, which
-# TensorFlow accepts but `Device.parse` does not.
+# Strategies use these parts in device names without a job. If LOCALHOST were put before such a
+# name, the parts would occur twice, which TensorFlow accepts but `Device.parse` does not.
 _LOCAL_TASK = re.compile(r"/(?:replica|task):0(?=/|$)")
 
 

@@ -29,11 +29,11 @@ _MALFORMED = re.compile(r"Malformed device specification '([^']*)' in node: \{na
 
 
 def all_refusals(query: PlacerQuery, refused: GraphRefused) -> Iterator[Refusal]:
-    """The refusals of strict placement, starting with the refusal of a first query.
+    """Yield the refusals of strict placement; ``refused`` is the placer's answer to ``query``.
 
-    The placer stops at the first op that it refuses. So this function removes the device type of
-    that op and of the ops colocated with it, and places the graph again, until the placer accepts
-    it.
+    The placer stops at the first op that it refuses. So this function removes the requested device
+    type of this op and of the ops colocated with it, and places the graph again, until the placer
+    accepts the graph.
     """
     placement = query.placement
     nodes = {node.name: node for node in query.graph_def.node}
@@ -86,8 +86,8 @@ def _without_type(device: str) -> str:
 def parse_refusal(refused: GraphRefused, placement: Placement) -> Refusal:
     """The op that the placer's error names, and its message without internal job names.
 
-    If a variable is colocated with that op, the refusal names the variable instead, because users
-    know its name.
+    If a variable is colocated with the op, the refusal names the variable instead, because users
+    know the name of the variable.
 
     Raises:
         InputError: the error is about a device name that TensorFlow cannot read.
@@ -111,11 +111,11 @@ def parse_refusal(refused: GraphRefused, placement: Placement) -> Refusal:
 
 
 def fallback_reason(op: Op, attributes: Mapping[str, Any], machine: Machine) -> str:
-    """Why an op did not get the device it requests; ``""`` if its kernels do not explain it.
+    """Return why an op did not get its requested device; ``""`` if no kernel is the reason.
 
     Args:
         op: an op that was assigned to another device than it requested.
-        attributes: its attributes, from `Details.attributes`.
+        attributes: the attributes of the op, from `Details.attributes`.
         machine: the devices that the graph was placed on.
     """
     requested = Device(type=op.requested.type, index=op.requested.index)
@@ -132,7 +132,7 @@ def fallback_reason(op: Op, attributes: Mapping[str, Any], machine: Machine) -> 
         return ""
     constraints = [each for kernel in usable for each in kernel.constraint]
     constrained = {each.name for each in constraints if _types(attributes, each.name)}
-    # If a kernel supports each attribute by itself, no kernel supports them together.
+    # If each attribute is supported by some kernel, no kernel supports all attributes together.
     supported = {each.name for each in constraints if _allows(each, attributes)}
     types = sorted(
         {

@@ -31,8 +31,8 @@ class TaskOrder:
     which is the task that opens the session; otherwise it takes the first device by name.
     Measurements on clusters of processes, with each task as the master, confirm this: ops without
     a device follow the master, and so do ops that name a job but no task. In the placer process,
-    the master is an extra task without usable devices, so only names count: the program's master
-    gets the first name.
+    the master is an extra task without usable devices, so only the names of devices count. This
+    class renames the program's master so that its name comes first.
 
     Two cases are not covered: an op that names a task without a job, and an op that must choose
     between other tasks because the master has no suitable device.
@@ -91,7 +91,7 @@ _LOWERED = re.compile(r"/_\d+(?=/)")
 
 
 def name_in_body(node: str) -> str:
-    """The name of a placed node as in `Placement.ops`, if it is from the body of a function."""
+    """Return the name in `Placement.ops` of a placed node from the body of a function."""
     return _LOWERED.sub("", node)
 
 
@@ -165,7 +165,8 @@ class PlacerQuery:
     def _in_order(self, placed: Mapping[str, str]) -> list[str]:
         """The devices in the order of the placement's ops.
 
-        A function that is called twice may be placed on two devices; its last call counts.
+        A function that is called twice may be placed on two devices; the device of the last call
+        is returned.
         """
         ops = self.placement.ops
         if any(op.caller for op in ops.values()):

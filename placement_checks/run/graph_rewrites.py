@@ -3,9 +3,10 @@
 - `convert_to_channels_last`, for runs on CPU devices: most CPU kernels take images in NHWC only.
   Ops that take NCHW get transposed images, and their outputs are transposed back under the old
   name, so that the rest of the graph stays as it is.
-- `replace_collectives`: in a session a collective waits forever for a member of its group that
-  does not run, NCCL ops have no CPU kernel, and on GPUs an op takes an ordering token, a variable
-  that the session lacks. One sum that all members pass on has the same result.
+- `replace_collectives`: collectives do not run in every session. A collective waits forever if a
+  member of its group does not run, NCCL ops have no CPU kernel, and collectives on GPUs read an
+  ordering token, a variable that the session lacks. The result of a group is one sum, which all
+  members return instead.
 - `remove_fed_dependencies`: ops with fed outputs need not run.
 """
 
@@ -48,7 +49,7 @@ _TO_LAST, _TO_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 
 
 class _Images(NamedTuple):
-    """Inputs of an op that are images or image shapes, and whether it yields an image."""
+    """The inputs of an op that are images or shapes of images; whether the op yields an image."""
 
     inputs: tuple[int, ...]
     shapes: tuple[int, ...] = ()
@@ -132,7 +133,7 @@ _MEAN = b"Div"
 
 
 def replace_collectives(graph_def: Any, program: str) -> None:
-    """Replace each group of collectives of a graph with one sum that all members pass on.
+    """Replace each group of collectives of a graph with one sum that all members return.
 
     Raises:
         CannotRun: the group of a collective is unknown or incomplete, or the collective neither
@@ -261,7 +262,8 @@ def fed_ops(placement: Placement, fed: Collection[str]) -> frozenset[str]:
     """Return the ops with outputs that are fed.
 
     If all components of an iterator's next element are fed, the result also contains the op that
-    yields the element, and the ops that test whether there is one: a function runs them even so.
+    yields the element, and the ops that test whether there is a next element: a function runs
+    these ops even if nothing reads the element.
     """
     flow = analyze(placement).flow
     ops = {producer_of(tensor) for tensor in fed}

@@ -1,12 +1,12 @@
-"""Check that comparing two programs proves something, and find what limits the comparison.
+"""Check that a comparison of two programs is conclusive, and find what limits its precision.
 
 Before a run, `check_comparable` checks that both programs train the same variables, and that the
 reference has one tower. Given feeds, `check_all_fed` checks that every placeholder has a value,
 `check_repeatable` that no random op changes gradients, and `check_towers_ran_apart` that towers
 ran on their own devices.
 
-`precisions`, `clipped_gradients` and `random_op_in_step` find influences on gradients or variables
-other than the rows.
+`precisions`, `clipped_gradients` and `random_op_in_step` find what else influences gradients or
+variables, in addition to the rows.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from placement_checks.run.session import ProgramSession
 from placement_checks.util.text import join_and, nearest, plural
 
 _MAX_DISTANCE = 10  # edges between a random op and the placeholder that disables it
-_REPEATED = Limits(tolerance=1000)  # of two runs, which may add numbers in different orders
+_REPEATED = Limits(tolerance=1000)  # for two runs, which may add numbers in different orders
 
 
 def check_all_fed(program: RunnableProgram, fed: Collection[str]) -> None:
@@ -99,8 +99,8 @@ def check_repeatable(session: ProgramSession, feeds: Arrays, rows: int) -> None:
     """Check that two runs on a batch of ``rows`` rows give equal gradients.
 
     Gradients must not depend on stateless random ops either: such an op draws the same numbers in
-    each run, but its counterpart in the reference draws others. A run with another seed shows
-    whether they do.
+    each run, but its counterpart in the reference draws different numbers. A run with another seed
+    shows whether gradients depend on the op.
 
     Raises:
         CannotRun: the gradients depend on a random op, or differ for another reason.
@@ -206,7 +206,8 @@ def check_towers_ran_apart(session: ProgramSession, feeds: Mapping[str, np.ndarr
     """Check that the towers ran on different devices.
 
     Raises:
-        CannotRun: a device that a tower requests computed nothing, or all towers ran on one.
+        CannotRun: a device that a tower requests computed nothing, or all towers ran on the same
+            device.
     """
     program = session.program
     requested = {device for tower in analyze(program.placement).towers for device in tower.devices}
@@ -308,7 +309,7 @@ def _check_same_variables(program: RunnableProgram, reference: RunnableProgram) 
 def precisions(program: RunnableProgram) -> dict[str, str]:
     """Return the coarsest dtype in the computation of each variable's gradient.
 
-    With mixed precision, it is coarser than the dtype of the variable.
+    With mixed precision, this dtype is coarser than the dtype of the variable.
     """
     analysis = analyze(program.placement)
     names = sorted(EPS, key=EPS.__getitem__)
@@ -343,7 +344,7 @@ def clipped_gradients(program: RunnableProgram) -> Iterator[str]:
     def changes(op: int) -> bool:
         if not depends_on_gradients[op] or backward[op] or flow.types[op] in _SUMS:
             return False
-        # The walk visits the other inputs of a branch, and the ops in it, by themselves.
+        # The walk visits the ops inside of a branch, and its other inputs, separately.
         return flow.types[op] not in BRANCHES or bool(depends_on_gradients[flow.inputs[op][0]])
 
     for variable, gradient in program.gradients.by_variable.items():

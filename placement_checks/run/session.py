@@ -109,7 +109,7 @@ class ProgramSession:
             fetches: the names of the tensors and ops to run, in any nested structure.
             feeds: arrays by tensor name.
             metadata: a ``RunMetadata`` to fill with partition graphs.
-            traced: whether to fill it with step statistics, too.
+            traced: whether to fill ``metadata`` with step statistics, too.
 
         Raises:
             InputError: the run failed, or exceeded the time limit of one run.
@@ -166,11 +166,12 @@ class ProgramSession:
         return reason, f" (op {op.name}{self.program.built_at(op.name)})" if op is not None else ""
 
     def initialize(self, values: Arrays) -> None:
-        """Initialize all variables, then set the given ones.
+        """Initialize all variables, then assign the given values.
 
-        Variables initialized from others, such as a target network, use the given values. All
-        copies of a mirrored variable start equal, even if the program creates them without a
-        strategy: such a program may copy the first one to the others after initialization.
+        Variables that are initialized from other variables, such as a target network, use the
+        given values. All copies of a mirrored variable start equal, even if the program creates
+        the copies without a strategy: such a program may itself copy the first copy to the others
+        after initialization.
         """
         initial = self.program.built.initial
         values = self._with_copies(values)
@@ -256,7 +257,7 @@ class ProgramSession:
 
     @cached_property
     def _manual_copies(self) -> Mapping[str, str]:
-        """The first copy of each variable copy that the program creates without a strategy."""
+        """Copies that the program creates without a strategy, each with its variable's first."""
         return {
             copy: group.copies[min(group.copies)]
             for group in variable_layout(self.program.placement).mirrored
@@ -288,7 +289,7 @@ class ProgramSession:
         return dense.astype(values.dtype)
 
     def gradient_feeds(self, values: Arrays) -> dict[str, npt.NDArray[Any]]:
-        """Return feeds that make a step apply these gradients in place of its own."""
+        """Return feeds that make a step apply these gradients instead of computed gradients."""
         feeds = {}
         for name, gradient in self.program.gradients.by_variable.items():
             feeds[gradient.values] = values[name]

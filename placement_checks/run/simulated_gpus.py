@@ -25,12 +25,16 @@ _group_keys = count(1000, 1000)
 
 
 def _with_new_keys(init: Callable[..., None]) -> Callable[..., None]:
-    """Every strategy counts from 1, and a group that was used before expects the same shapes."""
+    """Let each strategy start with a new group key.
+
+    By default, the keys of every strategy start at 1, and a group whose key was used before
+    expects tensors of the same shapes.
+    """
     return lambda self, group_key_start=1: init(self, group_key_start + next(_group_keys))
 
 
-# Patches with which a process may use several strategies one after another. Otherwise TensorFlow
-# fails if the second one reduces tensors of other shapes, on GPUs as well
+# With these patches, a process may use several strategies one after another. Without them,
+# TensorFlow fails if the second strategy reduces tensors of other shapes, even on GPUs
 # (github.com/tensorflow/tensorflow/issues/62790).
 SEVERAL_STRATEGIES: Mapping[Patch, Around] = {Patch.NEW_KEYS: _with_new_keys}
 
@@ -42,13 +46,14 @@ def simulated_gpus(gpus: int, *, devices: Devices = "auto") -> Iterator[None]:
     Inside the context, every device scope is redirected: in eager code, in functions that are
     traced here, and in strategies such as ``tf.distribute.MirroredStrategy(["GPU:0", "GPU:1"])``.
     ``MirroredStrategy()`` and ``CentralStorageStrategy()`` use all simulated GPUs. TensorFlow
-    still lists real GPUs only, because Keras would choose GPU kernels for others. Soft placement
-    is off, so that no op silently falls back to another device. A process may use several
-    strategies one after another. If the machine has enough GPUs, device scopes stay as they are.
+    still lists real GPUs only, because Keras would choose GPU kernels for simulated GPUs. Soft
+    placement is off, so that no op silently falls back to another device. A process may use
+    several strategies one after another. If the machine has enough GPUs, device scopes are not
+    redirected.
 
     Args:
         gpus: the number of GPUs that the code names.
-        devices: ``auto`` takes real GPUs if there are enough, ``simulated`` never does.
+        devices: ``auto`` uses real GPUs if there are enough, ``simulated`` never does.
 
     Raises:
         UsageError: TensorFlow has started with fewer logical CPUs.
@@ -63,7 +68,7 @@ def simulated_gpus(gpus: int, *, devices: Devices = "auto") -> Iterator[None]:
 
 
 def _device_patches(gpus: int) -> Mapping[Patch, Around]:
-    """Patches that redirect device scopes, and that show strategies the simulated GPUs."""
+    """Return patches that redirect device scopes, and make strategies find the simulated GPUs."""
     devices = tuple(f"/device:GPU:{index}" for index in range(gpus)) or ("/device:CPU:0",)
     return {
         Patch.EAGER_SCOPE: simulated_scope,

@@ -14,8 +14,8 @@ from placement_checks.core.program import Batch, TargetLike  # noqa: F401
 from placement_checks.rules.base import Rule
 from placement_checks.testing.checking import check_rule, check_run
 
-# The annotations of assertions are text. `typing.get_type_hints` evaluates them in this module,
-# so that it imports names that its own code does not use.
+# The annotations of assertions are text, which `typing.get_type_hints` evaluates in this module.
+# So this module imports names that its own code does not use.
 
 _RUN_HELP = """ by running a program and its reference for one GPU.
 
@@ -70,12 +70,12 @@ def make_assertion(rule: type[Rule], module: str) -> Callable[..., None]:
 
 
 def is_run(rule: type[Rule]) -> bool:
-    """Whether the assertion runs a program; other assertions take what `place` returns."""
+    """Whether the assertion runs a program; other assertions take the return value of `place`."""
     return rule.kind == "executed"
 
 
 def accepted_type(field: Field[Any]) -> str:
-    """The type of a field as an argument: a sequence for a tuple, and a single name for names."""
+    """The type of a field as an argument: sequences replace tuples, and one name may be a str."""
     kinds = [
         re.sub(r"^tuple\[(.*), \.\.\.\]$", r"Sequence[\1]", kind)
         for kind in str(field.type).replace("'", '"').split(" | ")

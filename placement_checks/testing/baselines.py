@@ -142,10 +142,10 @@ class PlacementBaseline:
 
 @dataclass
 class BaselineFiles:
-    """The baselines of a pytest run; an xdist worker records its own, the controller all.
+    """The baselines of a pytest run. The controller of xdist merges the records of its workers.
 
     Attributes:
-        texts: the new text of each file, and the test that it is from.
+        texts: the new text of each file, and the first test that has this text.
         used: the files that tests compared with.
         requested: the tests that have the fixture, and the directories of their baselines.
         compared: the tests that compared a placement.
@@ -203,7 +203,7 @@ class BaselineFiles:
         return lines, errors
 
     def unused(self) -> list[Path]:
-        """The baselines in the directories of tests that no test compared with."""
+        """The baseline files, in the directories of the tests, that no test has used."""
         from placement_checks.baseline.files import SUFFIX
         from placement_checks.baseline.text import is_baseline
 
@@ -292,7 +292,7 @@ class Baselines:
         prune = self._config.getoption("placement_prune")
         is_part = (
             self._config.args_source == pytest.Config.ArgsSource.ARGS
-            or self._config.getoption("lf", False)  # it skips whole files
+            or self._config.getoption("lf", False)  # --lf skips whole files
             or self._files.uncollected
         )
         if is_part or not self._files.requested.keys() <= self._files.compared:

@@ -47,7 +47,7 @@ def assert_rules(
         one_tower: names of rules that may stay unchecked if the program has one tower.
 
     Raises:
-        AssertionError: a rule is broken, a named rule could not be checked, or no rule could.
+        AssertionError: a rule is broken, or a named rule or all rules could not be checked.
         UsageError: a rule does not exist.
         ConfigError: the policy of the program is invalid.
     """
@@ -209,7 +209,7 @@ def is_placer_unavailable(placement: Placement) -> bool:
 
 
 def messages(evidence: Evidence, verdicts: Sequence[Verdict]) -> Sequence[str]:
-    """One message for each broken rule; a short one if another rule explains its findings."""
+    """Return a message for each broken rule: one line if another rule explains all findings."""
     sections = Sections(verdicts)
     return [
         _message(evidence, verdict, sections.cause_of(verdict.rule))

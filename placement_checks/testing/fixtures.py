@@ -99,7 +99,7 @@ def placement_log() -> CaughtLog:
 
 
 class Timed:
-    """``tower_benchmark`` with pytest-benchmark, which recognizes tests by its own fixture."""
+    """``tower_benchmark`` with pytest-benchmark, which requires its fixture ``benchmark``."""
 
     @pytest.fixture
     def tower_benchmark(self, request: pytest.FixtureRequest, benchmark: Any) -> TowerBenchmark:
@@ -113,7 +113,7 @@ class Timed:
         from placement_checks.testing.benchmark import TowerBenchmark
 
         if hasattr(request.config, "workerinput"):
-            benchmark.skipped = True  # otherwise it warns that nothing was timed
+            benchmark.skipped = True  # otherwise pytest-benchmark warns that nothing was timed
             pytest.skip(
                 "tower_benchmark is off under xdist because workers share the cores: run it with "
                 "-n 0"

@@ -9,7 +9,7 @@ import pytest
 
 
 def pytest_placement_report(report: Mapping[str, Any], config: pytest.Config) -> None:
-    """Receive the verdicts of all tests, at the end of the run, in the process that reports it::
+    """Receive the verdicts of all tests at the end of the run, in the process that reports them::
 
         def pytest_placement_report(report, config):
             for program in report["programs"]:

@@ -46,9 +46,9 @@ def validate_marks(item: pytest.Item) -> None:
 
 
 def _check_that_rules_apply(item: pytest.Item) -> None:
-    """Check that a test with rules in a mark of its own uses the fixture `place`.
+    """Check that a test uses the fixture `place` if a mark on the test function names rules.
 
-    A mark of a class or module may also be on tests that place nothing.
+    A mark on a class or module may also apply to tests that place nothing.
     """
     own = getattr(getattr(item, "function", None), "pytestmark", ())
     names_rules = any(mark.name == "placement" and mark.args for mark in own)

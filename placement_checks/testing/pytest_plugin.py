@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from placement_checks.logs.live import CaughtLog
 
 _PACKAGE = __name__.partition(".")[0]
-_IMPORTED = pytest.StashKey[str]()  # what was imported when TensorFlow changed for all tests
+_IMPORTED = pytest.StashKey[str]()  # the module whose import changed TensorFlow for all tests
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -158,7 +158,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         )
 
 
-# Last, and so inside the capturing of pytest, which redirects the descriptors for each call.
+# The innermost wrapper, because the capturing of pytest redirects the descriptors for each call.
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Record the verdicts of a test, and undo its changes to TensorFlow."""
@@ -187,7 +187,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Attach the verdicts to the report of a test, and shorten tracebacks of its own errors."""
+    """Attach the verdicts to the report of a test, and shorten tracebacks of user errors."""
     if call.excinfo is not None:
         _hide_internal_frames(call.excinfo.value)
     report = yield
@@ -213,8 +213,8 @@ def _gpus_here(gpus: int) -> str:
 def _hide_internal_frames(error: BaseException) -> None:
     """End the traceback of a user's error at the call into this package.
 
-    The message of such an error names the fault. Internal errors keep all frames, and so do all
-    errors if the variable for tracebacks is set.
+    The message of such an error names the fault. The tracebacks of internal errors are not
+    shortened. If the environment variable for tracebacks is set, no traceback is shortened.
     """
     if not isinstance(error, PlacementError) or error.kind == PlacementError.kind:
         return

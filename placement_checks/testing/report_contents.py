@@ -123,7 +123,7 @@ def _reported_part(evidence: Evidence) -> Evidence:
 
 
 class _SentGraph(NamedTuple):
-    """The graph of a program in a report."""
+    """Replaces the graph of a program, which is not sent with the reports."""
 
     placement: Placement
     graph_def: None = None

@@ -84,7 +84,7 @@ class PlacedPrograms:
 
 
 def _script_of(program: CapturedProgram) -> Script | None:
-    """The program as one that another process can run; None if there is no such program."""
+    """The program in a form that another process can run; None if there is no such form."""
     from placement_checks.core.program import Program
     from placement_checks.core.target import Script
     from placement_checks.targets.importing import importable_target
@@ -108,8 +108,8 @@ def _absolute_text(target: Target) -> str:
 def _machine_of(evidence: Evidence, program: CapturedProgram) -> dict[str, Any]:
     """The settings for the machine of some evidence.
 
-    A cluster with as many towers as the program was built for may be from the user; any other
-    machine is derived again from the requested devices.
+    A cluster with as many towers as the program was built for may be the user's choice, and is
+    returned. Any other machine is derived again from the requested devices.
     """
     machine, soft = evidence.machine, evidence.placement.soft
     cluster = machine if machine is not None and not machine.is_local else None
@@ -136,7 +136,7 @@ class RevisionComparison:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Add the programs of an xdist worker; a crashed worker sends none."""
+        """Add the programs of an xdist worker; a crashed worker sends no programs."""
         programs = getattr(node, "workeroutput", {}).get(_OUTPUT)
         if programs is not None:
             self._programs.merge(PlacedPrograms(**pickle.loads(programs)))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunningTest:
-    """The test that runs now, as assertions see it; outside of pytest the defaults hold.
+    """The settings of the test that runs now, for assertions; outside of pytest, the defaults.
 
     Attributes:
         devices: the devices on which programs run, as --placement-devices names them.
@@ -40,7 +40,7 @@ def current() -> RunningTest:
 
 @contextmanager
 def run_as(test: RunningTest) -> Iterator[None]:
-    """Make a test the running one."""
+    """Make a test the running test during this block."""
     _stack.append(test)
     try:
         yield

@@ -33,8 +33,8 @@ def restore(before: GlobalState | None) -> Iterator[str]:
     """Undo the changes of a test to TensorFlow, and yield the changes that break other tests.
 
     Args:
-        before: the state before the test; None, if the test imported TensorFlow, restores the
-            initial state.
+        before: the state before the test. None means that the test imported TensorFlow, and
+            restores the initial state.
     """
     if _can_isolate():
         from placement_checks.tf.process_state import GlobalState
@@ -80,10 +80,10 @@ def request_cpus_on_import(gpus: int) -> None:
 
 
 class _Finder:
-    """Finds TensorFlow by the other finders, and requests CPUs after its import.
+    """Finds TensorFlow with the other finders, and requests CPUs after its import.
 
-    It stays until TensorFlow is imported: others ask for the module without importing it, to see
-    whether it is installed.
+    This finder stays installed until TensorFlow is imported: some code only looks for the module,
+    to know whether TensorFlow is installed.
     """
 
     def __init__(self, gpus: int) -> None:

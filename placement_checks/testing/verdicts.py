@@ -37,7 +37,7 @@ def to_property(evidence: Evidence, verdict: Verdict) -> tuple[str, str]:
 
 
 class Summary:
-    """The plugin that counts the verdicts of all tests, under xdist of all workers."""
+    """The plugin that counts the verdicts of all tests; with xdist, of all workers."""
 
     def __init__(self) -> None:
         self._states: Counter[str] = Counter()

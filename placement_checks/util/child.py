@@ -29,9 +29,9 @@ class Ended(Exception):
     """A process ended before its answer was complete.
 
     Attributes:
-        code: its return code, as defined by `subprocess`.
+        code: the return code of the process, as defined by `subprocess`.
         how: the reason in words: the return code, a signal or the time limit.
-        output: the end of its output.
+        output: the end of the output of the process.
     """
 
     code: int
@@ -43,7 +43,7 @@ class Child(contextlib.AbstractContextManager["Child"]):
     """A module of this package in a process of its own, which ends when this process ends.
 
     The process has its own process group, so that Ctrl-C in a terminal reaches the parent only.
-    Used as a context manager, the process is killed at the end of the block.
+    A ``with`` statement kills the process at the end of its block.
 
     Attributes:
         pid: the process ID.
@@ -68,7 +68,7 @@ class Child(contextlib.AbstractContextManager["Child"]):
             environment: additions to the environment of this process.
             is_shown: whether the output of the process appears on standard error. Otherwise it is
                 stored.
-            directory: its working directory; None for the directory of this process.
+            directory: the working directory; None for the directory of this process.
             forks: returns the server that forks the process, given the whole environment; None to
                 start a new interpreter.
         """
@@ -78,7 +78,7 @@ class Child(contextlib.AbstractContextManager["Child"]):
         environment = child_environment(environment)
         forked = None
         if server := forks(environment):
-            with contextlib.suppress(OSError):  # it cannot fork
+            with contextlib.suppress(OSError):  # the server cannot fork
                 forked = server.start(module, arguments, environment, errors, directory)
         self._process = forked or subprocess.Popen(
             [*_command(module), *arguments, str(self._owner)],
@@ -166,9 +166,9 @@ class Child(contextlib.AbstractContextManager["Child"]):
 
 
 def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a child process: this process's, with additions."""
+    """The environment of a child process: the environment of this process, with additions."""
     home = str(Path(__file__).resolve().parents[2])
-    # Empty parts would stand for the user's directory.
+    # Python would read an empty part as the working directory.
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     path = os.pathsep.join([home, *filter(None, given)])
     return {**os.environ, "PYTHONPATH": path, **environment}
@@ -190,11 +190,11 @@ def end_group(leader: int) -> None:
 def end_with_parent(last: Callable[[], object] = lambda: None) -> None:
     """Kill this process and its children when its parent is gone.
 
-    The end of the parent need not close this process's input: forks of the parent may hold it
-    open.
+    The input of this process may stay open after the end of the parent, because forks of the
+    parent may have it open, too.
 
     Args:
-        last: called first.
+        last: called before the processes are killed.
     """
     parent = int(sys.argv[-1])
 
@@ -216,5 +216,6 @@ def reserve_stdout() -> BinaryIO:
 
 
 def _command(module: str) -> list[str]:
-    # -P: the user's directory may hold a numpy.py. `child_environment` adds this package's.
+    # -P: the working directory may contain a numpy.py. `child_environment` adds the directory of
+    # this package.
     return [sys.executable, "-P", "-m", module]

@@ -23,7 +23,7 @@ def check_replaceable(file: Path) -> None:
 
 
 def replace_file(file: Path, text: str) -> None:
-    """Replace a file atomically. The new file has the mode and owner of the old one.
+    """Replace a file atomically. The new file has the mode and owner of the old file.
 
     Raises:
         OSError: the file cannot be written; the old file is unchanged.

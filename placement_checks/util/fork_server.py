@@ -49,7 +49,7 @@ class ForkedProcess:
         """Wait for the worker to end; return its code.
 
         Raises:
-            subprocess.TimeoutExpired: it has not ended within ``timeout`` seconds.
+            subprocess.TimeoutExpired: the worker has not ended within ``timeout`` seconds.
         """
         if not self._lock.acquire(timeout=-1 if timeout is None else timeout):
             raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
@@ -58,7 +58,7 @@ class ForkedProcess:
                 if not select.select([self._messages], [], [], timeout)[0]:
                     raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
                 code = _read_word(self._messages)
-                # None: the server has been killed, and its workers with it.
+                # None means that the server has been killed, which ends its workers, too.
                 self.returncode = -signal.SIGKILL if code is None else code
                 self._messages.close()
             return self.returncode
@@ -106,8 +106,8 @@ class ForkServer:
     def from_this_process(release: Callable[[], object]) -> ForkServer | None:
         """Fork this process to make a server; return None if it has threads of C or C++.
 
-        Threads of Python are no problem: while this one forks, the others wait for Python's lock,
-        and hold no lock of C.
+        Python threads are no problem: while this thread forks, the other threads wait for Python's
+        lock, and hold no lock of C code.
 
         Args:
             release: called in the fork first, to close resources of this process.

@@ -36,7 +36,7 @@ def close_to_others(port: int) -> None:
 
 
 def reserve(port: int, limit: float) -> bool:
-    """Wait for this process's own connection to its ``port``, then drop all later ones.
+    """Wait for this process's own connection to its ``port``, then drop all later connections.
 
     Args:
         port: the port of a server that does not answer yet.
@@ -44,7 +44,7 @@ def reserve(port: int, limit: float) -> bool:
 
     Returns:
         Whether later connections are dropped. If the kernel does not permit the filter that drops
-        them, `close` excludes them later.
+        connections, they are possible until `close` is called.
 
     Raises:
         OSError: there is no such socket.
@@ -88,7 +88,7 @@ def _check_no_other_connected(port: int) -> None:
 
 
 class _Address(NamedTuple):
-    """An address. Of IPv6 only the last 32 bits are used: the IPv4 address, if it maps one."""
+    """An IPv4 address, or the last 32 bits of an IPv6 address, which may map an IPv4 address."""
 
     host: str
     port: int
@@ -111,7 +111,7 @@ def _listeners(port: int) -> Iterator[socket.socket]:
     """Yield this process's sockets that listen on ``port``.
 
     Raises:
-        OSError: there is none.
+        OSError: there is no such socket.
     """
     own = [
         connection.descriptor

@@ -89,7 +89,7 @@ def _start(ended: threading.Event) -> threading.Thread | None:
 def _draw(descriptor: int, ended: threading.Event) -> None:
     """Redraw a line on a terminal, and erase it at the end.
 
-    It ends with two spaces, as output of user code may follow it.
+    The line ends with two spaces, because output of user code may follow it.
     """
     begin, drawn = time.monotonic(), False
     while not ended.wait(_DRAW_INTERVAL):

@@ -1,9 +1,9 @@
 """A temporary directory that is removed even if this process is killed.
 
-A shell waits for the end of this process and of its forks, and then removes the directory. It has
-a session of its own, so that Ctrl-C and the end of a terminal do not reach it. If it is killed
-too, the next call of `temporary_directory` with the same prefix removes the directory: its lock is
-free then.
+A shell waits for the end of this process and of its forks, and then removes the directory. The
+shell has a session of its own, so that Ctrl-C and the end of a terminal do not reach it. If the
+shell is killed too, the lock of the directory is free, and the next call of `temporary_directory`
+with the same prefix removes the directory.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 _LOCK = "lock"  # a file in the directory
-# The end of the input means that all processes with the other end have ended. Child processes of
-# this package notice within a second that their parent has ended; they may still write files.
+# The input of the shell is a pipe, which ends when all processes with its other end have ended.
+# Child processes of this package notice within a second that their parent has ended. Until then,
+# they may still write files, so the shell removes the directory twice.
 _REMOVE_AT_END = 'trap "" HUP INT TERM; read _; rm -rf -- "$1"; sleep 3; rm -rf -- "$1"'
 
 
@@ -31,8 +32,8 @@ class GuardedDirectory(NamedTuple):
 
     Attributes:
         path: its absolute path, without symbolic links.
-        guard: the descriptor that keeps the directory. A program that writes to the directory
-            should inherit it, so that the directory is not removed before the program ends.
+        guard: a descriptor; the directory is not removed while a process has it open. A program
+            that writes to the directory should inherit the descriptor.
     """
 
     path: Path
@@ -56,7 +57,7 @@ def temporary_directory(prefix: str) -> Iterator[GuardedDirectory]:
     path = parent / f"{prefix}{secrets.token_hex(8)}"
     end, guard = os.pipe()
     try:
-        # Started first: it also removes a directory that is created just before a kill.
+        # The shell is started first, to remove a directory that is created just before a kill.
         remover = subprocess.Popen(
             ["/bin/sh", "-c", _REMOVE_AT_END, "sh", str(path)],
             stdin=end,

@@ -25,7 +25,7 @@ def listed(names: Sequence[object], limit: int = 3) -> str:
 
 
 def range_text(names: Iterable[str]) -> str:
-    """Join names as `join_and` does; four or more consecutive ones become ``gpu:1 to gpu:4``."""
+    """Join names as `join_and` does; four or more consecutive names become ``gpu:1 to gpu:4``."""
     parts: list[str] = []
     for run in _counting_up(names):
         parts += [f"{run[0]} to {run[-1]}"] if len(run) >= _SPAN else run

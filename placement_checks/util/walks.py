@@ -26,7 +26,7 @@ def sources_first(
 ) -> Iterator[_Node]:
     """Yield the nodes that are reachable from ``roots``, each after its sources.
 
-    In a loop of sources, one of them comes too late.
+    If nodes form a loop, one node of the loop comes before one of its sources.
     """
     seen: set[_Node] = set()
     for root in roots:

@@ -92,7 +92,7 @@ class Settings:
         values = dict(vars(outer))
         values |= {name: own for name, own in vars(self).items() if own not in (None, "", (), {})}
         if any(value is not None for value in (self.gpus, self.machine, self.horovod)):
-            # Any of them replaces all.
+            # If one of the three is set, the outer values of all three are replaced.
             values |= {"gpus": self.gpus, "machine": self.machine, "horovod": self.horovod}
         values["let"] = {**outer.let, **self.let}
         values["policy"] = {
@@ -115,7 +115,7 @@ class Settings:
         return Machine.parse(self.machine, self.gpus or 2) if self.machine else None
 
     def resolve(self, target: Target, tree: SourceTree | None = None) -> Loadable:
-        """The target; a whole program with its arguments.
+        """The program or graph of a target; a whole program gets its arguments.
 
         Args:
             target: the target.
@@ -137,9 +137,9 @@ class Settings:
         )
 
     def resolve_reference(self) -> Loadable | None:
-        """The program for one GPU; a whole program has its own arguments.
+        """The program for one GPU; the arguments of a whole program are part of ``reference``.
 
-        The settings of the API and of the time limit apply to both programs.
+        The settings ``v1`` and ``limit`` apply to both programs.
 
         Raises:
             InputError: the program does not exist.
@@ -170,7 +170,7 @@ class Config:
     programs: Sequence[tuple[str, Settings]] = ()
 
     def complete(self, call: Settings, own: Settings = Settings()) -> Settings:
-        """The settings of a call, completed by a program's own and then by the shared settings."""
+        """The settings of a call, completed by the program's settings, then by shared settings."""
         return call.defaulting_to(own).defaulting_to(self.settings)
 
     def select(
@@ -184,7 +184,7 @@ class Config:
             command: the beginning of the command line, for messages.
 
         Raises:
-            UsageError: there is no program, or arguments for a program that is not named.
+            UsageError: there is no program, or there are arguments but no target.
         """
         if targets:
             return [(target, self.complete(call)) for target in targets]
@@ -293,7 +293,7 @@ def _config(table: Any, file: Path, errors: list[ConfigError]) -> Config:
 def _valid_fields(
     owner: type[Settings], table: Mapping[str, Any], at: str, file: Path, errors: list[ConfigError]
 ) -> dict[str, Any]:
-    """The valid fields of a table; the others are added to ``errors``."""
+    """The valid fields of a table; the errors of invalid fields are added to ``errors``."""
     valid: dict[str, Any] = {}
     for key, value in table.items():
         with collect_errors(errors, f"{at}.{key}"):

@@ -1,7 +1,7 @@
-"""Declares broken rules as intended: finds a policy that keeps each of them.
+"""Declares broken rules as intended: finds a policy with which the program keeps each rule.
 
 Only deviations that a program may have on purpose can be declared. A lost update or a wrong number
-cannot, even if the rule has a field for the rare exception.
+cannot be declared, even if the rule has a field for rare exceptions.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Declaration:
 
 
 def declarations(report: Report, policy: Policy) -> list[Declaration]:
-    """Declare each broken rule of a program that was judged by a policy, in the report's order."""
+    """Declare each broken rule of a report, in its order, in addition to the policy it used."""
     return [
         declaration(report, verdict, policy)
         for verdict in report.verdicts
@@ -74,7 +74,7 @@ def declaration(report: Report, verdict: Verdict, policy: Policy) -> Declaration
 
 
 def value_declaration(report: Report, verdict: Verdict) -> Fields:
-    """The single value, such as a device, that keeps a broken rule; empty if no value does."""
+    """A single value, such as a device, with which a broken rule is kept; empty if none exists."""
     if verdict.rule not in _SINGLE_VALUE:
         return {}
     (rule,) = rules_of(report.evidence, only=[verdict.rule])
@@ -85,7 +85,7 @@ def value_declaration(report: Report, verdict: Verdict) -> Fields:
 
 
 def _judge(evidence: Evidence, policy: Policy, rule: str, fields: Fields) -> Verdict:
-    """The verdict of a rule if its policy also had these fields."""
+    """The verdict of a rule with these fields added to the policy."""
     (verdict,) = verify(evidence, [{rule: fields}, policy], only=[rule]).verdicts
     return verdict
 
@@ -94,7 +94,7 @@ def _judge(evidence: Evidence, policy: Policy, rule: str, fields: Fields) -> Ver
 
 
 def _found_device(_evidence: Evidence, verdict: Verdict, _rule: Rule) -> Iterator[Fields]:
-    """The assigned device of all findings, if they have one in common."""
+    """The assigned device of the findings, if all are about the same device."""
     found = {finding.found for finding in verdict.findings if finding.evidence == "assigned"}
     if len(found) == 1:
         yield {"device": _short_device(next(iter(found)))}
@@ -109,7 +109,7 @@ def _short_device(device: str) -> str:
 
 
 def _updating_tower(evidence: Evidence, _verdict: Verdict, _rule: Rule) -> Iterator[Fields]:
-    """Each tower, as the tower of the updates that run."""
+    """Each tower, as the only tower whose updates must run."""
     for tower in analyze(evidence.placement).towers:
         yield {"tower": _short_device(tower.devices[0].short)}
 
@@ -121,7 +121,7 @@ def _frozen_variables(evidence: Evidence, verdict: Verdict, rule: Rule) -> Itera
 
 
 def _present_budgets(_evidence: Evidence, verdict: Verdict, rule: Rule) -> Iterator[Fields]:
-    """For each budget of the rule, the bytes or copies of one step as they are now."""
+    """The present bytes or copies of one step, for each budget of the rule."""
     links: dict[tuple[Device, Device], list[Mapping[str, Any]]] = defaultdict(list)
     for figure in verdict.figures:
         source, target = (Device.parse(figure[end]).task_device for end in ("from", "to"))
@@ -191,17 +191,17 @@ _MEANINGS: Mapping[str, str] = {
 
 # Objects to allow
 
-_MAX_PATTERNS = 8  # without strays
+_MAX_PATTERNS = 8  # if more patterns are needed, they may match other ops
 _STRAYS = 2  # other ops that a pattern may match for each intended op
 
 
 def _allow_objects(
     evidence: Evidence, verdict: Verdict, rule: Rule, judge: Callable[[Fields], Verdict]
 ) -> Fields:
-    """Allow the objects of the findings; empty if that does not keep the rule.
+    """Fields that allow the objects of the findings; empty if the rule is still broken.
 
-    An allowed object may lead to findings on other objects, such as its slots. They are allowed
-    too, until no new object appears.
+    An allowed object may lead to findings on other objects, such as its slots. These objects are
+    allowed too, until no new object appears.
     """
     if not hasattr(rule, "allow"):
         return {}
@@ -236,7 +236,7 @@ def _object_patterns(evidence: Evidence, names: Sequence[str]) -> Sequence[str]:
 
 # Patterns for names
 
-_MIN_NAMES = 3  # that one pattern replaces
+_MIN_NAMES = 3  # names that one pattern replaces
 _NUMBER = re.compile(r"\d+")
 _SPECIAL = re.compile(r"([*?[])")
 
@@ -274,8 +274,9 @@ def patterns_for(names: Collection[str], others: Collection[str], strays: int = 
 def _wider_patterns(name: str) -> Iterator[str]:
     """Patterns that match a name, the widest first.
 
-    For each depth of scopes: with any numbers, with any numbers below the outermost scope, and
-    unchanged. Then the last part of the name in all scopes, and the name with any numbers.
+    For each depth, the patterns match everything in a scope: first in the scope with any numbers,
+    then with any numbers below the outermost scope, then unchanged. After these patterns follow
+    the last part of the name in any scope, and the name with any numbers.
     """
     own = _literal(name).split("/")
     free = [_NUMBER.sub("*", part) for part in own]
@@ -289,7 +290,7 @@ def _wider_patterns(name: str) -> Iterator[str]:
 
 
 def _restore_numbers(pattern: str, names: Collection[str]) -> str:
-    """Put the numbers of the first name back into a pattern if it still matches as many names."""
+    """Put the first name's numbers back into a pattern, as far as it matches as many names."""
     own = _literal(next(iter(names))).split("/")
     parts = pattern.split("/")
     if parts[0] == "*":

@@ -88,7 +88,7 @@ def _tensorflow() -> Check:
     limit = limit_of_installation()
     try:
         build = build_info()
-        prepare(placer=False)  # the start of the placer is measured
+        prepare(placer=False)  # the check of the placer measures its start
     except InputError as error:
         reason = error.message if limit is None else limit.reason.removeprefix("tensorflow ")
         return Check("tensorflow", "missing", reason, error.fix)
@@ -243,7 +243,7 @@ def _gpus() -> Check:
 
 
 def _gpu_memory() -> Check:
-    """Whether a process takes all memory of its GPUs, which processes of a test suite share."""
+    """Whether a process takes all memory of its GPUs, so that no other process can use them."""
     if os.environ.get(GROWTH, "").lower() == "true":
         return Check("GPU memory", "ok", f"grows as needed ({GROWTH})")
     found = "a process that runs a program takes all memory of its GPUs, unless the program sets "

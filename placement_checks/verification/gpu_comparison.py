@@ -1,8 +1,8 @@
 """Compares predicted placements with the GPUs of this machine, op by op.
 
 Each program of `run.doctor.programs` is placed on two GPUs that need not exist, and runs on two
-GPUs of this machine, or on two logical GPUs if it has only one. `ASSUMPTIONS` lists the
-assumptions of predictions about GPUs; each of them gets an answer from these programs.
+GPUs of this machine, or on two logical GPUs if the machine has only one GPU. `ASSUMPTIONS` lists
+the assumptions of predictions about GPUs. The runs show whether these assumptions hold.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _PROGRAMS = "placement_checks.run.doctor.programs"
 _REFUSALS = ("Cannot assign a device for operation", "Cannot place the graph", "Cannot colocate")
 _ERROR = re.compile(r"\b[A-Z]+(_[A-Z]+)*: ")  # such as INVALID_ARGUMENT:
 _Answer = tuple[Literal["seen", "different", "not answered"], str]  # with the reason
-_MOST_UNITS = 8.0  # units in the last place; sums in another order differ by a few
+_MOST_UNITS = 8.0  # units in the last place; sums in different orders differ by a few units
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class _Run:
         program: the program.
         predicted: the prediction; empty if there is none.
         observed: the run.
-        compared: their comparison.
+        compared: the comparison of the prediction with the run.
     """
 
     program: Program
@@ -103,7 +103,7 @@ def compare_with_gpus(*, simulated: bool = False) -> GpuComparison:
 
     gpus, types = ([], ["CPU"]) if simulated else _found_gpus()
     runs = []
-    for kind in ("graph", "eager"):  # in processes of their own: both create devices
+    for kind in ("graph", "eager"):  # each in its own process, because both create devices
         programs = [program for program in PROGRAMS.values() if program.kind == kind]
         with (
             _hidden_gpus(len(gpus)) as visible,
@@ -129,9 +129,10 @@ def compare_with_gpus(*, simulated: bool = False) -> GpuComparison:
 
 @contextlib.contextmanager
 def _hidden_gpus(count: int) -> Iterator[str]:
-    """Hide the GPUs from this process, so that predictions take no memory of them.
+    """Hide the GPUs from this process, so that predictions use no memory of the GPUs.
 
-    A loop with gradients, for example, starts the eager runtime while the graph is built.
+    A loop with gradients, for example, starts the eager runtime while the graph is built, and the
+    eager runtime would take the memory.
 
     Args:
         count: the number of GPUs that TensorFlow finds.
@@ -235,7 +236,7 @@ def _failed(program: Program, reason: str) -> ComparedProgram:
 
 
 def _first_line(error: str) -> str:
-    """The first line of an error; if it only introduces others, with the first error in these."""
+    """The first line of an error; if it only introduces a list, with the first error listed."""
     first, *others = without_private_names(error).splitlines() or [""]
     if not first.endswith(":"):
         return first
@@ -270,10 +271,10 @@ def _predict(program: Program, simulated: bool) -> _Predicted:
 
 
 def _match(predicted: _Predicted, observed: Observed) -> Mapping[str, str]:
-    """The logged device of each op of the prediction, if the log has its name and type.
+    """The logged device of each predicted op, if the log has an op of the same name and type.
 
-    The step of a strategy or of Keras may be a function that other functions call. Then the log
-    has its ops with a prefix. The prefix with the most matches is removed.
+    The step of a strategy or of Keras may be a function that other functions call. The log then
+    adds a prefix to the names of its ops. The prefix with the most matches is removed.
     """
     from placement_checks.placer.request import name_in_body
 
@@ -301,7 +302,7 @@ def _match(predicted: _Predicted, observed: Observed) -> Mapping[str, str]:
 
 
 def _splits(name: str) -> Iterable[tuple[str, str]]:
-    """All ways to split a name into a prefix and the rest: ``a/b`` is ``a/b``, ``b`` in ``a/``."""
+    """All ways to split a name into a prefix of scopes, which may be empty, and the rest."""
     yield "", name
     for at, letter in enumerate(name):
         if letter == "/":
@@ -309,7 +310,7 @@ def _splits(name: str) -> Iterable[tuple[str, str]]:
 
 
 class _Findings:
-    """Answers each assumption by the runs of the programs, and the types of all devices."""
+    """Answers whether each assumption holds, from the runs and the types of all devices."""
 
     def __init__(self, runs: Sequence[_Run], types: Sequence[str]) -> None:
         self._runs = {run.program.name: run for run in runs}
@@ -470,7 +471,8 @@ def _short(device: str) -> str:
     return Device.parse(device).short
 
 
-# The rows of the table in docs/gpu_machines.md: an assumption, what it affects, and its answer.
+# The rows of the table in docs/gpu_machines.md: an assumption, the rules or commands that depend
+# on it, and the method that answers whether it holds.
 ASSUMPTIONS: Final[Sequence[tuple[str, str, Callable[[_Findings], _Answer]]]] = (
     (
         "a session on real GPUs places each node as the placer does for GPUs that need not exist",

@@ -64,8 +64,8 @@ def rules_of(
 def _judge(rule: Rule, evidence: Evidence) -> Verdict:
     """The verdict of a rule.
 
-    A rule that raises is not checked. An incomplete placement keeps no rule, and does not break a
-    rule on absent ops.
+    A rule that raises an exception is not checked. If the placement is incomplete, rules that
+    would be kept are not checked, and neither are rules that absent ops would break.
     """
     try:
         verdict = rule.judge(evidence)
@@ -93,8 +93,8 @@ def with_causes(
 
     Args:
         verdicts: the verdicts of all rules on one program.
-        explained_by: for each rule, other rules; their finding on an object explains its own
-            finding on that object. The first rule with such a finding is the cause.
+        explained_by: for each rule, the rules that may explain its findings. A finding is
+            explained by the first of these rules that has a finding on the same object.
     """
     found = {}  # by rule, the findings by object, and by the ops that show the breach
     for verdict in verdicts:

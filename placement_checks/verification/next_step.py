@@ -1,7 +1,7 @@
 """Chooses the last line of a report: the edit or command with the largest effect.
 
-An edit that lets the program run has priority over an edit that makes its training correct, and
-that one over an edit that makes it faster, regardless of the number of findings.
+Edits that let the program run have priority over edits that make its training correct. Edits that
+make it faster come last. The number of findings decides only between edits with the same impact.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from placement_checks.verification.configuration import Settings, to_toml
 from placement_checks.verification.declare import value_declaration
 
 _MAX_FIX = 110  # characters of a fix that fits into the line
-_MIN_RULES = 2  # that could not be checked for one reason, to name the reason
+_MIN_RULES = 2  # a reason is named if at least two rules could not be checked because of it
 
 
 def next_step(
     reports: Sequence[Report], to_add: Sequence[tuple[str, Settings]] = ()
 ) -> str | None:
-    """The last line of a report; None if nothing is left to do, or if errors need fixing first.
+    """The last line of a report; None if there is nothing to do, or if there are errors.
 
     Args:
         reports: the verdicts on some programs.
@@ -135,7 +135,7 @@ def _fix(reports: Sequence[Report], cause: _Cause) -> str:
 
 
 def _or_set(reports: Sequence[Report], cause: _Cause) -> str:
-    """The --set option that keeps the broken rule, if one value does."""
+    """The --set option with which the broken rule is kept, if there is one."""
     rules = _rules(cause)
     if len(reports) > 1 or len(rules) > 1:
         return ""
@@ -175,7 +175,7 @@ def _comparison(reports: Sequence[Report]) -> str | None:
 
 
 def _reference_option(evidence: Evidence) -> str | None:
-    """The --reference option for a builder; one with a parameter for GPUs is its own reference."""
+    """The --reference option for a builder, which is its own reference if it takes num_gpus."""
     captured = evidence.program
     program = captured.program if captured else None
     if not captured or not isinstance(program, Program):

@@ -44,16 +44,17 @@ def place(
     """Build a program or read a graph, and let the placer assign a device to each op.
 
     A whole program, ``train.py``, runs in its own process until its first training step. The last
-    four arguments are for such a process. A function for which ``args``, ``v1`` or ``limit`` is
-    given runs in one too; ``let`` is only for whole programs.
+    five arguments are for such a process. A function runs in its own process, too, if ``args``,
+    ``v1``, ``limit`` or ``horovod`` is given; ``let`` is only for whole programs.
 
     Args:
         target: a builder, a `Program`, a ``tf.Graph``, the path of a saved graph, or a target as
             on the command line (``train.py:build_towers``).
         gpus: the number of GPUs that the builder gets, and that each host or worker of the
             smallest machine has; by default 2. The default is 1 if the program trains under a
-            strategy with one device, or is for a cluster, does not get the number of GPUs, and
-            names no second GPU of a task. If ``machine`` is given, its number is used instead.
+            strategy with one device. It is also 1 if a program for a cluster does not get the
+            number of GPUs and requests no second GPU of a task. If ``machine`` is given, its
+            number of GPUs is used instead.
         machine: the devices, or their text form such as ``"worker*8: gpu*4"``; by default the
             smallest machine that has the requested devices.
         soft: whether the placer may use other devices than requested; by default the session
@@ -138,7 +139,7 @@ class Request:
         ):
             evidence = self.evidence  # while the placer works
             with gc_paused():
-                with contextlib.suppress(Exception):  # reported by the rules that need towers
+                with contextlib.suppress(Exception):  # rules that need towers report the error
                     analyze(self.requested).prepare()
                 return replace(evidence, placement=placed())
 
@@ -242,7 +243,7 @@ def with_single_gpu(evidence: Evidence) -> Evidence:
 
 
 def single_gpu(built: CapturedProgram) -> CapturedProgram | Missing:
-    """The build of a program for one GPU; `Missing` if there is none, or if ``built`` is it."""
+    """The build of a program for one GPU; `Missing` if there is none besides ``built``."""
     from placement_checks.capture.programs import load_for_one_gpu
 
     other = load_for_one_gpu(built)

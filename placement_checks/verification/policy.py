@@ -17,7 +17,7 @@ from placement_checks.rules.registry import RULES
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import did_you_mean
 
-# The values of a field by its type; a field may have another description as its annotation.
+# Descriptions of valid values, by the type of a field. An annotation of the field replaces them.
 _DESCRIPTIONS: Mapping[Any, str] = {
     bool: "true or false",
     int: "a whole number",
@@ -35,8 +35,8 @@ def convert_value(owner: type[Any], name: str, value: object) -> Any:
     """Convert a value to the type of a dataclass field: a list or a single name to a tuple.
 
     Raises:
-        ConfigError: the field does not exist, or the value is of another type. Its object is
-            ``""``.
+        ConfigError: the field does not exist, or the value is of another type. The object of the
+            error is ``""``.
     """
     from msgspec import ValidationError, convert  # imported late: most calls convert nothing
 
@@ -79,7 +79,7 @@ def _finite(value: object) -> object:
     """Convert numpy floats to Python floats, which msgspec requires.
 
     Raises:
-        ValueError: a number is infinite, or too large for a float, as an integer of TOML may be.
+        ValueError: a number is infinite, NaN, or an integer too large for a float.
     """
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
@@ -137,7 +137,7 @@ def rows_used(used: Collection[Need]) -> RowsToRead:
 
 
 def _declared_fields(rule: type[Rule], policies: Sequence[Policy]) -> Mapping[str, Any]:
-    """The fields of a rule that policies set, for the rule or for the one it is declared with."""
+    """The fields of a rule that policies set, for it or for the rule that it is declared with."""
     names = {field.name for field in dataclasses.fields(rule)}
     declared: dict[str, Any] = {}
     for policy in reversed(policies):
@@ -168,12 +168,12 @@ def make_rule(name: str, values: Mapping[str, Any]) -> Rule:
     """
     rule = RULES[name]
     if issubclass(rule, FailedPlugin):
-        return rule()  # judging reports why the plugin failed, which explains more than its fields
+        return rule()  # the verdict reports why the plugin failed; its fields are not known
     return rule(**{field: convert_value(rule, field, value) for field, value in values.items()})
 
 
 def policy_errors(policy: Policy, at: str = "") -> list[ConfigError]:
-    """All errors of a policy, one for each field; ``at`` is the prefix of their objects."""
+    """All errors of a policy, one for each field; their objects start with ``at``."""
     errors: list[ConfigError] = []
     for name, values in policy.items():
         try:

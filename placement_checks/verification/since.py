@@ -78,12 +78,12 @@ def compare_since(
         targets: the programs; by default all programs of ``pyproject.toml``.
         call: the settings of the call.
         old_target: the target of the only program at the revision, if it has changed.
-        links: paths of uncommitted data, which the copy links to.
+        links: paths of uncommitted data; the copy of the repository gets links to these paths.
         numbers: whether to run both sides of each program, and to compare gradients and weights.
         captures: the largest number of captures at the same time; None for the number of cores.
 
     Raises:
-        UsageError: no program is named, two have the same name, or the revision does not exist.
+        UsageError: no program is named, two programs are the same, or the revision does not exist.
         InputError: the revision cannot be checked out, or lacks all of the programs.
     """
     jobs = _jobs(targets, call, configuration.load(Path.cwd()), old_target)
@@ -127,7 +127,7 @@ def compare_jobs(
 ) -> Since:
     """Compare programs with a copy of their repository.
 
-    An error in a program does not end the comparison of the others.
+    An error in a program does not end the comparison of the other programs.
 
     Args:
         jobs: the programs.
@@ -138,7 +138,7 @@ def compare_jobs(
     here = Path.cwd()
     programs: list[ProgramChange] = []
     errors: list[PlacementError] = []
-    with early_captures(captures):  # they end before the copy is removed
+    with early_captures(captures):  # all captures end before the copy is removed
         for number, job in enumerate(track(jobs, "program")):
             for each in jobs[number : number + MOST_ANNOUNCED]:
                 _announce(each, tree, here, numbers=numbers)
@@ -285,7 +285,7 @@ def _numbers(job: Job, old: Report, new: Report, revision: str) -> Numbers:
 
 
 def _differing(verdict: Verdict, kind: str) -> str:
-    """The variables that differ; for gradients also the ratio of the first one."""
+    """The variables that differ; for gradients also the ratio of the first variable."""
     if verdict.state == "not-checked":
         return f"{kind} not checked: {verdict.reason}"
     names = list(dict.fromkeys(finding.object for finding in verdict.findings))

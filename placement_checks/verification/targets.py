@@ -122,7 +122,7 @@ def check_comparison(settings: Settings) -> None:
     """Check that the reference and the batch exist, without importing TensorFlow.
 
     Raises:
-        InputError: one of them does not exist, or the saved case cannot be read.
+        InputError: the reference or the batch does not exist, or the saved case cannot be read.
     """
     settings.resolve_reference()
     if settings.batch is not None:

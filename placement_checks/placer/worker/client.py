@@ -1,4 +1,4 @@
-"""Start the placer process on first use, keep it, and replace it when it dies or hangs."""
+"""Start the placer process on first use, reuse it, and replace it if it dies or hangs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from placement_checks.util.resources import available_memory
 START_LIMIT = 180.0  # seconds; importing TensorFlow takes 8 to 25 on a loaded machine
 PLACE_LIMIT = 60.0  # seconds for each request, plus PLACE_LIMIT_PER_OP for each op
 PLACE_LIMIT_PER_OP = 0.002  # seconds; fifty times the measured time of a placement
-_MEMORY_PER_OP = 4_000  # bytes; a lower bound: a graph of a million ops took 5,100 per op
+_MEMORY_PER_OP = 4_000  # bytes; a lower bound: a graph of a million ops needed 5,100 per op
 _ALWAYS_ALLOWED_MEMORY = 1_000_000_000  # bytes; smaller graphs are never refused
 _PIPE_LIMIT = 10.0  # seconds for the pipes, in addition to the limit of a request
 _STOP_LIMIT = 1.0  # seconds for an idle process to end
@@ -30,8 +30,8 @@ class Request(NamedTuple):
 
     Attributes:
         graph: a serialized ``GraphDef``.
-        ops: the number of its ops, including ops in bodies of functions.
-        types: their op types.
+        ops: the number of ops in the graph, including ops in bodies of functions.
+        types: the types of these ops.
         tasks: ``[job, index, [(device type, count), …]]`` for every task.
         soft: whether soft placement is on.
     """
@@ -55,10 +55,10 @@ class PlacerUnavailable(Unavailable):
 class PlacerProcess:
     """TensorFlow's placer for GPUs that need not exist, in a process of its own.
 
-    This object holds the process only while it is idle. A request takes the process, and gives it
-    back after the complete answer. If an exception interrupts a request, such as Ctrl-C or an
-    alarm, the process ends, so a late answer cannot be confused with the answer to another
-    request.
+    This object has a reference to the process only while the process is idle. A request removes
+    the reference, and restores it after the complete answer. If an exception interrupts a request,
+    such as Ctrl-C or an alarm, the process ends, so that a late answer cannot be confused with the
+    answer to another request.
     """
 
     def __init__(self, environment: dict[str, str]) -> None:
@@ -70,12 +70,12 @@ class PlacerProcess:
 
     @property
     def pid(self) -> int | None:
-        """The ID of the idle process; None without one."""
+        """The ID of the idle process; None if no process is idle."""
         return None if self._child is None else self._child.pid
 
     @property
     def isolation(self) -> Isolation | None:
-        """The isolation of the idle process; None without one, or before its first request."""
+        """The isolation of the idle process; None before its first request, or if none is idle."""
         return None if self._child is None else self._child.isolation
 
     def start(self) -> None:
@@ -117,7 +117,7 @@ class PlacerProcess:
     def _answer(
         self, child: _PlacerChild, limit: float, unanswered: contextlib.ExitStack
     ) -> Mapping[str, str]:
-        """Receive the answer of a process, and keep the process for the next request."""
+        """Receive the answer of a process, which is reused for the next request."""
         reply, blobs = child.receive(limit)
         try:
             devices = logged_devices(b"".join(blobs).decode())
@@ -150,7 +150,7 @@ class PlacerProcess:
             child.stop(_STOP_LIMIT)
 
     def _running(self) -> _PlacerChild:
-        """The idle process, or a new one if there is none or if a fork shares its pipes."""
+        """Return the idle process, or a new one if none is idle or if a fork shares its pipes."""
         if self._child is not None:
             if self._child.is_own:
                 return self._child
@@ -237,7 +237,7 @@ def logged_devices(log: str) -> Mapping[str, str]:
 
     With ``log_device_placement`` the placer prints a line ``NODE: (OP TYPE): DEVICE`` for each
     node (core/common_runtime/placer.cc). The log may lack nodes; `check_answer` compares it with
-    the graph. `placement_checks.logs` reads users' logs, which contain more than this.
+    the graph. `placement_checks.logs` reads users' logs, which also contain other output.
 
     Raises:
         ValueError: the log has two devices for a node.
@@ -254,7 +254,7 @@ def logged_devices(log: str) -> Mapping[str, str]:
 phantom = PlacerProcess(
     {
         "CUDA_VISIBLE_DEVICES": "-1",
-        "MALLOC_ARENA_MAX": "1",  # each further arena would keep its memory: 12 % of the peak
+        "MALLOC_ARENA_MAX": "1",  # further arenas would not free their memory: 12 % of the peak
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "TF_XLA_FLAGS": "",  # XLA clusters would hide ops from the placer
         "no_grpc_proxy": "127.0.0.1,localhost",  # gRPC uses proxies even for loopback

@@ -1,12 +1,12 @@
 """TensorFlow's placer for GPUs that do not exist. Runs in the placer process only.
 
 The placer is part of TensorFlow's server (the "master"), and needs a cluster of workers with
-devices. `GpuLessServer` runs a real master and one gRPC server per list of devices. These
-servers answer only one question: which devices they have. The master places the whole
-graph at the creation of a session, and logs the device of every node. No step runs, so no worker
-receives any part of the graph.
+devices. `GpuLessServer` runs a real master, and one gRPC server per list of devices as a worker.
+These servers answer only one question: which devices they have. The master places the whole graph
+when a session is created, and logs the device of every node. No step runs, so no worker receives
+any part of the graph.
 
-In output this kind of placer is called ``phantom``.
+In reports, this placer is called ``phantom``.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from placement_checks.tf import c_library
 from placement_checks.util import loopback
 from placement_checks.util.streams import redirected, unnamed_file
 
-# Sorts after every job of a program: an unpinned op is placed on the first device by name, which
-# must not be the master's.
+# This name sorts after every job of a program: an op without a requested device is placed on the
+# first device by name, which must not be the master's CPU.
 MASTER_JOB = "zzz_placement_checks_master"
 OPEN_PORT = "PLACEMENT_CHECKS_OPEN_PORT"  # if set: leave the master's port open to other users
 _BOOT_JOB = "placement_checks_boot"
@@ -42,8 +42,8 @@ _UNLIMITED = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.enable_http_proxy", 0),
 ]
-# The connection to the master is never reopened: the master's port is closed once it is
-# connected, and a later listener on that port would be another program.
+# The connection to the master is never reopened: after the connection, the master's port is
+# closed, and a later listener on this port would be another program.
 _NEVER_MS = (1 << 31) - 1  # milliseconds
 _CONNECT_ONCE = [
     ("grpc.client_idle_timeout_ms", _NEVER_MS),
@@ -51,7 +51,7 @@ _CONNECT_ONCE = [
     ("grpc.min_reconnect_backoff_ms", _NEVER_MS),
 ]
 _CONNECT_LIMIT = 60.0  # seconds
-# Not errors of the placer: the master has ended, is late, or is out of memory.
+# These codes are not errors of the placer: the master has ended, is late, or is out of memory.
 _NO_ANSWER = {
     grpc.StatusCode.CANCELLED,
     grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -106,7 +106,7 @@ class GpuLessServer:
 
         Args:
             graph: a serialized GraphDef.
-            types: the types of its ops.
+            types: the types of the ops in the graph.
             tasks: ``[job, index, [[device type, count], …]]`` for every task.
             soft: whether soft placement is on.
             limit: seconds for each call of the master.
@@ -136,7 +136,7 @@ class GpuLessServer:
             finally:
                 close = CloseSessionRequest(session_handle=session)
                 self._call("CloseSession", iter([close.SerializeToString()]), limit)
-                if is_large:  # else memory use would grow with each graph
+                if is_large:  # otherwise memory use would grow with each graph
                     ctypes.CDLL(None).malloc_trim(0)
 
     def _create_session(self, messages: Iterator[bytes], limit: float) -> str:
@@ -150,7 +150,7 @@ class GpuLessServer:
         return cast(str, CreateSessionResponse.FromString(answer).session_handle)
 
     def _set_workers(self, lists: set[Devices]) -> None:
-        """Run a worker for each list of devices; matching workers of earlier graphs are reused."""
+        """Run a worker for each list of devices; workers of earlier graphs are reused or ended."""
         for devices in self._workers.keys() - lists:
             self._workers.pop(devices).stop()
         for devices in lists - self._workers.keys():
@@ -159,8 +159,8 @@ class GpuLessServer:
     def _call(self, method: str, messages: Iterator[bytes], limit: float) -> bytes:
         """Call the master with one message.
 
-        The message is sent as a stream, which frees it after sending; a single message would stay
-        in memory until the answer. Both look the same on the wire.
+        The message is sent as a stream, so that it is freed after sending; gRPC would keep a
+        message of a unary call in memory until the answer. The server receives the same bytes.
         """
         call = self._channel.stream_unary(f"/tensorflow.MasterService/{method}")
         return cast(bytes, call(messages, timeout=limit))
@@ -228,7 +228,7 @@ _MESSAGES: dict[str, list[tuple[str, int, Any, Any, str | None]]] = {
         ("device_attributes", 1, _MANY, _MESSAGE, ".tensorflow.DeviceAttributes")
     ],
     "CreateSessionRequest": [
-        ("graph_def", 1, _ONE, _BYTES, None),  # a message, which is not parsed here
+        ("graph_def", 1, _ONE, _BYTES, None),  # a GraphDef, which is not parsed here
         ("config", 2, _ONE, _MESSAGE, ".tensorflow.ConfigProto"),
         ("target", 3, _ONE, _STRING, None),
     ],

@@ -28,7 +28,7 @@ _GRACE = 30  # seconds after a request's limit; by then the parent should have e
 
 def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it is ignored, waitpid fails
-    # Before any thread; on failure the port is closed later.
+    # This must run before any thread starts. If it fails, the server's port is closed later.
     has_own_network = SHARED_NETWORK not in os.environ and network.leave_shared()
     end_with_parent()
     signal.signal(signal.SIGALRM, signal.SIG_DFL)

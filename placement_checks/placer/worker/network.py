@@ -2,8 +2,8 @@
 
 TensorFlow's server listens before this package can close its port. In a network namespace with
 only a loopback device (network_namespaces(7)), no other process can connect first. Root needs
-CAP_SYS_ADMIN to create one. Other users need a user namespace (user_namespaces(7)), which some
-systems forbid.
+CAP_SYS_ADMIN to create a network namespace. Other users need a user namespace
+(user_namespaces(7)), which some systems forbid.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _SIOCSIFFLAGS, _IFF_UP = 0x8914, 0x1  # netdevice(7)
 def leave_shared() -> bool:
     """Move this process to a network of its own; return False if the system forbids it.
 
-    The process must have one thread. A forked child tries first, because a failed attempt cannot
-    be undone.
+    The process must have one thread. A forked child tries it first, because a failed attempt
+    cannot be undone.
     """
     trial = os.fork()
     if trial == 0:
@@ -33,7 +33,7 @@ def leave_shared() -> bool:
 
 def _try_to_leave() -> bool:
     user, group = os.getuid(), os.getgid()
-    # In a user namespace, root could not read the files of other users.
+    # Root gets no user namespace, in which root could not read the files of other users.
     kind = _CLONE_NEWNET if user == 0 else _CLONE_NEWUSER | _CLONE_NEWNET
     if ctypes.CDLL(None).unshare(kind) != 0:
         return False

@@ -10,9 +10,9 @@ import struct
 from typing import Any, BinaryIO, Literal
 
 # How the process is isolated from other users of this machine:
-# own-network: it has a network namespace of its own.
-# filtered: its port drops all connections of others from the start.
-# closed: its port is closed after some milliseconds.
+# own-network: the process has a network namespace of its own.
+# filtered: its port drops all connections of other processes from the start.
+# closed: its port is open for some milliseconds, then closed.
 # open: its port stays open.
 Isolation = Literal["own-network", "filtered", "closed", "open"]
 
@@ -52,7 +52,7 @@ def _read_exactly(stream: BinaryIO, length: int) -> bytes:
 
 
 class GraphRefused(Exception):
-    """The placer refused the graph; the message is the placer's."""
+    """The placer refused the graph; the message is the placer's message."""
 
 
 class Failed(Exception):

@@ -1,1 +1,1 @@
-"""The reports of `diff`, `log`, `place` and `time`."""
+"""The reports of the commands `diff`, `doctor`, `log`, `place` and `time`."""

@@ -50,7 +50,7 @@ def group_by_route(difference: Difference) -> Iterator[tuple[str, str, Mapping[s
 
 
 def label_ops(ops: Mapping[str, str]) -> Sequence[str]:
-    """Returns ops with their types; variables come first, since other ops follow them."""
+    """Returns ops with their types, variables first, since other ops are placed with them."""
     names = sorted(ops, key=lambda op: ops[op] not in VARIABLES)
     return [f"{op} ({ops[op]})" if ops[op] else op for op in names]
 

@@ -38,7 +38,7 @@ def render_json(log: Log) -> str:
 
 
 def _entries(log: Log) -> Iterator[str]:
-    """Yields the JSON of each placement; op and device are encoded once for equal pairs."""
+    """Yields the JSON of each placement; each pair of op and device is encoded only once."""
     encoded = json.JSONEncoder(ensure_ascii=False).encode
     kinds = {
         (op, device): encoded({"op": op, "device": device})[1:-1]

@@ -73,7 +73,7 @@ def _copy(placement: Placement, each: SentTensor) -> dict[str, Any]:
 
 
 def _line(placement: Placement, copied: CopiedTensor) -> str | None:
-    """The user's line that built the producer of a copied tensor, or else its consumer."""
+    """The user's line that built the producer of a copied tensor, or else the consumer."""
     return placement.where(producer_of(copied.tensor)) or placement.where(copied.taker)
 
 

@@ -60,7 +60,7 @@ def headline(program: ProgramChange, since: Since) -> str:
 
 
 def _rule_lines(program: ProgramChange, since: Since) -> Iterator[str]:
-    """Yields the rules with other verdicts, with the findings of rules that are newly broken."""
+    """Yields the rules with changed verdicts, and the findings of newly broken rules."""
     for change in program.with_effect("broken"):
         yield f"newly broken: {_broken_rule(change, since)}"
         groups = group_findings(change.new.findings)

@@ -131,7 +131,7 @@ def comparable_values(document: Mapping[str, Any]) -> Mapping[str, Any]:
 def write_comparison(
     timings: Sequence[Timing], before: Sequence[Mapping[str, Any]], file: str, console: Console
 ) -> None:
-    """Prints the ratios of a saved run for the same batches."""
+    """Prints each timing's ratios, compared with a saved run with the same number of rows."""
     for timing in timings:
         rows, comparison = plural(timing.rows, "row"), _compare_saved(timing.document(), before)
         print_line(console, Text(f"{rows} against {file}: {comparison}"))
@@ -191,7 +191,7 @@ _THEME = TerminalTheme(
         (30, 90, 160), (130, 60, 140), (20, 115, 130), (110, 116, 122),
     ],
 )  # fmt: skip
-# rich blends dim text with the background, at a contrast of 3:1; the other gray has 6:1.
+# rich blends dim text with the background, at a contrast of 3:1; `_READABLE` has 6:1.
 _DIM, _READABLE = "#8f9194", "#5b6168"
 _PAGE = """<!DOCTYPE html>
 <html lang="en">

@@ -23,7 +23,7 @@ _NAME_CHARACTER = re.compile(r"[\w/]")
 
 @dataclass(frozen=True)
 class Group:
-    """Findings with the same message for different objects; reports show the first of them."""
+    """Findings with the same message for different objects; reports show the first finding."""
 
     findings: Sequence[Finding]
 
@@ -33,10 +33,11 @@ class Group:
 
     @cached_property
     def where(self) -> str | None:
-        """The line to look at, which is the line of the first finding.
+        """The line to look at: the first known line of the findings.
 
-        If the findings have different lines and share a device, it is the ``with tf.device(…)``
-        that requested the device. It is never a common caller such as ``main``.
+        If the findings have different lines and the same device, it is the line of
+        ``with tf.device(…)`` that requested the device. It is never a common caller, such as
+        ``main``.
         """
         places = {finding.where for finding in self.findings}
         if self.first.device_line and (len(places) > 1 or not self.first.op):
@@ -45,7 +46,7 @@ class Group:
 
     @property
     def callers(self) -> Sequence[str]:
-        """The lines through which all objects were built at `where`, the nearest first."""
+        """The lines of the calls that led to `where` for all objects, the nearest first."""
         here = (each for each in self.findings if each.where == self.where)
         lines = next(map(_lines_to_finding, here), ())
         shared = set(lines).intersection(*map(_lines_to_finding, self.findings))
@@ -61,7 +62,7 @@ class Group:
 
     @property
     def others(self) -> Sequence[tuple[str, str | None]]:
-        """The other objects, each once, with its line unless that is `where`."""
+        """The other objects, each once, with its line; None if this line is `where`."""
         places = {finding.object: finding.where for finding in self.findings[1:]}
         places.pop(self.first.object, None)
         return [(name, None if at == self.where else at) for name, at in places.items()]
@@ -86,7 +87,7 @@ def _lines_to_finding(finding: Finding) -> Sequence[str]:
 
 
 def _without_name(finding: Finding) -> str:
-    """The message without the name of the object, unless that is a part of a longer name."""
+    """The message without the object's name, except where the name is part of a longer name."""
     name, message = finding.object, finding.message
     if not name:
         return message
@@ -152,7 +153,7 @@ class Sections:
 
     @cached_property
     def consequences(self) -> Sequence[Section]:
-        """The findings that follow from others: a section for each rule and its cause."""
+        """The findings that follow from other rules: a section for each rule and its cause."""
         sections = []
         for verdict in self._verdicts:
             for cause, number in self._numbers(verdict).items():
@@ -180,7 +181,7 @@ class Sections:
         return texts
 
     def cause_of(self, rule: str) -> str | None:
-        """Returns the common cause of all findings of a rule; None without one."""
+        """Returns the rule that all findings of a rule follow from; None if there is none."""
         (verdict,) = (each for each in self._verdicts if each.rule == rule)
         causes = {each.follows if self._follows(each) else None for each in verdict.findings}
         return causes.pop() if len(causes) == 1 else None

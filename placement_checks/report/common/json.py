@@ -24,7 +24,7 @@ def render(reports: Sequence[Report], errors: Sequence[PlacementError]) -> str:
 
 
 def document(reports: Sequence[Report], errors: Sequence[PlacementError]) -> dict[str, Any]:
-    """Returns the judged programs and the errors; ``error`` is the first of them."""
+    """Returns the judged programs and the errors; ``error`` is the first error."""
     document: dict[str, Any] = {"schema": SCHEMA}
     if reports or not errors:
         document["versions"] = versions()

@@ -1,4 +1,4 @@
-"""Reads source lines, and finds the lines of plain Python that assign the values of a line.
+"""Reads source lines, and finds the lines of plain Python that assign values used in a line.
 
 A mistake may be in a list, an index or an order. No op was built there: TensorFlow only knows the
 later line that uses the value. `value_lines` finds the assignments, but only assignments that ran
@@ -29,7 +29,7 @@ def source_text(line: str) -> str | None:
     """Returns the text of a line such as ``train.py:12``; None if it cannot be read.
 
     Cells of notebooks, code passed to `exec` and files in archives cannot be read. If the file was
-    written after this process started, the text ends with a note on that.
+    written after this process started, the text ends with a note.
     """
     file, _, number = line.rpartition(":")
     lines, changed = source_lines(file)
@@ -86,9 +86,9 @@ _PLAIN = frozenset(
 def value_lines(line: str, placement: Placement | None = None) -> Sequence[str]:
     """Returns the lines that assign the names that a line uses, as ``file:line``, nearest first.
 
-    They are in the same function, and in plain Python: a statement with other calls may build ops,
-    which have their own lines. An assignment that may not have run is omitted, together with the
-    assignments whose values it may have replaced.
+    The lines are in the same function, and contain only plain Python: a statement with other calls
+    may build ops, which have their own lines. An assignment that may not have run is omitted,
+    together with earlier assignments whose values it may have replaced.
 
     Args:
         line: the line, as ``file:line``.
@@ -123,7 +123,7 @@ def _parse(source: str) -> ast.Module | None:
 def _innermost(tree: ast.Module, at: int) -> _Function:
     """The innermost function that contains a line, or else the module."""
     found: _Function = tree
-    for node in ast.walk(tree):  # the outer ones first
+    for node in ast.walk(tree):  # outer functions first
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _contains_line(node, at):
             found = node
     return found

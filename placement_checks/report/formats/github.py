@@ -31,7 +31,7 @@ _NAME = "placement_checks"
 
 
 def write(outcome: Outcome, stream: TextIO) -> None:
-    """Writes errors, findings, rules that must be checked and were not, and the counts."""
+    """Writes errors, findings, required rules that were not checked, and the counts."""
     files = Repository()
     errors = error_annotations(outcome.errors)
     errors += [group_annotation(each, files) for each in rank_root_causes(outcome.reports)]
@@ -80,7 +80,7 @@ def difference_annotations(
 
 
 def _unchecked(outcome: Outcome) -> Iterator[str]:
-    """Yields the rules that must be checked and were not, by their reasons."""
+    """Yields the required rules that were not checked, by their reasons."""
     rules: dict[str, dict[str, None]] = defaultdict(dict)
     for report in outcome.reports:
         for verdict in filter(outcome.must_be_checked, report.verdicts):
@@ -90,7 +90,7 @@ def _unchecked(outcome: Outcome) -> Iterator[str]:
 
 
 def _consequences(reports: Sequence[Report], files: Repository) -> Iterator[str]:
-    """Yields the findings that follow from others, once for each rule and cause."""
+    """Yields an annotation for each rule whose findings follow from another rule."""
     for report in reports:
         for section in Sections(report.verdicts).consequences:
             if section.groups:

@@ -42,8 +42,8 @@ class RankedGroup:
 def rank_root_causes(reports: Sequence[Report]) -> list[RankedGroup]:
     """Returns the groups of root causes in the order of their impact.
 
-    Among groups of one impact, the first group of every rule comes before the second group of any
-    rule, and so on; among these, the groups that most programs share come first.
+    Among groups of the same impact, the first groups of all rules come before the second groups of
+    all rules, and so on. Among these, groups that more programs share come first.
     """
     turns: dict[tuple[Impact, int], list[RankedGroup]] = defaultdict(list)
     known: dict[Hashable, RankedGroup] = {}

@@ -26,8 +26,8 @@ _GROUPS = 10
 _OTHERS = 3  # lines of each other kind
 _LONGEST = 300  # characters of a sentence; a comment has at most 65,536
 _LONGEST_CHANGE = 120  # characters of a change from the baseline
-# GitHub turns these into links, formulas or :smile:, in HTML too, unless an invisible character
-# follows the first one.
+# GitHub turns these texts into links, formulas or :smile:, in HTML too, unless an invisible
+# character follows the first character.
 _SPECIAL = re.compile(r"[@#$]|:(?=//|[\w+-]+:)|w(?=ww\.)|G(?=H-)")
 _INVISIBLE = "\u200b"
 _MARKS = frozenset("|`*_\\[]~!")
@@ -50,7 +50,7 @@ def _lines(outcome: Outcome) -> Iterator[str]:
 
 
 def _table(reports: Sequence[Report]) -> Iterator[str]:
-    """Yields a row for each program; of too many programs, the ones with most broken rules."""
+    """Yields a row for each program, at most for the 8 programs with most broken rules."""
     if not reports:
         return
     first = sorted(reports, key=lambda report: -report.count("broken"))[:_PROGRAMS]
@@ -97,13 +97,13 @@ def _folds(outcome: Outcome) -> Iterator[str]:
 
 
 def first_lines(lines: Sequence[str], noun: str) -> list[str]:
-    """Returns the first lines, and the number of the others."""
+    """Returns the first lines, and the number of omitted lines."""
     left = len(lines) - _OTHERS
     return [*lines[:_OTHERS], *([f"<p>and {plural(left, noun)} more</p>"] if left > 0 else [])]
 
 
 def group_folds(groups: Sequence[RankedGroup]) -> list[str]:
-    """Returns a fold for each of the first groups of findings, and the number of the others."""
+    """Returns a fold for each of the first groups, and the number of omitted findings."""
     lines = [_fold(each, is_open=not number) for number, each in enumerate(groups[:_GROUPS])]
     if left := sum(len(each.group.findings) for each in groups[_GROUPS:]):
         lines.append(f"<p>and {plural(left, 'finding')} more</p>")

@@ -1,4 +1,4 @@
-"""The result of `verify`, which every report format takes."""
+"""The result of `verify`, from which every report format is written."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Outcome:
         require_all: whether every rule must be checked.
         everything: whether the text shows every finding.
         is_quiet: whether the text omits programs without failures.
-        next_step: the next step for the user, the last line of the text; None for none.
-        explained: returns the explanation of a rule for its name.
+        next_step: the next step for the user, the last line of the text; None if there is none.
+        explained: returns the explanation of the rule with a name.
     """
 
     reports: Sequence[Report]

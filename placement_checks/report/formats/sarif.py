@@ -116,7 +116,7 @@ class _Run:
         place: _Json = {"logicalLocations": [{"fullyQualifiedName": one_line(first.object)}]}
         if at is not None:
             place["physicalLocation"] = self._physical(at)
-        # Without line numbers, so that it stays the same; equal digests are numbered.
+        # Without line numbers, edits do not change the digest. Equal digests are numbered.
         file = at.path if at else ""
         digest = _digest(
             rule, program_title(report), file, first.object, first.expected, first.found

@@ -1,1 +1,1 @@
-"""The HTML page: the data that Python collects; `assets` holds the script that draws it."""
+"""The HTML page: Python collects the data, and the script in `assets` draws them."""

@@ -73,7 +73,7 @@ class CopyRow(NamedTuple):
         source, to: the devices.
         kind: the index in `KINDS`.
         bytes: the size; None if it depends on the number of rows, or is unknown.
-        row_bytes: the size for one row for each tower, if the size depends on the rows.
+        row_bytes: the size if each tower had one row; None if it does not depend on the rows.
     """
 
     op: int
@@ -90,7 +90,7 @@ def copies_data(
     """Returns the copies of one step as columns.
 
     If the size depends on the number of rows of the batch, ``bytes`` is -1, and ``a_row`` is the
-    size for one row for each tower. A collective reduction is a copy from each device to itself.
+    size if each tower had one row. A collective reduction is a copy from each device to itself.
     """
     found: list[CopyRow] = []
     if placement.assigned and placement.requested:
@@ -138,7 +138,7 @@ _MIN_SHARE = 1 / 1200  # of the step; shorter ops are drawn together with their 
 
 
 def step_data(trace: Trace | Missing, program: str, places: DeviceTable) -> dict[str, Any] | None:
-    """Returns the fastest traced step; each span has first op, number of ops, start and length."""
+    """Returns the fastest traced step; a span is its first op, number of ops, start and length."""
     if not trace:
         return None
     step = trace.shortest
@@ -164,7 +164,7 @@ def program_data(report: Report, before: Placement | None = None) -> dict[str, A
 
     Args:
         report: the report; without verdicts, the program was only placed.
-        before: an earlier placement of the program, for the view of the devices before.
+        before: an earlier placement of the program, which adds a view of the earlier devices.
     """
     evidence = report.evidence
     placement = evidence.placement
@@ -201,7 +201,7 @@ def program_data(report: Report, before: Placement | None = None) -> dict[str, A
         "timeline": step_data(evidence.trace, placement.program, places),
         "towers": places.towers,
         "views": list(places.views),
-        "devices": places.data(),  # the last entry, since the others add devices
+        "devices": places.data(),  # the last entry, since the other entries add devices
     }
 
 
@@ -238,7 +238,7 @@ def _ops_data(placement: Placement, places: DeviceTable, at: PageLayout) -> dict
 
 
 def changes_data(difference: Difference, old: Placement, new: Placement) -> dict[str, Any]:
-    """Returns the data of the new placement, with groups of moved ops in place of findings.
+    """Returns the data of the new placement, with groups of moved ops instead of findings.
 
     The devices of the old placement are an additional view.
     """
@@ -268,7 +268,8 @@ def changes_data(difference: Difference, old: Placement, new: Placement) -> dict
 def revision_data(program: ProgramChange, headline: str) -> dict[str, Any] | None:
     """Returns the data of a program compared with a git revision; None if the program is gone.
 
-    Newly broken rules, changes and rules that are no longer checked take the place of findings.
+    The findings are the findings of newly broken rules. Changes, and rules that are no longer
+    checked, are added in the form of findings.
 
     Args:
         program: the comparison.
@@ -306,7 +307,7 @@ def revision_data(program: ProgramChange, headline: str) -> dict[str, Any] | Non
 def _moved_data(
     title: str, route: str, ops: Mapping[str, str], number: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Ops with one route, by name with their types, in the form of a finding."""
+    """Ops that moved between the same devices, in the form of a finding."""
     first, *others = label_ops(ops)
     message = ": ".join(filter(None, [route, first]))
     return _change_data(title, message, ops, number) | {"others": others}

@@ -85,7 +85,7 @@ def _group_data(group: Group, number: Mapping[str, int]) -> dict[str, Any]:
 
 
 def _devices(group: Group, placement: Placement, places: DeviceTable) -> list[int]:
-    """The devices that are objects of the findings, or at fault in the first one."""
+    """The devices that are objects of the findings, or at fault in the first finding."""
     first = group.first
     at_fault = {device.short for device in first.devices}
     misplaced = placement.ops.get(first.placed or first.object)
@@ -214,7 +214,7 @@ _SENTENCES: dict[str, Callable[[Sequence[Finding]], str | None]] = {
 
 
 def _label_devices(sentence: str, places: DeviceTable) -> str:
-    """A sentence with the labels of devices in the picture in place of their names."""
+    """The sentence with the devices' names replaced by their labels in the picture."""
     labels = {
         device.short: places.label(device)
         for device in places.devices

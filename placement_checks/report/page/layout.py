@@ -23,7 +23,7 @@ from placement_checks.core.placement import Placement
 from placement_checks.report.page.devices import NOWHERE
 
 _MAX_ROWS = 14  # on one level
-_RANGES = 10  # rows at most, each for a range of neighbors, on a level that had too many
+_RANGES = 10  # if a level has more rows, at most this many rows of neighbors replace them
 
 
 class NumberedRows(NamedTuple):
@@ -33,7 +33,7 @@ class NumberedRows(NamedTuple):
 
     Attributes:
         names, parents: the name and the parent of each row.
-        number: for each row of `Rows`, by its index there, its number here.
+        number: the number of each row of `Rows`, by its index in `Rows`.
     """
 
     names: Sequence[str]
@@ -133,7 +133,7 @@ def variable_scopes(placement: Placement) -> Mapping[str, Scope]:
 def strip_common_scopes(scope_of: Mapping[str, Scope]) -> Mapping[str, Scope]:
     """Returns the scopes without the outer scopes that all variables share.
 
-    If no scope is left, the last part of the name of the variable takes its place.
+    If no scope is left, the last part of the name of the variable is returned as its scope.
     """
     scopes_of = list(scope_of.values())
     depth = 0
@@ -165,8 +165,8 @@ def _tower_copies(placement: Placement) -> Iterator[Sequence[str]]:
 def _shared_name(names: Sequence[str]) -> str:
     """The parts that the names share, joined.
 
-    It is the shortest name instead if the names have different numbers of parts, or share fewer
-    than two parts.
+    The shortest name is returned instead if the names have different numbers of parts, or share
+    fewer than two parts.
     """
     parts = [name.split("/") for name in names]
     shortest = min(parts, key=len)
@@ -347,9 +347,9 @@ def _by_names(placement: Placement) -> PageLayout:
 def _stems(placement: Placement) -> Mapping[str, str]:
     """The name of the row of each outermost scope.
 
-    Scopes whose names differ in a number share a row in two cases: each is on a device of its own,
-    as ``tower_0`` and ``tower_1`` are, or all are very small. The layers ``dense`` and ``dense_1``
-    on one device have separate rows.
+    Scopes whose names differ in a number share a row in two cases: each scope is on a different
+    device, like ``tower_0`` and ``tower_1``, or all scopes are very small. The layers ``dense``
+    and ``dense_1`` on one device have separate rows.
     """
     on: dict[str, Counter[Device | None]] = defaultdict(Counter)
     for op in placement.by_number:

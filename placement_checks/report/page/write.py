@@ -29,8 +29,9 @@ _ESCAPES = {each: f"\\u{ord(each):04x}" for each in ("<", ">", "&", "\u2028", "\
 def render_page(programs: Sequence[Mapping[str, Any]], next_step: str | None = None) -> str:
     """Returns the page of several programs.
 
-    Its content security policy prevents a browser from loading anything and from running any
-    script but the script of this package: names from a graph or a log are shown as text.
+    The content security policy of the page prevents a browser from loading anything, and from
+    running any other script than the script of this package: names from a graph or a log are shown
+    as text.
 
     Args:
         programs: the data of the programs from `program_data`, at least one.
@@ -132,7 +133,7 @@ def encode_runs(values: Iterable[int]) -> str:
 
 
 def front_code(names: Iterable[str]) -> str:
-    """Returns a line for each name: the length of the prefix shared with the last, and the rest.
+    """Returns a line for each name: the length of the prefix of the previous name, and the rest.
 
     The length has two digits of base 36. Names must be printable, so they have no line breaks.
     """

@@ -1,4 +1,4 @@
-"""The JSON documents as JSON Schema (draft 2020-12): ``COMMAND.json`` for each, and errors."""
+"""JSON Schema (draft 2020-12) of each command's document, ``COMMAND.json``, and of errors."""
 
 from __future__ import annotations
 

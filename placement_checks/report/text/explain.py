@@ -1,8 +1,8 @@
 """Explains an op, a variable, a device or a rule, for the command `explain`.
 
-An op or variable: its source lines, the requested and the assigned device with the reason, its
-uses and its findings. A device: the ops that request it, its ops, towers, variables and findings.
-A rule: its explanation and its example.
+For an op or variable, the explanation has its source lines, the requested and the assigned device
+with the reason, its uses and its findings. For a device, it has the ops that request the device,
+and its ops, towers, variables and findings. For a rule, it has the explanation and an example.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def explain_op(placement: Placement, name: str, verdicts: Sequence[Verdict] = ()
 
 
 def line_with_source(frame: Frame) -> str:
-    """Returns a line of the user's code, followed by its text if that can be read."""
+    """Returns a line of the user's code, followed by its text if the file can be read."""
     return "  ".join(filter(None, (str(frame), source_text(str(frame)))))
 
 
@@ -190,7 +190,7 @@ def _op_rows(placement: Placement, op: Op) -> Iterator[Row]:
 
 
 def _by_tower(placement: Placement, ops: Iterable[OpId]) -> Iterator[str]:
-    """Yields the first op of each tower with the number of others, and of ops without a tower."""
+    """Yields the first op of each tower, and without a tower, with the number of its other ops."""
     analysis = analyze(placement)
     by_tower: dict[TowerIndex | None, list[OpId]] = defaultdict(list)
     for op in ops:
@@ -286,7 +286,7 @@ def _variables(placement: Placement, there: Sequence[Op]) -> list[str]:
 
 
 def _ops_elsewhere(requesting: Sequence[Op], device: Device) -> list[str]:
-    """The ops that request a device and are elsewhere, by their device and the reason."""
+    """The ops that request a device but are on another, by that device and the reason."""
     ops: dict[tuple[str, str], list[str]] = defaultdict(list)
     for op in requesting:
         if op.assigned and not op.assigned.matches(device):

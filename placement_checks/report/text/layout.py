@@ -44,7 +44,8 @@ def wrap(
         text: the sentence.
         indent: the number of spaces before the first line.
         hanging: the number of spaces before the other lines.
-        most: the limit of lines of the usual length, more if they are shorter; None for no limit.
+        most: the largest number of lines of the usual width, or of correspondingly more lines if
+            they are narrower; None for no limit.
         width: the length of a line; None for `current_width`.
     """
     if width is None:

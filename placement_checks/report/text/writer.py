@@ -1,7 +1,7 @@
 """Writes the text report of `verify`.
 
-It has, for each program, a heading, a table of the rules and the findings, and at the end the
-counts and the next step. If there are several programs, the report begins with a grid of
+For each program, the report has a heading, a table of the rules, and the findings. It ends with
+the counts and the next step. If there are several programs, the report begins with a grid of
 programs and rules.
 """
 
@@ -159,7 +159,7 @@ def write(
         reports: the reports of the programs; several are preceded by a grid.
         console: the console to print to.
         everything: whether to print all findings; otherwise a program takes at most 60 lines.
-        next_step: the last line; None for none.
+        next_step: the last line; None if there is no next step.
         only: whether to print a program; None prints all. The counts include all programs.
     """
     shown = list(filter(only, reports)) if only else reports

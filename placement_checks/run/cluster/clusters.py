@@ -111,7 +111,7 @@ class Cluster:
         """Check that every task accepts connections.
 
         Raises:
-            InputError: a task accepts none; a session would wait for it forever.
+            InputError: a task accepts no connections; a session would wait for the task forever.
         """
         if gone := self.ended():
             raise gone
@@ -183,7 +183,7 @@ class Cluster:
         """Return a program built for the machine, and its feeding if it has inputs.
 
         Raises:
-            InputError: a task accepts no connections, or the program cannot be trained on them.
+            InputError: a task accepts no connections, or the cluster cannot train the program.
         """
         from placement_checks.capture.programs import load
         from placement_checks.run.feeding.batches import load_batch_function
@@ -282,7 +282,10 @@ class Cluster:
     def _executed_placement(
         self, requested: Placement, devices: Mapping[str, Device]
     ) -> Placement:
-        """Return the requested placement with the devices of the run, as GPUs if simulated."""
+        """Return the requested placement with the devices that ran the ops.
+
+        CPU devices that simulate GPUs are returned as these GPUs.
+        """
         from placement_checks.tf.simulated_devices import to_requested
 
         simulated_tasks = {(gpu.job, gpu.task) for gpu in self.machine.gpus if self.simulated}
@@ -301,7 +304,7 @@ def _with_activity(gone: InputError, activity: str) -> InputError:
 
 START_LIMIT = 180.0  # seconds; importing TensorFlow takes 8 to 25 on a loaded machine
 _STOP_LIMIT = 10.0  # seconds for the tasks to end
-MAX_TASKS = 32  # each has about 100 threads of TensorFlow
+MAX_TASKS = 32  # each task has about 100 threads of TensorFlow
 # All clusters of this process share it; other fork servers print less.
 _server = ForkServerCache()
 
@@ -396,7 +399,7 @@ class LocalCluster(Cluster):
                 self._ended[event["job"], event["index"]] = event["ended"]
 
     def log(self, job: str, index: int) -> Path:
-        """Return the file with the output of a task; the master's has the placement log."""
+        """Return the file with the output of a task; the master prints the placement log."""
         return self._folder / f"{job}-{index}.log"
 
     def kill(self, job: str, index: int) -> None:
@@ -420,7 +423,7 @@ class LocalCluster(Cluster):
             reserved.close()
         child, self._child = self._child, None
         if child is not None:
-            child.stop(_STOP_LIMIT)  # the tasks end with it
+            child.stop(_STOP_LIMIT)  # the tasks end with this process
 
 
 @contextlib.contextmanager
@@ -477,7 +480,7 @@ def _check_machine(machine: Machine) -> None:
 
 
 def reserve_port() -> socket.socket:
-    """Return a socket that reserves a port; only servers that share ports can use it."""
+    """Return a socket that reserves a port; only servers with SO_REUSEPORT can use the port."""
     reserved = socket.socket()
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     reserved.bind(("127.0.0.1", 0))

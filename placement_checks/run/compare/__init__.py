@@ -7,7 +7,7 @@
 3. `measure` compares gradients. If some differ, it also runs the reference on single rows, on the
    rows of each tower and on shifted rows, so that `placement_checks.numerics.diagnosis` can
    find the mistake.
-4. `steps` takes training steps of both programs and compares their variables after each.
+4. `steps` takes training steps of both programs, and compares their variables after each step.
 5. For scripts with replayed rows, `replayed_checks` decides which rows are compared, and whether a
    difference proves a mistake.
 """

@@ -47,11 +47,11 @@ from placement_checks.run.session import ProgramSession
 from placement_checks.tf.startup import INSTALL_CUDA
 from placement_checks.util.progress import step
 
-# Numbers of other orders of the rows in which the noise is measured. Most correct programs are
-# equal without regard to noise, and need no other order. If something differs, the noise of three
-# orders may explain it. In two of a thousand programs, three orders show less than an eighth of
-# the noise of a single number. So a difference below _CLOSE times its limit is measured once more,
-# in more orders.
+# To measure noise, the reference runs with the rows in other orders. These are the numbers of
+# orders to try, one after the other. Most correct programs show no difference, and need no other
+# order. If there is a difference, the noise of three orders may explain it. In two of a thousand
+# programs, three orders show less than an eighth of the noise of some number. So a difference
+# below _CLOSE times its limit is measured again with twelve orders.
 _ORDERS = (0, 3, 12)
 _CLOSE = 16.0
 _MAX_SINGLE_ROWS = 128  # each row needs a run
@@ -102,7 +102,7 @@ def measure(pair: ProgramPair, batch: BatchFunction | None, conditions: Conditio
 
 
 def differs(measured: Measurement, conditions: Conditions) -> bool:
-    """Whether a gradient or a step differs, or only one program has it."""
+    """Whether a gradient or a step differs, or a variable gets a gradient in one program only."""
     return bool(measured.missing) or any(True for _ in _differences(measured, conditions))
 
 
@@ -158,8 +158,8 @@ class _Comparison:
             unreadable={**single.gradients.unreadable, **program.gradients.unreadable},
             missing=_missing_gradients(program, single),
             changed=frozenset([*clipped_gradients(single), *clipped_gradients(program)]),
-            # Programs for one GPU and for several are scheduled differently, so the same race has
-            # different winners in them, in every run.
+            # Programs for one GPU and for several GPUs are scheduled differently. So a race may
+            # end one way in every run of one program, and the other way in every run of the other.
             races={**races(program.placement), **races(single.placement)},
             optimizers=frozenset(program.gradients.optimizers),
             updates=program.gradients.updates,
@@ -167,9 +167,10 @@ class _Comparison:
         )
 
     def _own_scalars(self, trial: Trial) -> Arrays:
-        """Return values of the program that may compensate for a factor of all gradients.
+        """Return values of the program that may compensate for a common factor of all gradients.
 
-        Such as a learning rate that is divided by the number of towers, if gradients are added up.
+        For example, a program that adds up gradients may divide the learning rate by the number of
+        towers.
         """
         factor = self._sessions.conditions.scale * common_factor(trial, self._precisions)
         optimizers = self._towers.program.gradients.optimizers
@@ -187,7 +188,10 @@ class _Comparison:
             return replace(measured, notes=[*self._notes, f"the case cannot be saved: {error}"])
 
     def _trial(self, batch: Arrays, rows: int) -> Trial:
-        """Compare gradients on one batch; if they differ, also run the reference on its rows."""
+        """Compare gradients on one batch.
+
+        If they differ, the reference also runs on single rows and on shifted rows.
+        """
         sessions = self._sessions
         trial = sessions.trial(batch, rows)
         self._check_finite(trial.expected, batch)
@@ -213,7 +217,7 @@ class _Comparison:
         )
 
     def _uneven_trial(self) -> Iterator[Trial]:
-        """Compare gradients on a batch that the towers cannot share evenly, if there is one."""
+        """Compare gradients on a batch that the towers cannot share evenly, if it can be fed."""
         rows = self._feeding.uneven_rows
         try:
             batch = self._sessions.batch(rows)
@@ -259,12 +263,15 @@ def _origin(session: ProgramSession, variable: str, feeds: Arrays) -> str:
 
 
 def _not_finite(gradients: Arrays) -> list[str]:
-    """Return the variables with a NaN or infinite gradient; such elements are always selected."""
+    """Return the variables with a NaN or infinite gradient.
+
+    Selected elements suffice, because the selection contains every NaN and infinite element.
+    """
     return [name for name, value in gradients.items() if not np.all(np.isfinite(value))]
 
 
 def _missing_gradients(program: RunnableProgram, single: RunnableProgram) -> dict[str, bool]:
-    """Return variables that get a gradient in one program only; True if in the reference."""
+    """Return the variables with a gradient in one program only; True if only in the reference."""
     found, expected = program.gradients, single.gradients
     missing = {
         name: True

@@ -35,8 +35,8 @@ class ProgramPair:
     Attributes:
         towers: the program.
         reference: the program for one GPU.
-        same_towers: whether the reference is an earlier revision of the program with the same
-            towers instead.
+        same_towers: whether the reference is not for one GPU, but an earlier revision of the
+            program with the same towers.
     """
 
     towers: RunnableProgram
@@ -54,22 +54,22 @@ class ProgramPair:
     ) -> ProgramPair:
         """Make both programs runnable.
 
-        Their runs must have ended at ``ends_at``, in seconds of `time.monotonic`.
-        ``same_towers`` is the attribute.
+        All runs must end by ``ends_at``, a time of `time.monotonic`. ``same_towers`` is the
+        attribute of the pair.
 
         Raises:
             InputError: the step that a builder returned is malformed.
             CannotRun: one of the programs cannot be run.
         """
         program = make_runnable(towers.on_one_host or towers, devices)
-        # Kernels of CPUs and GPUs round differently, so both programs run on the same kind.
+        # CPU and GPU kernels round differently, so both programs run on the same kind of device.
         single = make_runnable(reference, "simulated" if program.simulated else devices)
         return ProgramPair(
             replace(program, ends_at=ends_at), replace(single, ends_at=ends_at), same_towers
         )
 
     def on_cpus(self) -> ProgramPair:
-        """The same programs on CPU devices in place of GPUs; errors are as for `from_programs`."""
+        """Return the same programs on CPU devices; raises the same errors as `from_programs`."""
         towers, single = self.towers, self.reference
         return ProgramPair.from_programs(
             towers.built,
@@ -91,7 +91,7 @@ class ProgramPair:
 
         Scripts without declared inputs or a batch function are fed their recorded rows.
 
-        The parameters are those of `DeclaredFeeding`.
+        `DeclaredFeeding` describes the parameters.
 
         Raises:
             InputError: a program or the batch function is at fault.

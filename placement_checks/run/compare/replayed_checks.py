@@ -28,7 +28,7 @@ from placement_checks.run.feeding.interface import PASS_BATCH
 from placement_checks.run.feeding.replayed import ReplayedFeeding
 from placement_checks.util.text import join_and, listed, plural
 
-_TOLERANCE = 32 * EPS["float32"]  # of losses that are sums
+_TOLERANCE = 32 * EPS["float32"]  # relative difference of losses that count as equal
 _TOWER_ALONE = "on each tower's rows alone"
 
 
@@ -46,10 +46,11 @@ class ReplayedChecks:
         It computes on all rows if its loss on all rows is the mean or the sum of its losses on
         each tower's rows, or if towers share ops in the model, such as moments of all rows.
         Otherwise, it computes on the rows of each tower: for example, with batch normalization,
-        or if it does not take all rows at once.
+        or if the reference does not accept all rows at once.
 
         Raises:
-            CannotRun: the reference can compute on neither.
+            CannotRun: the reference cannot compute on all rows, and either it does not accept the
+                rows of one tower, or the towers get different numbers of rows.
         """
         feeding, conditions = self._feeding, self._sessions.conditions
         takes_all = feeding.takes_all and not conditions.statistics_per_tower
@@ -149,7 +150,8 @@ class ReplayedChecks:
     def _is_mean(self) -> bool:
         """Whether the loss of the reference is a mean: repeating the rows does not change it.
 
-        If the reference does not take more rows, its graph must show a division by their number.
+        If the reference does not accept more rows, the loss must be divided by the number of rows
+        in its graph.
         """
         feeding, losses = self._feeding, self._sessions.losses
         if not feeding.inputs.any_batch_size:
@@ -184,7 +186,7 @@ class ReplayedChecks:
 def _is_mean_per_tower(trial: Trial, measured: Measurement) -> bool:
     """Whether the program's gradients are the mean of the reference's on each tower's rows.
 
-    Statistics of rows may show in gradients but in no loss.
+    Statistics of rows, as in batch normalization, may affect gradients without affecting a loss.
     """
     mean = weighted_mean(trial.per_tower, trial.rows)
     if mean.keys() != trial.expected.keys():

@@ -31,14 +31,14 @@ class Conditions:
     """How programs are run to be compared.
 
     Attributes:
-        rows: the size of the global batch; 0 for the fixed size of the placeholders, or else a
-            small one.
+        rows: the size of the global batch; 0 for the fixed size of the placeholders, or a small
+            size if the placeholders take any.
         shares: the relative parts of the towers in a batch; empty for equal parts.
         scale: the factor on the program's gradients that the user declares as intended.
         statistics_per_tower: whether the reference computes on the rows of each tower separately.
         steps: the number of training steps.
-        steps_on_parts: whether steps are taken if the reference computes on the rows of each tower
-            separately. Its running statistics are then those of one tower's rows.
+        steps_on_parts: whether steps are compared even if ``statistics_per_tower`` is true. The
+            reference then computes running statistics on the rows of the first tower only.
         seconds: the time limit of one run.
         seed: the seed of the batches.
         gradient_limits: the largest errors of equal gradients. If an error is larger, the noise is
@@ -90,7 +90,7 @@ class PairedSessions:
 
     @property
     def on_parts(self) -> bool:
-        """Whether the mean of the reference's gradients on each tower's rows is expected."""
+        """Whether the program is expected to average the gradients on each tower's rows."""
         return self.conditions.statistics_per_tower
 
     def initialize(self, case: Case | None) -> None:
@@ -139,14 +139,17 @@ class PairedSessions:
         self.towers.initialize(self.start)
 
     def _vary(self, value: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Add noise to an array of equal elements, because zeros hide their factors."""
+        """Add noise to an array of equal elements, because zeros hide what they multiply."""
         if value.size < 2 or np.any(value != value.flat[0]):
             return value
         size = max(1.0, abs(float(value.flat[0])))
         return (value + size * self._rng.uniform(0.05, 0.15, value.shape)).astype(value.dtype)
 
     def batch(self, rows: int) -> Arrays:
-        """Return a new batch, after `restart` an earlier one, and store it for the saved case."""
+        """Return a batch, and store it for the saved case.
+
+        After `restart`, the earlier batches are returned again before new batches.
+        """
         try:
             batch = self._earlier(self._rng, rows)
         except IndexError:
@@ -167,8 +170,8 @@ class PairedSessions:
     def orders(self, rows: int) -> list[list[int]]:
         """Return other orders of the rows.
 
-        Rows stay in their tower if `on_parts`, or if the reference has towers: a sound program
-        may compute other gradients if rows change towers, as with batch normalization.
+        Rows stay in their tower if `on_parts`, or if the reference has towers: if rows change
+        towers, the gradients of a correct program may change, as with batch normalization.
         """
         stay = self.on_parts or self.feeding.same_towers
         parts = self.split(rows) if stay else [range(rows)]
@@ -199,7 +202,7 @@ class PairedSessions:
         """Return the gradients that the program should have on one batch.
 
         Raises:
-            InputError: the reference does not take the rows of one tower.
+            InputError: the reference does not accept the rows of one tower.
         """
         if not self.on_parts:
             return self._gradients(batch, order)
@@ -213,7 +216,7 @@ class PairedSessions:
         """Let the reference take the step that the program should take.
 
         Returns:
-            The gradients before the step if ``with_gradients``, else nothing.
+            The gradients before the step if ``with_gradients``, else an empty mapping.
         """
         rows = self.feeding.rows
         gradients = self.expected(batch, rows, order) if with_gradients or self.on_parts else {}
@@ -225,11 +228,11 @@ class PairedSessions:
         return gradients if with_gradients else {}
 
     def _gradients(self, batch: Arrays, rows: Sequence[int] | None = None) -> Arrays:
-        """Return the reference's gradients on the given rows, in this order; by default on all."""
+        """Return the reference's gradients on rows, in the given order; by default on all."""
         return self.reference.gradients(self.feeding.to_reference(batch, rows))
 
     def losses(self, batch: Arrays, rows: Sequence[int] | None = None) -> list[float]:
-        """Return the reference's losses on the given rows, by default on all; each summed."""
+        """Return the sum of each loss of the reference on the given rows, by default on all."""
         names = list(self.reference.program.placement.step.objectives)
         values = self.reference.run(names, self.feeding.to_reference(batch, rows))
         return [float(np.sum(np.asarray(value, np.float64))) for value in values]
@@ -246,7 +249,7 @@ class PairedSessions:
     ) -> list[Sample]:
         """Return some elements of the reference's gradients on each part of the rows.
 
-        The result ends before the first part that the reference does not take.
+        The result ends before the first part that the reference does not accept.
         """
         samples = []
         with contextlib.suppress(InputError):
@@ -290,7 +293,7 @@ class PairedSessions:
 def _compact(value: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return an array of equal elements as a broadcast scalar, other arrays as they are.
 
-    The slots of an optimizer are larger than the weights, and most start with zeros.
+    The slots of an optimizer need more memory than the weights, and most of them start with zeros.
     """
     first = np.array(value.reshape(-1)[:1])
     if value.size > 1 and value.dtype.kind not in "OSU" and np.all(value == first):

@@ -1,9 +1,9 @@
 """Take training steps of a program and its reference, from equal variables on equal rows.
 
-The reference goes first. Its variables after each step are stored in their own dtypes. Then it
-takes the same steps with the rows in other orders, to measure the noise. The program's variables
-are compared with these values while its steps run, one after the other, so that no second copy of
-all values is needed.
+The reference takes its steps first. Its variables after each step are stored in their own dtypes.
+Then the reference takes the same steps with the rows in other orders, to measure the noise. When
+the program takes its steps, its variables are compared one after the other with the stored values,
+so that no second copy of all values is needed.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ _T = TypeVar("_T")
 
 
 def take_steps(sessions: PairedSessions, steps: int, own_values: Arrays) -> Trajectory | Missing:
-    """Take steps of both programs, and compare their variables after each.
+    """Take steps of both programs, and compare their variables after each step.
 
     Args:
         sessions: both programs.
         steps: the number of steps.
-        own_values: variables that have another value in the program than in the reference, and
-            are not compared.
+        own_values: initial values of the program that replace the values of the reference. These
+            variables are not compared.
 
     Returns:
-        The steps, or why none can be compared.
+        The steps, or the reason why no steps can be compared.
 
     Raises:
         InputError: the steps of the reference change none of its variables.
@@ -138,8 +138,8 @@ class _ReferenceSteps(NamedTuple):
     Attributes:
         values: the compared variables after each step, in their own dtypes.
         noise: for each step, how much each variable differs in other orders of the rows.
-        uncertain: True for elements of trained variables if rounding may flip the sign of their
-            gradient at any step.
+        uncertain: a mask for each trained variable: the elements with a gradient whose sign may
+            change by rounding in at least one step.
         end: all variables after the last step.
     """
 
@@ -204,7 +204,7 @@ def _tower_steps(
     reference: _ReferenceSteps,
     own_values: Arrays,
 ) -> Iterator[dict[str, VariableStep]]:
-    """Take the steps of the program, and yield each compared with the reference."""
+    """Take the steps of the program, and yield the comparison of variables after each step."""
     towers, comparison = sessions.towers, _StepComparison(sessions, reference, own_values)
     towers.initialize(sessions.start)
     towers.load(own_values)
@@ -258,7 +258,7 @@ class _StepComparison:
 
 
 def _owners(sessions: PairedSessions, names: Iterable[str]) -> dict[str, str]:
-    """Return the trained variable that each name is, is a copy of, or is a slot of."""
+    """Map each name of a trained variable, its copies and its slots to the trained variable."""
     reference, mirrors = sessions.reference.program, sessions.towers.program.built.initial.mirrors
     owner_of = find_slots(reference.placement).owner_of
     firsts = {name: mirrors.get(name, name) for name in names}
@@ -268,7 +268,7 @@ def _owners(sessions: PairedSessions, names: Iterable[str]) -> dict[str, str]:
 
 
 def _numeric(session: ProgramSession, values: Arrays) -> Arrays:
-    """Return the numeric variables, without local ones such as metrics."""
+    """Return the numeric variables, without local variables such as metrics."""
     names = session.program.built.initial.compared
     return {
         name: value
@@ -280,8 +280,8 @@ def _numeric(session: ProgramSession, values: Arrays) -> Arrays:
 def _comparable(sessions: PairedSessions, values: Arrays) -> Arrays:
     """Return the variables that should be equal in both programs.
 
-    Variables that replicas change separately are omitted. Statistics of rows are omitted if the
-    reference computes on the rows of each tower, because its steps then do not compute them.
+    Variables that replicas change separately are omitted. If the reference computes on the rows of
+    each tower, statistics of rows are omitted, because its steps compute them on one tower's rows.
     """
     unsynchronized = sessions.towers.program.built.initial.unsynchronized
     owners = _owners(sessions, values)

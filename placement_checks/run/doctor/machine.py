@@ -1,7 +1,7 @@
 """Runs programs on the GPUs of this machine, in child processes.
 
-A fault of a driver, such as a crash or a hang, ends only a child process. It is the result of the
-program that was running, and the next program gets a new process.
+A fault of a driver, such as a crash or a hang, ends only a child process. The fault is the result
+of the program that was running, and the next program runs in a new process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from placement_checks.placer.worker import protocol
 from placement_checks.util.child import Child, Ended
 
 _WORKER = "placement_checks.run.doctor.worker"
-_LIMIT = 300.0  # seconds of a request; a first start of CUDA may compile kernels
+_LIMIT = 300.0  # seconds of a request; the first start of CUDA may compile kernels
 
 
 class Gpu(NamedTuple):
@@ -54,9 +54,9 @@ class Observed:
 
 
 class Worker(contextlib.AbstractContextManager["Worker"]):
-    """A child process that runs programs; it is replaced if it ends.
+    """A child process that runs programs, for use in a ``with`` statement.
 
-    It ends with the block that it is the context of.
+    If the process ends, the next request starts a new process.
 
     Args:
         simulated: whether CPU devices replace the GPUs: ``CPU:i+1`` for ``GPU:i``.
@@ -67,7 +67,7 @@ class Worker(contextlib.AbstractContextManager["Worker"]):
         self, *, simulated: bool = False, environment: Mapping[str, str] | None = None
     ) -> None:
         self._simulated = simulated
-        # At a higher level, TensorFlow does not log the devices of eager ops.
+        # At a higher log level, TensorFlow does not log the devices of eager ops.
         self._environment = {**(environment or {}), "TF_CPP_MIN_LOG_LEVEL": "0"}
         self._child: Child | None = None
 
@@ -80,7 +80,7 @@ class Worker(contextlib.AbstractContextManager["Worker"]):
         return Observed(**answer)
 
     def devices(self) -> tuple[list[Gpu], list[str]]:
-        """The GPUs that TensorFlow finds, and the types of all devices.
+        """Return the GPUs that TensorFlow finds, and the types of all devices.
 
         Raises:
             Ended: the process ended.

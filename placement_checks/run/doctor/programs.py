@@ -1,8 +1,8 @@
 """Small programs for two GPUs, to compare predicted placements with a machine.
 
 Programs for sessions build a graph and return its fetches; they need no feeds. Eager programs
-train for two steps, and may return facts that no placement log has. Each covers one subject, so
-that a difference is attributed to it.
+train for two steps, and may return facts that no placement log has. Each program covers one
+subject, so that a difference is attributed to this subject.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ tf1 = tf.compat.v1
 GPUS = 2
 _HINT = "communication_hint"  # attribute of collectives
 _ROWS, _FEATURES = 8, 4
-# Typed, because TensorFlow's are not.
+# These aliases have types, because TensorFlow's decorators have none.
 _function: Callable[[Callable[..., Any]], Any] = tf.function
 _compiled: Callable[[Callable[..., Any]], Any] = tf.function(jit_compile=True)
 # The dtypes of variables; only some of them have kernels on a GPU.
@@ -144,7 +144,7 @@ def loops_of_version_1() -> Any:
 
 @_program("graph")
 def loops_of_version_2() -> Any:
-    """A loop and a branch as functions, which the placer lowers."""
+    """A loop and a branch as functions, which TensorFlow lowers before placement."""
     return _loop_and_branch()
 
 

@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def _devices() -> dict[str, Any]:
-    """The GPUs that TensorFlow finds: their models and compute capabilities; all device types."""
+    """Return the models and compute capabilities of the GPUs, and the types of all devices."""
     found = []
     for gpu in tf.config.list_physical_devices("GPU"):
         details = tf.config.experimental.get_device_details(gpu)
@@ -77,7 +77,7 @@ def _configure(simulated: bool) -> None:
         configure_logical_cpus(GPUS + 1)
     else:
         gpus = tf.config.list_physical_devices("GPU")[:GPUS]
-        with contextlib.suppress(RuntimeError):  # they were created for an earlier program
+        with contextlib.suppress(RuntimeError):  # the GPUs exist since an earlier program
             tf.config.set_visible_devices(gpus, "GPU")
             if len(gpus) < GPUS:
                 logical = tf.config.LogicalDeviceConfiguration(memory_limit=_LOGICAL_GPU)
@@ -112,10 +112,10 @@ def _run_eagerly(program: Program) -> dict[str, Any]:
 
 
 def _placed(log: Log) -> Mapping[str, tuple[str | None, str | None]]:
-    """The type and device of each node that the log has on a single device.
+    """Return the type and device of each node that is logged on one device only.
 
-    An eager op is logged twice: with its type alone, and as the node of a graph of its own, which
-    has the type as name. A traced function may have a node of the same name.
+    An eager op is logged twice: without a node name, and as a node that has the op type as its
+    name. Such names are left out, because a traced function may have a node of the same name.
     """
     found = defaultdict(set)
     for record in log.counts:

@@ -39,7 +39,7 @@ _KINDS = "biufcSU"  # kinds of dtypes: numbers and strings, but neither objects 
 
 
 def load_batch_function(batch: Batch, gpus: int) -> BatchFunction | None:
-    """Return the batch function that an argument or option names; None if it is None.
+    """Return the batch function that an argument or option names; None if ``batch`` is None.
 
     Args:
         batch: a function ``batch(rng, n)`` that returns arrays of ``n`` rows by input name, a
@@ -160,7 +160,7 @@ class Case:
         return start
 
     def save(self, program: str) -> Path:
-        """Write the case to the user's cache directory, over the last case of this program.
+        """Write the case to the user's cache directory, and replace the program's earlier case.
 
         Returns:
             The path of the file.
@@ -191,7 +191,7 @@ class Case:
         """Read a file that `save` has written.
 
         Raises:
-            InputError: the file is missing, damaged, or no saved case.
+            InputError: the file is missing, damaged, or not a saved case.
         """
         start: dict[str, npt.NDArray[Any]] = {}
         batches: dict[int, dict[str, npt.NDArray[Any]]] = {}
@@ -213,7 +213,7 @@ class Case:
 
 
 def _file_name(program: str) -> str:
-    """Return the program's file name, with a hash that differs by directory and arguments."""
+    """Return the script's name with a hash of the working directory, program and arguments."""
     script = program.partition(" ")[0].rpartition("/")[2]
     name = re.sub(r"[^\w.-]", "_", script)
     digest = zlib.crc32(bytes(Path.cwd()) + program.encode(errors="surrogateescape"))
@@ -221,7 +221,7 @@ def _file_name(program: str) -> str:
 
 
 def _remove_oldest(new: Path) -> None:
-    """Keep the cache directory within its limits; other processes may remove files meanwhile."""
+    """Remove the oldest files above the limits; other processes may remove files meanwhile."""
     others = {}
     for path in new.parent.iterdir():
         if path != new and path.suffix in (SUFFIX, _UNFINISHED):
@@ -235,7 +235,7 @@ def _remove_oldest(new: Path) -> None:
 
 
 def _compact(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a scalar if the array was broadcast from it, as most initial slots are."""
+    """Return the scalar that an array was broadcast from, as `Arrays` of slots often are."""
     return values if values.size < 2 or any(values.strides) else values.reshape(-1)[0]
 
 

@@ -4,7 +4,7 @@ A builder returns its inputs as a mapping of names to placeholders for each towe
 for all towers. The batch function returns arrays by the same names, with the rows of the global
 batch as the first axis. The rows are cut into consecutive parts, one for each tower; a program
 with one mapping for all towers gets the whole batch and splits it itself, as does the reference.
-Arrays of rank 0 are fed whole.
+Scalars are fed to all towers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MIN_ROWS_PER_TOWER = 4
 class DeclaredFeeding(Feeding):
     """Feeds programs that declare their inputs, and their reference if there is one.
 
-    There is a second, uneven batch for a program that splits batches itself and takes any size.
+    A program that splits batches itself and takes any batch size gets a second, uneven batch.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class DeclaredFeeding(Feeding):
     def _fixed_batch_size(self) -> int:
         """Return the size of the global batch that the placeholders require; 0 for any size.
 
-        Placeholders of unequal sizes set the shares of the towers.
+        If the placeholders of the towers have unequal sizes, these sizes become the shares.
 
         Raises:
             InputError: the two programs require different sizes.
@@ -271,16 +271,16 @@ def _with_inputs(
 
 
 def _own_names(tensors: Sequence[str]) -> Sequence[str]:
-    """The names of a replica's inputs within its process, which may prefix all of them."""
+    """Return the names of a replica's inputs without the prefix of its process, if any."""
     prefix = tensors[0].partition("/")[0] + "/" if tensors else ""
     is_of_process = all(tensor.startswith(prefix) for tensor in tensors)
     return [tensor.removeprefix(prefix) for tensor in tensors] if is_of_process else tensors
 
 
 def _check_inputs(*programs: RunnableProgram, same_towers: bool) -> None:
-    """Check that all programs have inputs, and that the reference's are for one tower.
+    """Check that all programs have inputs, and that the reference has inputs for one tower.
 
-    With ``same_towers``, they must be for as many towers as the program's.
+    With ``same_towers``, the reference must have inputs for as many towers as the program.
     """
     for program in programs:
         if program.inputs:

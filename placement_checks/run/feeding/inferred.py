@@ -1,15 +1,15 @@
 """Infer which tensors hold rows, from the values that a whole script fed to its first step.
 
-A script feeds tensors without declaring which of them hold the rows of each tower. Three steps
-find out:
+A script feeds tensors without declaring which tensors hold the rows of each tower. They are found
+in three steps:
 
 1. `match_tensors` matches the fed tensors of the program and the reference. The same code builds
    both programs, so counterparts have the same dtype, the same row shape and the same last part of
    the name. If several tensors agree in all of these, they are matched in building order.
-2. The first axis of a tensor has one length in the program, the sum over its towers, and one in
-   the reference. The pair of lengths that most tensors have is taken as the batch sizes. If both
-   lengths of a tensor are the same multiple of the batch sizes, it has several entries for each
-   row, like a batch of sentences that is fed as one list of words.
+2. Each tensor has two lengths: the length of its first axis in the program, summed over the
+   towers, and in the reference. The pair of lengths that most tensors have is taken as the batch
+   sizes. If both lengths of a tensor are the same multiple of the batch sizes, the tensor has
+   several entries for each row, like a batch of sentences that is fed as one list of words.
 3. All other tensors, such as learning rates and initial states, are fed the recorded values.
 
 Values that random ops draw, such as dropout masks, are fed like rows (`random_tensors`), so that
@@ -68,8 +68,8 @@ class InferredInputs:
         inputs: the tensors that are fed rows.
         tower_values: the other values that the program is fed.
         reference_values: the other values that the reference is fed.
-        unequal_scalars: the scalars in the model of the reference that were fed another value than
-            in the program.
+        unequal_scalars: tensors of the reference: scalars in the model that were fed different
+            values in the two programs.
     """
 
     rows: int
@@ -201,7 +201,7 @@ def _model_ops(program: RunnableProgram, fed: Collection[str]) -> list[str]:
 
 
 def infer_inputs(towers: FedProgram, reference: FedProgram) -> InferredInputs:
-    """Infer the rows of a program and its reference, and the tensors that take them.
+    """Infer the rows of a program and its reference, and the tensors that are fed rows.
 
     Raises:
         CannotRun: the recorded values do not identify the rows.
@@ -279,8 +279,8 @@ class MatchedTensors(NamedTuple):
     def can_share_value(self) -> bool:
         """Whether one value can be fed to all of these tensors.
 
-        All shapes must be equal, and so must the values of all towers, unless random ops yield
-        them.
+        All shapes must be equal. The values of all towers must be equal too, unless random ops
+        yield the values.
         """
         first = self.towers[0]
         return all(fed.array.shape == self.reference.array.shape for fed in self.towers) and (
@@ -290,8 +290,8 @@ class MatchedTensors(NamedTuple):
     def value(self, fed: FedTensor) -> npt.NDArray[Any]:
         """Return the value to feed to one of the tensors, if they hold no rows.
 
-        A scalar keeps its recorded value if it is in the model, or no float. Any other tensor gets
-        the value of the first tower. For example, a learning rate may grow with the number of
+        A scalar that is in the model or is not a float gets its recorded value. Any other tensor
+        gets the value of the first tower. For example, a learning rate may grow with the number of
         GPUs, which is not a mistake.
         """
         keeps = not fed.array.ndim and (fed.in_model or fed.array.dtype.kind != "f")
@@ -299,7 +299,7 @@ class MatchedTensors(NamedTuple):
 
     @property
     def scalars_differ(self) -> bool:
-        """Whether it is a scalar in the model that differs between the two programs."""
+        """Whether the tensors are scalars in the model that differ between the two programs."""
         first, fed = self.towers[0], self.reference
         return not fed.array.ndim and fed.in_model and bool(first.array != fed.array)
 
@@ -342,7 +342,7 @@ def _matches(
 ) -> Iterator[MatchedTensors]:
     """Match each tensor of the reference with tensors of the program that have the same key.
 
-    It is matched with one tensor, or with one for each tower.
+    A tensor of the reference is matched with one tensor, or with one tensor for each tower.
     """
     candidates: defaultdict[Hashable, list[FedTensor]] = defaultdict(list)
     for fed in tower_tensors:
@@ -366,8 +366,8 @@ def _group_by_tower(
 ) -> list[Sequence[FedTensor]]:
     """Group the first tensors of all towers, the second tensors, and so on.
 
-    If there is one tensor for each tower, it may be unknown which tower reads it. The tensors are
-    then taken to be in the order of the towers.
+    If there is one tensor for each tower, the tower that reads a tensor may be unknown. The
+    tensors are then assumed to be in the order of the towers.
     """
     by_tower = [[fed for fed in tensors if fed.tower == tower] for tower in range(gpus)]
     if any(len(of_tower) != per_tower for of_tower in by_tower):

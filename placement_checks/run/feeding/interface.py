@@ -24,11 +24,11 @@ class Feeding(ABC):
 
     Attributes:
         rows: the number of rows in a global batch.
-        generated: whether the user gave no rows.
+        generated: whether the rows are random or recorded, instead of given by the user.
         uneven_rows: the number of rows in a second batch, which the towers cannot share evenly; 0
             if there is no second batch.
         split: the rows of each tower in a batch of `rows`; empty if the program splits the batch.
-        same_towers: whether the reference has the towers of the program, and not one GPU.
+        same_towers: whether the reference has the same towers as the program, instead of one GPU.
     """
 
     rows: int
@@ -51,7 +51,7 @@ class Feeding(ABC):
         """Return the feeds of the reference for the given rows, in this order; by default all.
 
         Raises:
-            InputError: the reference does not take these rows.
+            InputError: the reference does not accept these rows.
         """
 
     @abstractmethod
@@ -59,7 +59,7 @@ class Feeding(ABC):
         """Return the feeds of the program."""
 
     def error_context(self) -> AbstractContextManager[None]:
-        """Return the context for runs on these rows, which handles InputError."""
+        """Return the context for runs on these rows; a subclass may convert InputErrors."""
         return nullcontext()
 
 

@@ -28,10 +28,12 @@ class ReplayedFeeding(Feeding):
 
     Attributes:
         inputs: the tensors that are fed, and the recorded rows.
-        parts: the rows of each tower; if the program splits the batch, as even as possible.
-        takes_all: whether the reference takes the rows of all towers at once.
-        takes_all_once: whether the reference takes these rows at once, and each row only once.
-        takes_parts: whether the reference takes the rows of each tower.
+        parts: the rows of each tower. If the program itself splits the batch, the parts are as
+            even as possible.
+        takes_all: whether the reference accepts the rows of all towers at once.
+        takes_all_once: whether the reference accepts the rows of all towers at once, without
+            repeating rows.
+        takes_parts: whether the reference accepts the rows of each tower.
         same_size: whether the reference was fed as many rows as the towers together.
     """
 
@@ -40,7 +42,7 @@ class ReplayedFeeding(Feeding):
     def __init__(
         self, reference: str, inputs: InferredInputs, gpus: int, case: Case | None
     ) -> None:
-        """Find the rows of each tower, and whether the reference takes them.
+        """Find the rows of each tower, and whether the reference accepts them.
 
         Args:
             reference: the name of the reference in messages.
@@ -76,7 +78,7 @@ class ReplayedFeeding(Feeding):
     def to_reference(self, batch: Arrays, rows: Sequence[int] | None = None) -> Arrays:
         """Return the feeds of the reference for the given rows, in this order.
 
-        The default is all rows, or the rows of the first tower if the reference does not take all.
+        The default is all rows; if the reference does not accept all, the rows of the first tower.
         """
         if rows is None:
             rows = range(self.rows) if self.takes_all else self.parts[0]

@@ -33,7 +33,7 @@ _TRACE_SECONDS = 20.0  # no further step is traced after this time
 _ROWS = 128
 _WARM_UP = 5  # steps of each loop that are not timed
 _SECONDS = 600.0  # time limit of one step
-_MAX_CORES = 1.3  # that a loop on one thread may use
+_MAX_CORES = 1.3  # cores that a loop on one thread may use
 
 
 class TimedLoop:
@@ -68,8 +68,8 @@ class TimedPair:
 
     Every simulated device has one core: an op computes on one thread, the program has as many
     threads as devices, and the reference has one. Two more loops are controls. The program on one
-    thread shows whether the machine was quiet (`Timing.baseline`). As many references at once as
-    there are towers show whether each tower had a core (`Timing.contention`). On real GPUs, the
+    thread shows whether the machine was quiet (`Timing.baseline`). Several references at once, one
+    for each tower, show whether each tower had a core (`Timing.contention`). On real GPUs, the
     baseline is a second loop of the reference.
     """
 

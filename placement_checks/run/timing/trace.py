@@ -53,8 +53,8 @@ class Tracer:
     def _lanes(self, statistics: Any) -> Iterator[tuple[Device, list[OpSpan]]]:
         """Yield each device with the spans of its ops, in seconds since the epoch.
 
-        For a GPU, TensorFlow records when kernels were queued under the full device name, and
-        when they ran under ``/device:GPU:0/stream:all``
+        TensorFlow records two times for each kernel of a GPU: under the full device name the time
+        when the kernel was queued, and under ``/device:GPU:0/stream:all`` the time when it ran
         (core/profiler/convert/xplane_to_step_stats.cc).
         """
         named = {device_stats.device: device_stats for device_stats in statistics.dev_stats}
@@ -150,7 +150,9 @@ def _shortest_times(steps: Sequence[Mapping[Device, Sequence[OpSpan]]]) -> _Seco
 
 
 class _Nodes:
-    """The dependencies between nodes of partition graphs, across devices by sends and receives.
+    """The dependencies between nodes of partition graphs.
+
+    Sends and receives connect the nodes of different devices.
 
     All iterations of a loop count as one: no node waits for the next iteration, and the exit of
     the loop waits for the end of an iteration.
