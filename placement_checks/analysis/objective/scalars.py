@@ -65,7 +65,7 @@ _FOLDED: Mapping[str, Callable[..., float]] = {
 }
 # The result of these ops on a count is still a count: a small number may be added to avoid a
 # division by 0, or the count may be raised to 1.
-_KEEPS_COUNT = _PASSES | ADDS | {"Maximum"}
+_KEEPS_COUNT = _PASSES | ADDS | {MAXIMUM}
 _MOST_FACTORS = 32  # a product of more factors becomes one symbol
 ROWS = "rows"  # the prefix of symbols that depend on shapes alone, such as the size of a batch
 

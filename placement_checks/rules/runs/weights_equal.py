@@ -236,15 +236,17 @@ def unequal_constants(
 
 
 def _update_constants(placement: Placement) -> Mapping[str, set[float]]:
-    """Return the numbers that updates of trained variables depend on, besides gradients."""
+    """Return the numbers that gradient updates of variables depend on, besides gradients.
+
+    Other updates, such as a decay of the weights, must not depend on the number of GPUs.
+    """
     analysis = analyze(placement)
     flow, found = analysis.flow, {}
 
     def is_end(op: OpId) -> bool:
         return analysis.has_gradient(op) or flow.types[op] in VARIABLES
 
-    for variable in gradient_flow(placement).trained:
-        updates = analysis.updates.by_variable.get(variable, ())
+    for variable, updates in gradient_flow(placement).trained.items():
         inputs = [op for each in updates for op in flow.inputs[each.op] if not is_end(op)]
         values = [
             placement.details.value(flow.names[op]) for op in flow.reachable(inputs, until=is_end)
