@@ -52,7 +52,7 @@ def _mutant_outcome(program: Program, mutant: Mutant, outcome: Outcome) -> str:
         return f"{mutant}: {outcome}"
     found = "found" if outcome.has_finding(mutant.rule, mutant.message) else "MISSED"
     new = sorted(outcome.rules_with_state("broken") - {mutant.rule, *program.broken.split()})
-    return f"{mutant}: {found} by {mutant.rule}; broken beside: {', '.join(new) or 'none'}"
+    return f"{mutant}: {found} by {mutant.rule}; also broken: {', '.join(new) or 'none'}"
 
 
 if __name__ == "__main__":

@@ -108,7 +108,7 @@ def test_no_such_rule() -> None:
 
 @pytest.mark.parametrize("name", RULES)
 def test_variables_in_function_bodies(name: str) -> None:
-    """Calls of one function stand for the same variable, which is none of the program's."""
+    """Calls of one function use the same variable, and the program itself has no such variable."""
     bodies = []
     for i in (0, 1):
         call, x = f"tower_{i}/call", f"tower_{i}/x"

@@ -180,7 +180,7 @@ def test_the_nearest_file_wins(project: Callable[..., Path]) -> None:
         "placement-checks",
     ],
 )
-@pytest.mark.parametrize("beside", ["", f"\n[{AT}]\ngpus = 2\n"], ids=["alone", "beside ours"])
+@pytest.mark.parametrize("beside", ["", f"\n[{AT}]\ngpus = 2\n"], ids=["alone", "next to ours"])
 def test_a_misspelled_table_is_an_error(
     project: Callable[..., Path], table: str, beside: str
 ) -> None:

@@ -84,7 +84,7 @@ def test_numbered_names_have_the_name_of_the_first_tower() -> None:
         pytest.param(
             {"m/net/fc1/w": ("m", "net", "fc1"), "m/net/emb": ("m", "net")},
             {"m/net/fc1/w": ("fc1",), "m/net/emb": ("emb",)},
-            id="a variable beside its layers",
+            id="a variable next to its layers",
         ),
         pytest.param(
             {"fc/w": ("fc",), "fc/b": ("fc",)}, {"fc/w": ("fc",), "fc/b": ("fc",)}, id="one layer"
