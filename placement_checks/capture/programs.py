@@ -258,7 +258,7 @@ class _Builds:
         )
 
     def load_for_one_gpu(self) -> CapturedProgram | Missing:
-        """Return the build for one GPU, or `Missing` if there is none.
+        """Return the build for one GPU, or the reason why it is missing.
 
         Raises:
             InputError: the program gets the number of GPUs, but ignores it.

@@ -59,7 +59,7 @@ def _free_in_group(limit: str, used: str, statistics: str) -> int | None:
     try:
         bytes_left = int((_GROUPS / limit).read_text()) - int((_GROUPS / used).read_text())
         cached = re.search(r"^inactive_file (\d+)", (_GROUPS / statistics).read_text(), re.M)
-    except (OSError, ValueError):  # no such file; "max" stands for no limit
+    except (OSError, ValueError):  # no such file; "max" means no limit
         return None
     return max(0, bytes_left + (int(cached[1]) if cached else 0))
 

@@ -185,7 +185,7 @@ class SentTensor(NamedTuple):
 
     @property
     def layer(self) -> str:
-        """The scope of the variable, or its name if it has no scope; ``""`` if there is none."""
+        """The scope of the variable, or its name if it has no scope; ``""`` without a variable."""
         return self.variable.rpartition("/")[0] or self.variable
 
 

@@ -78,7 +78,7 @@ class Accumulators:
                 self.tower_of[name] = tower
 
     def _tower_on_device(self, ops: Iterable[OpId]) -> TowerIndex | None:
-        """Return the only tower on the device that all ops request; None if there is none."""
+        """Return the only tower on the device that all ops request, if there is one."""
         analysis = self._analysis
         devices = {complete_device(self._placement.by_number[op].requested) for op in ops}
         towers = [
