@@ -31,11 +31,11 @@ _MARKS = re.compile(
     + rb")"  # gh run view --log
     + rb"|[\w.-]{1,200} +\| "  # docker-compose
     + rb"|\[\d+,\d+\](?:<\w+>)?: ?"  # mpirun --tag-output
-    + rb"| *\d{1,9}: (?![(/]))+"  # srun --label; not a node with such a name
+    + rb"| *\d{1,9}: (?![(/]))+"  # srun --label; "3: (" and "3: /" begin records of a node named 3
 )
 _CRI = re.compile(rb"(?m)^(\S+) (stdout|stderr) ([PF])(?: (.*))?$")
 _MAX_JOINED = 1 << 20  # bytes of a line
-_SAMPLE = 4096  # bytes; a block with prefixes has one in its first bytes
+_SAMPLE = 4096  # bytes; prefixes are only removed if the start of the block contains a prefix
 
 
 class Unwrapper:
@@ -74,8 +74,9 @@ class Unwrapper:
     def _from_json(self, lines: list[bytes]) -> Iterator[bytes]:
         """Yield lines, and for a line of JSON its strings.
 
-        In Docker's json-file, "log" contains a line, or a piece of a line. Docker ends a line with
-        a newline, but not a piece. Other loggers that use this form never write the newline.
+        In Docker's json-file, "log" contains a line, or a piece of a line. Only the last piece of
+        a line ends with a newline. Other loggers write the same JSON without any newline: if no
+        newline was found yet, each "log" is a whole line.
         """
         for line in lines:
             value = _parsed(line) if line[:1] in b"{\xef" else None

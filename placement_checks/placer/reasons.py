@@ -111,7 +111,9 @@ def parse_refusal(refused: GraphRefused, placement: Placement) -> Refusal:
 
 
 def fallback_reason(op: Op, attributes: Mapping[str, Any], machine: Machine) -> str:
-    """Return why an op did not get its requested device; ``""`` if no kernel is the reason.
+    """Return why an op did not get its requested device.
+
+    The reason is ``""`` if the machine has this device, and a kernel of the op supports it.
 
     Args:
         op: an op that was assigned to another device than it requested.
@@ -132,7 +134,7 @@ def fallback_reason(op: Op, attributes: Mapping[str, Any], machine: Machine) -> 
         return ""
     constraints = [each for kernel in usable for each in kernel.constraint]
     constrained = {each.name for each in constraints if _types(attributes, each.name)}
-    # If each attribute is supported by some kernel, no kernel supports all attributes together.
+    # No kernel supports all attributes. If each attribute alone is supported, name all of them.
     supported = {each.name for each in constraints if _allows(each, attributes)}
     types = sorted(
         {

@@ -83,7 +83,7 @@ def unmet_collectives(
 
 
 def unmet_before_step(strategy: Strategy) -> Iterator[Finding]:
-    """Yield a finding on the first collective before the training step that a rank omits."""
+    """Compare the collectives that ranks run before the step; yield the first difference."""
     ran = [Counter(record.collectives) for record in strategy.ranks]
     for name in dict.fromkeys(each for record in strategy.ranks for each in record.collectives):
         times = max(count[name] for count in ran)

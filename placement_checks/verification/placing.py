@@ -50,11 +50,11 @@ def place(
     Args:
         target: a builder, a `Program`, a ``tf.Graph``, the path of a saved graph, or a target as
             on the command line (``train.py:build_towers``).
-        gpus: the number of GPUs that the builder gets, and that each host or worker of the
-            smallest machine has; by default 2. The default is 1 if the program trains under a
-            strategy with one device. It is also 1 if a program for a cluster does not get the
-            number of GPUs and requests no second GPU of a task. If ``machine`` is given, its
-            number of GPUs is used instead.
+        gpus: the number of GPUs; by default 2. The builder gets this number, and each host or
+            worker of the default machine has so many GPUs. The default is 1 if the program trains
+            under a strategy with one device, or if a program for a cluster does not take the
+            number of GPUs as an argument and requests only the first GPU of its tasks. If
+            ``machine`` is given, its number of GPUs is used instead.
         machine: the devices, or their text form such as ``"worker*8: gpu*4"``; by default the
             smallest machine that has the requested devices.
         soft: whether the placer may use other devices than requested; by default the session
@@ -187,7 +187,8 @@ def request(
 def _is_for_one_gpu(built: CapturedProgram, strategy: Strategy | None) -> bool:
     """Whether a program trains under a strategy for one GPU, as a reference does.
 
-    If the program hides the other GPUs, a strategy for all GPUs has one replica too.
+    If the program hides all GPUs except one, a strategy for all visible GPUs has one replica, too,
+    but does not count as a strategy for one GPU.
     """
     if strategy is None or strategy.gpus != 1:
         return False
@@ -255,9 +256,9 @@ def single_gpu(built: CapturedProgram) -> CapturedProgram | Missing:
 def _devices(placement: Placement) -> set[Device]:
     """The requested devices of a program.
 
-    If a no-op, or an op that only reads or tests a variable, requests a job, its GPU does not
-    count. A device function combines the job of the parameter server with the GPU of the worker
-    for such ops, and the parameter server may have no GPU.
+    The GPU of an op is ignored if the op requests a job and is a no-op, or only reads or tests a
+    variable. For such ops, a device function combines the job of the parameter server with the GPU
+    of the worker, and the parameter server may have no GPU.
     """
     return {
         replace(op.requested, type=None, index=None)

@@ -1,4 +1,4 @@
-"""Renders a placement log as text, as JSON, and as a log with one form of lines."""
+"""Renders a placement log as text, as JSON, and as a log with one placement per line."""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ class TowersAlike(Rule):
     The rule compares the loss of each tower with the first tower's loss, op by op, back to
     variables and inputs. Each difference is a finding: another op, another attribute, another
     constant. The usual causes are an `if` on the number of the tower, and an argument that only
-    one tower gets. If each tower has several losses, such as the two losses of a GAN, every tower
-    must train a variable with the same loss.
+    one tower gets. If each tower has several losses, such as the two losses of a GAN, the towers
+    must agree, for each variable, on the loss that trains it.
 
     Not findings: the sizes of the slices that towers cut; seeds; a factor of a whole loss, as for
     towers with unequal numbers of rows; a regularization loss that one tower adds for all towers,
@@ -120,8 +120,8 @@ def _other_loss(
         ops=(names[gradient],),
         message=f"{variable} is updated with the gradient of {other} in the tower on {tower}, and "
         f"of {loss} in the tower on {first}",
-        consequence="gradients of different losses are averaged, and their mean descends none of "
-        "them",
+        consequence="gradients of different losses are averaged, and their mean is the gradient "
+        "of neither loss",
         alike=losses,
         devices=tower.devices,
         fix="take the gradient of the same loss in every tower",
@@ -145,8 +145,8 @@ def _finding(analysis: TowerAnalysis, number: int, difference: Difference) -> Fi
         "them",
         alike=(difference.expected, difference.found),
         devices=(*analysis.towers[number].devices, *analysis.towers[0].devices),
-        fix="build all towers by one function with the same arguments, and leave ops that only "
-        "one tower needs out of its loss",
+        fix="build all towers by one function with the same arguments; a loss must not depend on "
+        "ops that only one tower has",
     )
 
 

@@ -84,7 +84,7 @@ class UpdateOpsRun(Rule):
         runs = len(updates) - len(left_out)
         if left_out and not self.tower:
             tower = program_statistics.only_tower(updates)
-            # A loop over towers may leave the last tower's updates by mistake.
+            # A loop over towers may keep only the last tower's updates by mistake.
             if tower is not None and (
                 tower < len(analysis.towers) - 1 or program_statistics.are_grouped(updates)
             ):

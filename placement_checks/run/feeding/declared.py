@@ -3,8 +3,8 @@
 A builder returns its inputs as a mapping of names to placeholders for each tower, or one mapping
 for all towers. The batch function returns arrays by the same names, with the rows of the global
 batch as the first axis. The rows are cut into consecutive parts, one for each tower; a program
-with one mapping for all towers gets the whole batch and splits it itself, as does the reference.
-Scalars are fed to all towers.
+with one mapping for all towers gets the whole batch and splits it itself. A reference for one GPU
+gets the whole batch, too. Scalars are fed to all towers.
 """
 
 from __future__ import annotations
@@ -287,8 +287,8 @@ def _check_inputs(*programs: RunnableProgram, same_towers: bool) -> None:
             continue
         if isinstance(program.built.program, Script):
             raise CannotRun(
-                f"{program.name} was fed nothing that could hold rows, and its input pipeline "
-                "delivered none in time"
+                f"{program.name} was fed no tensor that can hold rows, and its input pipeline "
+                "delivered no rows in time"
             )
         raise CannotRun(
             f"{program.name} declares no inputs",
@@ -317,7 +317,9 @@ def _check_inputs(*programs: RunnableProgram, same_towers: bool) -> None:
 
 
 def _check_names(towers: RunnableProgram, reference: RunnableProgram) -> None:
-    """Check that inputs of both programs have the same names: random rows differ by name.
+    """Check that the inputs of both programs have the same names.
+
+    The programs get the same random rows only for inputs of the same name.
 
     Raises:
         CannotRun: an input of one program has no counterpart in the other.
