@@ -59,7 +59,7 @@ class WeightsEqual(Rule):
 
     A program may use another learning rate for several GPUs, or ranks of Horovod, than for one:
     many programs multiply it by their number. If the reference is the program itself, and weights
-    differ after such an update, only counters are judged.
+    differ after such an update, only integer variables, such as the step counter, are judged.
 
     `steps` is the number of steps, at least 3; `allow` lists variables that may differ, or
     patterns such as bn/*. The fields of gradients-equal that declare differences apply here too.

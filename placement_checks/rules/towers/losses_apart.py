@@ -94,7 +94,7 @@ def _finding(placement: Placement, mixed: MixedLoss) -> Finding:
         ops=(contained,),
         placed=contained,
         message=f"{contained} is part of {loss}, but requests a GPU of the tower on {other}, "
-        "which does not use it",
+        "and that tower does not use this op",
         consequence="the tower computes on both GPUs, one waits for the other, and values cross "
         "between them in every step",
         fix="build all of tower i under `with tf.device(f'/gpu:{i}'):`, and name no fixed GPU, "
