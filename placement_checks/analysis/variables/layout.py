@@ -304,16 +304,20 @@ class Layout:
                 yield name, owners[others[0]]
 
     def _slots(self, owners: Mapping[str, _T]) -> Iterator[tuple[str, _T]]:
-        """Yield the slots of the keys of ``owners``, with the values of the keys.
+        """Yield the slots of the keys of ``owners`` that no tower reads, each with its value.
 
-        Slots that a tower reads are left out.
+        A slot may serve the copies of a variable on all GPUs. Then the copy on its device counts.
         """
-        found = find_slots(self._placement)
+        ops, found = self._placement.ops, find_slots(self._placement)
+        owners_of: dict[str, list[str]] = defaultdict(list)
         for kind in (found.held, found.read, found.computed):
             for slot, names in kind.items():
-                for name in names:
-                    if name in owners and slot not in self.readers:
-                        yield slot, owners[name]
+                owners_of[slot] += [name for name in names if name in owners]
+        for slot, names in owners_of.items():
+            if names and slot not in self.readers:
+                device = ops[slot].requested
+                near = [name for name in names if ops[name].requested == device]
+                yield slot, owners[(near or names)[0]]
 
 
 def variable_layout(placement: Placement) -> Layout:
