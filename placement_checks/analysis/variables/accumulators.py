@@ -78,7 +78,7 @@ class Accumulators:
                 self.tower_of[name] = tower
 
     def _tower_on_device(self, ops: Iterable[OpId]) -> TowerIndex | None:
-        """Return the only tower on the device that all ops request, if there is one."""
+        """Return the only tower that runs on all devices that the ops request, if there is one."""
         analysis = self._analysis
         devices = {complete_device(self._placement.by_number[op].requested) for op in ops}
         towers = [
@@ -86,7 +86,7 @@ class Accumulators:
             for number in analysis.tower_indices
             if devices <= set(analysis.towers[number].devices)
         ]
-        return towers[0] if len(devices) == len(towers) == 1 else None
+        return towers[0] if len(towers) == 1 else None
 
     def _is_emptied(self, variable: OpId) -> bool:
         """Whether an op other than the initializer sets a variable to a constant."""

@@ -123,6 +123,16 @@ def test_a_sum_for_a_summary_belongs_to_the_gpu_that_computes_its_values() -> No
             ],
             id="taken by an update",
         ),
+        pytest.param(
+            [
+                on(1, "tower_1/add", "AssignAddVariableOp", "shown1", "mean/w"),
+                host("zeros", "Const"),
+                *(host(f"reset{i}", "AssignVariableOp", "shown1", "zeros") for i in (0, 1)),
+                host("half", "Mul", "rate", "shown1"),
+                host("update/w", "AssignSubVariableOp", "w", "half"),
+            ],
+            id="gradients of all towers, applied and emptied",
+        ),
     ],
 )
 def test_sums_that_belong_to_no_gpu(ops: Sequence[Op]) -> None:

@@ -415,3 +415,16 @@ def test_cached_examples_have_no_layout() -> None:
         str(variable_layout(replace(graph, ops={**graph.ops, held.name: held})))
         == "central: 1 variable"
     )
+
+
+def test_a_slot_of_all_copies_belongs_to_the_copy_on_its_device() -> None:
+    graph = mirrored(
+        variable("slot", at="GPU:1"),
+        on(1, "slower", "Add", "slot", "mean/w"),
+        on(1, "keep", "AssignVariableOp", "slot", "slower"),
+        *(on(i, f"update/v{i}/w", "AssignSubVariableOp", f"v{i}/w", "slower") for i in (0, 1)),
+        host("all", "NoOp", "^train", "^keep"),
+        step={"train_op": ("all",)},
+    )
+
+    assert variable_layout(graph).tower_of == {"v0/w": 0, "v1/w": 1, "slot": 1}
