@@ -125,7 +125,8 @@ def test_a_sum_for_a_summary_belongs_to_the_gpu_that_computes_its_values() -> No
         ),
         pytest.param(
             [
-                on(1, "tower_1/add", "AssignAddVariableOp", "shown1", "mean/w"),
+                on(1, "negated", "Neg", "mean/w"),
+                on(1, "tower_1/add", "AssignAddVariableOp", "shown1", "negated"),
                 host("zeros", "Const"),
                 *(host(f"reset{i}", "AssignVariableOp", "shown1", "zeros") for i in (0, 1)),
                 host("half", "Mul", "rate", "shown1"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.towers import gradient, host, on, program, variable
+from support.towers import host, on, program, variable
 
 from placement_checks import Op, Placement
 from placement_checks.analysis.variables.roles import roles
@@ -100,18 +100,6 @@ def test_momentum_that_is_written_out_belongs_to_the_variable_that_takes_it() ->
 
     assert find_slots(graph).owner_of == {"velocity": "w"}
     assert str(roles(graph)["velocity"]) == "slot of w"
-
-
-def test_a_variable_that_only_gradients_depend_on_is_no_slot() -> None:
-    graph = program(
-        variable("noise"),
-        on(0, gradient(0), "Mul", "tower_0/w/MatMul", "noise"),
-        host("update/w", "AssignSubVariableOp", "w", "mean/w"),
-        host("noise/set", "AssignVariableOp", "noise", "tower_0/x"),
-        host("train", "NoOp", "^update/w", "^noise/set"),
-    )
-
-    assert find_slots(graph).computed == {}
 
 
 def test_a_variable_of_another_shape_is_no_average() -> None:
