@@ -121,7 +121,7 @@ class Program:
     Attributes:
         name: the name in reports.
         build: the function. It builds into the default graph or a graph of its own.
-        folder: the directory of its source lines; None for all code outside of libraries.
+        folder: its directory. If it is in ``site-packages``, its files are the user's code.
         function: the user's function, if ``build`` is a wrapper for it.
         target: the target that names the function, or None.
         argv: the command-line arguments, for flags.

@@ -42,8 +42,7 @@ _CALL = call_user_code.__name__
 def users_frames(stack: Iterable[Any], folder: Path | None) -> tuple[Frame, ...]:
     """The user's frames of a stack, the outermost first.
 
-    Frames that led to the last `call_user_code` are left out. If ``folder`` is given, frames
-    outside of it are left out, too.
+    Frames that led to the last `call_user_code` are left out. ``folder`` is as for `is_user_file`.
     """
     frames = [(frame.filename, frame) for frame in stack]  # most are not the user's
     for position in range(len(frames) - 1, -1, -1):
@@ -66,9 +65,10 @@ def users_line(stack: Iterable[Any], folder: Path | None = None) -> str:
 
 @lru_cache(maxsize=4096)
 def is_user_file(file: str, folder: Path | None) -> bool:
-    """Whether a file is outside of libraries, and in ``folder`` if it is given.
+    """Whether a file is the user's: outside of libraries, or in the directory of the program.
 
-    The file may be in an archive of modules. Code outside of files belongs to the user.
+    ``folder`` is this directory, if the program may be installed like a library. The file may be
+    in an archive of modules. Code outside of files belongs to the user.
     """
     if _UNSAVED.fullmatch(file):
         return True
@@ -77,8 +77,10 @@ def is_user_file(file: str, folder: Path | None) -> bool:
         str(path).startswith(_LIBRARIES) or "site-packages" in path.parts or _is_framework(path)
     )
     if is_library or not _exists(path):
-        return folder is not None and "site-packages" in folder.parts and _within(path, folder)
-    return folder is None or _within(path, folder)
+        if folder is None or "site-packages" not in folder.parts:
+            return False
+        return path.is_relative_to(folder) and not path.is_relative_to(_OURS)
+    return True
 
 
 # Packages that call the user's code, or that the user's code calls to build ops.
@@ -106,10 +108,6 @@ def _has_installed_packages(folder: Path) -> bool:
 def _exists(path: Path) -> bool:
     """Whether the path is a file, or lies in one, as modules of a zip archive do."""
     return path.is_file() or any(folder.is_file() for folder in path.parents)
-
-
-def _within(path: Path, folder: Path) -> bool:
-    return path.is_relative_to(folder) and not path.is_relative_to(_OURS)
 
 
 def relative_path(file: str) -> str:
@@ -142,7 +140,7 @@ def users_code(object: str, what: str, folder: Path | None, fix: str = "") -> It
     Args:
         object: the target or function that errors name.
         what: the code in words, such as "the builder".
-        folder: the directory of the user's frames; None for everything outside libraries.
+        folder: the directory of the program, as for `is_user_file`.
         fix: the fix if no line of the user is at fault.
 
     Raises:

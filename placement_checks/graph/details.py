@@ -170,8 +170,7 @@ class GraphFile(GraphDetails):
 class LiveDetails(GraphDetails):
     """Details of ops that Python has built in this process.
 
-    ``folder`` is the directory of the user's source files; None if any file outside of libraries
-    is the user's.
+    ``folder`` is the directory of the program, as for `core.user_code.is_user_file`.
     """
 
     def __init__(self, graph_def: Any, folder: Path | None) -> None:

@@ -134,8 +134,7 @@ def from_live_graph(
     Args:
         graph: the graph.
         program: the name of the program for errors.
-        folder: the directory of the user's source files; None if any file outside of libraries is
-            the user's.
+        folder: the directory of the program, as for `core.user_code.is_user_file`.
         gradients: the gradients recorded while the graph was built; None if not recorded.
 
     Raises:

@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import importlib.util
 import inspect
+import itertools
 import operator
 import os
 import sys
@@ -35,6 +36,9 @@ _LOADING = "loading it"
 # By directory: the imported modules of the directory. Two directories may each contain a model.py,
 # and each program must import the model.py in its directory.
 _neighbors: dict[Path, dict[str, ModuleType]] = {}
+
+# By directory: the entries that its code has added to ``sys.path``, at the start and at the end.
+_added_paths: dict[Path, tuple[list[str], list[str]]] = {}
 
 # The values of CUDA_VISIBLE_DEVICES that imports have set, by the path of the target.
 _visible_gpus: dict[str, str] = {}
@@ -165,32 +169,49 @@ def _record_visible_gpus(path: str) -> Iterator[None]:
 def emulate_script_environment(file: Path, argv: Sequence[str] = ()) -> Iterator[None]:
     """Give code in this block the ``sys.path`` and ``sys.argv`` of ``python file``.
 
-    If a loaded module of another directory has the name of a module next to ``file``, it is
-    unloaded until the block ends.
+    Entries that earlier blocks for the same directory have added to ``sys.path`` are added again.
+    If a loaded module of another directory has the name of a module next to ``file`` or in such an
+    entry, it is unloaded until the block ends.
     """
     folder = file.parent
     before_path, before_argv = list(sys.path), sys.argv
-    namesakes = _find_namesakes(folder)
+    first, last = _added_paths.get(folder, ([], []))
+    namesakes: dict[str, ModuleType] = {}
+    for directory in _directories(folder, *first, *last):
+        namesakes |= _find_namesakes(directory)
     for name in namesakes:
         del sys.modules[name]
     before = set(sys.modules)
-    sys.path.insert(0, str(folder))
+    sys.path[:] = [*first, str(folder), *before_path, *last]
     sys.argv = [str(file), *argv]
     sys.modules.update(_neighbors.get(folder, {}))
     try:
         with own_behavior(file, folder):
             yield
     finally:
+        _added_paths[folder] = added = _added_entries(sys.path, [str(folder), *before_path])
         sys.path[:], sys.argv = before_path, before_argv
+        directories = _directories(folder, *added[0], *added[1])
         own = {
             name: sys.modules[name]
             for name in sys.modules.keys() - before
-            if _lies_in(sys.modules[name], folder)
+            if any(_lies_in(sys.modules[name], directory) for directory in directories)
         }
         _neighbors.setdefault(folder, {}).update(own)
         for name in own:
             del sys.modules[name]
         sys.modules.update(namesakes)
+
+
+def _added_entries(path: Sequence[str], before: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the entries of ``path`` that ``before`` lacks: those at the start, and all others."""
+    first = list(itertools.takewhile(lambda entry: entry not in before, path))
+    return first, [entry for entry in path[len(first) :] if entry not in before]
+
+
+def _directories(folder: Path, *added: str) -> list[Path]:
+    """Return a directory and the directories that its code has added to ``sys.path``."""
+    return [folder, *(Path(entry).resolve() for entry in added if Path(entry).is_dir())]
 
 
 def _find_namesakes(folder: Path) -> dict[str, ModuleType]:

@@ -175,6 +175,22 @@ def test_lines_of_executed_text(folder: Path) -> None:
     assert placement.where("out") == "<string>:11"
 
 
+def test_lines_of_a_module_in_another_directory(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = MAIN.replace("from layers", "from other_layers")
+    path = str(folder / "lib")
+    (folder / "lib").mkdir()
+    (folder / "lib/other_layers.py").write_text(LAYERS)
+    (folder / "main").mkdir()
+    (folder / "main/train.py").write_text(f"import sys; sys.path.append({path!r})\n{source}")
+
+    evidence = place("main/train.py:build")
+    kernel = next(variable.name for variable in evidence.variables if "kernel" in variable.name)
+
+    assert evidence.placement.where(kernel) == "lib/other_layers.py:5"
+
+
 def test_lines_of_a_module_in_an_archive(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ZipFile(folder / "models.zip", "w") as archive:
         archive.writestr("archived_layers.py", LAYERS.replace("layers.Dense(1", "layers.Dense(2"))

@@ -97,11 +97,19 @@ def test_code_that_exits(exits: Callable[[], None], deed: str) -> None:
     assert error.details.splitlines()[-1].startswith("SystemExit")
 
 
-def test_another_fix_without_a_user_line() -> None:
-    elsewhere = Path("/nowhere")
-    with pytest.raises(InputError) as raised, users_code("o", "it", elsewhere, "give it an x"):
-        raise AssertionError
-    assert str(raised.value) == "o: it raised AssertionError; give it an x"
+def test_another_fix_without_a_user_line(tmp_path: Path) -> None:
+    library = tmp_path / "site-packages/library.py"
+    library.parent.mkdir()
+
+    def call(folder: Path) -> str:
+        names = {"users_code": users_code, "folder": folder}
+        source = "with users_code('o', 'it', folder, 'give it an x'):\n    raise AssertionError"
+        with pytest.raises(InputError) as raised:
+            exec(compile(source, str(library), "exec"), names)
+        return str(raised.value)
+
+    assert call(tmp_path) == "o: it raised AssertionError; give it an x"
+    assert call(library.parent).endswith("site-packages/library.py:2")
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), UsageError("", "no"), GeneratorExit()])

@@ -133,8 +133,16 @@ def test_an_op_without_request_has_no_scope() -> None:
     assert (decided(cleared), decided(tf.constant(1.0).op)) == (None, None)
 
 
-def test_a_line_outside_the_users_directory_is_not_reported(tmp_path: Path) -> None:
-    with tf.device("/gpu:0"):
-        placed = tf.constant(1.0).op
+def test_a_line_of_a_library_is_reported_only_if_it_is_the_program(tmp_path: Path) -> None:
+    library = tmp_path / "site-packages/towers/layers.py"
+    library.parent.mkdir(parents=True)
+    library.write_text("with tf.device('/gpu:0'):\n    placed = tf.constant(1.0).op")
+    names: dict[str, Any] = {"tf": tf}
+    exec(compile(library.read_text(), str(library), "exec"), names)
 
-    assert deciding_line(placed, tmp_path) is None
+    line = deciding_line(names["placed"], library.parent)
+
+    assert line is not None
+    assert (Path(line.file).resolve(), line.line) == (library, 1)
+    assert deciding_line(names["placed"], FOLDER) is None
+    assert deciding_line(names["placed"], None) is None

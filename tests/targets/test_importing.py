@@ -58,6 +58,22 @@ def test_two_files_with_one_name_are_separate(folders: list[Path]) -> None:
     assert not {"model", "late"} & (set(sys.modules) - modules)
 
 
+@pytest.mark.parametrize("add", ["insert(0, ", "append("])
+def test_a_program_may_add_directories_of_modules(folders: list[Path], add: str) -> None:
+    for folder in folders:
+        source = f"import sys; sys.path.{add}{str(folder / 'lib')!r})\n{TRAIN}"
+        (folder / "train.py").write_text(source)
+        (folder / "lib").mkdir()
+        (folder / "late.py").rename(folder / "lib/late.py")
+    path = list(sys.path)
+
+    programs = [import_program(parse_target(f"{folder}/train.py:build")) for folder in folders]
+    names = [next(iter(place(program, gpus=3).ops)) for program in [*programs, *programs]]
+
+    assert names == ["model_a_late_a_3", "model_b_late_b_3"] * 2
+    assert sys.path == path
+
+
 def test_a_module_of_the_tests_does_not_hide_a_neighbor(
     folders: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
