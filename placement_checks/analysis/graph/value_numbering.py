@@ -28,10 +28,16 @@ from placement_checks.util.text import plural
 
 # The first slice of a batch needs no begin, and the last slice no end.
 _ENDS = frozenset({"begin_mask", "end_mask"})
-# Attributes that do not change the computation: seeds, names of variables and queues.
+# Attributes that do not change the result: seeds, names, and texts that are printed.
 _IGNORED = frozenset(
-    {"seed", "seed2", "shared_name", "container", "shape", "debug_name", "frame_name"}
+    {
+        *("seed", "seed2", "shape"),
+        *("shared_name", "container", "debug_name", "frame_name", "var_name", "stack_name"),
+        *("tensor_array_name", "message", "error_msg", "display_name", "description"),
+    }
 )
+# `tf.py_function` gives each of its ops another token, even if they call the same function.
+_TOKEN = "token"
 # Ops that scale a whole result or pass it on.
 _SCALES_OR_PASSES = SCALES | IDENTITIES
 _SOURCES = EXAMPLE_SOURCES | ENTERS
@@ -69,6 +75,7 @@ def differences(
     * Whether a slice states its begin and its end: the first slice of a tensor needs no begin, and
       the last slice needs no end.
     * A constant factor of the whole result, which weights towers with unequal batches.
+    * The Python function that an op of `tf.py_function` calls.
     * Different variables of the same shape and dtype, unless both computations read both
       variables.
 
@@ -134,7 +141,7 @@ def _describe_difference(
             return None
         return f"the constant {_text(value[2:])}", f"the constant {_text(other[2:])}"
     expected, found = details.attributes(left_name), details.attributes(right_name)
-    for key in sorted((expected.keys() | found.keys()) - _IGNORED):
+    for key in sorted((expected.keys() | found.keys()) - _IGNORED - {_TOKEN}):
         value, other = expected.get(key), found.get(key)
         # The bodies of functions are compared op by op.
         if value != other and not isinstance(value, Body) and not (kind in CUTS and key in _ENDS):
