@@ -93,12 +93,25 @@ def _find_sum(placement: Placement, variable: str, _: Diagnosis) -> MistakeLocat
     For ranks of Horovod, these are the ops that add up gradients, because ranks can average
     gradients.
     """
-    losses = [producer_of(name) for name in placement.step.objectives]
+    losses = [producer_of(name) for name in _objectives(placement, variable)]
     has_losses = any(map(placement.details.frames, losses))
     if placement.strategy and not ranks_of(placement) and has_losses:
         return MistakeLocation([name for name in losses if name in placement.ops])
     flow = analyze(placement).flow
     return _location(placement, [_sum_of(flow, op) for op in _joining_ops(placement, variable)])
+
+
+def _objectives(placement: Placement, variable: str) -> Sequence[str]:
+    """The tensors whose gradients train a variable; all objectives if these are unknown.
+
+    Steps that alternate, such as generator and discriminator, have different objectives.
+    """
+    step = placement.step
+    gradients = set(step.gradients_by_variable.get(variable, ()))
+    own = [
+        name for name in step.objectives if not gradients.isdisjoint(step.gradients.get(name, ()))
+    ]
+    return own or step.objectives
 
 
 def _sum_of(flow: DataFlow, op: OpId) -> OpId:

@@ -81,6 +81,11 @@ def next_element(iterator: Any, dtypes: Sequence[Any], shapes: Sequence[Any]) ->
     return cast(Sequence[Any], take(iterator=iterator, output_types=dtypes, output_shapes=shapes))
 
 
+def is_traced(function: Any) -> bool:
+    """Whether a function that `tf.function` returned was called or traced."""
+    return bool(function.experimental_get_tracing_count())
+
+
 def variable_handle(variable: Any) -> Any:
     """The handle of a resource variable; variables of strategies have one per replica context."""
     return existing(variable, "_handle")

@@ -126,6 +126,19 @@ def around_fit(around: Around) -> contextlib.AbstractContextManager[None]:
     return all_patched({patch: around for patch in patches if patch.is_loaded})
 
 
+def around_compile(around: Around) -> contextlib.AbstractContextManager[None]:
+    """Patch ``compile`` of the models of each loaded version of Keras."""
+    if uses_tf_keras():
+        module_or_none("tf_keras")
+    patches = [Patch.MODEL_COMPILE, Patch.TF_KERAS_MODEL_COMPILE]
+    return all_patched({patch: around for patch in patches if patch.is_loaded})
+
+
+def has_trained_on_batches(model: Any) -> bool:
+    """Whether ``fit`` or ``train_on_batch`` of a compiled model was called."""
+    return getattr(model, "train_function", None) is not None
+
+
 def around_keras_variables(around: Around) -> contextlib.AbstractContextManager[None]:
     """Patch the creation of the TensorFlow variable in a Keras 3 variable.
 

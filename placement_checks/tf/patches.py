@@ -18,6 +18,7 @@ _K2, _K3 = "Keras 2", "Keras 3"
 _APPLY = "record applied gradients"
 _FAKE = "show fake GPUs"
 _SIMULATE, _CLUSTER = "open CPUs that simulate GPUs", "simulate the cluster"
+_COMPILED = "record models before they train"
 _FILES = "preserve the user's files"
 _HELD = "hold back changes of early captures"
 _WRITES = "record the files that ranks of Horovod write"
@@ -109,11 +110,18 @@ class Patch(Enum):
 
     # Training in functions and in Keras
     CALL = f"{_FUNCTION}.concrete_function:ConcreteFunction", "_call_flat", "skip training steps"
+    NEW_FUNCTION = (
+        f"{_FUNCTION}.polymorphic_function:Function",
+        "__init__",
+        "record functions before their first call",
+    )
     CONVERSION = f"{_TF}.autograph.core.config", "CONVERSION_RULES", "do not convert the stand-in"
     KERAS_2_FIT = f"{_KERAS}.engine.training_v1:Model", "fit", "detect training", _K2
     KERAS_2_BATCH = f"{_KERAS}.engine.training_v1:Model", "train_on_batch", "detect training", _K2
     TF_KERAS_FIT = "tf_keras.src.engine.training_v1:Model", "fit", "detect training"
     TF_KERAS_BATCH = "tf_keras.src.engine.training_v1:Model", "train_on_batch", "detect training"
+    MODEL_COMPILE = "keras:Model", "compile", _COMPILED
+    TF_KERAS_MODEL_COMPILE = "tf_keras:Model", "compile", _COMPILED
     MODEL_FIT = "keras:Model", "fit", _WRITES
     TF_KERAS_MODEL_FIT = "tf_keras:Model", "fit", _WRITES
 

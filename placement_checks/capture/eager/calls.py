@@ -20,16 +20,23 @@ from placement_checks.capture.eager.devices import (
     is_gpu_only_error,
     zeros_like,
 )
+from placement_checks.capture.eager.notes import graph_tensors
+from placement_checks.capture.eager.uncalled import UncalledFunctions, record_uncalled
 from placement_checks.core.keras_parts import FIT, STEPPING, TRAIN_ON_BATCH
 from placement_checks.core.op_types import is_update
 from placement_checks.core.user_code import users_line
-from placement_checks.graph.gradients import GradientNotes, is_top_level
-from placement_checks.tf.distribution import is_default_strategy
+from placement_checks.graph.gradients import GradientNotes, OptimizerCall, is_top_level
+from placement_checks.tf.distribution import is_default_strategy, replica_values
 from placement_checks.tf.eager import (
     VARIABLE_CREATING_FUNCTION,
     traced_functions,
+    variable_handle,
 )
-from placement_checks.tf.keras import around_keras_graph_training, parts_of_keras
+from placement_checks.tf.keras import (
+    around_keras_graph_training,
+    parts_of_keras,
+    tensorflow_variable,
+)
 from placement_checks.tf.patches import Patch
 from placement_checks.tf.patching import patched
 from placement_checks.tf.process_state import is_eager_by_default
@@ -44,7 +51,7 @@ class NotAGraphProgram(BaseException):
 
 @dataclass(frozen=True)
 class SeenCall:
-    """A call of a function that trains.
+    """A call of a function that trains, or that applies gradients of another function.
 
     Attributes:
         function: the traced function.
@@ -66,6 +73,11 @@ class SeenCall:
         return self.function.graph
 
     @property
+    def creates_variables(self) -> bool:
+        """Whether it is the first call of a function that creates variables in this call."""
+        return bool(self.graph.name == VARIABLE_CREATING_FUNCTION)
+
+    @property
     def name(self) -> str:
         """The name of the step in reports."""
         return f"the step of model.{self.method}" if self.method else str(self.graph.name)
@@ -76,11 +88,15 @@ class CallWatch:
 
     Args:
         notes: the gradients that the program takes, by graph.
+        applied: the gradients that optimizers receive.
         strategies: receives the strategies that the program creates.
         on_last_step: called when no further training step is expected; does not return.
 
     Attributes:
-        steps: the distinct functions that train, in the order of their first calls.
+        steps: the distinct functions that train, in the order of their first calls. A function
+            that only applies gradients counts if an earlier step takes them.
+        skipped_steps: the number of calls of steps.
+        missing: the functions that train and were not called, when a step was last repeated.
         others: the names of the functions that ran and do not train.
         eager_gradients: the number of times that gradients were taken outside of functions.
         in_graph: whether the program called a traced function, or took gradients with a tape,
@@ -92,18 +108,22 @@ class CallWatch:
     def __init__(
         self,
         notes: Mapping[Any, GradientNotes],
+        applied: Sequence[OptimizerCall],
         strategies: list[Any],
         on_last_step: Callable[[], None],
     ) -> None:
         self.steps: list[SeenCall] = []
+        self.skipped_steps = 0
+        self.missing: Sequence[str] = ()
+        self.uncalled = UncalledFunctions()
         self.others: dict[str, None] = {}
         self.eager_gradients = 0
         self.in_graph = False
         self.repeated = False
         self._notes = notes
+        self._applied = applied
         self._strategies = strategies
         self._on_last_step = on_last_step
-        self._skipped_steps = 0
         self._thread = threading.local()
 
     @property
@@ -128,7 +148,9 @@ class CallWatch:
                     raise NotAGraphProgram
             if not is_eager or getattr(self._thread, "calls", False):
                 return original(function, tensor_inputs, captured_inputs)
-            if is_training_function(function.graph, self._notes):
+            if is_training_function(function.graph, self._notes) or self._applies_gradients(
+                function.graph
+            ):
                 self._note_step(function, tensor_inputs, captured_inputs)
                 return zeros_like(function.structured_outputs)
             self.others[function.graph.name] = None
@@ -191,34 +213,57 @@ class CallWatch:
 
         return init
 
+    def _applies_gradients(self, graph: Any) -> bool:
+        """Whether a function applies gradients to variables whose gradients a step takes."""
+        trained = {handle for step in self.steps for handle in trained_handles(step, self._notes)}
+        graphs = {graph, *called_graphs(graph).values()} if trained else ()
+        return any(
+            tensor.graph in graphs and _handle_id(call.variable) in trained
+            for call in self._applied
+            for tensor in graph_tensors(replica_values(call.gradient)[0])
+        )
+
     def _note_step(self, function: Any, inputs: Sequence[Any], captured: Sequence[Any]) -> None:
-        """Record a step. It is the last step if its function was called before."""
+        """Record a step. It is the last step if its function was called before.
+
+        But if the program has training functions that it has not called, it continues.
+        """
         is_new = all(step.function is not function for step in self.steps)
         if is_new:
             # The first call of a function may also create variables; later calls only train.
-            self.steps = [
-                step for step in self.steps if step.graph.name != VARIABLE_CREATING_FUNCTION
-            ]
+            self.steps = [step for step in self.steps if not step.creates_variables]
             stack = traceback.extract_stack()
             method = next(iter(parts_of_keras(stack) & {FIT, TRAIN_ON_BATCH}), "")
             self.steps.append(
                 SeenCall(function, list(inputs), list(captured), users_line(stack), method)
             )
-        self._skipped_steps += 1
+        self.skipped_steps += 1
         self.repeated |= not is_new
+        if self.repeated:
+            self.missing = self._missing_functions()
         # Zeros can replace arrays, but not iterators and optionals.
         has_array_results = not any(
             isinstance(each, tf.Tensor) and each.dtype in (tf.resource, tf.variant)
             for each in tf.nest.flatten(function.structured_outputs, expand_composites=True)
         )
-        if not is_new or self._skipped_steps > _MOST_STEPS or not has_array_results:
+        awaits_other = self.missing or any(step.creates_variables for step in self.steps)
+        is_last = not is_new and not awaits_other
+        if is_last or self.skipped_steps > _MOST_STEPS or not has_array_results:
             self._on_last_step()
+
+    def _missing_functions(self) -> Sequence[str]:
+        """The training functions that the program has not called; for Keras, its models."""
+        methods = {step.method for step in self.steps}
+        if FIT in methods:  # trains one model to the end before another one
+            return ()
+        return self.uncalled.models() if TRAIN_ON_BATCH in methods else self.uncalled.functions()
 
 
 @contextlib.contextmanager
 def watch_calls(watch: CallWatch) -> Iterator[None]:
     """Record all calls of traced functions in this block."""
     with (
+        record_uncalled() as watch.uncalled,
         patched(Patch.CALL, watch.wrap_call),
         patched(Patch.ITERATE, _without_autotune),
         patched(Patch.NEW_STRATEGY, watch.wrap_strategy),
@@ -250,6 +295,23 @@ def is_training_function(graph: Any, notes: Mapping[Any, GradientNotes]) -> bool
     return any(each in notes and notes[each].has_any for each in graphs) and any(
         is_update(op.type) for each in graphs for op in each.get_operations()
     )
+
+
+def trained_handles(step: SeenCall, notes: Mapping[Any, GradientNotes]) -> set[int]:
+    """The variables that a step computes the gradients of, as the ids of their handles."""
+    graphs = [step.graph, *called_graphs(step.graph).values()]
+    sources = [
+        source for graph in graphs if graph in notes for source, _ in notes[graph].by_source
+    ]
+    return {handle for source in sources if (handle := _handle_id(source)) is not None}
+
+
+def _handle_id(variable: Any) -> int | None:
+    """The id of the handle of a variable, or of its first copy; None for any other object."""
+    inner = tensorflow_variable(variable)
+    if not isinstance(inner, tf.Variable):
+        return None
+    return id(variable_handle(replica_values(inner)[0]))
 
 
 def called_graphs(graph: Any) -> Mapping[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from placement_checks.capture.eager.calls import SeenCall
+from placement_checks.capture.eager.calls import CallWatch, SeenCall, trained_handles
 from placement_checks.capture.eager.notes import TracingNotes, graph_tensors
-from placement_checks.capture.eager.step_graph import FlatStep, graphs_of
+from placement_checks.capture.eager.step_graph import FlatStep
 from placement_checks.capture.eager.variables import state_before_step, step_strategy
 from placement_checks.core.op_types import LOOPS, OPTIONAL_VALUE, PIPELINE_OUTPUTS
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Frame, StepOps, Tensor, producer_of
@@ -41,7 +42,7 @@ from placement_checks.util.text import join_and, plural
 
 
 def read_steps(
-    seen: Sequence[SeenCall], notes: TracingNotes, program: Program, gpus: int
+    calls: CallWatch, notes: TracingNotes, program: Program, gpus: int
 ) -> CapturedProgram:
     """Make one graph of the training steps of a program, with the devices that the program named.
 
@@ -50,9 +51,16 @@ def read_steps(
     Raises:
         InputError: the steps are inside of one op, such as a loop over a dataset.
     """
-    steps = alternating_steps(seen, notes)
+    steps = alternating_steps(calls.steps, notes)
     reader = _StepReader(steps, notes, program)
-    return reader.read(gpus, [step.name for step in seen if step not in steps])
+    built = reader.read(gpus, [step.name for step in calls.steps if step not in steps])
+    if not calls.missing:
+        return built
+    missing = (
+        f"{join_and(calls.missing)} {'was' if len(calls.missing) == 1 else 'were'} not called in "
+        f"the first {plural(calls.skipped_steps, 'training step')}: not checked by the rules"
+    )
+    return replace(built, notes=[*built.notes, missing])
 
 
 class _StepReader:
@@ -264,26 +272,11 @@ def alternating_steps(seen: Sequence[SeenCall], notes: TracingNotes) -> Sequence
     chosen: list[SeenCall] = []
     trained: set[int] = set()
     for step in seen:
-        variables = _trained_variables(step, notes)
+        variables = trained_handles(step, notes.gradients)
         if trained.isdisjoint(variables):
             chosen.append(step)
             trained |= variables
     return chosen
-
-
-def _trained_variables(step: SeenCall, notes: TracingNotes) -> set[int]:
-    """The variables that a step computes the gradients of, as the ids of their handles."""
-    sources = [
-        tensorflow_variable(source)
-        for graph in graphs_of(step).values()
-        if graph in notes.gradients
-        for source, _ in notes.gradients[graph].by_source
-    ]
-    return {
-        id(variable_handle(replica_values(source)[0]))
-        for source in sources
-        if isinstance(source, tf.Variable)
-    }
 
 
 def step_notes(

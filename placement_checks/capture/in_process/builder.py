@@ -77,7 +77,7 @@ class BuildRecorder:
     ) -> None:
         self.program = program
         self.watch = SessionWatch(tracing.gradients, self.train)
-        self.calls = CallWatch(tracing.gradients, tracing.strategies, self.train)
+        self.calls = CallWatch(tracing.gradients, tracing.applied, tracing.strategies, self.train)
         self.gpu_queries = gpu_queries
         self.policy: Mapping[str, Any] = {}
         self.gpus = gpus
@@ -108,7 +108,7 @@ class BuildRecorder:
         if self.watch.steps:
             assert self.watch.graph is not None
             return self.capture_graph(self.watch.graph, self.watch.step)
-        captured = read_steps(self.calls.steps, self._tracing, self.program, self.gpus)
+        captured = read_steps(self.calls, self._tracing, self.program, self.gpus)
         return replace(
             captured,
             soft=tf.config.get_soft_device_placement(),

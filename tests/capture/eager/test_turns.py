@@ -76,6 +76,81 @@ def two_ways() -> None:
     train(tf.ones([3]))
 
 
+def rare_generator(of_each: int, calls: int = 100) -> Callable[[], None]:
+    """Calls the first step several times for each call of the second step."""
+
+    def program() -> None:
+        a, b = variables("ab")
+
+        @tf.function
+        def train_critic(x: tf.Tensor) -> tf.Tensor:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(a * b * x)
+            return descend(tape, loss, [a])
+
+        def generator_loss(x: tf.Tensor) -> tf.Tensor:
+            with tf.GradientTape() as tape:
+                loss = -tf.reduce_sum(a * b * x)
+            return descend(tape, loss, [b])
+
+        @tf.function
+        def train_generator(x: tf.Tensor) -> tf.Tensor:
+            return generator_loss(x)  # names a function that takes gradients
+
+        for number in range(1, calls):
+            train_critic(tf.ones([3]))
+            if number % of_each == 0:
+                train_generator(tf.ones([3]))
+
+    return program
+
+
+def accumulated() -> None:
+    """One function adds up gradients, and another one applies them."""
+    (a,) = variables("a")
+    total = tf.Variable(tf.zeros([3]), trainable=False, name="total")
+    optimizer = tf.keras.optimizers.SGD(RATE)
+    optimizer.build([a])
+
+    @tf.function
+    def add_up(x: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(a * x)
+        total.assign_add(tape.gradient(loss, a))
+
+    @tf.function
+    def apply() -> None:
+        optimizer.apply_gradients([(total.read_value(), a)])
+        total.assign(tf.zeros([3]))
+
+    for number in range(1, 12):
+        add_up(tf.ones([3]))
+        if number % 4 == 0:
+            apply()
+
+
+def evaluated() -> None:
+    """A function that takes no gradients is called after training."""
+    (a,) = variables("a")
+    trained: list[int] = []
+
+    @tf.function
+    def train(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(a * x)
+        return descend(tape, loss, [a])
+
+    @tf.function
+    def evaluate(x: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_sum(a * x)
+
+    for number in range(5):
+        trained.append(number)
+        train(tf.ones([3]))
+    evaluate(tf.ones([3]))
+    assert len(trained) == 2
+
+
 LINE = r"tests/capture/eager/test_turns.py:\d+"
 
 
@@ -88,6 +163,32 @@ LINE = r"tests/capture/eager/test_turns.py:\d+"
             2,
             [f"run until 2 alternating training steps: train_a, at {LINE} and train_b, at {LINE}"],
         ),
+        (
+            rare_generator(5),
+            {"a", "b"},
+            2,
+            [
+                f"run until 2 alternating training steps: train_critic, at {LINE} and "
+                f"train_generator, at {LINE}"
+            ],
+        ),
+        (
+            rare_generator(50),
+            {"a"},
+            1,
+            [
+                f"run until its first training step, train_critic, at {LINE}",
+                rf"train_generator \({LINE}\) was not called in the first 21 training steps: not "
+                "checked by the rules",
+            ],
+        ),
+        (
+            accumulated,
+            {"a"},
+            2,
+            [f"run until 2 alternating training steps: add_up, at {LINE} and apply, at {LINE}"],
+        ),
+        (evaluated, {"a"}, 1, [f"run until its first training step, train, at {LINE}"]),
         (
             short_batch,
             {"a"},
