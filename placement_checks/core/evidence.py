@@ -38,6 +38,8 @@ class Evidence:
         measurement: gradients and weights of the program and its reference, from runs.
         trace: timelines of some steps of the program.
         policy: deviations that the program declares, ``{rule: {field: value}}``.
+        rules: the rules that the settings select, for `assert_rules`; empty for all rules.
+        without: the rules that the settings skip, for `assert_rules`.
     """
 
     placement: Placement
@@ -47,6 +49,8 @@ class Evidence:
     measurement: Measurement | Missing = NO_REFERENCE
     trace: Trace | Missing = NO_REFERENCE
     policy: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    rules: Sequence[str] = ()
+    without: Sequence[str] = ()
 
     def __eq__(self, other: object) -> bool:
         return self.placement == (other.placement if isinstance(other, Evidence) else other)

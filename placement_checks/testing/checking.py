@@ -38,12 +38,13 @@ def assert_rules(
 ) -> None:
     """Assert that a program keeps the named rules, or every rule that can be checked.
 
-    The policy of the program applies. The assertion also fails if a named rule could not be
+    The policy of the program applies. Without names, the keys ``rules`` and ``without`` of
+    ``[tool.placement_checks]`` select the rules for a program of the fixture `place`. The assertion also fails if a named rule could not be
     checked, or if no rule could be checked.
 
     Args:
         evidence: the return value of `place`, or a placement alone.
-        rules: names of rules; all rules by default.
+        rules: names of rules; by default, all rules that the settings select.
         one_tower: names of rules that may stay unchecked if the program has one tower.
 
     Raises:
@@ -53,7 +54,8 @@ def assert_rules(
     """
     __tracebackhide__ = True
     evidence = Evidence.wrap(evidence)
-    verdicts = _recorded_verdicts(verify(evidence, only=rules))
+    without = () if rules else evidence.without
+    verdicts = _recorded_verdicts(verify(evidence, only=rules or evidence.rules, without=without))
     if broken := messages(evidence, verdicts):
         raise AssertionError("\n\n".join(broken))
     unchecked = [

@@ -242,6 +242,44 @@ def test_configured(place):
     project.runpytest_inprocess().assert_outcomes(passed=1)
 
 
+@pytest.mark.parametrize(
+    ("setting", "passes"),
+    [
+        ("without = ['variables-on-host', 'variables-shared']", True),
+        ("rules = ['placeable', 'no-fallback']", True),
+        ("gpus = 2", False),
+    ],
+)
+def test_all_rules_are_the_rules_that_the_configuration_selects(
+    project: pytest.Pytester, setting: str, passes: bool
+) -> None:
+    project.makepyprojecttoml(
+        "[tool.pytest.ini_options]\npythonpath = ['.']\n"
+        f"[tool.placement_checks]\n{setting}\n"
+    )
+    (project.path / "tox.ini").unlink()
+    write(
+        project,
+        DEFECTIVE,
+        """
+import pytest
+from placement_checks import assert_rules
+from train import build_towers
+
+
+def test_all(place):
+    assert_rules(place(build_towers))
+
+
+def test_named(place):
+    with pytest.raises(AssertionError, match="variables-on-host is broken"):
+        assert_rules(place(build_towers), "variables-on-host")
+""",
+    )
+
+    project.runpytest_inprocess().assert_outcomes(passed=1 + passes, failed=1 - passes)
+
+
 def test_a_mark_for_one_gpu_leaves_tower_rules_unchecked(
     project: pytest.Pytester,
 ) -> None:
