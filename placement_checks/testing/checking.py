@@ -39,8 +39,8 @@ def assert_rules(
     """Assert that a program keeps the named rules, or every rule that can be checked.
 
     The policy of the program applies. Without names, the keys ``rules`` and ``without`` of
-    ``[tool.placement_checks]`` select the rules for a program of the fixture `place`. The assertion also fails if a named rule could not be
-    checked, or if no rule could be checked.
+    ``[tool.placement_checks]`` select the rules for a program of the fixture `place`. The
+    assertion also fails if a named rule could not be checked, or if no rule could be checked.
 
     Args:
         evidence: the return value of `place`, or a placement alone.

@@ -68,9 +68,7 @@ def place(request: pytest.FixtureRequest) -> Place:
             )
         evidence = placing.place(target, **options)
         policy = settings.defaulting_to(configuration.Settings(policy=evidence.policy)).policy
-        evidence = replace(
-            evidence, policy=policy, rules=settings.rules, without=settings.without
-        )
+        evidence = replace(evidence, policy=policy, rules=settings.rules, without=settings.without)
         if note := running_test.current().note:
             note(evidence)
         if isinstance(reference, str):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, MutableMapping, Sequence
 from functools import cache
 from importlib import metadata
 from types import FrameType, ModuleType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from placement_checks.core.keras_parts import (
     CLIPPING,
@@ -24,6 +24,7 @@ from placement_checks.tf.patching import (
     Around,
     all_patched,
     existing,
+    existing_in,
     existing_module,
     module_or_none,
 )
@@ -84,12 +85,80 @@ def keras_name_counter() -> MutableMapping[str, int] | None:
 
     None if Keras is not loaded, and for Keras 2, which has one counter per graph.
     """
-    if getattr(sys.modules.get("keras"), "__version__", "2.").startswith("2."):
+    if not _is_keras_3("keras"):
         return None
-    state = existing_module("keras.src.backend.common.global_state")
+    state = existing_module(_GLOBAL_STATE)
     attribute = existing(state, "get_global_attribute")
     names = attribute("object_name_uids", defaultdict(int), set_to_default=True)
     return cast(MutableMapping[str, int], names)
+
+
+class KerasDtypes(NamedTuple):
+    """The dtypes of new layers in one version of Keras.
+
+    Attributes:
+        package: ``keras`` or ``tf_keras``.
+        floatx: the default dtype.
+        policy: the global dtype policy; None if it follows from ``floatx``.
+    """
+
+    package: str
+    floatx: str
+    policy: Any
+
+
+def changed_dtypes() -> tuple[KerasDtypes, ...]:
+    """The dtypes that differ from Keras's defaults, for each loaded version of Keras."""
+    return tuple(
+        dtypes
+        for package in _loaded_packages()
+        if (dtypes := _dtypes(package)) != KerasDtypes(package, _FLOATX, None)
+    )
+
+
+def restore_dtypes(changed: Iterable[KerasDtypes]) -> None:
+    """Give each loaded version of Keras the dtypes that `changed_dtypes` returned."""
+    own = {each.package: each for each in changed}
+    for package in _loaded_packages():
+        wanted = own.get(package, KerasDtypes(package, _FLOATX, None))
+        is_changed = _dtypes(package) != wanted
+        sys.modules[package].backend.set_floatx(wanted.floatx)
+        if _is_keras_3(package):
+            # The first layer sets a policy for floatx, which would outlive a change of floatx.
+            set_attribute = existing_in(_GLOBAL_STATE, "set_global_attribute")
+            set_attribute(_POLICY, wanted.policy)
+        elif is_changed:
+            existing_in(f"{package}{_POLICY_MODULE}", "set_global_policy")(wanted.policy)
+
+
+_FLOATX = "float32"
+_POLICY = "dtype_policy"  # an attribute of Keras 3's global state
+_GLOBAL_STATE = "keras.src.backend.common.global_state"
+_POLICY_MODULE = ".src.mixed_precision.policy"  # of Keras 2
+
+
+def _loaded_packages() -> Sequence[str]:
+    return [
+        package
+        for package in ("keras", "tf_keras")
+        if hasattr(sys.modules.get(package), "backend")
+        and (_is_keras_3(package) or f"{package}{_POLICY_MODULE}" in sys.modules)
+    ]
+
+
+def _is_keras_3(package: str) -> bool:
+    return not getattr(sys.modules.get(package), "__version__", "2.").startswith("2.")
+
+
+def _dtypes(package: str) -> KerasDtypes:
+    """Read the dtypes; Keras's own function would set the policy if it is not set."""
+    floatx = sys.modules[package].backend.floatx()
+    if _is_keras_3(package):
+        policy = existing_in(_GLOBAL_STATE, "get_global_attribute")(_POLICY)
+    else:
+        policy = existing_in(f"{package}{_POLICY_MODULE}", "_global_policy")
+    is_default = getattr(policy, "name", floatx) == floatx
+    return KerasDtypes(package, floatx, None if is_default else policy)
 
 
 def optimizer_variables(optimizer: Any) -> Sequence[Any]:

@@ -1,9 +1,10 @@
 """The global state of TensorFlow in this process and thread, as programs may change it.
 
 `Behavior` is the TensorFlow 2 behavior that programs turn off by ``disable_v2_behavior()`` or a
-more specific function. This behavior is global to the process, so a program that turns it off
-during its import would change the graphs of other programs. `own_behavior` loads and builds each
-program with the behavior of this program, as in a separate process.
+more specific function, and the dtypes that programs set for layers of Keras. This behavior is
+global to the process, so a program that changes it during its import would change the graphs of
+other programs. `own_behavior` loads and builds each program with the behavior of this program, as
+in a separate process.
 
 `GlobalState` covers all of the state; the pytest plugin restores it after each test.
 """
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, cast
 
 from placement_checks.core.user_code import is_user_file
+from placement_checks.tf.keras import KerasDtypes, changed_dtypes, restore_dtypes
 from placement_checks.tf.patching import eager_context, existing, existing_in, existing_module
 
 
@@ -34,6 +36,8 @@ class Behavior:
             variables.
         tensor_equality: ``==`` of tensors compares their elements.
         control_flow_v2: branches and loops are functions, not Switch and Merge ops.
+        keras_dtypes: the dtypes of new Keras layers, such as ``mixed_float16``, if they are not
+            the defaults.
     """
 
     v2_behavior: bool = True
@@ -42,6 +46,7 @@ class Behavior:
     resource_variables: bool = True
     tensor_equality: bool = True
     control_flow_v2: bool = True
+    keras_dtypes: tuple[KerasDtypes, ...] = ()
 
     @staticmethod
     def current() -> Behavior:
@@ -59,6 +64,7 @@ class Behavior:
             tensor_equality=existing(tf.Tensor, "_USE_EQUALITY"),
             # `tf.compat.v1.control_flow_v2_enabled` would create a default graph.
             control_flow_v2=existing_in(control_flow, "ENABLE_CONTROL_FLOW_V2"),
+            keras_dtypes=changed_dtypes(),
         )
 
     def changing_call(self) -> str:
@@ -71,14 +77,21 @@ class Behavior:
 
     def restore(self) -> None:
         """Give the process this behavior."""
+        # Keras 2 sets dtypes only while the TensorFlow 2 behavior is on.
+        if is_version_2 := Behavior.current().v2_behavior:
+            restore_dtypes(self.keras_dtypes)
         for name in _SWITCHES:
             on = getattr(self, name)
             if getattr(Behavior.current(), name) != on:
                 _switch(name, on=on)
+        if not is_version_2:
+            restore_dtypes(self.keras_dtypes)
 
 
-_SWITCHES = tuple(switch.name for switch in fields(Behavior))
-_DISABLE_CALL = re.compile(rf"\bdisable_({'|'.join(_SWITCHES)})\b")
+_SWITCHES = tuple(switch.name for switch in fields(Behavior) if isinstance(switch.default, bool))
+_CHANGING_CALL = re.compile(
+    rf"\b(disable_({'|'.join(_SWITCHES)})|set_(global_policy|dtype_policy|floatx))\b"
+)
 
 # The behavior of each program; None for a program that has the behavior of the process.
 _program_behaviors: dict[Hashable, Behavior | None] = {}
@@ -117,7 +130,7 @@ def own_behavior(program: Hashable, shared: Hashable) -> Iterator[None]:
     finally:
         after = Behavior.current()
         new_modules = sys.modules.keys() - loaded_before
-        files = set() if after == Behavior() else _files_with_disable_call(new_modules)
+        files = set() if after == Behavior() else _files_with_changing_call(new_modules)
         if files - {str(program)}:
             _shared_behaviors[shared] = after
         if files or program not in _program_behaviors:
@@ -125,14 +138,14 @@ def own_behavior(program: Hashable, shared: Hashable) -> Iterator[None]:
         before.restore()
 
 
-def _files_with_disable_call(modules: Iterable[str]) -> set[str]:
-    """The files of the user's modules that turn some behavior off."""
+def _files_with_changing_call(modules: Iterable[str]) -> set[str]:
+    """The files of the user's modules that turn some behavior off, or set dtypes of Keras."""
     found = set()
     for module in map(sys.modules.__getitem__, modules):
         file = getattr(module, "__file__", None) or ""
         if file.endswith(".py") and is_user_file(file, None):
             with contextlib.suppress(OSError):  # an empty file
-                if _DISABLE_CALL.search(inspect.getsource(module)):  # it may be in an archive
+                if _CHANGING_CALL.search(inspect.getsource(module)):  # it may be in an archive
                     found.add(file)
     return found
 
@@ -174,8 +187,8 @@ class GlobalState:
     def restore(self) -> Iterator[str]:
         """Restore the state; yields a phrase for each change that would break later code.
 
-        The seed, soft placement and an empty default graph are restored without a phrase, because
-        correct code changes them too.
+        The seed, soft placement, dtypes of Keras and an empty default graph are restored without a
+        phrase, because correct code changes them too.
         """
         import tensorflow as tf
 
@@ -187,6 +200,7 @@ class GlobalState:
         if call := self.behavior.changing_call():
             self.behavior.restore()
             yield f"called {call}"
+        restore_dtypes(self.behavior.keras_dtypes)
         if tf.executing_eagerly() != self.eager:
             set_eager(self.eager)
             if left_open <= 0:

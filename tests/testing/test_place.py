@@ -254,8 +254,7 @@ def test_all_rules_are_the_rules_that_the_configuration_selects(
     project: pytest.Pytester, setting: str, passes: bool
 ) -> None:
     project.makepyprojecttoml(
-        "[tool.pytest.ini_options]\npythonpath = ['.']\n"
-        f"[tool.placement_checks]\n{setting}\n"
+        f"[tool.pytest.ini_options]\npythonpath = ['.']\n[tool.placement_checks]\n{setting}\n"
     )
     (project.path / "tox.ini").unlink()
     write(

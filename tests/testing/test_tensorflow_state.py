@@ -50,6 +50,16 @@ def test_has_all_of_it():
         assert "Merge" not in types
 
 
+def test_sets_dtypes_of_keras():
+    tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    tf.keras.backend.set_floatx("float64")
+
+
+def test_has_the_default_dtypes_of_keras():
+    assert tf.keras.mixed_precision.global_policy().name == "float32"
+    assert tf.keras.backend.floatx() == "float32"
+
+
 def test_sets_seed_and_soft_placement():
     tf.random.set_seed(3)
     tf.config.set_soft_device_placement(False)
@@ -110,7 +120,7 @@ def test_leaks_are_undone_and_named(pytester: pytest.Pytester) -> None:
 
     result = run_pytest_forked(pytester, "-v")
 
-    result.assert_outcomes(passed=8, warnings=3)
+    result.assert_outcomes(passed=10, warnings=3)
     result.stdout.fnmatch_lines(
         [
             "*PytestWarning: *::test_leaves_a_graph never closed an as_default() or "

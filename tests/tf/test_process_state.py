@@ -72,6 +72,44 @@ def test_a_file_does_not_change_what_another_builds(write: Write, order: tuple[s
     assert found == {"on.py": RESOURCE, "off.py": REF, "in_part.py": REF}
 
 
+POLICY_OF_KERAS = """
+def build(num_gpus=2):
+    layers = tf.keras.mixed_precision.global_policy().name, tf.keras.backend.floatx()
+    return {"train_op": tf.compat.v1.get_variable(".".join(layers), [])}
+"""
+MIXED = f"{IMPORT}tf.keras.mixed_precision.set_global_policy('mixed_bfloat16')\n"
+DOUBLE = f"{IMPORT}tf.keras.backend.set_floatx('float64')\n"
+
+
+@pytest.mark.parametrize("order", list(permutations(["plain.py", "mixed.py", "double.py"])))
+def test_a_file_does_not_change_the_dtypes_of_other_layers(
+    write: Write, order: tuple[str, ...]
+) -> None:
+    texts = {"plain.py": IMPORT, "mixed.py": MIXED, "double.py": DOUBLE}
+    targets = {name: write(name, texts[name] + POLICY_OF_KERAS) for name in order}
+
+    found = {}
+    for name, target in [*targets.items(), *targets.items()]:
+        (found[name],) = {variable.name for variable in place(target).variables}
+        assert Behavior.current() == Behavior()
+
+    assert found == {
+        "plain.py": "float32.float32",
+        "mixed.py": "mixed_bfloat16.float32",
+        "double.py": "float64.float64",
+    }
+
+
+def test_dtypes_of_a_builder_end_with_its_build(write: Write) -> None:
+    build = POLICY_OF_KERAS.replace(
+        "    layers =",
+        "    tf.keras.mixed_precision.set_global_policy('mixed_float16')\n    layers =",
+    )
+
+    assert place(write("sets.py", IMPORT + build)).ops["mixed_float16.float32"]
+    assert Behavior.current() == Behavior()
+
+
 def test_files_without_a_switch_have_the_behavior_of_the_process(write: Write) -> None:
     first = write("first.py", IMPORT + BUILD)
     second = write("second.py", IMPORT + BUILD)
