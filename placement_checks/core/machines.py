@@ -29,7 +29,7 @@ from placement_checks.core.cluster_spec import TF_CONFIG
 from placement_checks.core.devices import MAX_GPUS, Device, checked_gpus, local_gpus
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.ranks import JOB
-from placement_checks.util.text import close_matches, join_and, nearest
+from placement_checks.util.text import close_matches, join_and, nearest, plural
 
 MAX_TASKS = 10_000
 PRESETS = {
@@ -478,6 +478,14 @@ class Machine:
 
     def __repr__(self) -> str:
         return f"Machine({str(self)!r})"
+
+    @property
+    def title(self) -> str:
+        """The text form for headings: it also names the setting of the program that hides GPUs."""
+        if not self.hidden_gpus:
+            return str(self)
+        hidden, total = len(self.hidden_gpus), len(self.hidden_gpus) + len(self.gpus)
+        return f"{self}, as {self.hidden_by} hides {hidden} of {plural(total, 'GPU')}"
 
     def __str__(self) -> str:
         if self.is_local:

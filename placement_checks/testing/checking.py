@@ -222,7 +222,7 @@ def messages(evidence: Evidence, verdicts: Sequence[Verdict]) -> Sequence[str]:
 
 def _message(evidence: Evidence, verdict: Verdict, cause: str | None = None) -> str:
     placement, measurement = evidence.placement, evidence.measurement
-    machine = f" on {placement.machine}" if placement.machine else ""
+    machine = f" on {placement.machine.title}" if placement.machine else ""
     headline = (
         f"{verdict.rule} is broken by {program_name(evidence)}{machine}: "
         f"{plural(len(verdict.findings), 'finding')}"

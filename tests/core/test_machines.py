@@ -589,6 +589,15 @@ def test_a_job_alone_is_not_a_misspelled_preset(text: str) -> None:
         Machine.parse(text)
 
 
+def test_the_title_names_the_setting_that_hides_gpus() -> None:
+    limit = GpuLimit(1, "CUDA_VISIBLE_DEVICES='0'")
+
+    assert Machine.local(4).limited([limit]).title == (
+        "gpu*1, as CUDA_VISIBLE_DEVICES='0' hides 3 of 4 GPUs"
+    )
+    assert Machine.local(4).title == "gpu*4"
+
+
 @pytest.mark.parametrize(
     ("session", "gpus"),
     [

@@ -78,7 +78,7 @@ def rule_table(
     """Yields the table of rules; rules that were not checked for the same reason share a row.
 
     ``causes`` maps the name of a rule to a text on the causes of its findings. Texts are shortened
-    unless ``everything`` is set.
+    unless ``everything`` is set, but a fix is never cut.
     """
     width = 2 + max((len(verdict.rule) for verdict in verdicts), default=0)
     rows: dict[Hashable, list[Verdict]] = defaultdict(list)
@@ -112,7 +112,15 @@ def _row(
 ) -> Iterator[Text]:
     label, style = STATES[verdict.state]
     line = f"{rule}{detail}".rstrip()
-    first, *rest = wrap(line, indent=_STATE_WIDTH, hanging=_STATE_WIDTH + hanging, most=most)
+    hanging += _STATE_WIDTH
+    first, *rest = wrap(line, indent=_STATE_WIDTH, hanging=hanging, most=most)
+    before, fix, _ = detail.partition(verdict.fix) if verdict.fix else (detail, "", "")
+    if fix and len(wrap(f"{rule}{before}{fix}", indent=_STATE_WIDTH, hanging=hanging)) > 1 + len(
+        rest
+    ):
+        reason = f"{rule}{before}".rstrip("; ")
+        first, *rest = wrap(reason, indent=_STATE_WIDTH, hanging=hanging, most=most)
+        rest += wrap(fix, indent=hanging, hanging=hanging)
     text = Text.assemble("  ", (f"{label:<13}", style), first[_STATE_WIDTH:])
     text.stylize("dim", _STATE_WIDTH + len(rule))
     yield text
@@ -123,7 +131,9 @@ def program_title(report: Report) -> str:
     """Returns the name of a program with its machine."""
     placement = report.evidence.placement
     return (
-        f"{placement.program} on {placement.machine}" if placement.machine else placement.program
+        f"{placement.program} on {placement.machine.title}"
+        if placement.machine
+        else placement.program
     )
 
 
@@ -238,11 +248,11 @@ def conditions(placement: Placement) -> str:
     if placement.machine is None:
         return ""
     if placement.placer is None:
-        return f" on {placement.machine}, not placed"
+        return f" on {placement.machine.title}, not placed"
     if placement.placer == "log":
-        return f" on {placement.machine} (a placement log)"
+        return f" on {placement.machine.title} (a placement log)"
     strictness = "soft" if placement.soft else "strict"
-    return f" on {placement.machine} ({_PLACERS[placement.placer]}, {strictness})"
+    return f" on {placement.machine.title} ({_PLACERS[placement.placer]}, {strictness})"
 
 
 def run_conditions(measurement: Measurement, program: str) -> str:

@@ -253,6 +253,21 @@ def test_details_of_kept_rules_are_cut_or_omitted() -> None:
     assert written(program, everything=True).count("word") == 60
 
 
+def test_the_fix_of_an_unchecked_rule_is_never_cut() -> None:
+    reason = "word " * 60
+    fix = "write " * 30 + "this"
+    lone = Verdict("placeable", "not-checked", None, f"{reason}; {fix} (--option)", fix=fix)
+
+    text = written(report(replace(lone, note="note " * 60)))
+    assert text.count("word") == 38
+    assert "word …\n" in text
+    assert (text.count("write"), text.count("this")) == (30, 1)
+    assert "note" not in text
+
+    short = replace(lone, reason=f"reason; {fix}")
+    assert " …" not in written(report(short)), "no line is cut if the reason fits"
+
+
 def test_several_programs_have_a_grid_before_them() -> None:
     one, two = report(broken("a", finding("w"))), report(Verdict("a", "kept", None), program="q")
 
