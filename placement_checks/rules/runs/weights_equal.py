@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite, isinf, isnan
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,7 +12,7 @@ from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import VARIABLES, is_gradient_update
-from placement_checks.core.placement import Placement
+from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.strategies import Strategy
 from placement_checks.rules.base import Rule, about, matches_any, require_positive, unless_allowed
@@ -20,6 +21,7 @@ from placement_checks.rules.ranks import ranks_of
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import frames_up_to
 from placement_checks.util.text import listed, plural
+from placement_checks.util.walks import walk
 
 if TYPE_CHECKING:
     from placement_checks.core.measurement import Measurement, Trajectory
@@ -228,36 +230,58 @@ def unequal_constants(
         if the numbers are equal, or if one of the updates only has more of them.
     """
     of_many, of_one = _update_constants(placement), _update_constants(reference)
-    for variable, numbers in of_many.items():
-        on_one = of_one.get(variable, numbers)
-        if (more := numbers - on_one) and (others := on_one - numbers):
-            return variable, min(more), min(others)
+    for variable, many in of_many.items():
+        one = of_one.get(variable, many)
+        if many.keys() != one.keys() and (more := many - one) and (others := one - many):
+            # A learning rate may be equal to another number of the optimizer.
+            return (
+                variable,
+                min(more.keys() - one.keys() or more),
+                min(others.keys() - many.keys() or others),
+            )
     return None
 
 
-def _update_constants(placement: Placement) -> Mapping[str, set[float]]:
+def _update_constants(placement: Placement) -> Mapping[str, Counter[float]]:
     """Return the numbers that gradient updates of variables depend on, besides gradients.
 
-    Other updates, such as a decay of the weights, must not depend on the number of GPUs.
+    If it is known which gradient an optimizer gets, all numbers of the optimizer count. Numbers
+    before the optimizer, such as the number of towers in an average, do not count. Other updates,
+    such as a decay of the weights, must not depend on the number of GPUs.
     """
     analysis = analyze(placement)
     flow, found = analysis.flow, {}
+    trained = gradient_flow(placement).trained
 
-    def is_end(op: OpId) -> bool:
-        return analysis.has_gradient(op) or flow.types[op] in VARIABLES
+    def inputs(op: OpId) -> Iterator[OpId]:
+        """The inputs of an op; for a variable that is not trained, its new value in this step."""
+        if flow.types[op] not in VARIABLES:
+            yield from flow.inputs[op]
+        elif flow.names[op] not in trained:
+            for update in analysis.updates.by_variable.get(flow.names[op], ()):
+                yield from flow.inputs[update.op]
 
-    for variable, updates in gradient_flow(placement).trained.items():
-        inputs = [op for each in updates for op in flow.inputs[each.op] if not is_end(op)]
-        values = [
-            placement.details.value(flow.names[op]) for op in flow.reachable(inputs, until=is_end)
-        ]
-        found[variable] = {
+    def behind(updates: Iterable[OpId], is_end: Callable[[OpId], bool]) -> Sequence[OpId]:
+        return list(walk(updates, lambda op: (each for each in inputs(op) if not is_end(each))))
+
+    backward_ops = {op for op, is_backward in enumerate(analysis.backward.ops) if is_backward}
+    is_for_one = len(analysis.towers) <= 1  # without gradients of several towers to combine
+    for variable, updates in trained.items():
+        names = map(producer_of, placement.step.applied_gradients.get(variable, ()))
+        received = {flow.number[name] for name in names if name in flow.number}
+        starts = [each.op for each in updates]
+        ops = behind(starts, (received | backward_ops).__contains__)
+        others = backward_ops - received
+        if not is_for_one and any(source in others for op in ops for source in inputs(op)):
+            ops = behind(starts, analysis.has_gradient)
+        values = [placement.details.value(flow.names[op]) for op in ops]
+        found[variable] = Counter(
             float(number)
             for value in values
             if value is not None
             for number in value[2:]
             if isinstance(number, int | float)
-        }
+        )
     return found
 
 
