@@ -13,10 +13,13 @@ from placement_checks.core.op_types import (
     CUTS,
     ENTERS,
     EXAMPLE_SOURCES,
+    GATHERERS,
     IDENTITIES,
+    IDENTITY_N,
     PASSES_HANDLE,
     PLACEHOLDERS,
     RANDOM_STATEFUL,
+    REDUCTIONS,
     SCALES,
     VARIABLE_LOOKUPS,
     VARIABLE_READS,
@@ -41,6 +44,7 @@ _TOKEN = "token"
 # Ops that scale a whole result or pass it on.
 _SCALES_OR_PASSES = SCALES | IDENTITIES
 _SOURCES = EXAMPLE_SOURCES | ENTERS
+_SAME_FOR_ALL = REDUCTIONS | GATHERERS  # collectives with the same result for all members
 _READS = VARIABLE_READS | VARIABLE_LOOKUPS | PASSES_HANDLE
 _DEEPEST = 300  # ops in a row; longer chains do not compute slices or seeds
 
@@ -174,7 +178,8 @@ def _describe(variable: Variable) -> str:
 class EqualTensors:
     """Finds tensors that are equal by construction: the same ops on the same sources.
 
-    The mirrored copies of a variable are equal, too.
+    The mirrored copies of a variable are equal, too. So are the results of a collective that gives
+    all its members the same result.
 
     Args:
         graph: the program.
@@ -192,14 +197,20 @@ class EqualTensors:
             for name, copy in (strategy.copies.items() if strategy is not None else ())
             if copy.in_sync and name in flow.number and copy.first in flow.number
         }
+        self._members: dict[OpId, Sequence[OpId]] = {}  # by the first member of a collective
+        for members in flow.collectives(graph.placement):
+            devices = {graph.placement.by_number[member].requested for member in members}
+            if flow.types[members[0]] in _SAME_FOR_ALL and len(devices) == len(members):
+                self._members[members[0]] = members
+                self._first_copy.update(dict.fromkeys(members[1:], members[0]))
         self._class_of: dict[int, int] = {}
         self._classes: dict[Any, int] = {}
         self._portable: dict[int, str] = {}
 
     def key(self, source: str) -> tuple[int, str]:
         """Return a key that is the same for all tensors that are equal by construction."""
-        number = self._number(self._flow.op_of(source), _DEEPEST)
-        return number, source.partition(":")[2] or "0"
+        op, output = self._origin(source)
+        return self._number(op, _DEEPEST), output
 
     def portable_key(self, source: str) -> str:
         """Return a key that is the same for equal tensors of different builds of a program.
@@ -237,6 +248,20 @@ class EqualTensors:
         self._portable[op] = sha256(repr(key).encode()).hexdigest() if key else ""
         return self._portable[op]
 
+    def _origin(self, source: str) -> tuple[OpId, str]:
+        """Return the op that computes a tensor, and the index of its output.
+
+        An `IdentityN` passes on the tensors of other ops, such as the sums of a custom gradient.
+        """
+        flow = self._flow
+        op, output = flow.op_of(source), source.partition(":")[2] or "0"
+        while flow.types[op] == IDENTITY_N:
+            passed = self._placement.by_number[op].inputs[int(output)]
+            if producer_of(passed) not in flow.number:
+                break
+            op, output = flow.op_of(passed), passed.partition(":")[2] or "0"
+        return op, output
+
     def _number(self, op: OpId, depth: int) -> int:
         op = self._first_copy.get(op, op)
         if op not in self._class_of:
@@ -260,13 +285,15 @@ class EqualTensors:
             written = [value for _, values in flow.writers.get(op, ()) for value in values]
             values = (self._number(value, depth - 1) for value in (*written, *flow.inputs[op]))
             return (kind, self._attributes(name), *values)
+        inputs = self._placement.ops[name].inputs
+        if op in self._members:  # the other inputs of each member are keys
+            members = self._members[op]
+            inputs = [self._placement.by_number[member].inputs[0] for member in members]
         sources = [
-            (
-                self._number(flow.op_of(source), depth - 1),
-                source.partition(":")[2] or "0",
-            )
-            for source in self._placement.ops[name].inputs
+            (self._number(origin, depth - 1), output)
+            for source in inputs
             if producer_of(source) in flow.number and not source.startswith("^")
+            for origin, output in [self._origin(source)]
         ]
         if not sources and not self._by_kind:
             return op

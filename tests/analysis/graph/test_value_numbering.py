@@ -147,6 +147,51 @@ def test_a_value_of_a_loop_equals_a_value_computed_alike() -> None:
     assert are_equal(X, *ops, tensors=("enter", "other"))
 
 
+def collectives(*names: str, inputs: str, key: str, kind: str = "CollectiveReduceV2") -> list[Op]:
+    """The members of a collective, on a GPU each."""
+    return [
+        op(name, kind, f"/gpu:{gpu}", "", source, key)
+        for gpu, (name, source) in enumerate(zip(names, inputs, strict=True))
+    ]
+
+
+SOURCES = [op(name, "Placeholder") for name in "abc"]
+KEYS = [op(name, "Const") for name in ("key", "key_2")]
+
+
+@pytest.mark.parametrize("kind", ["CollectiveReduceV2", "CollectiveGatherV2", "NcclAllReduce"])
+def test_all_members_of_a_collective_get_the_same_result(kind: str) -> None:
+    members = collectives("one", "other", inputs="ab", key="key", kind=kind)
+    values = {"key": 1, "key_2": 2}
+
+    assert are_equal(*SOURCES, *KEYS, *members, values=values)
+    scattered = collectives(
+        "one", "other", inputs="ab", key="key", kind="CollectiveReduceScatterV2"
+    )
+    assert not are_equal(*SOURCES, *KEYS, *scattered, values=values)
+
+
+@pytest.mark.parametrize(("inputs", "equal"), [("ab", True), ("ac", False)])
+def test_collectives_are_equal_if_all_their_inputs_are(inputs: str, equal: bool) -> None:
+    ops = [
+        *collectives("one", "_", inputs="ab", key="key"),
+        *collectives("first", "other", inputs=inputs, key="key_2"),
+    ]
+
+    assert are_equal(*SOURCES, *KEYS, *ops, values={"key": 1, "key_2": 2}) == equal
+
+
+@pytest.mark.parametrize(
+    ("tensors", "equal"), [(("one", "x"), True), (("one:1", "y"), True), (("one:1", "x"), False)]
+)
+def test_an_identity_of_several_tensors_passes_each_on(
+    tensors: tuple[str, str], equal: bool
+) -> None:
+    ops = [X, op("y", "Placeholder"), op("one", "IdentityN", "", "", "x", "y")]
+
+    assert are_equal(*ops, tensors=tensors) == equal
+
+
 def pipelines(*kinds: str, source: str = "Placeholder", of: str = "files") -> list[Op]:
     """Two iterators, each with its own dataset."""
     return [

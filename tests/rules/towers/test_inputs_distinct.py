@@ -775,7 +775,6 @@ def test_a_control_edge_takes_no_example(snapshot: SnapshotAssertion) -> None:
         "Gather",
         "DynamicPartition",
         "Identity",
-        "IdentityN",
         "Reshape",
         "ExpandDims",
         "Squeeze",
