@@ -40,8 +40,8 @@ class NoFallback(Rule):
 
     Not findings: ops in an inner /cpu:0 scope; ops that only follow a variable or another resource
     that requests the host, such as its reads and its initialization test; strings, summaries,
-    assertions, printed lines, savers, and ops that only these use; and the switch of a predicate
-    on the host.
+    assertions, printed lines, savers, and ops that only these use; the switch of a predicate on
+    the host; and an integer that a strategy copies to each replica, such as a counter of steps.
 
     `allow` lists op types, op names or patterns of names that may fall back.
     """
@@ -79,10 +79,11 @@ class NoFallback(Rule):
         for op in fallen.values():
             if (leader := _leader(op, placement, fallen)) is not None:
                 groups[leader].append(op)
+        counters = _counters_of_replicas(placement)
         findings = [
             _finding(placement, placement.ops[name], group)
             for name, group in groups.items()
-            if not is_allowed(placement.ops[name], self.allow)
+            if name not in counters and not is_allowed(placement.ops[name], self.allow)
         ]
         findings += [
             _hidden_gpu_finding(device, ops, machine)
@@ -90,6 +91,23 @@ class NoFallback(Rule):
             if machine is not None
         ]
         return self.verdict(list(_with_known_scopes(placement, findings)))
+
+
+def _counters_of_replicas(placement: Placement) -> frozenset[str]:
+    """The copies of single integers that a strategy of TensorFlow creates on the GPUs.
+
+    The program cannot request another device for them, and ops on them run on the host anyway.
+    """
+    strategy = placement.strategy
+    if strategy is None or strategy.ranks:
+        return frozenset()
+    return frozenset(
+        variable.name
+        for variable in placement.variables
+        if variable.name in strategy.copies
+        and variable.shape == ()
+        and variable.dtype.startswith(("int", "uint", "bool"))
+    )
 
 
 def _fell_back(requested: Device, assigned: Device | None, machine: Machine | None) -> bool:
