@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -105,12 +106,45 @@ def rare_generator(of_each: int, calls: int = 100) -> Callable[[], None]:
     return program
 
 
+def models_by_batch(first: int, calls: int = 40) -> Callable[[], None]:
+    """Two Keras models; the first one trains on several batches for each of the second one."""
+
+    def program() -> None:
+        models = []
+        for name in ("critic", "generator"):
+            layers = [tf.keras.layers.Input((3,)), tf.keras.layers.Dense(1, use_bias=False)]
+            models.append(tf.keras.Sequential(layers, name=name))
+            models[-1].compile("sgd", "mse")
+        batch = np.ones([2, 3], "float32"), np.ones([2, 1], "float32")
+        for number in range(1, calls):
+            models[0].train_on_batch(*batch)
+            if number % first == 0:
+                models[1].train_on_batch(*batch)
+
+    return program
+
+
+@pytest.mark.parametrize(
+    ("first", "steps", "note"),
+    [
+        (3, 2, "run until 2 alternating training steps: the step of model.train_on_batch"),
+        (39, 1, "the model generator was not called in the first 21 training steps"),
+    ],
+)
+def test_models_that_train_on_batches(first: int, steps: int, note: str) -> None:
+    with watch(2, eager=True) as code:
+        models_by_batch(first)()
+
+    assert code.built is not None
+    assert code.built.step_count == steps
+    assert any(each.startswith(note) for each in code.built.notes)
+
+
 def accumulated() -> None:
     """One function adds up gradients, and another one applies them."""
     (a,) = variables("a")
     total = tf.Variable(tf.zeros([3]), trainable=False, name="total")
-    optimizer = tf.keras.optimizers.SGD(RATE)
-    optimizer.build([a])
+    optimizer = tf.compat.v1.train.GradientDescentOptimizer(RATE)
 
     @tf.function
     def add_up(x: tf.Tensor) -> None:
@@ -221,7 +255,8 @@ def test_the_selected_steps(
 
     assert code.built is not None
     assert code.built.step_count == turns
-    updates = [op for op in placement.ops.values() if op.type == "AssignSubVariableOp"]
+    types = {"AssignSubVariableOp", "ResourceApplyGradientDescent"}
+    updates = [op for op in placement.ops.values() if op.type in types]
     assert {op.inputs[0] for op in updates} == updated
     assert len(code.built.notes) == len(notes)
     for note, expected in zip(code.built.notes, notes, strict=True):
