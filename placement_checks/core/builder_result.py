@@ -19,6 +19,10 @@ class ScalarLosses(list[Any]):
     """The scalars of a tuple, before gradients show which of them are losses."""
 
 
+class SeparateRuns(list[Any]):
+    """The train ops of each run, if a program trains in several runs of a session, in turns."""
+
+
 class Returned(NamedTuple):
     """The step and the losses of a tuple.
 

@@ -159,6 +159,8 @@ class StepOps(NamedTuple):
 
     Attributes:
         train_op: the ops that the program names as its step; empty if it names none.
+        runs: the ops of ``train_op`` for each run of a session, if a program trains in several
+            runs, in turns; empty if one run has all of them.
         train_ops: the ops that optimizers have added to the collection TRAIN_OP.
         losses: the losses that the program reports.
         inputs: the placeholders of each tower, if the program lists them.
@@ -177,6 +179,7 @@ class StepOps(NamedTuple):
     """
 
     train_op: Sequence[str] = ()
+    runs: Sequence[Sequence[str]] = ()
     train_ops: Sequence[str] = ()
     losses: Sequence[str] = ()
     inputs: Sequence[Sequence[str]] = ()

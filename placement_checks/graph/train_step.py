@@ -12,7 +12,7 @@ import tensorflow as tf
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from placement_checks.core.builder_result import ScalarLosses
+from placement_checks.core.builder_result import ScalarLosses, SeparateRuns
 from placement_checks.core.errors import InputError
 from placement_checks.core.op_types import (
     ADDS,
@@ -247,8 +247,10 @@ def resolve_step_ops(step: Step, source: GraphSource, program: str) -> StepOps:
     losses = step.loss
     if isinstance(losses, ScalarLosses):
         losses = select_losses(losses, source)
+    separate = step.train_op if isinstance(step.train_op, SeparateRuns) else ()
     return source.step_ops._replace(
         train_op=tuple(names("train_op", step.train_op)),
+        runs=tuple(tuple(names("train_op", run)) for run in separate),
         losses=tuple(names("loss", losses)),
         inputs=tuple(
             tuple(names("inputs", list(inputs.values())))

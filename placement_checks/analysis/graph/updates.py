@@ -58,6 +58,10 @@ class Updates:
         self.in_step = bytearray([self.unknown]) * len(flow.names)
         for op in flow.reachable([] if self.unknown else self.roots, along=flow.all_inputs):
             self.in_step[op] = 1
+        self._runs = [
+            flow.reachable(map(flow.op_of, run), along=flow.all_inputs)
+            for run in placement.step.runs
+        ]
         self.by_variable: dict[str, list[Update]] = defaultdict(list)
         # If the step is unknown, only gradient updates count: an assignment may be an initializer
         # or a restore.
@@ -79,8 +83,14 @@ class Updates:
     def select_for_one_step(self, updates: Iterable[Update]) -> list[Update]:
         """Return the largest subset of ``updates`` that can run in one step.
 
-        A step runs only one branch of each conditional.
+        A step is one run of a session, and runs only one branch of each conditional.
         """
+        updates = list(updates)
+        by_run = [[update for update in updates if update.op in run] for run in self._runs]
+        return max(map(self.select_for_all_runs, by_run or [updates]), key=len)
+
+    def select_for_all_runs(self, updates: Iterable[Update]) -> list[Update]:
+        """Return the largest subset of ``updates`` without exclusive branches of a conditional."""
         return sorted(
             _most_in_one_step([(self._branches(update.op), update) for update in updates])
         )

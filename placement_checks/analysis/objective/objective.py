@@ -266,8 +266,8 @@ class Objective:
         return formula
 
     def updates(self, variable: str) -> Sequence[Update]:
-        """Return the updates of a trained variable in one step."""
-        return self.analysis.updates.select_for_one_step(
+        """Return the updates of a trained variable, without exclusive branches."""
+        return self.analysis.updates.select_for_all_runs(
             gradient_flow(self._placement).trained[variable]
         )
 

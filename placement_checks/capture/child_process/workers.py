@@ -293,8 +293,10 @@ def _step_ops(parts: Sequence[CapturedProgram], whole: Mapping[str, str]) -> Ste
         field: [name for each in steps for name in getattr(each, field)]
         for field in ("train_op", "losses", "objectives", "train_ops", "update_ops", "counters")
     }
+    runs = zip(*(each.runs for each in steps), strict=False)
     return steps[0]._replace(
         **joined,
+        runs=[[name for run in of_workers for name in run] for of_workers in runs],
         inputs=[inputs for part in parts for inputs in _inputs(part)],
         gradients=_merged(each.gradients for each in steps),
         gradients_by_variable=by_variable,

@@ -25,7 +25,7 @@ import numpy as np
 import tensorflow as tf
 
 from placement_checks.capture.in_process.fake_gpus import read_variable
-from placement_checks.core.builder_result import ScalarLosses
+from placement_checks.core.builder_result import ScalarLosses, SeparateRuns
 from placement_checks.core.op_types import CUTS, PIPELINE_OUTPUTS
 from placement_checks.core.placement import producer_of
 from placement_checks.core.program import Step
@@ -139,8 +139,9 @@ class SessionWatch:
     @property
     def step(self) -> Step:
         """All `own_steps` as one step, such as the alternating steps of a GAN."""
+        runs = [list(step.train_ops) for step in self.own_steps]
         return Step(
-            train_op=[op for step in self.own_steps for op in step.train_ops],
+            train_op=SeparateRuns(runs) if len(runs) > 1 else runs[0],
             loss=ScalarLosses(loss for step in self.own_steps for loss in step.losses),
             config=self.own_steps[0].config,
         )

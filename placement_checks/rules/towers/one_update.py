@@ -66,8 +66,10 @@ class OneUpdate(Rule):
     that is computed from it, such as a decayed learning rate. If an op outside of the step adds to
     a counter, the rule is not checked: the program may run that op together with the step.
 
-    Updates in exclusive branches count once. Updates without a gradient, such as clipped weights
-    or a decay, do not count, and neither do two updates that add a value and subtract it again.
+    Updates in exclusive branches count once, and so do updates in different runs of a session, as
+    in a program that trains a loss and a penalty in turns. Updates without a gradient, such as
+    clipped weights or a decay, do not count, and neither do two updates that add a value and
+    subtract it again.
 
     `allow` lists variables, or patterns, that are updated more often on purpose.
     """

@@ -266,10 +266,11 @@ def adversaries() -> None:
             session.run(other.train, {other.x: ROWS})
 
 
-def test_alternating_steps_are_one_step() -> None:
+def test_alternating_steps_are_recorded() -> None:
     seen = built(adversaries)
 
     assert seen.requested.step.train_op == ("train_generator", "train_discriminator")
+    assert seen.requested.step.runs == (("train_generator",), ("train_discriminator",))
     assert set(seen.fed) == {"x_generator:0", "x_discriminator:0"}
 
 

@@ -109,6 +109,22 @@ def test_an_update_for_each_of_many_towers(count: int, snapshot: SnapshotAsserti
     assert len(finding.path) == min(count, 9)
 
 
+@pytest.mark.parametrize(
+    ("runs", "found"),
+    [
+        ([["update/w", "step/add"], ["update/w_1"]], []),
+        ([["update/w"], ["update/w_1", "step/add"]], []),
+        ([["update/w", "update/w_1"], ["step/add"]], ["w"]),
+        ([["update/w"], ["train"]], ["w"]),
+    ],
+)
+def test_each_run_of_a_session_is_a_step(runs: Sequence[Sequence[str]], found: list[str]) -> None:
+    """For example, a program trains a loss and a penalty in runs of their own."""
+    together = {"train_op": [name for run in runs for name in run], "runs": runs}
+
+    assert objects(several(2, train=("^step/add",), step=together)) == found
+
+
 def test_one_tower_that_applies_its_gradients_twice() -> None:
     graph = program(
         apply("update/w_1", gradient(0)),
