@@ -161,6 +161,50 @@ def test_half_the_sum_of_squares_over_a_static_number_of_rows_is_a_mean(
     assert judge(build(2, share, 8), build(1, 1.0, 16)).state == state
 
 
+@pytest.mark.parametrize(("share", "state"), [(0.5, "not-checked"), (1.0, "broken")])
+def test_the_coefficients_of_a_function_of_means(share: float, state: str) -> None:
+    """The mean of the towers' roots is not the root of the mean, but the factor must be right."""
+
+    def rooted(count: int, share: float) -> Placement:
+        ops: list[Op] = []
+        outputs: dict[str, tuple[int | None, ...]] = {}
+        for i in range(count):
+            ops += [
+                on(i, f"tower_{i}/mean", "Mean", f"tower_{i}/w/MatMul"),
+                on(i, f"tower_{i}/loss", "Sqrt", f"tower_{i}/mean"),
+            ]
+            outputs |= {f"tower_{i}/mean": (), f"tower_{i}/loss": ()}
+        return towers(count, share, *ops, outputs=outputs)
+
+    verdict = judge(rooted(2, share), rooted(1, 1.0))
+
+    assert verdict.state == state
+    if state == "broken":
+        assert "counts 2 times" in verdict.findings[0].message
+    else:
+        assert "tower_0/loss is a function of means" in (verdict.reason or "")
+
+
+@pytest.mark.parametrize("kind", ["Sum", "L2Loss", "Einsum"])
+@pytest.mark.parametrize("rows", [8, 16])
+def test_any_sum_over_a_static_number_of_rows_is_added_up(kind: str, rows: int) -> None:
+    """Towers split the rows of one GPU, or each tower has as many rows as one GPU."""
+
+    def summed(count: int, rows: int, share: float) -> Placement:
+        sums = (
+            on(i, f"tower_{i}/loss", kind, f"tower_{i}/w/MatMul", f"tower_{i}/w/MatMul")
+            for i in range(count)
+        )
+        shapes: dict[str, tuple[int | None, ...]] = {
+            **{f"tower_{i}/w/MatMul": (rows, 4) for i in range(count)},
+            **{f"tower_{i}/loss": () for i in range(count)},
+        }
+        return towers(count, share, *sums, outputs=shapes)
+
+    assert judge(summed(2, 8, 1.0), summed(1, rows, 1.0)).state == "kept"
+    assert judge(summed(2, 8, 0.25), summed(1, rows, 1.0)).state == "broken"
+
+
 def test_a_sum_times_a_constant_is_not_checked() -> None:
     """The constant may be the number of rows of a tower, or of all towers."""
 
