@@ -494,10 +494,10 @@ class _Comparison:
                 for each, expected in zip(terms, alone, strict=True)
             ]
         factor = next(iter(ratios.values()))[0]
+        if not all(_close(ratio, each[0]) for each in ratios.values() for ratio in each):
+            return [self._unequal_terms(variable, parts, ratios)]
         if not all(_close(each[0], factor) for each in ratios.values()):
             return [self._uneven(variable, parts, ratios, shares)]
-        if not all(_close(ratio, factor) for each in ratios.values() for ratio in each):
-            return [self._unequal_terms(variable, parts, ratios)]
         if not factor:
             self._scaled[variable] = factor, len(parts.towers)
             return []

@@ -363,6 +363,23 @@ def test_terms_with_different_factors_are_broken(snapshot: SnapshotAssertion) ->
     assert messages(judge(many, one)) == snapshot
 
 
+def test_a_term_that_one_tower_multiplies_is_named() -> None:
+    def auxiliary(i: int, weight: str) -> Iterator[Op]:
+        yield on(i, f"tower_{i}/mean", "Mean", f"tower_{i}/w/MatMul")
+        yield on(i, f"tower_{i}/square", "Square", f"tower_{i}/w/MatMul")
+        yield on(i, f"tower_{i}/auxiliary", "Mean", f"tower_{i}/square")
+        yield on(i, f"tower_{i}/part", "Mul", f"tower_{i}/auxiliary", weight)
+        yield on(i, f"tower_{i}/loss", "AddN", f"tower_{i}/mean", f"tower_{i}/part")
+        yield host(weight, "Const")
+
+    many = towers(2, 0.5, *auxiliary(0, "a"), *auxiliary(1, "b"), values={"a": 0.1, "b": 0.4})
+    one = towers(1, 1.0, *auxiliary(0, "a"), values={"a": 0.1})
+
+    (finding,) = judge(many, one).findings
+
+    assert finding.found == "4 for tower_1/auxiliary and 1 for tower_1/mean"
+
+
 def divided_by_mask(count: int, share: float, reduction: str = "Sum") -> Placement:
     """Towers that divide a sum over their rows by a number that they compute from a mask."""
     ops: list[Op] = []
