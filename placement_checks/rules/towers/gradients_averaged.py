@@ -366,7 +366,7 @@ class _Comparison:
                 penalties[_Penalty(side.op_type(term), variables, factors)].append(each)
                 continue
             of_all = bool(term.rows) and len(rows[term.rows]) > 1
-            if of_all and term.is_weighted and side.scalars.is_of_part(term.rows):
+            if of_all and side.scalars.is_of_part(term.rows):
                 return Unread(
                     producer_of(side.scalars.describe(term.rows)),
                     "counts rows of a part of the batch, and divides the losses of several towers",

@@ -236,6 +236,23 @@ def test_sums_divided_by_the_rows_of_all_towers_are_added_up(share: float, state
     assert judge(towers(2, share, *dividing(2)), towers(1, 1.0, *dividing(1))).state == state
 
 
+def test_sums_divided_by_the_rows_of_the_same_part_are_not_compared() -> None:
+    """The towers read one part by mistake, or the part is as large as the part of each tower."""
+
+    def dividing(count: int) -> list[Op]:
+        losses = [
+            on(i, f"tower_{i}/loss", "RealDiv", f"tower_{i}/sum", "rows") for i in range(count)
+        ]
+        sums = [on(i, f"tower_{i}/sum", "Sum", f"tower_{i}/w/MatMul") for i in range(count)]
+        shape = [host("all", "Placeholder"), host("part", "Split", "axis", "all")]
+        return [*shape, host("rows", "Shape", "part"), *losses, *sums]
+
+    verdict = judge(towers(2, 0.5, *dividing(2)), towers(1, 1.0, *dividing(1)))
+
+    assert verdict.state == "not-checked"
+    assert "counts rows of a part of the batch" in (verdict.reason or "")
+
+
 def divided_by_present(count: int, weight: float | None, rows: int | None) -> Placement:
     """Towers that divide their loss by the number of rows with a weight, as tf.losses does.
 
