@@ -270,6 +270,7 @@ POWERS: Mapping[str, float] = {
     RECIPROCAL_SQUARE_ROOT: -0.5,
     **dict.fromkeys(RECIPROCALS, -1.0),
 }
+SQUARED_DIFFERENCE = "SquaredDifference"
 # Functions of single elements that are no power of their inputs.
 FUNCTIONS = frozenset(
     [

@@ -34,6 +34,7 @@ from placement_checks.core.op_types import (
     PRODUCTS,
     RESHAPES,
     SELECTS,
+    SQUARED_DIFFERENCE,
     STACK,
     STOPS_GRADIENT,
     SUBTRACTION,
@@ -238,7 +239,7 @@ class LossTerms:
             return None
         if kind in POWERS:
             return growth * POWERS[kind]
-        if kind == "SquaredDifference":
+        if kind == SQUARED_DIFFERENCE:
             return 2 * growth
         if kind in FUNCTIONS:
             return 0.0 if growth == 0 else None
