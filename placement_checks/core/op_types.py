@@ -247,6 +247,8 @@ SCALES = PRODUCTS | DIVISIONS
 SUBTRACTION = "Sub"
 RECIPROCALS = frozenset({"Reciprocal", "Inv"})
 RECIPROCAL_SQUARE_ROOT = "Rsqrt"
+# Passes on the value of the branch that runs, in control flow v1.
+MERGE = "Merge"
 # Ops that pass a value on, and test or print it.
 CHECKS_VALUE = frozenset({"CheckNumerics", "Print"})
 STOPS_GRADIENT = frozenset({"StopGradient", "PreventGradient"})
@@ -259,12 +261,31 @@ MINIMUM, MAXIMUM = "Minimum", "Maximum"
 ELEMENTWISE = SELECTS | {MINIMUM, MAXIMUM, "ClipByValue", "Sign", "Tanh", "Round"}
 # Ops that limit every element of a tensor.
 BOUNDS = frozenset({MINIMUM, MAXIMUM, "ClipByValue"})
+# Powers of their input: if the input is multiplied by a factor, the result is multiplied by this
+# power of the factor.
+POWERS: Mapping[str, float] = {
+    "Abs": 1.0,
+    "Square": 2.0,
+    "Sqrt": 0.5,
+    RECIPROCAL_SQUARE_ROOT: -0.5,
+    **dict.fromkeys(RECIPROCALS, -1.0),
+}
+SQUARED_DIFFERENCE = "SquaredDifference"
+# Functions of single elements that are no power of their inputs.
+FUNCTIONS = frozenset(
+    [
+        *("Exp", "Expm1", "Log", "Log1p", "Pow", "Sigmoid", "Tanh", "Softplus", "Softsign"),
+        *("Relu", "Relu6", "Elu", "Selu", "LeakyRelu", "Erf", "Sin", "Cos", "Atan", "ClipByValue"),
+    ]
+)
 # Normalization by mean and variance of the rows.
 BATCH_NORMS = frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"})
 SUM, MEAN, PROD, NEGATION, STACK = "Sum", "Mean", "Prod", "Neg", "Pack"
 ADD_N, JOIN, CUT, DIVISION = "AddN", "ConcatV2", "SplitV", "RealDiv"
 # Half the sum of squares, as used by tf.global_norm.
 SUM_OF_SQUARES = "L2Loss"
+# Sum of products, with an equation that names the axes.
+EINSUM = "Einsum"
 # Slices, with the index of the sliced input. The other inputs select the part.
 SLICE, INDEXED_SLICE, UNSTACK = "Slice", "StridedSlice", "Unpack"
 SPLITS = frozenset({"Split", "SplitV"})

@@ -16,7 +16,6 @@ _ANOTHERS_LOSSES = "a tower adds up the losses of all before it"
 _NO_STEP = "the step counter is not passed"
 _LAST_LOSS = "the loss of the last tower is reported"
 _NO_STATISTICS = "no step runs the updates of batch normalization"
-_LAST_STATISTICS = "the step runs the last tower's updates of batch normalization"
 _AVERAGED_ON_GPU = "the servers' gradients are averaged on a GPU"
 _CUT = "stop_gradient cuts off the loss of a tower"
 _EVALUATES = "all towers but the first normalize as for evaluation"
@@ -368,15 +367,6 @@ MUTANTS = (
         "aggregate_gradients_using_copy_with_variable_colocation(\n            device_grads[:1],",
         "every-tower-counts",
         "GPU:1",
-    ),
-    Mutant(
-        "tf_cnn_benchmarks",
-        _LAST_STATISTICS,
-        _BENCHMARK,
-        "if device_num == 0:\n          # Retain",
-        "if device_num == len(self.devices) - 1:\n          # Retain",
-        "update-ops-run",
-        "tower_0/",
     ),
     Mutant(
         "tf_cnn_benchmarks, a parameter server",

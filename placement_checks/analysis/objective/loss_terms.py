@@ -19,14 +19,22 @@ from placement_checks.core.op_types import (
     CHECKS_VALUE,
     CONST,
     DIVISIONS,
+    EINSUM,
+    FUNCTIONS,
     IDENTITIES,
     IDENTITY_N,
     JOINS,
+    MAXIMUM,
     MEAN,
+    MERGE,
+    MINIMUM,
     NEGATION,
     PASSES_VALUE,
+    POWERS,
     PRODUCTS,
     RESHAPES,
+    SELECTS,
+    SQUARED_DIFFERENCE,
     STACK,
     STOPS_GRADIENT,
     SUBTRACTION,
@@ -36,15 +44,21 @@ from placement_checks.core.op_types import (
 )
 
 _PASSES = (PASSES_VALUE - SWITCHES) | IDENTITIES | RESHAPES | CHECKS_VALUE | {CAST}
+_REDUCES = frozenset({SUM, MEAN, SUM_OF_SQUARES, EINSUM})
+# Ops whose result grows with the number of rows like their inputs.
+_COMBINES = ADDS | SELECTS | {SUBTRACTION, MINIMUM, MAXIMUM, MERGE, STACK}
+_DEEPEST = 64  # a function of means that is composed of more ops is not read
 
 
 class Term(NamedTuple):
     """A summand of a loss.
 
     Attributes:
-        kind: ``mean`` or ``sum`` over rows, ``penalty`` if it depends on no example, or ``other``
+        kind: ``mean`` or ``sum`` over rows, ``function`` for a function of means or of ratios of
+            sums, such as the root of a mean, ``penalty`` if it depends on no example, or ``other``
             for any other value. If the graph states the number of rows, a sum is a ``mean`` with a
-            larger weight.
+            larger weight. A function of one tower's rows does not grow with their number, like a
+            mean, but the mean of these functions is not the function of all rows.
         tensor: the name of the tensor.
         towers: a bit mask of the towers that the term depends on.
         rows: the symbol of the number of rows that divides a sum, or ``""``. If towers have the
@@ -52,7 +66,7 @@ class Term(NamedTuple):
         is_weighted: whether ``rows`` is computed from values of examples, such as a mask.
     """
 
-    kind: Literal["mean", "sum", "penalty", "other"]
+    kind: Literal["mean", "sum", "function", "penalty", "other"]
     tensor: str
     towers: int
     rows: str = ""
@@ -65,6 +79,7 @@ class LossTerms:
     def __init__(self, analysis: TowerAnalysis, scalars: Scalars) -> None:
         self._analysis = analysis
         self._scalars = scalars
+        self._growths: dict[str, float | None] = {}
 
     def variables(self, term: Term) -> frozenset[str]:
         """Return the names of the variables that a term depends on."""
@@ -110,7 +125,7 @@ class LossTerms:
         if kind in _PASSES:
             output = int(source.partition(":")[2] or 0)
             return [(inputs[output if kind == IDENTITY_N else 0], weight)]
-        if kind in DIVISIONS and self._is_value(inputs[0]):
+        if kind in DIVISIONS and self._is_value(inputs[0]) and not self._is_ratio(*inputs):
             return [(inputs[0], weight.times(scalars.inverse(inputs[1])))]
         if kind in PRODUCTS:
             values = [self._is_value(each) for each in inputs]
@@ -122,6 +137,15 @@ class LossTerms:
         if kind in (SUM, MEAN):
             return self._stacked(inputs[0], weight, is_mean=kind == MEAN)
         return None
+
+    def _is_ratio(self, dividend: str, divisor: str) -> bool:
+        """Whether both tensors are functions of means or sums over the rows of one tower."""
+        return (
+            self._is_value(divisor)
+            and self._on_examples(dividend)
+            and self._on_examples(divisor)
+            and self._growth(divisor) is not None
+        )
 
     def _is_value(self, source: str) -> bool:
         """Whether a tensor depends on a variable, as losses and penalties do."""
@@ -165,14 +189,98 @@ class LossTerms:
         if not analysis.examples[op]:
             if kind != CONST and self._is_value(source):
                 yield Term("penalty", source, towers), weight
-        elif (
-            kind not in (SUM, MEAN, SUM_OF_SQUARES)
-            or (towers.bit_count() > 1 and self._joins_scalars(op))
-            or (reduction := self._row_reduction(op)) is None
-        ):
-            yield Term("other", source, towers), weight
+        elif kind in _REDUCES and not (towers.bit_count() > 1 and self._joins_scalars(op)):
+            reduction = self._row_reduction(op)
+            if reduction is None:
+                yield Term("other", source, towers), weight
+            elif any(self._growth(each) is not None for each in self._summed(reduction[0])):
+                yield self._function(source, towers), weight
+            else:
+                yield self._reduced(reduction[0], towers, weight.times(reduction[1]))
         else:
-            yield self._reduced(reduction[0], towers, weight.times(reduction[1]))
+            yield self._function(source, towers), weight
+
+    def _function(self, source: str, towers: int) -> Term:
+        """Return a tensor as a function of means over the rows of one tower, or as ``other``."""
+        is_function = towers.bit_count() < 2 and self._growth(source) == 0
+        return Term("function" if is_function else "other", source, towers)
+
+    def _growth(self, source: str, depth: int = _DEEPEST) -> float | None:
+        """Return the power of the number of rows with which a function of reductions grows.
+
+        A mean over rows does not grow, and the power is 0. For a sum over rows, the power is 1.
+        Constants that are added are neglected.
+
+        Returns:
+            The power. None if it is unknown, or if the tensor still has a value for each row.
+        """
+        if source not in self._growths:
+            self._growths[source] = None  # a loop leads back to its ops
+            self._growths[source] = self._find_growth(source, depth - 1) if depth else None
+        return self._growths[source]
+
+    def _find_growth(self, source: str, depth: int) -> float | None:
+        op = self._analysis.flow.op_of(source)
+        kind, inputs = self._analysis.flow.types[op], self._scalars.inputs(op)
+        if kind in _REDUCES:
+            return self._growth_of_reduction(op, depth)
+        if kind in DIVISIONS | PRODUCTS:
+            powers = [self._factor_growth(each, depth) for each in inputs]
+            if None in powers:
+                return None
+            one, other = (power or 0.0 for power in powers)
+            return one - other if kind in DIVISIONS else one + other
+        if kind in SELECTS:
+            inputs = inputs[1:]
+        of_examples = [each for each in inputs if self._on_examples(each)]
+        growths = {self._growth(each, depth) for each in of_examples}
+        growth = growths.pop() if len(growths) == 1 else None
+        if growth is None:
+            return None
+        if kind in POWERS:
+            return growth * POWERS[kind]
+        if kind == SQUARED_DIFFERENCE:
+            return 2 * growth
+        if kind in FUNCTIONS:
+            return 0.0 if growth == 0 else None
+        return growth if kind in _PASSES | _COMBINES | SWITCHES | {NEGATION} else None
+
+    def _growth_of_reduction(self, op: OpId, depth: int) -> float | None:
+        """Return the growth of a reduction: over rows, or over an axis of a function of means."""
+        found = self._row_reduction(op)
+        if found is None:
+            return None
+        reduction, weight = found
+        inner = {self._growth(each, depth) for each in self._summed(reduction)}
+        if inner != {None}:
+            return inner.pop() if len(inner) == 1 and reduction == op else None
+        if self._reduces_rows(reduction) is not True:
+            return None
+        is_mean = self._analysis.flow.types[reduction] == MEAN
+        return float(not is_mean) + self._rows_power(weight)
+
+    def _factor_growth(self, source: str, depth: int) -> float | None:
+        """Return the growth of a factor, which may be a number of rows."""
+        if self._on_examples(source):
+            return self._growth(source, depth)
+        if self._scalars.shape(source) != ():
+            return 0.0
+        return self._rows_power(self._scalars.weight(source))
+
+    @staticmethod
+    def _rows_power(weight: Weight) -> float:
+        """Return the power of the numbers of rows in a weight."""
+        return sum(power for symbol, power in weight.factors if symbol.startswith(ROWS))
+
+    def _summed(self, op: OpId) -> Sequence[str]:
+        """Return the tensors that a reduction adds up, if they depend on examples."""
+        kind, inputs = self._analysis.flow.types[op], self._scalars.inputs(op)
+        summands = inputs if kind == EINSUM else inputs[:1]
+        return [each for each in summands if self._on_examples(each)]
+
+    def rows_of(self, op: OpId) -> str:
+        """Return the tensor whose rows a reduction adds up."""
+        return next(iter(self._summed(op)), self._scalars.inputs(op)[0])
 
     def _joins_scalars(self, op: OpId) -> bool:
         """Whether an op depends on a stack of scalars, such as the losses of several towers."""
@@ -199,6 +307,8 @@ class LossTerms:
         weight, tensor = Weight(), scalars.inputs(op)[0]
         if flow.types[op] == SUM_OF_SQUARES:  # a factor of its input counts twice
             return op, weight
+        if flow.types[op] == EINSUM:
+            return (op, weight) if self._reduces_rows(op) else None
         while True:
             producer = flow.op_of(tensor)
             kind, inputs = flow.types[producer], scalars.inputs(producer)
@@ -229,9 +339,11 @@ class LossTerms:
 
     def _reduces_rows(self, op: OpId) -> bool | None:
         """Whether a reduction has axis 0; None if its axes are unknown."""
-        source, axes = self._scalars.inputs(op)[:2]
         if self._scalars.shape(self._analysis.flow.names[op]) == ():
             return True
+        if self._analysis.flow.types[op] == EINSUM:
+            return None
+        source, axes = self._scalars.inputs(op)[:2]
         shape, elements = self._scalars.shape(source), self._scalars.integers(axes)
         if shape is None or elements is None:
             return None
@@ -252,7 +364,7 @@ class LossTerms:
             factors = tuple(factor for factor in weight.factors if factor != each)
             term = Term("mean", tensor, towers, each[0], is_weighted=bool(counts))
             return term, Weight(weight.coefficient, factors)
-        shape = self._scalars.shape(self._scalars.inputs(op)[0])
+        shape = self._scalars.shape(self.rows_of(op))
         reduced = self._scalars.shape(tensor)
         if shape is not None and reduced is not None and None not in (*shape, *reduced):
             elements = prod(size or 0 for size in shape) / prod(size or 1 for size in reduced)

@@ -173,7 +173,7 @@ class Objective:
             is_joint = term.towers.bit_count() > 1
             return f"{term.kind} over several {self._noun}s" if is_joint else term.kind
         kind = self.op_type(term)
-        if term.kind == "other":
+        if term.kind in ("function", "other"):
             return kind
         others = sum(name != variable for name in self.variables(term))
         also = f" and {plural(others, 'other')}" if others else ""
@@ -207,8 +207,9 @@ class Objective:
 
     def elements(self, term: Term) -> int:
         """Return the number of elements that a mean or sum reduces, or 0 if it is unknown."""
-        op = self.analysis.flow.op_of(term.tensor)
-        shape = self.scalars.shape(self.scalars.inputs(op)[0])
+        if term.kind == "function":
+            return 0
+        shape = self.scalars.shape(self.terms.rows_of(self.analysis.flow.op_of(term.tensor)))
         return 0 if shape is None else prod(size or 0 for size in shape)
 
     def learning_rate(self, variable: str) -> Weight | None:

@@ -124,9 +124,17 @@ class Scalars:
         return False
 
     def is_of_part(self, symbol: str) -> bool:
-        """Whether a symbol may depend on only a part of the batch, such as a slice."""
+        """Whether a symbol may depend on only a part of the batch, such as a slice.
+
+        A symbol that depends on shapes alone depends on the tensors with these shapes.
+        """
         flow = self._analysis.flow
         reached = flow.reachable([flow.number[producer_of(self._sources[symbol])]])
+        if symbol.startswith(ROWS):
+            of_shapes = [op for op in reached if flow.types[op] in SHAPE_ONLY]
+            reached = flow.reachable(
+                source for op in of_shapes for source in flow.control_inputs.get(op, ())
+            )
         return any(flow.types[op] in CUTS for op in reached)
 
     def inputs(self, op: OpId) -> Sequence[str]:

@@ -68,6 +68,9 @@ def input_uses(analysis: TowerAnalysis) -> Iterator[Use]:
     def holds_examples(source: OpId, tensor: str) -> bool:
         name, kind = analysis.flow.names[source], analysis.flow.types[source]
         is_fed = kind in PLACEHOLDERS and name not in of_one_tower
+        fed = analysis.tensor(name)
+        if rows is not None and fed is not None and fed.shape and fed.shape[0] == rows:
+            is_fed = False  # a tower may take a vector of fewer rows
         return _holds_examples(analysis, tensor, fed=is_fed, rows=rows)
 
     sources = analysis.flow.having(EXAMPLE_SOURCES.__contains__)

@@ -128,15 +128,6 @@ class Statistics:
                 return group
         return None
 
-    def are_grouped(self, updates: Sequence[OpId]) -> bool:
-        """Whether each update is in the step, or in a group of the program.
-
-        A program that groups the updates of each tower and runs one of the groups chose a tower on
-        purpose.
-        """
-        steps = self._analysis.updates.in_step
-        return all(op in self._grouped or steps[op] for op in updates)
-
     @cached_property
     def _members(self) -> Mapping[OpId, Sequence[OpId]]:
         """The members of each group outside the step, except for groups of backward ops."""
@@ -148,14 +139,10 @@ class Statistics:
         }
 
     @cached_property
-    def _grouped(self) -> Collection[OpId]:
-        """The members of all groups outside the step."""
-        return set(chain.from_iterable(self._members.values()))
-
-    @cached_property
     def _groups(self) -> Sequence[OpId]:
         """The outermost groups outside the step."""
-        return [group for group in self._members if group not in self._grouped]
+        grouped = set(chain.from_iterable(self._members.values()))
+        return [group for group in self._members if group not in grouped]
 
     def _runs(self, ops: Iterable[OpId]) -> set[OpId]:
         flow = self._analysis.flow

@@ -14,7 +14,7 @@ from placement_checks.core.op_types import NO_COMPUTATION
 from placement_checks.core.placement import TRAINABLE, Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.strategies import ONE_DEVICE, Strategy
-from placement_checks.rules.base import Rule, about
+from placement_checks.rules.base import Rule, about, path_lines
 from placement_checks.rules.ranks import shared_gpus
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import join_and, plural
@@ -34,6 +34,10 @@ class NoIdleDevice(Rule):
     The rule counts the copies by comparison with the program for one GPU, or by the losses that
     share only examples and variables. A program that reserves a GPU for variables has fewer
     copies.
+
+    A GPU that computes a copy of the model that no loss depends on is idle too, if the model is
+    built once for each GPU: the program trains with the loss of another tower alone, such as the
+    loss that is left after a loop over the towers.
 
     With between-graph replication each worker builds its own graph. If variables are on another
     job, such as ps, and the ops on GPUs name one task of their job, the GPUs of the other tasks of
@@ -94,6 +98,9 @@ class NoIdleDevice(Rule):
         if not findings and placement.requested:
             serving = gpus_without_loss(placement, evidence.single_gpu or None, gpus)
             findings = list(_findings(placement, serving, gpus, work, are_serving=True))
+        if not findings and placement.requested and evidence.single_gpu:
+            unused = _unused_copies(placement, evidence.single_gpu, gpus)
+            findings = [_unused_copy(placement, gpu, ops) for gpu, ops in unused.items()]
         if not placement.all_devices and not findings:
             return self.without(placement.all_devices)
         note = _note(gpus, work)
@@ -152,6 +159,25 @@ def _findings(
             consequence=consequence,
             fix=f"{_fix(gpu, placement.strategy)}{more}",
         )
+
+
+def _unused_copy(placement: Placement, gpu: Device, ops: Sequence[str]) -> Finding:
+    roots = [analyze(placement).flow.names[root] for root in analyze(placement).updates.roots]
+    losses = [producer_of(name) for name in placement.step.objectives]
+    return Finding(
+        **about(gpu.short, "assigned"),
+        expected="a part of a loss",
+        found="a copy of the model that no loss depends on",
+        ops=tuple(roots[:1]),
+        path=path_lines(placement, analyze(placement).flow.known_ops([*losses[:1], ops[0]])),
+        alike="unused",
+        message=f"{gpu.short} computes a copy of the model, such as {ops[0]}, that no loss of the "
+        f"step depends on; the step minimizes {losses[0]}",
+        summary=f"{gpu.short} computes no part of a loss",
+        consequence="the step does not train the model with the examples of this tower",
+        fix="append the loss of each tower to a list in the loop, and minimize "
+        "tf.add_n(losses) / num_gpus",
+    )
 
 
 def _hidden_gpu_findings(
@@ -316,6 +342,46 @@ def _count_forward_reads(placement: Placement) -> Mapping[str, int]:
         for name in trainable
     }
     return {name: number for name, number in forward.items() if number}
+
+
+def _unused_copies(
+    placement: Placement, single: Placement, gpus: Sequence[Device]
+) -> Mapping[Device, Sequence[str]]:
+    """Return the GPUs with a copy of the model that no loss depends on, each with ops of the copy.
+
+    The result is empty unless the model is built once for each GPU. A copy that is also part of
+    ``single``, the program for one GPU, only evaluates.
+    """
+    copies, single_copies = _model_reads(placement), _model_reads(single)
+    names = copies.keys() & single_copies.keys()
+    if len(gpus) < 2 or not names:
+        return {}
+    if any(len(copies[name]) < len(gpus) * len(single_copies[name]) for name in names):
+        return {}
+    in_losses = analyze(placement).flow.reachable(_loss_ops(placement))
+    trained: set[Device | None] = set()
+    unused: dict[Device | None, list[str]] = defaultdict(list)
+    for op in sorted({op for ops in copies.values() for op in ops}):
+        device = placement.by_number[op].assigned
+        if op in in_losses:
+            trained.add(device)
+        else:
+            unused[device].append(placement.by_number[op].name)
+    return {gpu: unused[gpu] for gpu in gpus if trained and gpu in unused and gpu not in trained}
+
+
+def _model_reads(placement: Placement) -> Mapping[str, Sequence[OpId]]:
+    """Return the forward ops that apply each trainable variable to examples, if there are any."""
+    analysis = analyze(placement)
+    found = {
+        name: [
+            op
+            for op in analysis.reads_by_site.readers.get(name, ())
+            if analysis.examples[op] and not analysis.backward.ops[op]
+        ]
+        for name in placement.collected.get(TRAINABLE, ())
+    }
+    return {name: ops for name, ops in found.items() if ops}
 
 
 def _computing_devices(placement: Placement) -> set[Device | None]:

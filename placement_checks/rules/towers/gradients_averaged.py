@@ -15,7 +15,7 @@ from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import rows_of_other_towers
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
-from placement_checks.core.op_types import SUM
+from placement_checks.core.op_types import MEAN
 from placement_checks.core.placement import producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import AVERAGE, Rule, matches_any, require_factors
@@ -95,6 +95,10 @@ class GradientsAveraged(Rule):
     indices of these rows. The program is compared with its reference or, without a reference, with
     the program built for one GPU. gradients-equal also compares the values that a tower computes
     inside of a term.
+
+    If the loss of a tower is a function of means, such as the root of a mean or a ratio of sums,
+    the coefficients are compared as for a mean. If they are right, the variables are not checked,
+    because the mean of such losses may differ from the loss of all rows.
 
     If towers have unequal numbers of rows, each mean must be multiplied by its tower's share of
     the rows. If the graph does not state the numbers, the rule assumes that they are equal, and
@@ -183,7 +187,7 @@ class _TermWeight(NamedTuple):
     """A loss term that depends on examples, in the objective of one variable.
 
     Attributes:
-        kind: ``mean`` or ``sum`` over rows.
+        kind: ``mean`` or ``sum`` over rows, or ``function`` of such means.
         factors: the factors of its weight that other terms do not have, such as the weight of a
             task, with symbols that the program for one GPU shares.
         weight: the coefficient of its weight.
@@ -311,8 +315,15 @@ class _Comparison:
         if reason := self._incomparable(parts, expected):
             return Unread("", reason)
         found = self._compare(variable, parts, expected)
-        own_count = self._own_count(parts)
-        if own_count and not found and variable not in self._scaled:
+        if found or variable in self._scaled:
+            return found
+        if function := self._function(parts):
+            return Unread(
+                function,
+                "is a function of means over the rows of one tower; the mean of such functions "
+                "may differ from the function of all rows",
+            )
+        if own_count := self._own_count(parts):
             # The mean of such means is the mean on one GPU only if the counts of all towers are
             # equal.
             return Unread(
@@ -355,7 +366,7 @@ class _Comparison:
                 penalties[_Penalty(side.op_type(term), variables, factors)].append(each)
                 continue
             of_all = bool(term.rows) and len(rows[term.rows]) > 1
-            if of_all and term.is_weighted and side.scalars.is_of_part(term.rows):
+            if of_all and side.scalars.is_of_part(term.rows):
                 return Unread(
                     producer_of(side.scalars.describe(term.rows)),
                     "counts rows of a part of the batch, and divides the losses of several towers",
@@ -483,10 +494,10 @@ class _Comparison:
                 for each, expected in zip(terms, alone, strict=True)
             ]
         factor = next(iter(ratios.values()))[0]
+        if not all(_close(ratio, each[0]) for each in ratios.values() for ratio in each):
+            return [self._unequal_terms(variable, parts, ratios)]
         if not all(_close(each[0], factor) for each in ratios.values()):
             return [self._uneven(variable, parts, ratios, shares)]
-        if not all(_close(ratio, factor) for each in ratios.values() for ratio in each):
-            return [self._unequal_terms(variable, parts, ratios)]
         if not factor:
             self._scaled[variable] = factor, len(parts.towers)
             return []
@@ -515,6 +526,13 @@ class _Comparison:
                 findings.append(self._penalized(variable, key.kind, weight / factor, on_one))
         return findings
 
+    @staticmethod
+    def _function(parts: _Parts) -> str:
+        """Return the op of a loss that is a function of means; ``""`` if there is none."""
+        terms = (each.term for of_tower in parts.towers.values() for each in of_tower)
+        functions = (producer_of(term.tensor) for term in terms if term.kind == "function")
+        return next(functions, "") if len(parts.towers) > 1 else ""
+
     def _own_count(self, parts: _Parts) -> str:
         """Return an op that counts rows of one tower by their values; ``""`` if there is none."""
         terms = [each for of_tower in parts.towers.values() for each in of_tower]
@@ -531,7 +549,7 @@ class _Comparison:
         sides = [(self._one, alone), *((self._many, each) for each in parts.towers.values())]
         return all(
             (size := side.elements(each.term)) > 0
-            and side.op_type(each.term) == SUM
+            and side.op_type(each.term) != MEAN
             and _close(abs(each.weight), size)
             for side, terms in sides
             for each in terms

@@ -10,6 +10,7 @@ from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import (
     GATHERS,
     LINEAR,
+    REDUCTIONS,
     SUM_OF_SQUARES,
     SUMMARIES,
     VARIABLE_LOOKUPS,
@@ -161,7 +162,8 @@ def _lost_gradients(
     }
 
     def scaled(op: OpId) -> Iterator[OpId]:
-        return (consumer for consumer in flow.consumers[op] if flow.types[consumer] in LINEAR)
+        kinds = LINEAR | REDUCTIONS
+        return (consumer for consumer in flow.consumers[op] if flow.types[consumer] in kinds)
 
     for op in sorted(flow.reachable(gradients, along=scaled)):
         consumers = flow.consumers[op]

@@ -30,12 +30,12 @@ class UpdateOpsRun(Rule):
     The updates of a copy of the model that only evaluates must not run in the step: evaluation
     would then use statistics of held-out rows.
 
-    Many programs run the updates of only one tower, which is enough. The rule is then kept, with a
-    note. The last tower is an exception: a loop over the towers may keep only the updates of the
-    last tower by mistake. The rule is kept for the last tower only if the program groups the
-    updates of each tower, and has therefore chosen one tower on purpose. If the step runs no
-    updates, and a separate group runs the updates of all towers or of the first tower, the rule is
-    not checked: the program may run that group.
+    Many programs run the updates of only one tower, which is enough: slim and its descendants run
+    the updates of the last tower. The rule is then kept, with a note. If each tower has statistics
+    of its own, only the updates of the first tower are enough, because evaluation usually reads
+    the statistics of the first tower. If the step runs no updates, and a separate group runs the
+    updates of all towers or of the first tower, the rule is not checked: the program may run that
+    group.
 
     `tower` is the GPU of the one tower whose updates are meant to run, such as /gpu:0, or "all".
     `allow` lists updates, or patterns, that the program runs outside of the step.
@@ -82,11 +82,12 @@ class UpdateOpsRun(Rule):
             if not steps[op] and (not (towers := analysis.towers_of(op)) or towers & required)
         ]
         runs = len(updates) - len(left_out)
+        run = {_target(analysis, op) for op in updates if steps[op]}
         if left_out and not self.tower:
             tower = program_statistics.only_tower(updates)
-            # A loop over towers may keep only the last tower's updates by mistake.
+            # Of statistics that towers do not share, evaluation uses those of the first tower.
             if tower is not None and (
-                tower < len(analysis.towers) - 1 or program_statistics.are_grouped(updates)
+                tower == 0 or {_target(analysis, op) for op in left_out} <= run
             ):
                 return self.verdict(
                     [],
@@ -103,7 +104,6 @@ class UpdateOpsRun(Rule):
                     "--set update-ops-run.allow=PATTERN",
                 )
         note = f"the step runs {runs} of {plural(len(updates), 'update')}"
-        run = {_target(analysis, op) for op in updates if steps[op]}
         return self.verdict([_skipped_update(analysis, op, run) for op in left_out], note)
 
 

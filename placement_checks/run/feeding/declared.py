@@ -208,7 +208,15 @@ class DeclaredFeeding(Feeding):
         raise CannotRun(f"{fault}: its dtype is {dtype.name}", PASS_BATCH)
 
     def to_reference(self, batch: Arrays, rows: Sequence[int] | None = None) -> Arrays:
-        reference, chosen = self._reference, _select_rows(batch, rows)
+        """Return the feeds of the reference for the given rows, in this order; by default for all.
+
+        If its placeholders require a larger batch, they are fed these rows several times.
+        """
+        reference = self._reference
+        if rows and not self.same_towers:
+            times, rest = divmod(_fixed_rows(reference, reference.inputs[0]), len(rows))
+            rows = rows if rest or not times else [*rows] * times
+        chosen = _select_rows(batch, rows)
         if not self.same_towers:
             return _feeds(reference, reference.inputs[0], chosen)
         if batch_size(chosen) not in (0, self.rows, self.uneven_rows):

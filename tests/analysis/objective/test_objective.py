@@ -268,3 +268,97 @@ def test_factors_below_a_sum_count() -> None:
     )
 
     assert objective(graph).text("w") == "1/8 sum(tower_0/loss) + 1/8 sum(tower_1/loss)"
+
+
+FUNCTIONS: dict[str, tuple[str, list[Op]]] = {
+    "the root of a mean": (
+        "function",
+        [on(0, "mean", "Mean", "tower_0/w/MatMul"), on(0, "loss", "Sqrt", "mean")],
+    ),
+    "the logarithm of a mean and a constant": (
+        "function",
+        [
+            on(0, "mean", "Mean", "tower_0/w/MatMul"),
+            on(0, "sum", "AddV2", "mean", "small"),
+            on(0, "loss", "Log", "sum"),
+        ],
+    ),
+    "a ratio of sums": (
+        "function",
+        [
+            on(0, "square", "Square", "tower_0/w/MatMul"),
+            on(0, "one", "Sum", "tower_0/w/MatMul"),
+            on(0, "other", "Sum", "square"),
+            on(0, "loss", "RealDiv", "one", "other"),
+        ],
+    ),
+    "the mean over columns of a ratio of sums": (
+        "function",
+        [
+            on(0, "square", "Square", "tower_0/w/MatMul"),
+            on(0, "columns", "Sum", "tower_0/w/MatMul", "rows"),
+            on(0, "others", "Sum", "square", "rows"),
+            on(0, "ratios", "RealDiv", "columns", "others"),
+            on(0, "loss", "Mean", "ratios"),
+        ],
+    ),
+    "one of two means": (
+        "function",
+        [
+            on(0, "square", "Square", "tower_0/w/MatMul"),
+            on(0, "one", "Mean", "tower_0/w/MatMul"),
+            on(0, "other", "Mean", "square"),
+            on(0, "loss", "Merge", "one", "other"),
+        ],
+    ),
+    "the root of a sum": (
+        "other",
+        [on(0, "one", "Sum", "tower_0/w/MatMul"), on(0, "loss", "Sqrt", "one")],
+    ),
+    "the logarithm of a sum": (
+        "other",
+        [on(0, "one", "Sum", "tower_0/w/MatMul"), on(0, "loss", "Log", "one")],
+    ),
+    "a sum and a mean in a root": (
+        "other",
+        [
+            on(0, "one", "Sum", "tower_0/w/MatMul"),
+            on(0, "other", "Mean", "tower_0/w/MatMul"),
+            on(0, "both", "Maximum", "one", "other"),
+            on(0, "loss", "Sqrt", "both"),
+        ],
+    ),
+    "a function of single rows": ("other", [on(0, "loss", "Sqrt", "tower_0/w/MatMul")]),
+    "a loop": (
+        "other",
+        [
+            on(0, "loss", "Merge", "mean", "next"),
+            on(0, "mean", "Mean", "tower_0/w/MatMul"),
+            on(0, "next", "Sqrt", "loss"),
+        ],
+    ),
+    "a sum of products": ("sum", [on(0, "loss", "Einsum", "tower_0/w/MatMul", "tower_0/x")]),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_of_means(name: str) -> None:
+    """Only a function that does not grow with the number of rows is read."""
+    kind, ops = FUNCTIONS[name]
+    shapes: dict[str, tuple[int | None, ...]] = {
+        **dict.fromkeys(("tower_0/w/MatMul", "square"), (None, 3)),
+        **dict.fromkeys(("columns", "others", "ratios"), (3,)),
+        **dict.fromkeys(("mean", "sum", "small", "one", "other", "both", "next", "loss"), ()),
+    }
+    graph = program(
+        *ops,
+        *(host(each, "Const") for each in ("small", "rows")),
+        gpus=[0],
+        values={"small": 1e-6, "rows": (0,)},
+        outputs=shapes,
+        step={"gradients": {"loss:0": [gradient(0)]}},
+    )
+
+    ((term, _),) = objective(graph).terms.terms("loss")
+
+    assert term.kind == kind

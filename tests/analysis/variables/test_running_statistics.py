@@ -154,13 +154,3 @@ def test_the_group_outside_the_step_that_runs_the_updates(
     found = statistics(graph).group_outside_step(statistics(graph).updates)
 
     assert (None if found is None else analyze(graph).flow.names[found]) == named
-
-
-@pytest.mark.parametrize(
-    ("ops", "each"),
-    [([group("one", 0)], True), ([], False), ([group("gradients/one", 0)], False)],
-)
-def test_whether_each_towers_updates_are_in_a_group(ops: Sequence[Op], each: bool) -> None:
-    graph = normalized(*ops, runs=[1])
-
-    assert statistics(graph).are_grouped(statistics(graph).updates) == each

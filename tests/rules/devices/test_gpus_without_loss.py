@@ -9,9 +9,10 @@ import pytest
 from support.graphs import op
 from support.towers import gradient, on, program, variable
 
-from placement_checks import Op, Placement
+from placement_checks import Op, Placement, Verdict
+from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import TRAINABLE
-from placement_checks.rules.devices.no_idle_device import gpus_without_loss
+from placement_checks.rules.devices.no_idle_device import NoIdleDevice, gpus_without_loss
 
 ONE = program(gpus=(0,), collections={TRAINABLE: ["w"]}, machine="gpu*1")
 
@@ -104,3 +105,28 @@ def test_a_gpu_with_a_part_of_a_loss_computes(changes: Sequence[Op]) -> None:
 
 def test_a_gpu_with_its_own_model_computes() -> None:
     assert found(program(), ONE) == []
+
+
+def with_losses(*towers: int, single: Placement = ONE) -> Verdict:
+    """Towers on two GPUs; the step minimizes only the losses of some towers."""
+    losses = tuple(f"tower_{i}/loss:0" for i in towers)
+    graph = program(step={"objectives": losses, "losses": losses}, collections={TRAINABLE: ["w"]})
+    return NoIdleDevice().judge(Evidence(graph, single_gpu=single))
+
+
+def test_a_copy_of_the_model_that_no_loss_depends_on() -> None:
+    (finding,) = with_losses(1).findings
+
+    assert finding.object == "/device:GPU:0"
+    assert "computes a copy of the model, such as tower_0/w/MatMul" in finding.message
+    assert "the step minimizes tower_1/loss" in finding.message
+
+
+def test_copies_that_losses_depend_on() -> None:
+    assert with_losses(0, 1).state == "kept"
+
+
+def test_a_copy_that_the_program_for_one_gpu_has_too_evaluates() -> None:
+    both = program(gpus=(0, 0), collections={TRAINABLE: ["w"]}, machine="gpu*1")
+
+    assert with_losses(1, single=both).state == "kept"

@@ -161,6 +161,50 @@ def test_half_the_sum_of_squares_over_a_static_number_of_rows_is_a_mean(
     assert judge(build(2, share, 8), build(1, 1.0, 16)).state == state
 
 
+@pytest.mark.parametrize(("share", "state"), [(0.5, "not-checked"), (1.0, "broken")])
+def test_the_coefficients_of_a_function_of_means(share: float, state: str) -> None:
+    """The mean of the towers' roots is not the root of the mean, but the factor must be right."""
+
+    def rooted(count: int, share: float) -> Placement:
+        ops: list[Op] = []
+        outputs: dict[str, tuple[int | None, ...]] = {}
+        for i in range(count):
+            ops += [
+                on(i, f"tower_{i}/mean", "Mean", f"tower_{i}/w/MatMul"),
+                on(i, f"tower_{i}/loss", "Sqrt", f"tower_{i}/mean"),
+            ]
+            outputs |= {f"tower_{i}/mean": (), f"tower_{i}/loss": ()}
+        return towers(count, share, *ops, outputs=outputs)
+
+    verdict = judge(rooted(2, share), rooted(1, 1.0))
+
+    assert verdict.state == state
+    if state == "broken":
+        assert "counts 2 times" in verdict.findings[0].message
+    else:
+        assert "tower_0/loss is a function of means" in (verdict.reason or "")
+
+
+@pytest.mark.parametrize("kind", ["Sum", "L2Loss", "Einsum"])
+@pytest.mark.parametrize("rows", [8, 16])
+def test_any_sum_over_a_static_number_of_rows_is_added_up(kind: str, rows: int) -> None:
+    """Towers split the rows of one GPU, or each tower has as many rows as one GPU."""
+
+    def summed(count: int, rows: int, share: float) -> Placement:
+        sums = (
+            on(i, f"tower_{i}/loss", kind, f"tower_{i}/w/MatMul", f"tower_{i}/w/MatMul")
+            for i in range(count)
+        )
+        shapes: dict[str, tuple[int | None, ...]] = {
+            **{f"tower_{i}/w/MatMul": (rows, 4) for i in range(count)},
+            **{f"tower_{i}/loss": () for i in range(count)},
+        }
+        return towers(count, share, *sums, outputs=shapes)
+
+    assert judge(summed(2, 8, 1.0), summed(1, rows, 1.0)).state == "kept"
+    assert judge(summed(2, 8, 0.25), summed(1, rows, 1.0)).state == "broken"
+
+
 def test_a_sum_times_a_constant_is_not_checked() -> None:
     """The constant may be the number of rows of a tower, or of all towers."""
 
@@ -190,6 +234,23 @@ def test_sums_divided_by_the_rows_of_all_towers_are_added_up(share: float, state
         return [*shape, *losses, *sums]
 
     assert judge(towers(2, share, *dividing(2)), towers(1, 1.0, *dividing(1))).state == state
+
+
+def test_sums_divided_by_the_rows_of_the_same_part_are_not_compared() -> None:
+    """The towers read one part by mistake, or the part is as large as the part of each tower."""
+
+    def dividing(count: int) -> list[Op]:
+        losses = [
+            on(i, f"tower_{i}/loss", "RealDiv", f"tower_{i}/sum", "rows") for i in range(count)
+        ]
+        sums = [on(i, f"tower_{i}/sum", "Sum", f"tower_{i}/w/MatMul") for i in range(count)]
+        shape = [host("all", "Placeholder"), host("part", "Split", "axis", "all")]
+        return [*shape, host("rows", "Shape", "part"), *losses, *sums]
+
+    verdict = judge(towers(2, 0.5, *dividing(2)), towers(1, 1.0, *dividing(1)))
+
+    assert verdict.state == "not-checked"
+    assert "counts rows of a part of the batch" in (verdict.reason or "")
 
 
 def divided_by_present(count: int, weight: float | None, rows: int | None) -> Placement:
@@ -317,6 +378,23 @@ def test_terms_with_different_factors_are_broken(snapshot: SnapshotAssertion) ->
     one = towers(1, 1.0, *auxiliary(0, "a"), values={"a": 0.4})
 
     assert messages(judge(many, one)) == snapshot
+
+
+def test_a_term_that_one_tower_multiplies_is_named() -> None:
+    def auxiliary(i: int, weight: str) -> Iterator[Op]:
+        yield on(i, f"tower_{i}/mean", "Mean", f"tower_{i}/w/MatMul")
+        yield on(i, f"tower_{i}/square", "Square", f"tower_{i}/w/MatMul")
+        yield on(i, f"tower_{i}/auxiliary", "Mean", f"tower_{i}/square")
+        yield on(i, f"tower_{i}/part", "Mul", f"tower_{i}/auxiliary", weight)
+        yield on(i, f"tower_{i}/loss", "AddN", f"tower_{i}/mean", f"tower_{i}/part")
+        yield host(weight, "Const")
+
+    many = towers(2, 0.5, *auxiliary(0, "a"), *auxiliary(1, "b"), values={"a": 0.1, "b": 0.4})
+    one = towers(1, 1.0, *auxiliary(0, "a"), values={"a": 0.1})
+
+    (finding,) = judge(many, one).findings
+
+    assert finding.found == "4 for tower_1/auxiliary and 1 for tower_1/mean"
 
 
 def divided_by_mask(count: int, share: float, reduction: str = "Sum") -> Placement:

@@ -395,6 +395,27 @@ def test_vectors_of_one_entry_for_each_row_are_examples(
     assert sorted(objects(graph)) == found
 
 
+@pytest.mark.parametrize(("labels", "found"), [((0, 1), []), ((0, 0), ["labels"])])
+def test_parts_of_a_vector_of_labels_are_examples(
+    labels: tuple[int, int], found: Sequence[str]
+) -> None:
+    """The batch has a fixed size, and a part of the vector has fewer elements."""
+    ops = [
+        *(host(name, "Placeholder") for name in ("images", "all_labels")),
+        host("parts", "Split", "axis", "images"),
+        host("labels", "Split", "axis", "all_labels"),
+    ]
+    for i in (0, 1):
+        ops += [
+            on(i, f"tower_{i}/w/MatMul", "MatMul", f"parts:{i}", f"tower_{i}/w/read"),
+            on(i, f"tower_{i}/off", "Sub", f"tower_{i}/w/MatMul", f"labels:{labels[i]}"),
+            on(i, f"tower_{i}/loss", "Mean", f"tower_{i}/off"),
+        ]
+    shapes = {"images": (32, 8), "parts": (16, 8), "all_labels": (32,), "labels": (16,)}
+
+    assert objects(program(*ops, outputs={"x": None, **shapes})) == found
+
+
 def test_vectors_that_one_tower_is_given_are_its_examples() -> None:
     """A strategy gives each replica its ids: a vector of fixed length, for a fixed batch."""
     given = [host(f"ids_{i}", "Placeholder") for i in (0, 1)]

@@ -103,6 +103,13 @@ def test_variables_with_lost_gradients_are_grouped() -> None:
     assert one.alike == other.alike
 
 
+def test_a_gradient_that_is_lost_after_a_collective() -> None:
+    reduced = (on(i, f"all/{i}", "NcclAllReduce", gradient(i, "b")) for i in (0, 1))
+    gone = [host(f"{name}/b", "NoOp") for name in ("sum", "mean", "update")]
+
+    assert objects(two(WITHOUT_B, *gone, *reduced)) == ["b"]
+
+
 def test_a_variable_that_is_frozen_on_purpose_is_no_finding() -> None:
     assert objects(frozen()) == []
 

@@ -21,6 +21,7 @@ from placement_checks.core.errors import CannotRun
 from placement_checks.core.measurement import Measurement, Trajectory
 from placement_checks.core.missing import Missing
 from placement_checks.numerics.comparing import Limits, differing_variables
+from placement_checks.numerics.diagnosis import diagnose
 from placement_checks.numerics.training_divergence import compare_variables, compensated_factor
 from placement_checks.run.compare import steps
 from placement_checks.run.compare.measure import differs, measure
@@ -597,18 +598,22 @@ def test_local_variables_are_not_compared() -> None:
     assert trajectory_of(measured).steps[0].keys() == {"w", "b"}
 
 
-def test_with_declared_statistics_the_reference_takes_each_towers_rows() -> None:
+@pytest.mark.parametrize("rows", [None, 8])
+def test_with_declared_statistics_the_reference_takes_each_towers_rows(rows: int | None) -> None:
+    """A reference for a fixed number of rows takes the rows of a tower several times."""
+
     def loss(x: Any, y: Any) -> Any:
         mean, variance = tf.nn.moments(x, [0])
         return pairs.squared_error((x - mean) * tf.math.rsqrt(variance + 1e-3), y)
 
-    towers = partial(pairs.towers, loss=loss)
+    towers = partial(pairs.towers, loss=loss, rows=rows)
+    single = partial(towers, 1, rows=rows and 2 * rows)
     whole, apart = (
-        run(towers, partial(towers, 1), statistics_per_tower=per_tower)
-        for per_tower in (False, True)
+        run(towers, single, statistics_per_tower=per_tower) for per_tower in (False, True)
     )
 
     assert differing_variables(whole.trials[0], whole.precisions) == {"w"}
+    assert diagnose(whole, whole.trials[0], ["w"])["w"].mistake == "statistics"
     assert not differing_variables(apart.trials[0], apart.precisions)
     assert apart.trajectory == Missing(
         "the reference computes its batch statistics on each tower's rows, and cannot take such a "
