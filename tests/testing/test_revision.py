@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -50,13 +51,14 @@ def project(pytester: pytest.Pytester) -> pytest.Pytester:
     return pytester
 
 
-def test_a_refactor_that_moves_nothing(project: pytest.Pytester) -> None:
+def test_refactors(project: pytest.Pytester) -> None:
+    """In one test, because each directory of tests needs another import of TensorFlow."""
     write(project.path, {"src/train.py": RENAMED})
 
-    result = project.runpytest_inprocess("--placement-since=HEAD")
+    same = project.runpytest_inprocess("--placement-since=HEAD")
 
-    assert result.ret == 0
-    result.stdout.fnmatch_lines(
+    assert same.ret == 0
+    same.stdout.fnmatch_lines(
         [
             SECTION,
             "not compared: *<lambda>, which no other process can import; name it by a target, "
@@ -69,15 +71,13 @@ def test_a_refactor_that_moves_nothing(project: pytest.Pytester) -> None:
         ]
     )
 
-
-def test_a_refactor_that_moves_a_tower_fails_the_run(project: pytest.Pytester) -> None:
     write(project.path, {"src/train.py": MOVED})
 
-    result = project.runpytest_inprocess("--placement-since=HEAD", "-k", "function")
+    moved = project.runpytest_inprocess("--placement-since=HEAD", "-k", "function")
 
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.assert_outcomes(passed=2, deselected=2)
-    result.stdout.fnmatch_lines(
+    assert moved.ret == pytest.ExitCode.TESTS_FAILED
+    moved.assert_outcomes(passed=2, deselected=2)
+    moved.stdout.fnmatch_lines(
         [
             SECTION,
             "train:build: 1 moved, 0 new, 0 gone; 88 ops placed as in HEAD; 2 rules newly broken",
@@ -86,14 +86,12 @@ def test_a_refactor_that_moves_a_tower_fails_the_run(project: pytest.Pytester) -
         ]
     )
 
-
-def test_rules_that_the_configuration_leaves_out(project: pytest.Pytester) -> None:
     left_out = '[tool.placement_checks]\nwithout = ["no-idle-device", "averaging-on-host"]\n'
-    write(project.path, {"src/train.py": MOVED, "pyproject.toml": left_out})
+    write(project.path, {"pyproject.toml": left_out})
 
-    result = project.runpytest_inprocess("--placement-since=HEAD", "-k", "twice")
+    without = project.runpytest_inprocess("--placement-since=HEAD", "-k", "twice")
 
-    result.stdout.fnmatch_lines(
+    without.stdout.fnmatch_lines(
         ["src/train.py:build: 1 moved, 0 new, 0 gone; 88 ops placed as in HEAD"]
     )
 
@@ -135,15 +133,6 @@ def test_a_horovod_program_is_compared_with_its_ranks(
     assert (settings["horovod"], settings["gpus"], settings["machine"]) == (2, None, None)
 
 
-def test_workers_of_xdist_send_their_programs(project: pytest.Pytester) -> None:
-    write(project.path, {"src/train.py": RENAMED})
-
-    result = run_pytest_forked(project, "--placement-since=HEAD", "-n", "1", "-k", "twice")
-
-    assert result.ret == 0
-    result.stdout.fnmatch_lines([SECTION, "1 program compared with HEAD (*): 1 same."])
-
-
 def test_an_unknown_revision_fails_the_run(project: pytest.Pytester) -> None:
     result = project.runpytest_inprocess("--placement-since=nothing", "-k", "function_twice")
 
@@ -160,14 +149,20 @@ def test_without_programs_nothing_is_compared(project: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines([SECTION, "no program to compare"])
 
 
+@pytest.mark.parametrize("workers", [[], ["-n", "1"]], ids=" ".join)
 def test_programs_outside_of_the_repository(
-    project: pytest.Pytester, tmp_path_factory: pytest.TempPathFactory
+    project: pytest.Pytester, tmp_path_factory: pytest.TempPathFactory, workers: list[str]
 ) -> None:
+    """Workers of pytest-xdist send their programs, and no worker compares them."""
     elsewhere = tmp_path_factory.mktemp("elsewhere") / "other.py"
     elsewhere.write_text(OLD)
     project.makepyfile(f"def test_it(place): place('{elsewhere}:build')")
+    run = partial(run_pytest_forked, project) if workers else project.runpytest_inprocess
 
-    result = project.runpytest_inprocess("--placement-since=HEAD", "-k", "test_it")
+    result = run("--placement-since=HEAD", "-k", "test_it", *workers)
 
     assert result.ret == 0
-    result.stdout.fnmatch_lines([f"not compared, outside of the repository: {elsewhere}:build"])
+    result.stdout.fnmatch_lines(
+        [SECTION, f"not compared, outside of the repository: {elsewhere}:build"]
+    )
+    assert result.stdout.str().count("not compared") == 1

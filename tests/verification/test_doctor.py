@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import getpass
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.forked import run_forked
 
 from placement_checks.core.checkup import Check
 from placement_checks.placer import placing
@@ -124,19 +123,10 @@ print(isolation.state, isolation.found, sep=": ")
 def test_the_isolation_in_a_hardened_system(refused: int, found: str) -> None:
     """The placer starts with fewer system calls: no namespaces, then no filters of sockets too."""
     tests = Path(__file__).parents[1]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(map(str, (tests, tests.parent))),
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-    }
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (tests, tests.parent)))}
     environment.pop(main.SHARED_NETWORK, None)
 
-    ran = subprocess.run(
-        [sys.executable, "-c", IN_A_HARDENED_SYSTEM, str(refused)],
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+    ran = run_forked(["-c", IN_A_HARDENED_SYSTEM, str(refused)], environment=environment)
 
     if ran.stdout.startswith("skip:"):
         pytest.skip(ran.stdout)

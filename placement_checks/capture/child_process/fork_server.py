@@ -10,6 +10,7 @@ import atexit
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from typing import NamedTuple
 
 from placement_checks.capture.child_process.request import DRIVER
 from placement_checks.core.devices import VISIBLE_GPUS
@@ -28,17 +29,28 @@ _IGNORED = frozenset(
 )
 
 
-class ForkServerCache:
-    """The fork server of this process, which is reused for later child processes.
+class _Known(NamedTuple):
+    """A fork server.
 
-    A replaced server remains while it has children, because they would end with the server. It is
-    ended when a later server is replaced, or when this process exits.
+    Attributes:
+        server: the server.
+        variables: its environment variables when it imported TensorFlow.
+    """
+
+    server: ForkServer
+    variables: Mapping[str, str]
+
+
+class ForkServerCache:
+    """The fork servers of this process, which are reused for later child processes.
+
+    Programs of TensorFlow 1 and 2 need different environment variables, and may alternate.
+    Therefore the last two servers remain. Older servers remain while they have children, because
+    children would end with their server.
     """
 
     def __init__(self) -> None:
-        self._server: ForkServer | None = None
-        self._variables: Mapping[str, str] = {}  # of the server, when it imported TensorFlow
-        self._replaced: list[ForkServer] = []
+        self._known: list[_Known] = []  # the last one was used last
 
     def for_children(self, environment: Mapping[str, str]) -> ForkServer | None:
         """Return a server for children with these environment variables; starts one if needed.
@@ -48,24 +60,30 @@ class ForkServerCache:
         if DRIVER.exists():
             return None
         variables = _import_variables(environment)
-        if self._server is None or not self._server.is_own or self._variables != variables:
-            self.keep(ForkServer.from_module(__spec__.name, environment), environment)
-        return self._server
+        for known in self._known:
+            if known.server.is_own and known.variables == variables:
+                self._known.remove(known)
+                self._known.append(known)
+                return known.server
+        server = ForkServer.from_module(__spec__.name, environment)
+        self.keep(server, environment)
+        return server
 
     def keep(self, server: ForkServer, environment: Mapping[str, str]) -> None:
-        """Replace the server by ``server``, which imported TensorFlow with these variables."""
-        if self._server is None:
+        """Add a server that imported TensorFlow with these variables, and end servers."""
+        if not self._known:
             atexit.register(self._end)
-        else:
-            self._replaced.append(self._server)
-        for other in [other for other in self._replaced if other.is_idle or not other.is_own]:
-            other.end()
-            self._replaced.remove(other)
-        self._server, self._variables = server, _import_variables(environment)
+        last = self._known[-1:]
+        for known in [*self._known]:
+            is_needed = known in last or not known.server.is_idle
+            if not (known.server.is_own and is_needed):
+                known.server.end()
+                self._known.remove(known)
+        self._known.append(_Known(server, _import_variables(environment)))
 
     def _end(self) -> None:
-        for server in [*self._replaced, *([self._server] if self._server else ())]:
-            server.end()
+        for known in self._known:
+            known.server.end()
 
 
 _cache = ForkServerCache()

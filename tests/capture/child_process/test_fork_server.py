@@ -88,19 +88,35 @@ def test_other_variables_need_another_server(started: list[Stub]) -> None:
     second = fork_server.fork_server({"PATH": "/bin", "TF_USE_LEGACY_KERAS": "1"})
 
     assert second is started[1]
-    assert [server.ended for server in started] == [1, 0]
+
+
+def test_programs_of_two_versions_alternate_between_two_servers(started: list[Stub]) -> None:
+    environments = ({"PATH": "/bin"}, {"PATH": "/bin", "TF_USE_LEGACY_KERAS": "1"})
+
+    used = [fork_server.fork_server(environments[number % 2]) for number in range(5)]
+
+    assert used == [started[number % 2] for number in range(5)]
+    assert [server.ended for server in started] == [0, 0]
+
+
+def test_a_third_server_ends_the_one_that_was_used_longest_ago(started: list[Stub]) -> None:
+    for path in ("/a", "/b", "/a", "/c"):
+        fork_server.fork_server({"PATH": path})
+
+    assert [server.ended for server in started] == [0, 1, 0]
 
 
 def test_a_server_with_children_ends_later(started: list[Stub]) -> None:
     fork_server.fork_server({"PATH": "/a"})
     started[0].is_busy = True
-    fork_server.fork_server({"PATH": "/b"})
-    assert [server.ended for server in started] == [0, 0]
+    for path in ("/b", "/c"):
+        fork_server.fork_server({"PATH": path})
+    assert [server.ended for server in started] == [0, 0, 0]
 
     started[0].is_busy = False
-    fork_server.fork_server({"PATH": "/c"})
+    fork_server.fork_server({"PATH": "/d"})
 
-    assert [server.ended for server in started] == [1, 1, 0]
+    assert [server.ended for server in started] == [1, 1, 0, 0]
 
 
 def test_a_forked_process_has_its_own_server(started: list[Stub]) -> None:
