@@ -11,8 +11,14 @@ from placement_checks.analysis.graph.data_flow import DataFlow
 from placement_checks.core.ids import OpId
 from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import (
+    ADDITIONS,
+    ADDS,
     GROUPS,
+    PASSES_VALUE,
+    SUBTRACTION,
+    SUBTRACTIONS,
     SWITCHES,
+    VARIABLE_READS,
     is_gradient_update,
     is_update,
 )
@@ -38,6 +44,40 @@ class Update(NamedTuple):
 
 
 _RETURN_TRAIN_OP = "return it from the function that builds the graph: {'train_op': train_op}"
+
+
+def added_term(flow: DataFlow, update: Update) -> tuple[OpId, int] | None:
+    """Return the op whose value an update adds to the variable, with 1, or subtracts, with -1.
+
+    The update may also assign the sum or difference of the old value and a term. None for other
+    updates.
+    """
+
+    def passed(op: OpId) -> OpId:
+        while flow.types[op] in PASSES_VALUE:
+            op = flow.inputs[op][0]
+        return op
+
+    if len(update.values) != 1:
+        return None
+    value = passed(update.values[0])
+    kind = flow.types[update.op]
+    if kind in ADDITIONS:
+        return value, 1
+    if kind in SUBTRACTIONS:
+        return value, -1
+    inputs = [passed(op) for op in flow.inputs[value]]
+    if len(inputs) != 2:
+        return None
+    first, second = (
+        flow.state_holder(flow.inputs[op][0] if flow.types[op] in VARIABLE_READS else op)
+        == flow.number[update.variable]
+        for op in inputs
+    )
+    kind = flow.types[value]
+    if kind in ADDS and first != second:
+        return inputs[1 if first else 0], 1
+    return (inputs[1], -1) if kind == SUBTRACTION and first and not second else None
 
 
 class Updates:

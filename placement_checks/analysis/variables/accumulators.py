@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from placement_checks.analysis.graph.data_flow import union
+from placement_checks.analysis.graph.updates import Update, added_term
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.by_loss import single_tower
 from placement_checks.analysis.towers.discovery import complete_device
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.op_types import (
-    ADDITIONS,
     NOT_A_READ,
     OVERWRITES,
     RESTORES,
@@ -24,11 +24,11 @@ from placement_checks.core.placement import Placement
 class Accumulators:
     """The accumulators of a placement; `accumulators` finds them once.
 
-    An accumulator is a variable that the program adds values to, other than constants. No loss
-    depends on the variable, and no update trains it. If gradients are added, and an update of
-    another variable takes the sum, an op other than the initializer must empty the variable.
-    Nothing empties an optimizer slot. A moving average is not an accumulator, because its new
-    value is computed from its old value.
+    An accumulator is a variable that the program adds values to, other than constants, in place or
+    by assigning the sum. No loss depends on the variable, and no update trains it. If gradients
+    are added, and an update of another variable takes the sum, an op other than the initializer
+    must empty the variable. Nothing empties an optimizer slot. A moving average is not an
+    accumulator, because it also scales its old value.
 
     Attributes:
         names: the accumulators.
@@ -54,9 +54,8 @@ class Accumulators:
         variable = flow.number[name]
         writers = flow.writers.get(variable, ())
         updates = [(op, values) for op, values in writers if is_update(flow.types[op])]
-        added = [
-            value for op, values in updates if flow.types[op] in ADDITIONS for value in values
-        ]
+        terms = (added_term(flow, Update(op, name, values)) for op, values in updates)
+        added = [value for value, sign in filter(None, terms) if sign > 0]
         behind = flow.reachable(added, until=lambda op: flow.types[op] in VARIABLES | NOT_A_READ)
         if variable in behind or all(analysis.layers.constant[value] for value in added):
             return

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from placement_checks.analysis.graph.data_flow import StepOrder, union
-from placement_checks.analysis.graph.updates import Update
+from placement_checks.analysis.graph.updates import Update, added_term
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import variable_layout
@@ -26,7 +26,6 @@ from placement_checks.core.op_types import (
     SCALES,
     SHAPE_ONLY,
     SUBTRACTION,
-    SUBTRACTIONS,
     VARIABLE_READS,
     VARIABLES,
     is_update,
@@ -178,7 +177,7 @@ def _without_undone(analysis: TowerAnalysis, updates: Sequence[Update]) -> Seque
 
     Sharpness-aware minimization takes gradients between the two updates of such a pair.
     """
-    terms = [_added_term(analysis, update) for update in updates]
+    terms = [added_term(analysis.flow, update) for update in updates]
     undone: set[int] = set()
     for later, term in enumerate(terms):
         for earlier in range(later):
@@ -186,34 +185,6 @@ def _without_undone(analysis: TowerAnalysis, updates: Sequence[Update]) -> Seque
                 undone |= {earlier, later}
                 break
     return [update for number, update in enumerate(updates) if number not in undone]
-
-
-def _added_term(analysis: TowerAnalysis, update: Update) -> tuple[OpId, int] | None:
-    """The op whose value an update adds to the variable, with 1, or subtracts, with -1."""
-    flow = analysis.flow
-
-    def passed(op: OpId) -> OpId:
-        while flow.types[op] in PASSES_VALUE:
-            op = flow.inputs[op][0]
-        return op
-
-    if len(update.values) != 1:
-        return None
-    value = passed(update.values[0])
-    kind = flow.types[update.op]
-    if kind in ADDITIONS:
-        return value, 1
-    if kind in SUBTRACTIONS:
-        return value, -1
-    kind = flow.types[value]
-    if kind not in ADDS and kind != SUBTRACTION:
-        return None
-    read, *others = map(passed, flow.inputs[value])
-    if flow.types[read] in VARIABLE_READS:
-        read = flow.inputs[read][0]
-    if len(others) != 1 or flow.state_holder(read) != flow.number[update.variable]:
-        return None
-    return others[0], -1 if kind == SUBTRACTION else 1
 
 
 def _is_sequence(analysis: TowerAnalysis, updates: Sequence[Update]) -> bool:

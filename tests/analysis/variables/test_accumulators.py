@@ -168,6 +168,28 @@ def test_gradients_that_a_tower_adds_up_until_they_are_applied() -> None:
     assert found(summing()) == {"own0": 0, "own1": 1}
 
 
+@pytest.mark.parametrize("terms", [("own0/value", gradient(0)), (gradient(0), "own0/value")])
+def test_a_sum_may_be_assigned(terms: Sequence[str]) -> None:
+    graph = summing(
+        on(0, "own0/value", "ReadVariableOp", "own0"),
+        on(0, "own0/sum", "AddV2", *terms),
+        on(0, "own0/add", "AssignVariableOp", "own0", "own0/sum"),
+    )
+
+    assert found(graph) == {"own0": 0, "own1": 1}
+
+
+@pytest.mark.parametrize("kind", ["Sub", "Mul"])
+def test_other_results_than_sums_do_not_accumulate(kind: str) -> None:
+    graph = summing(
+        on(0, "own0/value", "ReadVariableOp", "own0"),
+        on(0, "own0/new", kind, gradient(0), "own0/value"),
+        on(0, "own0/add", "AssignVariableOp", "own0", "own0/new"),
+    )
+
+    assert found(graph) == {"own1": 1}
+
+
 @pytest.mark.parametrize(
     "op",
     [
