@@ -54,9 +54,10 @@ class VariablesShared(Rule):
     Mirrored variables are shared too: each tower has a copy, and the same sum of gradients updates
     all copies. A copy is a finding if its update takes another sum, such as the gradients of its
     own tower, or if it has no update. Each tower may have its own variables that belong to copies:
-    slots, averages, statistics and frozen weights. It may also have accumulators: variables that
-    only add up values to show, or that add up gradients until a step applies the sum and empties
-    the variables.
+    slots, averages, statistics and frozen weights. If there are copies, it may also have variables
+    that no loss depends on, such as a counter. With or without copies, it may have accumulators:
+    variables that only add up values to show, or that add up gradients until a step applies the
+    sum and empties the variables.
 
     A variable in TRAINABLE_VARIABLES must also be in GLOBAL_VARIABLES. Otherwise it is trained,
     but global_variables_initializer() does not set it and a Saver does not save it. Copies may be
@@ -105,7 +106,9 @@ class VariablesShared(Rule):
         may_grow = {
             name
             for name, role in roles(placement).items()
-            if (role.devices and name not in actual.strays) or role.kind == "accumulator"
+            if (role.devices and name not in actual.strays)
+            or role.kind == "accumulator"
+            or (role.kind == "unused" and actual.mirrored)
             if role.kind != "split" or is_one_model or towers > 1
         }
         diverging = {finding.object: finding for finding in _diverging_copies(placement)}

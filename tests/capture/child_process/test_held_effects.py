@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -87,6 +89,42 @@ def test_event(
     os.utime("old", (1, 1))
 
     assert waits(lambda: effects.audit(event, arguments), marker) == expected
+
+
+CHANGES: dict[str, Callable[[], object]] = {
+    "os.rename": lambda: os.rename("old", "new"),  # noqa: PTH104
+    "os.replace": lambda: os.replace("old", "new"),  # noqa: PTH105
+    "os.remove": lambda: os.remove("old"),  # noqa: PTH107
+    "os.rmdir": lambda: os.rmdir("empty"),  # noqa: PTH106
+    "shutil.rmtree": lambda: shutil.rmtree("logs"),
+    "gfile.rename": lambda: tf.io.gfile.rename("old", "new"),
+    "gfile.copy": lambda: tf.io.gfile.copy("old", "new"),
+    "gfile.remove": lambda: tf.io.gfile.remove("old"),
+    "gfile.rmtree": lambda: tf.io.gfile.rmtree("logs"),
+    "gfile.makedirs": lambda: tf.io.gfile.makedirs("new/inner"),
+    "gfile.GFile": lambda: tf.io.gfile.GFile("new", "w").write("rows"),
+    "TFRecordWriter": lambda: tf.io.TFRecordWriter("new").close(),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_waits_for_the_turn(
+    effects: HeldEffects,
+    marker: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "addaudithook", lambda _: None)  # a hook would stay
+    unlink = os.unlink
+    monkeypatch.setattr(Path, "unlink", lambda path: unlink(path))  # does not wait
+    (tmp_path / "old").write_text("rows")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "logs").mkdir()
+
+    with effects.hold():
+        assert waits(CHANGES[name], marker)
 
 
 @pytest.mark.parametrize("age", [-10, 10])

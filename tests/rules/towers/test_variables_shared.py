@@ -861,6 +861,27 @@ def test_copies_that_take_one_sum_are_shared(
     assert messages(verdict) == snapshot
 
 
+@pytest.mark.parametrize(("mirrored", "found"), [(True, []), (False, ["v1/count"])])
+def test_a_variable_that_no_loss_depends_on(mirrored: bool, found: list[str]) -> None:
+    """If each GPU has a copy of the model, it may also count its own steps."""
+    names = ["v0/w", "v1/w"] if mirrored else ["w"]
+    graph = towers.program(
+        towers.variable("v0/count", at="GPU:0"),
+        towers.variable("v1/count", at="GPU:1"),
+        mirrored=mirrored,
+        collections={TRAINABLE: names, GLOBAL: [*names, "v0/count", "v1/count"]},
+    )
+    single = placement(
+        *variables(names[0], "v0/count"),
+        *tower(0, names[0]),
+        collections={TRAINABLE: names[:1], GLOBAL: [names[0], "v0/count"]},
+    )
+
+    verdict = VariablesShared().judge(Evidence(graph, single_gpu=single))
+
+    assert [finding.object for finding in verdict.findings] == found
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
