@@ -47,7 +47,7 @@ _RETURN_TRAIN_OP = "return it from the function that builds the graph: {'train_o
 
 
 def added_term(flow: DataFlow, update: Update) -> tuple[OpId, int] | None:
-    """Return the op whose value an update adds to the variable, with 1, or subtracts, with -1.
+    """Return the op that an update adds to the variable, with 1, or subtracts, with -1.
 
     The update may also assign the sum or difference of the old value and a term. None for other
     updates.

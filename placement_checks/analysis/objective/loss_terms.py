@@ -45,7 +45,7 @@ from placement_checks.core.op_types import (
 
 _PASSES = (PASSES_VALUE - SWITCHES) | IDENTITIES | RESHAPES | CHECKS_VALUE | {CAST}
 _REDUCES = frozenset({SUM, MEAN, SUM_OF_SQUARES, EINSUM})
-# Ops whose result grows with the number of rows like their inputs.
+# Ops with a result that grows with the number of rows, like their inputs.
 _COMBINES = ADDS | SELECTS | {SUBTRACTION, MINIMUM, MAXIMUM, MERGE, STACK}
 _DEEPEST = 64  # a function of means that is composed of more ops is not read
 
@@ -279,7 +279,7 @@ class LossTerms:
         return [each for each in summands if self._on_examples(each)]
 
     def rows_of(self, op: OpId) -> str:
-        """Return the tensor whose rows a reduction adds up."""
+        """Return the tensor that a reduction adds up by rows."""
         return next(iter(self._summed(op)), self._scalars.inputs(op)[0])
 
     def _joins_scalars(self, op: OpId) -> bool:

@@ -371,7 +371,7 @@ class Objective:
         return found
 
     def _losses_of(self, gradient: str) -> Sequence[str]:
-        """Return the losses whose gradient a tensor is.
+        """Return the losses that a gradient belongs to.
 
         If one call took the gradients of several losses, the losses of towers that the gradient
         does not depend on are left out.

@@ -214,7 +214,7 @@ class CallWatch:
         return init
 
     def _applies_gradients(self, graph: Any) -> bool:
-        """Whether a function applies gradients to variables whose gradients a step takes."""
+        """Whether a function applies gradients to variables that a step differentiates by."""
         trained = {handle for step in self.steps for handle in trained_handles(step, self._notes)}
         graphs = {graph, *called_graphs(graph).values()} if trained else ()
         return any(

@@ -1,7 +1,7 @@
 """Finds the training functions that a program has defined, but not called yet.
 
 A loop may call one of its steps several times before it calls the next one: five steps of a critic
-for each step of a generator, or several batches whose gradients are added up. `UncalledFunctions`
+for each step of a generator, or several batches to add up their gradients. `UncalledFunctions`
 knows the functions that `tf.function` decorates, and the Keras models that are compiled, before
 they are called. `takes_gradients` reads the source code of a function, because an uncalled
 function has no graph.
