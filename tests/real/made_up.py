@@ -361,6 +361,18 @@ def point_clouds(folder: Path) -> None:
         (folder / name / f"{part}_files.txt").write_text(f"{name}/{part}0.h5\n")
 
 
+def point_rooms(folder: Path) -> None:
+    """Parts of rooms with 256 points, in two areas."""
+    h5py = import_module("h5py")
+    data = folder / "indoor3d_sem_seg_hdf5_data"
+    data.mkdir()
+    with h5py.File(data / "parts.h5", "w") as file:
+        file["data"] = np.zeros((16, 256, 9), np.float32)
+        file["label"] = np.zeros((16, 256), np.uint8)
+    (data / "all_files.txt").write_text(f"{data.name}/parts.h5\n")
+    (data / "room_filelist.txt").write_text("Area_1_office\nArea_5_office\n" * 8)
+
+
 def _write_records(file: Path, examples: Iterable[dict[str, Any]]) -> None:
     import tensorflow as tf
 

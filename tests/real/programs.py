@@ -355,6 +355,16 @@ PROGRAMS = (
         packages=("tqdm",),
     ),
     Program(
+        name="deep_gcns",
+        repository="lightaime/deep_gcns",
+        commit="c14b0890cded947385d4e083e14efdc2912fa7af",
+        folder="sem_seg",
+        typed="train.py --v1 -- --num_gpu {gpus} --num_layers 4 --num_point 256 --batch_size 2",
+        data=made_up.point_rooms,
+        numbers=True,
+        broken="loss-of-all-towers no-fallback",
+    ),
+    Program(
         name="pointnet2",
         repository="charlesq34/pointnet2",
         commit="42926632a3c33461aebfbee2d829098b30a23aaa",
