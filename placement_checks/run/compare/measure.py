@@ -54,7 +54,10 @@ from placement_checks.util.progress import step
 # below _CLOSE times its limit is measured again with twelve orders.
 _ORDERS = (0, 3, 12)
 _CLOSE = 16.0
-_MAX_SINGLE_ROWS = 128  # each row needs a run
+# To find mistakes with single rows, the reference runs once for each row. If it only accepts
+# batches of a fixed size, each run computes a whole batch.
+_MAX_SINGLE_ROWS = 128
+_MAX_COMPUTED_ROWS = 1024
 
 _NO_STEPS_PER_TOWER = (
     "the reference computes its batch statistics on each tower's rows, and cannot take such a "
@@ -209,7 +212,8 @@ class _Comparison:
         limits = sessions.conditions.gradient_limits
         if not differing_variables(trial, self._precisions, limits):
             return trial
-        singles = [(row,) for row in range(rows)] if rows <= _MAX_SINGLE_ROWS else []
+        few = rows <= min(_MAX_SINGLE_ROWS, _MAX_COMPUTED_ROWS // self._feeding.reference_rows)
+        singles = [(row,) for row in range(rows)] if few else []
         return replace(
             trial,
             per_row=sessions.samples(batch, singles, trial.elements),

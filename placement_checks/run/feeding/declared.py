@@ -99,6 +99,7 @@ class DeclaredFeeding(Feeding):
                 is_predicate=True,
             )
         fixed = self._fixed_batch_size()
+        self.reference_rows = max(1, _fixed_rows(self._reference, self._reference.inputs[0]))
         total = towers.gpus if towers.has_shared_inputs else sum(self._shares)
         smallest = max(min_rows, _MIN_ROWS_PER_TOWER * total)
         self.rows = rows or fixed or saved or total * -(-smallest // total)
@@ -214,7 +215,7 @@ class DeclaredFeeding(Feeding):
         """
         reference = self._reference
         if rows and not self.same_towers:
-            times, rest = divmod(_fixed_rows(reference, reference.inputs[0]), len(rows))
+            times, rest = divmod(self.reference_rows, len(rows))
             rows = rows if rest or not times else [*rows] * times
         chosen = _select_rows(batch, rows)
         if not self.same_towers:

@@ -28,6 +28,8 @@ class Feeding(ABC):
         uneven_rows: the number of rows in a second batch, which the towers cannot share evenly; 0
             if there is no second batch.
         split: the rows of each tower in a batch of `rows`; empty if the program splits the batch.
+        reference_rows: the number of rows that each run of the reference has, because its
+            placeholders have a fixed size; 1 if it accepts single rows.
         same_towers: whether the reference has the same towers as the program, instead of one GPU.
     """
 
@@ -35,6 +37,7 @@ class Feeding(ABC):
     generated: bool
     uneven_rows: int = 0
     split: Split = ()
+    reference_rows: int = 1
     same_towers: bool = False
 
     @abstractmethod
