@@ -32,7 +32,7 @@ _GENERATED = ("<string>", "__init__")
 
 
 def call_user_code(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a function of the user, and mark where the frames of user code begin."""
+    """Call a function of the user. In a stack, the user's frames begin after this function."""
     return function(*args, **kwargs)
 
 
@@ -67,8 +67,9 @@ def users_line(stack: Iterable[Any], folder: Path | None = None) -> str:
 def is_user_file(file: str, folder: Path | None) -> bool:
     """Whether a file is the user's: outside of libraries, or in the directory of the program.
 
-    ``folder`` is this directory, if the program may be installed like a library. The file may be
-    in an archive of modules. Code outside of files belongs to the user.
+    ``folder`` is the directory of the program. It matters only if the program is installed in
+    ``site-packages``, like a library. The file may be in an archive of modules. Code outside of
+    files belongs to the user.
     """
     if _UNSAVED.fullmatch(file):
         return True
@@ -130,7 +131,7 @@ def _relative(file: str, folder: str) -> str:
 _COLORS = re.compile(r"\x1b\[[\d;]*m")  # Keras 3 prints the line with the reason in bold
 _AUTOGRAPH = "in user code:"
 _FRAME = re.compile(r'File "(.+)", line (\d+), in ')
-_KERAS_INTRODUCTION = "Exception encountered when calling"  # Keras names the layer first
+_KERAS_INTRODUCTION = "Exception encountered when calling"  # before the layer and the user's error
 
 
 @contextlib.contextmanager

@@ -170,8 +170,8 @@ def emulate_script_environment(file: Path, argv: Sequence[str] = ()) -> Iterator
     """Give code in this block the ``sys.path`` and ``sys.argv`` of ``python file``.
 
     Entries that earlier blocks for the same directory have added to ``sys.path`` are added again.
-    If a loaded module of another directory has the name of a module next to ``file`` or in such an
-    entry, it is unloaded until the block ends.
+    A loaded module is unloaded until the block ends if it hides a module next to ``file`` or in
+    such an entry: it has the same name, and is in another directory.
     """
     folder = file.parent
     before_path, before_argv = list(sys.path), sys.argv
@@ -204,7 +204,10 @@ def emulate_script_environment(file: Path, argv: Sequence[str] = ()) -> Iterator
 
 
 def _added_entries(path: Sequence[str], before: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the entries of ``path`` that ``before`` lacks: those at the start, and all others."""
+    """Return the entries of ``path`` that ``before`` lacks, in two parts.
+
+    The first part has the new entries before the first old entry, the second part has the rest.
+    """
     first = list(itertools.takewhile(lambda entry: entry not in before, path))
     return first, [entry for entry in path[len(first) :] if entry not in before]
 

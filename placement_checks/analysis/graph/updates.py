@@ -47,10 +47,13 @@ _RETURN_TRAIN_OP = "return it from the function that builds the graph: {'train_o
 
 
 def added_term(flow: DataFlow, update: Update) -> tuple[OpId, int] | None:
-    """Return the op that an update adds to the variable, with 1, or subtracts, with -1.
+    """Return the term that an update adds to the variable or subtracts from it.
 
-    The update may also assign the sum or difference of the old value and a term. None for other
-    updates.
+    The update may be an addition in place, or assign the sum of the old value and the term.
+
+    Returns:
+        The op of the term, and its sign: 1 if it is added, -1 if it is subtracted. None for other
+        updates.
     """
 
     def passed(op: OpId) -> OpId:
@@ -127,10 +130,14 @@ class Updates:
         """
         updates = list(updates)
         by_run = [[update for update in updates if update.op in run] for run in self._runs]
-        return max(map(self.select_for_all_runs, by_run or [updates]), key=len)
+        return max(map(self.select_compatible, by_run or [updates]), key=len)
 
-    def select_for_all_runs(self, updates: Iterable[Update]) -> list[Update]:
-        """Return the largest subset of ``updates`` without exclusive branches of a conditional."""
+    def select_compatible(self, updates: Iterable[Update]) -> list[Update]:
+        """Return the largest subset of ``updates`` in which no two updates exclude each other.
+
+        Two updates exclude each other if they are in different branches of one conditional.
+        Updates in different runs do not.
+        """
         return sorted(
             _most_in_one_step([(self._branches(update.op), update) for update in updates])
         )

@@ -57,8 +57,8 @@ class Term(NamedTuple):
         kind: ``mean`` or ``sum`` over rows, ``function`` for a function of means or of ratios of
             sums, such as the root of a mean, ``penalty`` if it depends on no example, or ``other``
             for any other value. If the graph states the number of rows, a sum is a ``mean`` with a
-            larger weight. A function of one tower's rows does not grow with their number, like a
-            mean, but the mean of these functions is not the function of all rows.
+            larger weight. Like a mean, a ``function`` does not grow with the number of rows. But
+            the mean of the towers' functions differs from the function of all rows.
         tensor: the name of the tensor.
         towers: a bit mask of the towers that the term depends on.
         rows: the symbol of the number of rows that divides a sum, or ``""``. If towers have the
@@ -206,16 +206,16 @@ class LossTerms:
         return Term("function" if is_function else "other", source, towers)
 
     def _growth(self, source: str, depth: int = _DEEPEST) -> float | None:
-        """Return the power of the number of rows with which a function of reductions grows.
+        """Return how fast a function of reductions grows, as a power of the number of rows.
 
-        A mean over rows does not grow, and the power is 0. For a sum over rows, the power is 1.
+        The power is 0 for a mean over rows, which does not grow, and 1 for a sum over rows.
         Constants that are added are neglected.
 
         Returns:
             The power. None if it is unknown, or if the tensor still has a value for each row.
         """
         if source not in self._growths:
-            self._growths[source] = None  # a loop leads back to its ops
+            self._growths[source] = None  # for ops of loops, which lead back here
             self._growths[source] = self._find_growth(source, depth - 1) if depth else None
         return self._growths[source]
 
@@ -260,7 +260,7 @@ class LossTerms:
         return float(not is_mean) + self._rows_power(weight)
 
     def _factor_growth(self, source: str, depth: int) -> float | None:
-        """Return the growth of a factor, which may be a number of rows."""
+        """Return the growth of a factor, such as a constant, a mean, or the number of rows."""
         if self._on_examples(source):
             return self._growth(source, depth)
         if self._scalars.shape(source) != ():
@@ -305,7 +305,7 @@ class LossTerms:
         """
         flow, scalars = self._analysis.flow, self._scalars
         weight, tensor = Weight(), scalars.inputs(op)[0]
-        if flow.types[op] == SUM_OF_SQUARES:  # a factor of its input counts twice
+        if flow.types[op] == SUM_OF_SQUARES:  # it squares a factor of its input
             return op, weight
         if flow.types[op] == EINSUM:
             return (op, weight) if self._reduces_rows(op) else None

@@ -136,8 +136,8 @@ class Layout:
     def gpu_of(self) -> Mapping[str, Device]:
         """The GPU of each variable, and of its slots, in a model that is split among GPUs.
 
-        With one tower, these are the variables that one GPU alone reads, if this GPU uses results
-        of another GPU in the forward pass, or another GPU uses its results. If most variables are
+        With one tower, these are the variables that only one GPU reads. In the forward pass, this
+        GPU must exchange results with another GPU. If most variables are
         read by several GPUs, the GPUs are towers that use each other's results, and the model is
         not split.
 
@@ -328,11 +328,11 @@ def variable_layout(placement: Placement) -> Layout:
 class Unshared:
     """The unshared variables of a placement; `unshared` finds them once.
 
-    Only one tower reads an unshared variable, another tower has a variable of the same shape and
-    dtype, and the two are not mirrored. The variable was created by `tf.compat.v1.get_variable`.
-    The program therefore chose a separate name for each tower, so each tower is meant to have its
-    own variable on its GPU. Variables created by `tf.Variable`, which never shares variables, are
-    not included.
+    Only one tower reads an unshared variable. Another tower has a variable of the same shape and
+    dtype, which is no mirrored copy of it. The variable was created by
+    `tf.compat.v1.get_variable`. The program therefore chose a separate name for each tower, so
+    each tower is meant to have its own variable on its GPU. Variables created by `tf.Variable`,
+    which never shares variables, are not included.
 
     Attributes:
         tower_of: the number of the tower that reads each unshared variable, by its name.

@@ -96,13 +96,13 @@ class CallWatch:
         steps: the distinct functions that train, in the order of their first calls. A function
             that only applies gradients counts if an earlier step takes them.
         skipped_steps: the number of calls of steps.
-        missing: the functions that train and were not called, when a step was last repeated.
+        missing: the functions that train, but had not been called at the last repeated step.
         others: the names of the functions that ran and do not train.
         eager_gradients: the number of times that gradients were taken outside of functions.
         in_graph: whether the program called a traced function, or took gradients with a tape,
             while a graph was built.
-        repeated: whether the program called a step twice. It has then executed all code that
-            follows the first call.
+        repeated: whether the program called a step twice. All code between two calls of the step
+            has then been executed.
     """
 
     def __init__(
@@ -241,7 +241,8 @@ class CallWatch:
         self.repeated |= not is_new
         if self.repeated:
             self.missing = self._missing_functions()
-        # Zeros can replace arrays, but not iterators and optionals.
+        # The program can go on with zeros instead of arrays, but iterators and optionals have no
+        # such replacement.
         has_array_results = not any(
             isinstance(each, tf.Tensor) and each.dtype in (tf.resource, tf.variant)
             for each in tf.nest.flatten(function.structured_outputs, expand_composites=True)

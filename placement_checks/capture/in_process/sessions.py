@@ -175,7 +175,7 @@ class SessionWatch:
                 written.CopyFrom(config)
             frame = inspect.currentframe()
             if creates_session_of_keras(frame and frame.f_back):
-                # Keras counts the GPUs of this machine, and TensorFlow will not find more.
+                # Keras sets both options from the GPUs of this machine, not of the program's.
                 written.device_count.pop("GPU", None)
                 written.gpu_options.visible_device_list = ""
             read_variable()
@@ -462,7 +462,7 @@ def read_pipelines(
 
 
 def _may_have_same_rows(tensors: Iterable[tf.Tensor]) -> bool:
-    """Whether two tensors have the same kind of rows, each for one tower.
+    """Whether two tensors may have the rows of two towers: both have the same dtype and shape.
 
     A tensor that is only cut, such as by `tf.split`, has the rows of all towers.
     """

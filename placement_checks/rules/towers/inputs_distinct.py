@@ -54,14 +54,15 @@ class InputsDistinct(Rule):
     the effective batch is smaller than intended.
 
     The rule follows slices from placeholders, iterators and queues into the towers. Two slices are
-    the same if they are cut from one tensor in the same way. Scalars, and vectors of fixed length,
-    are not examples, and neither are scalars that each tower computes from the whole batch, such
-    as the number of labeled rows. Workers in several processes each have their own pipeline: two
-    pipelines are the same if their first batches are equal.
+    the same if they are cut from one tensor in the same way. Scalars are not examples, not even if
+    they are computed from the whole batch, such as the number of labeled rows. Vectors of a fixed
+    length are examples only if they have an entry for each row. Workers in several processes each
+    have their own pipeline: two pipelines are the same if their first batches are equal.
 
-    If iterators, queues, readers and decoders request a tower's GPU, they have no kernel there, or
-    each batch is copied twice. If they are built again for each tower, the same files are read N
-    times. Ops that prefetch batches for a GPU from a pipeline on the CPU belong on that GPU.
+    Iterators, queues, readers and decoders belong on the CPU. Most of them have no kernel for a
+    GPU, and batches of the others are copied twice. If they are built again for each tower, the
+    same files are read N times. Ops that prefetch batches for a GPU from a pipeline on the CPU
+    belong on that GPU.
 
     `allow` lists inputs, or patterns, that several towers read as a whole on purpose.
     """
@@ -90,7 +91,10 @@ class InputsDistinct(Rule):
         return self.verdict(found, f"{plural(slices, 'input')} of {len(analysis.towers)} towers")
 
     def _shared_slices(self, analysis: TowerAnalysis, uses: list[Use]) -> Iterator[Finding]:
-        """Yield findings on slices that several towers read; a single one for train_on_batch."""
+        """Yield a finding for each slice that several towers read.
+
+        For ``train_on_batch`` of Keras, one finding has all slices.
+        """
         placement = analysis.placement
         equal = EqualTensors(analysis)
         slices = [

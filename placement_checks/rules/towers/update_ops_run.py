@@ -32,8 +32,8 @@ class UpdateOpsRun(Rule):
 
     Many programs run the updates of only one tower, which is enough: slim and its descendants run
     the updates of the last tower. The rule is then kept, with a note. If each tower has statistics
-    of its own, only the updates of the first tower are enough, because evaluation usually reads
-    the statistics of the first tower. If the step runs no updates, and a separate group runs the
+    of its own, the updates of the first tower are required, because evaluation usually reads the
+    statistics of the first tower. If the step runs no updates, and a separate group runs the
     updates of all towers or of the first tower, the rule is not checked: the program may run that
     group.
 
@@ -85,7 +85,7 @@ class UpdateOpsRun(Rule):
         run = {_target(analysis, op) for op in updates if steps[op]}
         if left_out and not self.tower:
             tower = program_statistics.only_tower(updates)
-            # Of statistics that towers do not share, evaluation uses those of the first tower.
+            # If towers do not share statistics, evaluation uses the statistics of the first tower.
             if tower is not None and (
                 tower == 0 or {_target(analysis, op) for op in left_out} <= run
             ):

@@ -9,7 +9,7 @@ in three steps:
 2. Each tensor has two lengths: the length of its first axis in the program, summed over the
    towers, and in the reference. The pair of lengths that most tensors have is taken as the batch
    sizes. If both lengths of a tensor are the same multiple of the batch sizes, the tensor has
-   several entries for each row, like a batch of sentences that is fed as one list of words.
+   several entries for each row, such as the four corners of a box.
 3. All other tensors, such as learning rates and initial states, are fed the recorded values.
 
 Values that random ops draw, such as dropout masks, are fed like rows (`random_tensors`), so that
@@ -68,8 +68,8 @@ class InferredInputs:
         inputs: the tensors that are fed rows.
         tower_values: the other values that the program is fed.
         reference_values: the other values that the reference is fed.
-        unequal_scalars: tensors of the reference: scalars in the model that were fed different
-            values in the two programs.
+        unequal_scalars: the tensors of the reference that are scalars in the model, and that the
+            two programs were fed with different values.
     """
 
     rows: int
@@ -195,7 +195,7 @@ def random_tensors(program: RunnableProgram, seconds: float) -> dict[str, npt.ND
 def _model_ops(program: RunnableProgram, fed: Collection[str]) -> list[str]:
     """Return the ops that gradients or losses depend on.
 
-    Losses count too, because the program may lose some of the gradients.
+    Losses count too, because not every gradient may be readable.
     """
     return program.ancestors([*program.gradients.tensors, *program.placement.step.objectives], fed)
 
@@ -364,7 +364,7 @@ def _matches(
 def _group_by_tower(
     tensors: Sequence[FedTensor], per_tower: int, gpus: int
 ) -> list[Sequence[FedTensor]]:
-    """Group the first tensors of all towers, the second tensors, and so on.
+    """Group tensors by input: the first group has the first tensor of each tower, and so on.
 
     If there is one tensor for each tower, the tower that reads a tensor may be unknown. The
     tensors are then assumed to be in the order of the towers.
