@@ -42,7 +42,8 @@ class Trial:
         noise: for each variable, the largest absolute change of the reference's gradient if the
             rows are in another order.
         start: the values of the variables.
-        per_tower: the reference's gradients on the rows of each tower.
+        per_tower: the reference's gradients on the rows of each tower. Computed only if gradients
+            differ.
         per_row: the reference's gradients on single rows. Computed only if gradients differ.
         shifted: for each shift of the rows of one input against the other inputs, by its
             description, the reference's gradients on the shifted rows.

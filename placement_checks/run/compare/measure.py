@@ -193,16 +193,13 @@ class _Comparison:
     def _trial(self, batch: Arrays, rows: int) -> Trial:
         """Compare gradients on one batch.
 
-        If they differ, the reference also runs on single rows and on shifted rows.
+        If they differ, the reference also runs on each tower's rows, on single rows and on shifted
+        rows, to find the mistake.
         """
         sessions = self._sessions
         trial = sessions.trial(batch, rows)
         self._check_finite(trial.expected, batch)
-        trial = replace(
-            trial,
-            start=select_all(sessions.start, trial.elements),
-            per_tower=sessions.samples(batch, sessions.split(rows), trial.elements),
-        )
+        trial = replace(trial, start=select_all(sessions.start, trial.elements))
         if not_finite := _not_finite(trial.found):
             feeds, where = self._feeding.to_towers(batch), self._towers.program.placement.where
             origins = {name: _origin(self._towers, name, feeds) for name in not_finite}
@@ -216,6 +213,7 @@ class _Comparison:
         singles = [(row,) for row in range(rows)] if few else []
         return replace(
             trial,
+            per_tower=sessions.samples(batch, sessions.split(rows), trial.elements),
             per_row=sessions.samples(batch, singles, trial.elements),
             shifted=dict(sessions.shifted(batch, rows, trial.elements)),
         )
