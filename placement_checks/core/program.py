@@ -358,7 +358,8 @@ class CapturedProgram:
         notes: notes for reports, besides the verdicts.
         gradients_inside: the place and the fix if all gradients are taken inside a loop or another
             op; else ``""``.
-        asked_for_gpus: whether the program asked for the number of GPUs.
+        asked_for_gpus: whether the program asked for the number of GPUs, or takes it as an
+            argument.
         visible: how many GPUs the program makes visible to its process; None if it hides none.
         server: the server that the program created as a task of a cluster; None without one.
         is_worker: whether the program's strategy covers several tasks of the cluster.

@@ -214,7 +214,8 @@ def _added_entries(path: Sequence[str], before: Sequence[str]) -> tuple[list[str
 
 def _directories(folder: Path, *added: str) -> list[Path]:
     """Return a directory and the directories that its code has added to ``sys.path``."""
-    return [folder, *(Path(entry).resolve() for entry in added if Path(entry).is_dir())]
+    readable = (entry for entry in added if os.access(entry, os.R_OK) and Path(entry).is_dir())
+    return [folder, *(Path(entry).resolve() for entry in readable)]
 
 
 def _find_namesakes(folder: Path) -> dict[str, ModuleType]:
@@ -310,6 +311,6 @@ def _attribute(module: ModuleType, target: Target) -> Any:
 
 def _lies_in(module: ModuleType, folder: Path) -> bool:
     file = getattr(module, "__file__", None)
-    if not file or "site-packages" in Path(file).parts:
+    if not file or not is_user_file(file, None):
         return False
     return Path(file).resolve().is_relative_to(folder)

@@ -123,24 +123,26 @@ class Updates:
         """Return the inputs of all updates of a variable."""
         return [value for update in self.by_variable.get(variable, ()) for value in update.values]
 
+    def by_run(self, updates: Sequence[Update]) -> list[list[Update]]:
+        """Return the updates in each run of a session that has any of them."""
+        if not self._runs:
+            return [list(updates)]
+        by_run = ([update for update in updates if update.op in run] for run in self._runs)
+        return list(filter(None, by_run))
+
     def select_for_one_step(self, updates: Iterable[Update]) -> list[Update]:
         """Return the largest subset of ``updates`` that can run in one step.
 
-        A step is one run of a session, and runs only one branch of each conditional.
-        """
-        updates = list(updates)
-        by_run = [[update for update in updates if update.op in run] for run in self._runs]
-        return max(map(self.select_compatible, by_run or [updates]), key=len)
-
-    def select_compatible(self, updates: Iterable[Update]) -> list[Update]:
-        """Return the largest subset of ``updates`` in which no two updates exclude each other.
-
-        Two updates exclude each other if they are in different branches of one conditional.
-        Updates in different runs do not.
+        A step runs only one branch of each conditional. If a step consists of several runs of a
+        session, it has the updates of all runs.
         """
         return sorted(
             _most_in_one_step([(self._branches(update.op), update) for update in updates])
         )
+
+    def select_for_one_run(self, updates: Sequence[Update]) -> list[Update]:
+        """Return the largest subset of ``updates`` that can run in one run of a session."""
+        return max(map(self.select_for_one_step, self.by_run(updates)), key=len, default=[])
 
     def _branches(self, op: OpId) -> list[Branch]:
         """Return the branches that contain an op, the outermost first."""

@@ -268,7 +268,7 @@ class Objective:
 
     def updates(self, variable: str) -> Sequence[Update]:
         """Return the updates of a trained variable, without exclusive branches."""
-        return self.analysis.updates.select_compatible(
+        return self.analysis.updates.select_for_one_step(
             gradient_flow(self._placement).trained[variable]
         )
 

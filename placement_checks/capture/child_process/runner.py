@@ -207,10 +207,7 @@ class CapturedRun:
     def _run_function(self) -> CapturedProgram:
         """Run a function that trains, or that builds and returns its step."""
         if not self._script.eager:
-            program = self._load_function()
-            built = build(program, self._gpus, self._answer)
-            asks = built.asked_for_gpus or program.takes_num_gpus
-            return self._record(replace(built, asked_for_gpus=asks))
+            return self._record(build(self._load_function(), self._gpus, self._answer))
         placeholder = Program(self._script.name, lambda: None)
         with record_eager_code(placeholder, self._gpus, self._answer) as building:
             self._report_query(building)

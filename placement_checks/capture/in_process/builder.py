@@ -113,7 +113,7 @@ class BuildRecorder:
             captured,
             soft=tf.config.get_soft_device_placement(),
             step=Step(policy=self.policy),
-            asked_for_gpus=bool(self.gpu_queries),
+            asked_for_gpus=bool(self.gpu_queries) or self.program.takes_num_gpus,
             visible=visible_limit(),
             server=self._servers[-1] if self._servers else None,
             is_worker=bool(self._servers),
@@ -139,7 +139,7 @@ class BuildRecorder:
             applied=applied_in_graph(calls, graph),
             fed=self.watch.fed,
             step_count=max(1, len(self.watch.own_steps)),
-            asked_for_gpus=bool(self.gpu_queries),
+            asked_for_gpus=bool(self.gpu_queries) or self.program.takes_num_gpus,
             visible=visible_limit(),
         )
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from math import isclose, isnan
 from typing import TYPE_CHECKING, Literal
 
-from placement_checks.analysis.objective.gradient_weights import Unread
 from placement_checks.analysis.objective.objective import objective
 from placement_checks.analysis.variables.gradient_flow import norms_of_slices
 from placement_checks.core.errors import ConfigError
@@ -23,6 +22,7 @@ from placement_checks.rules.base import (
 )
 from placement_checks.rules.gradient_mistakes import count_divisions, locate_mistake, loss_scalings
 from placement_checks.rules.requirements import Need
+from placement_checks.rules.towers.gradients_averaged import GradientsAveraged
 from placement_checks.util.text import listed, plural
 
 if TYPE_CHECKING:
@@ -97,14 +97,9 @@ class GradientsEqual(Rule):
         verdict = super().judge(evidence)
         if verdict.state != "not-checked" or evidence.measurement or not evidence.reference:
             return verdict
-        formulas = objective(evidence.placement).formulas.values()
-        read = sum(not isinstance(formula, Unread) for formula in formulas)
-        if not read:
+        if GradientsAveraged().judge(evidence).state == "not-checked":
             return verdict
-        note = (
-            f"gradients-averaged checks {read} of {plural(len(formulas), 'variable')} from the "
-            "graphs alone, without rows and values"
-        )
+        note = "gradients-averaged compares the graphs alone, without rows and values"
         return replace(verdict, note=note)
 
     def check(self, evidence: Evidence) -> Verdict:

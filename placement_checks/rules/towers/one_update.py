@@ -56,8 +56,8 @@ class OneUpdate(Rule):
     wrong time.
 
     Updates in sequence are allowed if each takes the gradients of all towers, computed after the
-    update before it. Examples are the steps up and down of sharpness-aware minimization, and
-    several steps of a critic.
+    update before it. Examples are the steps up and down of sharpness-aware minimization, several
+    steps of a critic, and a loss and a penalty that are trained in different runs of a session.
 
     The variables in the collection GLOBAL_STEP are counters. An integer scalar is a counter if the
     step reads it, and the only value that is assigned to it is the initial value 0. A
@@ -65,10 +65,8 @@ class OneUpdate(Rule):
     that is computed from it, such as a decayed learning rate. If an op outside of the step adds to
     a counter, the rule is not checked: the program may run that op together with the step.
 
-    Updates in exclusive branches count once, and so do updates in different runs of a session, as
-    in a program that trains a loss and a penalty in turns. Updates without a gradient, such as
-    clipped weights or a decay, do not count, and neither do two updates that add a value and
-    subtract it again.
+    Updates in exclusive branches count once. Updates without a gradient, such as clipped weights
+    or a decay, do not count, and neither do two updates that add a value and subtract it again.
 
     `allow` lists variables, or patterns, that are updated more often on purpose.
     """
@@ -123,7 +121,7 @@ def _repeated_updates(analysis: TowerAnalysis) -> Iterator[Finding]:
         elif by_towers := _updates_by_towers(analysis, updates):
             repeated = by_towers
         elif variable in read_by_updates and is_scalar:
-            repeated = analysis.updates.select_for_one_step(updates)
+            repeated = analysis.updates.select_for_one_run(updates)
         else:
             continue
         if len(repeated) > 1:
@@ -137,7 +135,9 @@ def _repeated_update(
     count = len(updates)
     is_trained = variable in gradient_flow(placement).trained
     if is_trained:
-        how = "successive" if len(_turns(analysis, updates)) == count else "unordered"
+        parts = analysis.updates.by_run(updates)
+        in_turns = all(len(_turns(analysis, part)) == len(part) for part in parts)
+        how = "successive" if in_turns else "unordered"
         consequence = f"{count} {how} updates instead of one"
         if all(analysis.towers_of(*update.values) != analysis.all_towers for update in updates):
             consequence += ", each with a part of the batch"
@@ -190,22 +190,28 @@ def _without_undone(analysis: TowerAnalysis, updates: Sequence[Update]) -> Seque
 def _is_sequence(analysis: TowerAnalysis, updates: Sequence[Update]) -> bool:
     """Whether each update takes gradients of all towers, computed after the updates before it.
 
-    The order does not matter for gradients that depend on no variable, such as the gradient of a
+    Runs of a session follow one another, so only updates in one run may be unordered. The order
+    does not matter for gradients that depend on no variable, such as the gradient of a
     bias in a sum of outputs.
     """
     layout = variable_layout(analysis.placement)
     readers = layout.readers.get(updates[0].variable, analysis.all_towers)
-    turns = _turns(analysis, updates)
     towers = gradient_flow(analysis.placement).gradient_towers
-    if any(union(towers[op] for op in turn) & readers != readers for turn in turns):
-        return False
-    return len(turns) == len(updates) or _depend_on_no_variable(analysis, turns)
+    for part in analysis.updates.by_run(updates):
+        turns = _turns(analysis, part)
+        if any(union(towers[op] for op in turn) & readers != readers for turn in turns):
+            return False
+        is_ordered = len(part) == 1 or len(turns) == len(part)
+        if not is_ordered and not _depend_on_no_variable(analysis, turns):
+            return False
+    return True
 
 
 def _turns(analysis: TowerAnalysis, updates: Sequence[Update]) -> Collection[Sequence[OpId]]:
     """Group the gradients of a variable's updates by the earlier updates that they wait for.
 
-    They wait if the automatic control dependencies of a `tf.function` ensure it. The gradient of a
+    The updates are in one run of a session. Gradients wait if the automatic control dependencies
+    of a `tf.function` ensure it. The gradient of a
     linear layer does not depend on its own weights, so updates of other variables that are updated
     as often count too. The updates are not judged one by one: through an optimizer's slots, each
     takes the gradients of all.
@@ -218,7 +224,7 @@ def _turns(analysis: TowerAnalysis, updates: Sequence[Update]) -> Collection[Seq
     own: dict[OpId, int] = {}
     for others in gradients.trained.values():
         repeated = sorted(
-            analysis.updates.select_for_one_step(others), key=lambda update: update.op
+            analysis.updates.select_for_one_run(others), key=lambda update: update.op
         )
         if len(repeated) == len(updates):
             own |= {update.op: 1 << number for number, update in enumerate(repeated)}
@@ -307,7 +313,7 @@ def _miscounts(analysis: TowerAnalysis) -> Iterator[Finding]:
     applying = [updates[-1] for updates in gradient_flow(placement).trained.values()][-1:]
     others = (*_repeated_counters(analysis), *_constant_counters(analysis))
     for counter in dict.fromkeys([*declared, *others]):
-        updates = analysis.updates.select_for_one_step(by_variable.get(counter, ()))
+        updates = analysis.updates.select_for_one_run(by_variable.get(counter, ()))
         increment = _added_constant(analysis, updates[0]) if len(updates) == 1 else None
         if len(updates) > 1:
             fault, speed = f"incremented {len(updates)} times", len(updates)
@@ -384,7 +390,7 @@ def _repeated_counters(analysis: TowerAnalysis) -> Iterator[str]:
     }
     for variable, updates in analysis.updates.by_variable.items():
         if variable in counters:
-            times = len(analysis.updates.select_for_one_step(updates))
+            times = len(analysis.updates.select_for_one_run(updates))
             increments = {_added_constant(analysis, update) for update in updates}
             is_repeated = times > 1 and increments == {1}
             if is_repeated and not _counts_other_updates(analysis, variable, times):
@@ -413,7 +419,7 @@ def _counts_other_updates(analysis: TowerAnalysis, counter: str, times: int) -> 
     by_variable = analysis.updates.by_variable
 
     def is_as_often(variable: str) -> bool:
-        return len(analysis.updates.select_for_one_step(by_variable.get(variable, ()))) >= times
+        return len(analysis.updates.select_for_one_run(by_variable.get(variable, ()))) >= times
 
     if dependent:
         return all(map(is_as_often, dependent))

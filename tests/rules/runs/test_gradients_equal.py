@@ -258,11 +258,7 @@ def test_an_unexplained_difference_shows_both_objectives() -> None:
 @pytest.mark.parametrize(
     ("share", "note"),
     [
-        (
-            0.5,
-            "gradients-averaged checks 1 of 1 variable from the graphs "
-            "alone, without rows and values",
-        ),
+        (0.5, "gradients-averaged compares the graphs alone, without rows and values"),
         (None, None),
     ],
 )

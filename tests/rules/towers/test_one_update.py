@@ -112,17 +112,33 @@ def test_an_update_for_each_of_many_towers(count: int, snapshot: SnapshotAsserti
 @pytest.mark.parametrize(
     ("runs", "found"),
     [
-        ([["update/w", "step/add"], ["update/w_1"]], []),
-        ([["update/w"], ["update/w_1", "step/add"]], []),
-        ([["update/w", "update/w_1"], ["step/add"]], ["w"]),
+        ([["update/w", "step/add"], ["again"]], []),
+        ([["update/w", "step/add"], ["again", "step/add_1"]], []),
+        ([["update/w", "step/add", "step/add_1"], ["again"]], ["step"]),
+        ([["update/w", "again"], ["step/add"]], ["w"]),
         ([["update/w"], ["train"]], ["w"]),
+        ([["update/w"], ["again_in_tower_1", "step/add"]], ["w"]),
     ],
 )
-def test_each_run_of_a_session_is_a_step(runs: Sequence[Sequence[str]], found: list[str]) -> None:
-    """For example, a program trains a loss and a penalty in runs of their own."""
-    together = {"train_op": [name for run in runs for name in run], "runs": runs}
+def test_runs_of_a_session_are_in_sequence(
+    runs: Sequence[Sequence[str]], found: list[str]
+) -> None:
+    """For example, a program trains a loss and a penalty in turns, each on all towers."""
+    graph = counted(
+        apply("again", "mean/w"),
+        apply("again_in_tower_1", gradient(1)),
+        host("step/add_1", "AssignAddVariableOp", "step", "step/one"),
+        train=["^again", "^step/add"],
+        step={"train_op": [name for run in runs for name in run], "runs": runs},
+    )
 
-    assert objects(several(2, train=("^step/add",), step=together)) == found
+    assert objects(graph) == found
+
+
+def test_towers_that_apply_their_gradients_in_turns() -> None:
+    runs = (["update/w", "step/add"], ["update/w_1"])
+
+    assert objects(several(2, step={"train_op": [*runs[0], *runs[1]], "runs": runs})) == ["w"]
 
 
 def test_one_tower_that_applies_its_gradients_twice() -> None:
