@@ -11,6 +11,7 @@ import pytest
 
 from placement_checks import place
 from placement_checks.core.errors import InputError
+from placement_checks.targets import importing
 from placement_checks.targets.forms import parse_target
 from placement_checks.targets.importing import import_program
 
@@ -72,6 +73,22 @@ def test_a_program_may_add_directories_of_modules(folders: list[Path], add: str)
 
     assert names == ["model_a_late_a_3", "model_b_late_b_3"] * 2
     assert sys.path == path
+
+
+def test_this_package_stays_loaded_if_a_program_adds_its_directory(
+    folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program may lie next to a checkout of this package."""
+    package = Path(importing.__file__).parents[2]
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if Path(path) != package])
+    name = "placement_checks.report.formats.sarif"
+    sys.modules.pop(name, None)
+    source = f"import sys; sys.path.append({str(package)!r})\nimport {name}\n{TRAIN}"
+    (folders[0] / "train.py").write_text(source)
+
+    import_program(parse_target(f"{folders[0]}/train.py:build"))
+
+    assert name in sys.modules
 
 
 def test_a_module_of_the_tests_does_not_hide_a_neighbor(

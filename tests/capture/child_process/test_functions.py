@@ -185,6 +185,32 @@ def test_the_function_receives_the_number_of_gpus() -> None:
     assert gpus_of(single) == {"/device:GPU:0"}
 
 
+SESSION = """
+import tensorflow as tf
+
+def train(num_gpus):
+    w = tf.get_variable("w", [])
+    gradients = []
+    for i in range(num_gpus):
+        with tf.device("/gpu:%d" % i):
+            gradients += tf.gradients(tf.square(w), [w])
+    optimizer = tf.train.GradientDescentOptimizer(0.1)
+    train_op = optimizer.apply_gradients([(tf.add_n(gradients) / num_gpus, w)])
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        session.run(train_op)
+"""
+
+
+def test_a_function_that_trains_in_a_session_receives_the_number_of_gpus(folder: Path) -> None:
+    (folder / "session.py").write_text(SESSION)
+
+    single = load_for_one_gpu(load(script("session.py:train", v1=True), 3))
+
+    assert isinstance(single, CapturedProgram)
+    assert gpus_of(single) == {"/device:GPU:0"}
+
+
 @pytest.mark.usefixtures("folder")
 def test_variables_of_the_module_are_captured() -> None:
     built = load("train.py:mirrored", 2)
