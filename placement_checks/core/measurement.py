@@ -39,8 +39,8 @@ class Trial:
         split: the rows that are fed to each tower; empty if the program splits the batch itself.
         expected, found: for each variable, the gradients of the reference and of the program.
             Variables with a gradient in only one of the programs are left out.
-        noise: for each variable, the largest absolute change of the reference's gradient if the
-            rows are in another order.
+        noise: for each variable, the largest absolute change of the reference's gradient in
+            perturbed runs.
         start: the values of the variables.
         per_tower: the reference's gradients on the rows of each tower. Computed only if gradients
             differ.
@@ -79,7 +79,7 @@ class VariableStep(NamedTuple):
         expected: the values of the reference after this step.
         found: the values of the program after this step.
         moved: the changes of both programs in this step; random elements of a large variable.
-        noise: the change of the reference's values if the rows are in another order.
+        noise: the change of the reference's values in perturbed runs.
         certain: a mask of elements with a gradient that is never so close to zero that its sign
             may be noise; None if unknown.
         ratio: the ratio of found to expected values by least squares over all certain elements;

@@ -20,8 +20,9 @@ from placement_checks.numerics.sampling import least_squares_ratio
 # and 63 rows that are averaged without weights are wrong by 0.2 to 0.7 %.
 REQUIRED_RESOLUTION = 0.01
 
-# Two rows have only one other order, and its noise may be almost zero by chance: sums over
-# 131,072 pixels of two images differed by up to 95 eps, and the other order showed 4 to 114 eps.
+# Two rows have only one other order, and a sum that depends little on weights has almost no noise
+# in perturbed runs: sums over 131,072 pixels of two images differed by up to 95 eps, and the other
+# order showed 4 to 114 eps.
 _TIMES_ON_TWO_ROWS = 16.0
 
 State = Literal["equal", "differs", "noise", "too-coarse"]
@@ -90,7 +91,7 @@ def compare_arrays(
         expected: the values of the reference.
         found: the values of the program.
         dtype: the dtype of the computation, which gives the eps.
-        noise: the largest absolute difference in other orders of the rows.
+        noise: the largest absolute difference in perturbed runs.
         limits: the largest errors of equal arrays.
         allowed: an absolute difference that equal arrays may have in any case.
         zero: the largest value that rounding may yield instead of zero. If all expected values are

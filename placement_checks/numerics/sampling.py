@@ -1,9 +1,10 @@
 """Reduce large arrays to a ratio, a noise, and enough elements to explain differences.
 
 Whole arrays are read once, block by block in float64, and not stored, because a machine may have
-no memory for copies of all values of a model. The noise is the effect of another order of the
-rows. The largest elements and the elements that differ most are selected, so that the largest
-error is exact. The other selected elements are random.
+no memory for copies of all values of a model. The noise is the effect of perturbations: another
+order of the rows, and changes of the weights by a few eps. The largest elements and the elements
+that differ most are selected, so that the largest error is exact. The other selected elements are
+random.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def find_peaks(sizes: Iterable[Sequence[Array]], limit: int) -> Indices:
 def measure_noise(
     values: Mapping[str, Values], others: Iterable[Mapping[str, Values]]
 ) -> dict[str, float]:
-    """Return the largest difference of each array from its values in other orders of the rows."""
+    """Return the largest difference of each array from its values in perturbed runs."""
     noise = dict.fromkeys(values, 0.0)
     for other in others:
         add_noise(noise, values, other)
@@ -100,7 +101,7 @@ def measure_noise(
 def add_noise(
     noise: dict[str, float], values: Mapping[str, Values], other: Mapping[str, Values]
 ) -> None:
-    """Update the noise with some values, ``other``, of a run with another order of the rows."""
+    """Update the noise with some values, ``other``, of a perturbed run."""
     for name in values.keys() & other.keys():
         noise[name] = max(noise[name], largest_difference(values[name], other[name]))
 

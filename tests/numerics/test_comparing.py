@@ -343,7 +343,7 @@ def test_two_rows_do_not_show_the_noise(rows: int, off: float, state: str) -> No
 def test_zeros_are_rounded_as_the_largest_gradient_is(
     off: float, more: dict[str, Any], dtype: str, state: str
 ) -> None:
-    """In eps of the largest gradient: a bias before a normalization, in two orders of the rows."""
+    """In eps of the largest gradient: a bias before a normalization, in two runs."""
     expected = {"bias": np.full(2, 1e-9), "w": np.array([-1000.0, 1.0]), "v": np.ones(2)}
     bias = np.array([1e-9, 1000 * off * ONE])
     batch = Trial(4, (), expected, {**expected, "bias": bias}, {"bias": 1e-9, "w": 0.0, "v": 0.0})

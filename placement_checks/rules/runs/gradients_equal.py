@@ -43,11 +43,12 @@ class GradientsEqual(Rule):
     same rows. The inputs of the optimizer are compared, not its results: Adam hides a sum in place
     of a mean. The error of a variable is its largest difference, divided by its largest expected
     value, in eps of the dtype of the computation (float32: 1.2e-7). The gradient is equal if the
-    error is at most `tolerance` (up to 16 times as much on two rows), or at most `noise` times the
-    noise of the reference. The noise is the change of the reference's own gradient when its rows
-    are put in three other orders, or in twelve orders if the difference is small. A gradient that
-    is mathematically zero consists of rounding errors of the largest gradient, and is reported as
-    too noisy to compare. If the dtype cannot show a difference of 1 %, the rule is not checked.
+    error is at most `tolerance` (16 times as much on two rows), or at most `noise` times the noise
+    of the reference. The noise is the change of the reference's own gradient in four perturbed
+    runs, or in twelve if the difference is small. In a perturbed run the rows are in another
+    order, and the weights change by up to 4 eps. A gradient that is mathematically zero consists
+    of rounding errors of the largest gradient, and is reported as too noisy to compare. If the
+    dtype cannot show a difference of 1 %, the rule is not checked.
 
     A finding names the mistake that explains the difference. For example, the gradients are added
     up, a tower or the last rows are left out, unequal towers are averaged as if they were equal,

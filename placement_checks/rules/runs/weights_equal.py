@@ -44,10 +44,10 @@ class WeightsEqual(Rule):
     Weights, slots, statistics and the step counter start equal, and both programs take the same
     steps. A learning rate that is a variable starts equal too, unless it may compensate for a
     factor of all gradients. Integers must be equal. Other variables are compared as in
-    gradients-equal; their noise is the change of the reference with its rows in three other
-    orders. Optimizers such as Adam divide the gradient by its size, so rounding decides the
-    direction of elements with a gradient close to zero. These elements are left out, and a
-    difference of up to a fiftieth of a variable's change is accepted.
+    gradients-equal; their noise is the change of the reference in the perturbed runs. Optimizers
+    such as Adam divide the gradient by its size, so rounding decides the direction of elements
+    with a gradient close to zero. These elements are left out, and a difference of up to a
+    fiftieth of a variable's change is accepted.
 
     After the last step both programs are given the reference's variables, and the gradients are
     compared once more. This shows copies that no step refreshes, even if the optimizer hides them.

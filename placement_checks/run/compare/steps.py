@@ -1,7 +1,7 @@
 """Take training steps of a program and its reference, from equal variables on equal rows.
 
 The reference takes its steps first. Its variables after each step are stored in their own dtypes.
-Then the reference takes the same steps with the rows in other orders, to measure the noise. When
+Then the reference takes the same steps in perturbed runs, to measure the noise. When
 the program takes its steps, its variables are compared one after the other with the stored values,
 so that no second copy of all values is needed.
 """
@@ -66,7 +66,7 @@ def take_steps(sessions: PairedSessions, steps: int, own_values: Arrays) -> Traj
     sessions.reference.load(reference.end)
     sessions.towers.load(reference.end)
     rows = sessions.feeding.rows
-    after = sessions.trial(sessions.batch(rows), rows)
+    after = sessions.trial(sessions.batch(rows), rows, reference.end)
     return Trajectory(compared, trained, after, _owners(sessions, compared[0]))
 
 
@@ -137,7 +137,7 @@ class _ReferenceSteps(NamedTuple):
 
     Attributes:
         values: the compared variables after each step, in their own dtypes.
-        noise: for each step, how much each variable differs in other orders of the rows.
+        noise: for each step, how much each variable differs in perturbed runs.
         uncertain: a mask for each trained variable: the elements with a gradient whose sign may
             change by rounding in at least one step.
         end: all variables after the last step.
@@ -152,10 +152,10 @@ class _ReferenceSteps(NamedTuple):
 def _reference_steps(
     sessions: PairedSessions, batches: Sequence[Arrays]
 ) -> _ReferenceSteps | Missing:
-    """Take the steps of the reference, and the same steps with the rows in other orders."""
+    """Take the steps of the reference, and the same steps in perturbed runs."""
     reference, rows = sessions.reference, sessions.feeding.rows
     with_gradients = not is_proportional(sessions.towers.program.gradients.optimizers)
-    orders = sessions.orders(rows)
+    perturbations = sessions.perturbations(rows)
     reference.load(sessions.start)
     values, gradients = [], []
     for batch in track(batches, "step"):
@@ -166,10 +166,13 @@ def _reference_steps(
         return missing
     noise = [dict.fromkeys(after, 0.0) for after in compared]
     gradient_noise = [dict.fromkeys(before, 0.0) for before in gradients]
-    for order in track(orders, "order of the rows"):
+    for perturbation in track(perturbations, "perturbed run"):
         reference.load(sessions.start)
+        sessions.perturb(sessions.start, perturbation)
         for number, batch in enumerate(track(batches, "step")):
-            other = sessions.expected_step(batch, order, with_gradients=with_gradients)
+            other = sessions.expected_step(
+                batch, perturbation.order, with_gradients=with_gradients
+            )
             add_noise(gradient_noise[number], gradients[number], other)
             for part in reference.read():
                 add_noise(noise[number], compared[number], part)
