@@ -5,8 +5,8 @@ reference has one tower. Given feeds, `check_all_fed` checks that every placehol
 `check_repeatable` that no random op changes gradients, and `check_towers_ran_apart` that towers
 ran on their own devices.
 
-`precisions`, `clipped_gradients` and `random_op_in_step` find what else influences gradients or
-variables, in addition to the rows.
+`precisions` and `random_op_in_step` find what else influences gradients or variables, in addition
+to the rows.
 """
 
 from __future__ import annotations
@@ -20,17 +20,13 @@ from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.measurement import EPS, Arrays
 from placement_checks.core.op_types import (
-    BRANCHES,
-    GATHERERS,
     GRADIENT_OUTPUTS,
-    LINEAR,
     NO_COMPUTATION,
     PIPELINE_OUTPUTS,
     PLACEHOLDERS,
     PLACEHOLDERS_TO_FEED,
     RANDOM,
     RANDOM_STATELESS,
-    REDUCTIONS,
 )
 from placement_checks.core.placement import producer_of
 from placement_checks.core.target import Script
@@ -325,29 +321,3 @@ def precisions(program: RunnableProgram) -> dict[str, str]:
         behind = names[coarsest[analysis.flow.number[producer_of(gradient.values)]]]
         found[variable] = max(dtype, behind, key=lambda name: EPS.get(name, 0.0))
     return found
-
-
-# Ops that add up the gradients of replicas, or gather the rows of sparse gradients.
-_SUMS = LINEAR | REDUCTIONS | GATHERERS
-
-
-def clipped_gradients(program: RunnableProgram) -> Iterator[str]:
-    """Yield the variables with a gradient that is clipped or otherwise changed before its update.
-
-    Linear ops, conditions of branches, and factors that do not depend on gradients, such as the
-    number of a tower's rows, do not count as changes.
-    """
-    analysis = analyze(program.placement)
-    flow, backward = analysis.flow, analysis.backward.ops
-    depends_on_gradients = flow.propagate([int(is_backward) for is_backward in backward])
-
-    def changes(op: int) -> bool:
-        if not depends_on_gradients[op] or backward[op] or flow.types[op] in _SUMS:
-            return False
-        # The walk visits the ops inside of a branch, and its other inputs, separately.
-        return flow.types[op] not in BRANCHES or bool(depends_on_gradients[flow.inputs[op][0]])
-
-    for variable, gradient in program.gradients.by_variable.items():
-        start = flow.number[producer_of(gradient.values)]
-        if any(map(changes, flow.reachable([start], until=backward.__getitem__))):
-            yield variable

@@ -27,6 +27,7 @@ from placement_checks.numerics.training_divergence import (
     is_proportional,
     variables_with_stale_copies,
 )
+from placement_checks.run.clipping import clipped_gradients
 from placement_checks.run.compare.pair import ProgramPair
 from placement_checks.run.compare.replayed_checks import ReplayedChecks
 from placement_checks.run.compare.sessions import Conditions, PairedSessions
@@ -39,7 +40,6 @@ from placement_checks.run.preconditions import (
     check_comparable,
     check_repeatable,
     check_towers_ran_apart,
-    clipped_gradients,
     precisions,
 )
 from placement_checks.run.runnable import RunnableProgram, full_precision

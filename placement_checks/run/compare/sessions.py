@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from placement_checks.numerics.sampling import (
     select_all,
     weighted_mean,
 )
+from placement_checks.run.clipping import clipped_gradients, raw_gradients, where_clipped
 from placement_checks.run.feeding.batches import Case
 from placement_checks.run.feeding.interface import Feeding
 from placement_checks.run.session import ProgramSession
@@ -114,6 +116,24 @@ class PairedSessions:
     def on_parts(self) -> bool:
         """Whether the program is expected to average the gradients on each tower's rows."""
         return self.conditions.statistics_per_tower
+
+    @cached_property
+    def _where_clipped(self) -> str:
+        return where_clipped(self.towers.program)
+
+    @cached_property
+    def _averaged_raw(self) -> Sequence[str]:
+        """The raw gradients of the reference to average, if the program clips the average."""
+        raw = self._where_clipped == "average"
+        return raw_gradients(self.reference.program) if raw else ()
+
+    @property
+    def clips_as_program(self) -> bool:
+        """Whether `expected` averages gradients where the program does: before or after clipping.
+
+        If the program clips both, or sparse gradients, the mean of clipped gradients is expected.
+        """
+        return self._where_clipped in ("", "towers") or bool(self._averaged_raw)
 
     def initialize(self, case: Case | None) -> None:
         """Give the variables of both programs equal values: the values of the case, if any."""
@@ -258,7 +278,19 @@ class PairedSessions:
             return self._gradients(batch, order)
         order = range(rows) if order is None else order
         parts = [[order[row] for row in part] for part in self.split(rows)]
-        return weighted_mean(((part, self._gradients(batch, part)) for part in parts), rows)
+        mean = weighted_mean(((part, self._gradients(batch, part)) for part in parts), rows)
+        if self._averaged_raw:
+            clipped = self._clipped_mean(batch, parts, rows)
+            mean |= {name: clipped[name] for name in clipped_gradients(self.reference.program)}
+        return mean
+
+    def _clipped_mean(self, batch: Arrays, parts: Sequence[list[int]], rows: int) -> Arrays:
+        """Let the reference clip the mean of its raw gradients on the parts."""
+        raw = {name: name for name in self._averaged_raw}
+        feeds = [self.feeding.to_reference(batch, part) for part in parts]
+        on_parts = (self.reference.run(raw, each) for each in feeds)
+        means = weighted_mean(zip(parts, on_parts, strict=True), rows)
+        return self.reference.gradients({**feeds[0], **means})
 
     def expected_step(
         self, batch: Arrays, order: Sequence[int] | None = None, *, with_gradients: bool

@@ -695,6 +695,48 @@ def test_with_declared_statistics_the_reference_takes_each_towers_rows(rows: int
     )
 
 
+class ClippingAverages(GradientDescentOptimizer):
+    """Clips the averaged gradients by their global norm."""
+
+    def apply_gradients(self, averaged: Any, *args: Any, **kwargs: Any) -> Any:
+        gradients, variables = zip(*averaged, strict=True)
+        clipped, _ = tf.clip_by_global_norm(gradients, 0.1)
+        return super().apply_gradients(list(zip(clipped, variables, strict=True)), *args, **kwargs)
+
+
+class ClippingInTowers(GradientDescentOptimizer):
+    """Clips the gradients of each tower by their global norm."""
+
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
+        gradients, variables = zip(*super().compute_gradients(*args, **kwargs), strict=True)
+        return list(zip(tf.clip_by_global_norm(gradients, 0.1)[0], variables, strict=True))
+
+
+@pytest.mark.parametrize("optimizer", [ClippingAverages, ClippingInTowers])
+@pytest.mark.parametrize("factor", [1.0, 0.01])
+def test_statistics_per_tower_and_clipping(optimizer: Any, factor: float) -> None:
+    """The reference averages where the program averages: before or after clipping.
+
+    Only gradients with a small norm show another factor.
+    """
+
+    def loss(x: Any, y: Any, factor: float = 1.0) -> Any:
+        mean, variance = tf.nn.moments(x, [0])
+        return factor * pairs.squared_error((x - mean) * tf.math.rsqrt(variance + 1e-3), y)
+
+    towers = partial(pairs.towers, loss=loss, optimizer=partial(optimizer, 0.1))
+    small = partial(towers, loss=partial(loss, factor=factor))
+
+    same = run(towers, partial(towers, 1), statistics_per_tower=True, steps_on_parts=True)
+    changed = run(small, partial(towers, 1), statistics_per_tower=True)
+
+    assert not differing_variables(same.trials[0], same.precisions)
+    assert sound(same)
+    assert differing_variables(changed.trials[0], changed.precisions) == (
+        set() if factor == 1 else {"w", "b"}
+    )
+
+
 def test_values_that_become_infinite_are_not_compared() -> None:
     towers = partial(
         pairs.towers,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ from support import pairs, towers
 
 from placement_checks.capture.programs import load
 from placement_checks.core.program import Gradient, Program
-from placement_checks.run.preconditions import clipped_gradients
+from placement_checks.run.clipping import clipped_gradients, raw_gradients, where_clipped
 from placement_checks.run.runnable import make_runnable
 
 tf1 = tf.compat.v1
@@ -98,3 +99,69 @@ def test_a_branch_chosen_by_gradients_changes_them() -> None:
 
     assert chosen_by("rows") == []
     assert chosen_by("norm") == ["w"]
+
+
+def clipping(towers: bool = False, average: bool = True) -> Callable[..., Any]:
+    """Towers that clip their own gradients, the averaged gradients, or both, by a global norm."""
+
+    class Clipping(GradientDescentOptimizer):
+        def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
+            computed = super().compute_gradients(*args, **kwargs)
+            return _clip(computed) if towers else computed
+
+        def apply_gradients(self, averaged: Any, *args: Any, **kwargs: Any) -> Any:
+            return super().apply_gradients(
+                _clip(averaged) if average else averaged, *args, **kwargs
+            )
+
+    return partial(pairs.towers, optimizer=lambda: Clipping(0.1))
+
+
+def _clip(computed: list[Any]) -> list[Any]:
+    gradients, variables = zip(*computed, strict=True)
+    return list(zip(tf.clip_by_global_norm(gradients, 0.5)[0], variables, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("towers", "average", "where"),
+    [
+        (False, False, ""),
+        (False, True, "average"),
+        (True, False, "towers"),
+        (True, True, "both"),
+    ],
+)
+def test_where_gradients_are_clipped(towers: bool, average: bool, where: str) -> None:
+    built = load(Program("towers", clipping(towers, average)), 2)
+
+    assert where_clipped(make_runnable(built, "simulated")) == where
+
+
+def test_raw_gradients_are_results_of_the_backward_pass() -> None:
+    clipped, unclipped = (
+        make_runnable(load(Program("single", build), 1), "simulated")
+        for build in (partial(clipping(average=average), 1) for average in (True, False))
+    )
+
+    names = raw_gradients(clipped)
+
+    assert len(names) == 2
+    assert all(name.startswith("gradients") for name in names)
+    assert raw_gradients(unclipped) == []
+
+
+def test_slices_have_no_raw_gradients_to_average() -> None:
+    """Two towers look up different rows."""
+
+    def build(num_gpus: int) -> dict[str, Any]:
+        table = tf1.get_variable("table", [8, 2], tf.float32, tf1.ones_initializer())
+        ids = tf1.placeholder(tf.int32, [None], name="ids")
+        loss = tf.reduce_mean(tf.square(tf.nn.embedding_lookup(table, ids)))
+        optimizer = GradientDescentOptimizer(0.1)
+        train_op = optimizer.apply_gradients(_clip(optimizer.compute_gradients(loss, [table])))
+        return {"train_op": train_op, "loss": loss, "inputs": {"ids": ids}}
+
+    program = make_runnable(load(Program("single", build), 1), "simulated")
+
+    assert clipped_gradients(program).keys() == {"table"}
+    assert raw_gradients(program) == []
