@@ -156,6 +156,7 @@ class GlobalState:
 
     Attributes:
         depth: the number of open graphs (``as_default``) in this thread.
+        sessions: the number of open default sessions in this thread.
         behavior: the switches of TensorFlow 2 behavior.
         eager: whether this thread runs eagerly.
         empty: whether the global default graph holds no ops.
@@ -164,6 +165,7 @@ class GlobalState:
     """
 
     depth: int = 0
+    sessions: int = 0
     behavior: Behavior = field(default_factory=Behavior)
     eager: bool = True
     empty: bool = True
@@ -177,6 +179,7 @@ class GlobalState:
 
         return GlobalState(
             open_graph_count(),
+            len(_session_stack()),
             Behavior.current(),
             tf.executing_eagerly(),
             _is_global_graph_empty(),
@@ -193,9 +196,9 @@ class GlobalState:
         import tensorflow as tf
 
         left_open = open_graph_count() - self.depth
-        if left_open > 0:
-            for _ in range(left_open):
-                close_graph()
+        for _ in range(left_open):
+            close_graph()
+        if close_default_sessions(self.sessions) or left_open > 0:
             yield "never closed an as_default() or InteractiveSession"
         if call := self.behavior.changing_call():
             self.behavior.restore()
@@ -266,6 +269,35 @@ def close_graph() -> None:
     switches = existing(eager_context(), "context_switches")
     existing(_graph_stack(), "stack").pop()
     switches.pop()
+
+
+def close_default_sessions(depth: int) -> bool:
+    """End the default sessions of this thread, except the first ``depth``.
+
+    An `InteractiveSession` that is never closed stays the default session.
+
+    Returns:
+        Whether there were any.
+    """
+    sessions = _session_stack()
+    left_open = len(sessions) > depth
+    del sessions[depth:]
+    return left_open
+
+
+@contextlib.contextmanager
+def own_default_sessions() -> Iterator[None]:
+    """End the default sessions that are opened and not closed in this block."""
+    depth = len(_session_stack())
+    try:
+        yield
+    finally:
+        close_default_sessions(depth)
+
+
+def _session_stack() -> list[Any]:
+    stack = existing_in("tensorflow.python.framework.stack", "_default_session_stack")
+    return cast("list[Any]", existing(stack, "stack"))
 
 
 def global_graph() -> Any:

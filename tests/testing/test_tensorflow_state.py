@@ -29,6 +29,15 @@ def test_is_eager_and_has_a_stack_of_its_own():
     assert tf.executing_eagerly()
 
 
+def test_leaves_a_session():
+    with tf.Graph().as_default():
+        kept.append(tf1.InteractiveSession())
+
+
+def test_has_no_default_session():
+    assert tf1.get_default_session() is None
+
+
 def test_turns_behavior_of_tensorflow_2_off():
     tf1.disable_v2_behavior()
     assert tf1.get_variable("v", []).op.type == "VariableV2"
@@ -120,10 +129,12 @@ def test_leaks_are_undone_and_named(pytester: pytest.Pytester) -> None:
 
     result = run_pytest_forked(pytester, "-v")
 
-    result.assert_outcomes(passed=10, warnings=3)
+    result.assert_outcomes(passed=12, warnings=4)
     result.stdout.fnmatch_lines(
         [
             "*PytestWarning: *::test_leaves_a_graph never closed an as_default() or "
+            "InteractiveSession; it was undone",
+            "*PytestWarning: *::test_leaves_a_session never closed an as_default() or "
             "InteractiveSession; it was undone",
             "*PytestWarning: *::test_turns_behavior_of_tensorflow_2_off called "
             "disable_v2_behavior(); it was undone",

@@ -50,7 +50,11 @@ from placement_checks.graph.gradients import (
 from placement_checks.graph.reading import from_live_graph
 from placement_checks.graph.train_step import initial_state, resolve_step_ops
 from placement_checks.tf.keras import keras_name_counter
-from placement_checks.tf.process_state import Behavior, restore_soft_placement
+from placement_checks.tf.process_state import (
+    Behavior,
+    own_default_sessions,
+    restore_soft_placement,
+)
 
 
 class BuildRecorder:
@@ -376,9 +380,9 @@ def parse_flags(program: Program) -> None:
 def _restore_settings() -> Iterator[None]:
     """Restore, after this block, the settings that a builder may change for the whole process.
 
-    These are soft placement, the TensorFlow 2 behavior, and the name counters of Keras. Keras 3
-    numbers layers over the whole process: without the reset, the second of two equal programs
-    would call its first layer `dense_1`, not `dense`.
+    These are soft placement, default sessions, the TensorFlow 2 behavior, and the name counters of
+    Keras. Keras 3 numbers layers over the whole process: without the reset, the second of two
+    equal programs would call its first layer `dense_1`, not `dense`.
     """
     behavior = Behavior.current()
     counters = keras_name_counter()
@@ -386,7 +390,7 @@ def _restore_settings() -> Iterator[None]:
     if counters is not None:
         counters.clear()
     try:
-        with restore_soft_placement():
+        with restore_soft_placement(), own_default_sessions():
             yield
     finally:
         if counters is not None:

@@ -558,6 +558,14 @@ def test_sessions_are_restored_after_building() -> None:
     assert m.trained == [1.0]
 
 
+def test_a_session_that_is_left_open_ends_with_its_program() -> None:
+    with tf.Graph().as_default(), tf1.Session() as session:
+        built(interactively)
+
+        assert tf1.get_default_session() is session
+    assert tf1.get_default_session() is None
+
+
 def test_building_in_threads_restores_sessions() -> None:
     """If both built at once, the second would end last and restore the patches of the first."""
     first_builds, second_builds, first_ended = (threading.Event() for _ in range(3))
