@@ -162,7 +162,7 @@ def _time(target: Target, settings: Settings, options: _Options) -> list[Timing]
             towers = load(program, settings.gpus or 2)
             single = load_reference(reference, towers)
         pair = ProgramPair.from_programs(towers, single, "auto")
-        batch = load_batch_function(settings.batch, towers.gpus)
+        batch = load_batch_function(settings.batch, towers.gpus, v1=towers.v1)
         with step(f"timing {target.name}"):
             return [_time_pair(pair, batch, rows, options.rounds) for rows in options.rows or [0]]
     except CannotRun as reason:

@@ -410,6 +410,11 @@ class CapturedProgram:
         return replace(placement, step=placement.step._replace(applied_gradients=applied))
 
     @property
+    def v1(self) -> bool:
+        """Whether ``import tensorflow`` gives the program TensorFlow 1."""
+        return isinstance(self.program, Script) and self.program.v1
+
+    @property
     def gpu_limits(self) -> Iterator[GpuLimit]:
         """The settings by which TensorFlow uses only some GPUs; none for a rank of Horovod."""
         if self.rank is None:

@@ -70,7 +70,9 @@ class TowerBenchmark:
         try:
             built = load(towers, gpus or self._gpus)
             pair = ProgramPair.from_programs(built, load_reference(single, built), self._devices)
-            with TimedPair(pair, load_batch_function(batch, built.gpus), rows=rows) as timed:
+            with TimedPair(
+                pair, load_batch_function(batch, built.gpus, v1=built.v1), rows=rows
+            ) as timed:
                 self._benchmark.pedantic(timed.run_towers, setup=timed.run_others, rounds=rounds)
                 for _ in timed.trace():
                     if disabled:

@@ -91,7 +91,6 @@ def with_numbers(
     evidence = replace(evidence, reference=single.requested)
     if used.isdisjoint(RUNS):
         return evidence
-    batch_function = load_batch_function(batch, program.gpus if program else 1)
     if not program:
         raise InputError(
             evidence.placement.program,
@@ -99,6 +98,7 @@ def with_numbers(
             "omit the reference, or add the program that printed the log: --graph train.py:build",
             is_predicate=True,
         )
+    batch_function = load_batch_function(batch, program.gpus, v1=program.v1)
     seconds = _SECONDS_WITHOUT_REFERENCE if reference is None else math.inf
     ends_at = time.monotonic() + seconds
     progress = f"comparing with one GPU, for at most {seconds:.0f} s"
@@ -155,7 +155,7 @@ def with_revision(
     # The policies apply to both revisions.
     rules = {rule.name: rule for rule in rules_of(evidence, policies)}
     conditions = replace(_conditions(rules), scale=1.0, statistics_per_tower=False)
-    batch_function = load_batch_function(batch, program.gpus)
+    batch_function = load_batch_function(batch, program.gpus, v1=program.v1)
 
     pair = _or_missing(
         lambda: ProgramPair.from_programs(program, reference, "auto", same_towers=True)

@@ -325,9 +325,11 @@ def test_of_two(place):
     )
 
 
-def test_a_reference_has_the_api_of_the_program(project: pytest.Pytester) -> None:
+def test_reference_and_batch_have_the_api_of_the_program(project: pytest.Pytester) -> None:
     programs = """
 import tensorflow as tf
+
+FLAGS = tf.flags.FLAGS
 
 
 def build(num_gpus=2):
@@ -348,7 +350,8 @@ def single():
 
 
 def batch(rng, n):
-    return {"x": rng.normal(size=(n, 8)).astype("float32")}
+    with tf.Graph().as_default(), tf.Session() as session:
+        return {"x": session.run(tf.random_normal([n, 8], seed=1))}
 """
     tests = """
 from placement_checks import assert_rules

@@ -199,7 +199,7 @@ class Cluster:
             check_step_known(runnable)
             if not runnable.inputs:
                 return runnable, None
-            function = load_batch_function(batch, program.gpus)
+            function = load_batch_function(batch, program.gpus, v1=program.v1)
             return runnable, DeclaredFeeding(runnable, None, function, rows=rows)
         except CannotRun as reason:
             raise InputError(program.name, str(reason)) from None

@@ -13,8 +13,8 @@ import os
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
-from functools import partial, update_wrapper
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import update_wrapper
 from pathlib import Path
 from typing import Any, cast
 
@@ -38,13 +38,15 @@ _MEMBER = re.compile(r"(start|[0-9]{1,9})/(.+)\.npy")
 _KINDS = "biufcSU"  # kinds of dtypes: numbers and strings, but neither objects nor records
 
 
-def load_batch_function(batch: Batch, gpus: int) -> BatchFunction | None:
+def load_batch_function(batch: Batch, gpus: int, *, v1: bool = False) -> BatchFunction | None:
     """Return the batch function that an argument or option names; None if ``batch`` is None.
 
     Args:
         batch: a function ``batch(rng, n)`` that returns arrays of ``n`` rows by input name, a
             target such as ``train.py:batch``, or the path of a saved case.
         gpus: the value of ``{gpus}`` in the arguments of a target.
+        v1: whether ``import tensorflow`` gives the module and the function of a target
+            TensorFlow 1.
 
     Raises:
         InputError: the file, module or function cannot be loaded, or the function does not take
@@ -54,10 +56,18 @@ def load_batch_function(batch: Batch, gpus: int) -> BatchFunction | None:
     parsed = parse_batch(batch)
     if not isinstance(parsed, Target):
         return parsed
-    program = import_program(parsed)
+    version: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
+    if v1:
+        from placement_checks.tf1.activate import as_tensorflow_1 as version
+    with version():
+        program = import_program(parsed)
     program.check_given(by_position=2)  # rng and n
-    bound = partial(program.build, **program.given.for_gpus(gpus))
-    return cast("BatchFunction", update_wrapper(bound, program.build))
+
+    def call(rng: np.random.Generator, n: int) -> Mapping[str, Any]:
+        with version():
+            return cast("Mapping[str, Any]", program.build(rng, n, **program.given.for_gpus(gpus)))
+
+    return update_wrapper(call, program.build)
 
 
 def parse_batch(batch: Batch) -> Target | BatchFunction | None:
