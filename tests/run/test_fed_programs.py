@@ -337,10 +337,33 @@ def test_gradients_clipped_after_averaging() -> None:
 
     for rows in ((16, 16), (16, 8), (16, 32)):
         assert states(program, reference, rows=rows) == ("kept", "kept")
-    fixed = alone(change=clipped, rows=8)
-    assert "clipped" in cannot(program, fixed, rows=(16, 8))
-    normal = alone(loss=normalized, change=clipped)
-    assert "clipped" in cannot(several(loss=normalized, change=clipped), normal)
+
+
+def clipped_mean(of_towers: Any) -> Any:
+    """The mean of gradients that each tower clips."""
+    return tf.add_n([tf.clip_by_norm(each, 0.1) for each in of_towers]) / len(of_towers)
+
+
+@pytest.mark.parametrize(("average", "change"), [(mean, clipped), (clipped_mean, list)])
+@pytest.mark.parametrize("fixed", [False, True])
+def test_a_reference_clips_where_the_towers_do(average: Any, change: Any, fixed: bool) -> None:
+    """If it takes the rows of one tower: before or after averaging."""
+
+    def last(of_towers: Any) -> Any:
+        return average(of_towers[-1:])
+
+    model = {"change": change} if fixed else {"change": change, "loss": normalized}
+    reference = alone(**model, average=average, rows=8 if fixed else None)
+
+    assert states(several(**model, average=average), reference, rows=(16, 8)) == ("kept", "kept")
+    assert messages(several(**model, average=last), reference, rows=(16, 8))
+
+
+def test_gradients_clipped_twice_prove_nothing() -> None:
+    """Each tower clips, and the average is clipped."""
+    twice = {"average": clipped_mean, "change": clipped, "loss": normalized}
+
+    assert "clipped" in cannot(several(**twice), alone(**twice), rows=(16, 8))
 
 
 def test_sums_as_losses() -> None:
@@ -481,13 +504,15 @@ def test_table_rows_if_the_reference_takes_the_rows_of_a_tower(rows: int | None)
     )
 
 
-def test_clipped_gradients_if_the_reference_takes_the_rows_of_a_tower() -> None:
+def test_steps_with_gradients_that_are_clipped_twice_are_not_compared() -> None:
     def hardly(pairs_: Any) -> Any:
         return [(tf.clip_by_value(gradient, -100, 100), each) for gradient, each in pairs_]
 
-    gradients, weights = verdicts(
-        several(change=hardly), alone(change=hardly, rows=8), rows=(16, 8)
-    )
+    def hardly_mean(of_towers: Any) -> Any:
+        return mean([tf.clip_by_value(gradient, -100, 100) for gradient in of_towers])
+
+    twice = {"average": hardly_mean, "change": hardly}
+    gradients, weights = verdicts(several(**twice), alone(**twice, rows=8), rows=(16, 8))
 
     assert gradients.state == "kept"
     assert weights.reason == (
