@@ -26,7 +26,8 @@ class GradientsColocated(Rule):
     name of the backward op identifies its forward op, and the finding states this.
 
     Not findings: a backward op on a GPU for a forward op on the host, such as a lookup in a table
-    on the host; and a backward op on its own tower's GPU for a forward op on another GPU, if the
+    on the host; an op that reads only a shape and requests no device, which the placer puts on the
+    device of its input; and a backward op on its own tower's GPU for a forward op on another GPU, if the
     forward op is bound to a variable there, uses an expert or a shard there, or serves several
     towers.
 
@@ -58,6 +59,10 @@ class GradientsColocated(Rule):
             ):
                 continue
             judged += 1
+            # The placer keeps ops that read only a shape on the device of their input, which saves
+            # a copy.
+            if op.type in SHAPES and not op.requested:
+                continue
             if _is_left_to_placer(placement, op.requested):
                 continue
             if (
@@ -115,6 +120,15 @@ def _finding(placement: Placement, op: Op, forward: Op, known_by: str) -> Findin
     found, expected = op.assigned.short, forward.assigned.short
     named = " (found by name)" if known_by == "name" else ""
     where = placement.where(forward.name)
+    has_towers = len(analyze(placement).towers) > 1
+    traced = placement.step.traced
+    if not op.assigned.is_gpu:
+        computes = "instead of the GPUs"
+    else:
+        computes = "of other towers too" if has_towers else f"of ops on {expected}"
+    fixes = ["compute the gradients inside the tower's `with tf.device(...):`"]
+    fixes = fixes if has_towers or traced else []
+    fixes += [] if traced else ["pass colocate_gradients_with_ops=True"]
     summary = (
         f"backward op {op.name} is on {found}, but its forward op {forward.name}{named} is on "
         f"{expected}"
@@ -135,9 +149,7 @@ def _finding(placement: Placement, op: Op, forward: Op, known_by: str) -> Findin
         message=f"{summary}; the backward op requests {requested_device(op)}",
         summary=summary,
         devices=(op.assigned, forward.assigned),
-        consequence=f"{found} computes the backward pass "
-        + ("of other towers too" if op.assigned.is_gpu else "instead of the GPUs")
-        + ", and the values that it needs from the forward pass are copied there",
-        fix="compute the gradients inside the tower's `with tf.device(...):`"
-        + ("" if placement.step.traced else ", or pass colocate_gradients_with_ops=True"),
+        consequence=f"{found} computes the backward pass {computes}, and the values that it needs "
+        "from the forward pass are copied there",
+        fix=", or ".join(fixes),
     )

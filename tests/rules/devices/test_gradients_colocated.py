@@ -15,6 +15,7 @@ from support.towers import (
     objects_of,
     on,
     program,
+    split,
     variable,
 )
 from syrupy.assertion import SnapshotAssertion
@@ -341,3 +342,17 @@ def test_the_gradient_of_a_shared_op_may_be_on_the_gpu_of_its_tower(
     )
 
     assert objects(graph) == found
+
+
+def test_the_layers_of_a_split_model_are_no_towers(snapshot: SnapshotAssertion) -> None:
+    backward = op("gradients/second_grad/MatMul", "MatMul", "", "GPU:0", "first", "second")
+
+    assert messages(GradientsColocated().judge(split(backward))) == snapshot
+
+
+@pytest.mark.parametrize(("requested", "found"), [("", False), ("GPU:0", True)])
+def test_an_op_that_reads_a_shape_may_stay_with_its_input(requested: str, found: bool) -> None:
+    """The placer puts the op there, unless the program requests a device."""
+    shape = op("gradients/second_grad/Shape", "Shape", requested, "GPU:0", "first")
+
+    assert objects(split(shape)) == ["gradients/second_grad/Shape"] * found
