@@ -55,7 +55,8 @@ class VariablesOnHost(Rule):
     optimizer, may be on the GPU of a replica; created-in-scope reports trained variables.
 
     If get_variable creates separate variables for each tower and no sum of gradients makes them
-    copies, variables-shared reports the root cause, and their devices follow from it.
+    copies, variables-shared reports the root cause, and their devices follow from it. If no op
+    requests a GPU and other GPUs are idle, no-idle-device reports the root cause.
 
     `device` is a device or a list of allowed devices; a partial name such as /job:ps or /cpu:0
     matches any task. In a cluster /job:ps/cpu:0 is more specific than /cpu:0, which every task
@@ -135,9 +136,11 @@ def _role_devices(placement: Placement, variable: str, *, local: bool) -> Sequen
 def _misplaced(placement: Placement, op: Op, names: Sequence[str], setting: str) -> Finding:
     assert op.assigned is not None
     found = op.assigned.short
-    follows = placement.requested and unshared(placement).is_on_own_tower(
-        _decided_by(op), op.assigned
-    )
+    follows = None
+    if placement.requested and unshared(placement).is_on_own_tower(_decided_by(op), op.assigned):
+        follows = "variables-shared"
+    elif _is_unpinned(placement, op):
+        follows = "no-idle-device"
     request = ""
     if placement.requested:
         request = f"; it requests {requested_device(op)}"
@@ -154,7 +157,7 @@ def _misplaced(placement: Placement, op: Op, names: Sequence[str], setting: str)
         devices=(op.assigned,),
         consequence=_consequence(placement, op),
         fix=_fix(placement, op, names[0], setting),
-        follows="variables-shared" if follows else None,
+        follows=follows,
     )
 
 
@@ -196,6 +199,17 @@ def _without_request(placement: Placement, op: Op, names: Sequence[str], setting
         summary=f"variable {op.name} requests no device",
         devices=(op.assigned,) if op.assigned else (),
         fix=_fix(placement, op, names[0], setting),
+        follows="no-idle-device" if _is_unpinned(placement, op) else None,
+    )
+
+
+def _is_unpinned(placement: Placement, op: Op) -> bool:
+    """Return whether an op is on a GPU only because no op of the program requests a GPU."""
+    is_on_gpu = op.assigned is not None and op.assigned.is_gpu
+    return (
+        is_on_gpu
+        and placement.requested
+        and not any(kind.requested.is_gpu for kind in placement.kinds)
     )
 
 

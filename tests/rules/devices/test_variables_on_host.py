@@ -536,3 +536,18 @@ def test_a_variable_on_another_gpu_is_a_separate_mistake() -> None:
 def test_a_variable_of_tf_variable_is_a_separate_mistake() -> None:
     """By tf.Variable, which shares nothing: it stays on its GPU when all towers read it."""
     assert follows(broken_mirror(named=False)) == {"v0/w": None, "v1/w": None}
+
+
+@pytest.mark.parametrize(
+    ("matmul", "cause"), [("", "no-idle-device"), ("/cpu:0", "no-idle-device"), ("/gpu:0", None)]
+)
+def test_variables_of_a_program_that_requests_no_gpu_follow_from_the_idle_gpu(
+    matmul: str, cause: str | None
+) -> None:
+    graph = placement(
+        op("w", "VarHandleOp", "", "GPU:0"),
+        op("x", "Placeholder", "", "GPU:0"),
+        op("y", "MatMul", matmul, matmul or "GPU:0", "x", "w"),
+    )
+
+    assert follows(graph) == {"w": cause}
