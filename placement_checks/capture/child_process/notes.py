@@ -18,6 +18,9 @@ _MOST_FILES = 1000  # in an examined directory; larger directories are skipped
 _CLOCK = 0.1  # seconds; the recorded time of a new file may be this much too early
 
 
+BEFORE_STEP = "before its first training step it"  # the subject of errors of programs
+
+
 def session_notes(watch: SessionWatch) -> Sequence[str]:
     """Return remarks on the training step that a session would have run, if there is one."""
     if not watch.steps:
@@ -29,6 +32,10 @@ def session_notes(watch: SessionWatch) -> Sequence[str]:
     notes = [f"run until {kinds}{_called_at(steps)}"]
     if never := sorted(op.name for op in watch.never_run):
         notes.append(f"{plural(len(never), 'op')} of optimizers never ran, such as {never[0]}")
+    if (error := watch.later_error) is not None:
+        what = error.message.replace(BEFORE_STEP, "it", 1)
+        where = f"; {error.fix}" if error.fix else ""
+        notes.append(f"then {what}, maybe because training steps return zeros here{where}")
     accumulating = [step for step in watch.steps if not step.updates]
     if accumulating:
         notes.append(

@@ -22,7 +22,11 @@ from typing import Any, BinaryIO, NoReturn
 
 from placement_checks.capture.child_process.file_guard import guard_files
 from placement_checks.capture.child_process.held_effects import HeldEffects
-from placement_checks.capture.child_process.notes import session_notes, version_1_notes
+from placement_checks.capture.child_process.notes import (
+    BEFORE_STEP,
+    session_notes,
+    version_1_notes,
+)
 from placement_checks.capture.child_process.ranks import as_rank
 from placement_checks.capture.child_process.request import CaptureRequest, send_and_exit
 from placement_checks.capture.child_process.servers import record_servers
@@ -117,7 +121,6 @@ def record_started_programs() -> Sequence[str]:
 
 _MIN_REST = 0.05  # seconds
 _INTERVAL = 0.1  # seconds between checks for queries of the number of GPUs
-_BEFORE = "before its first training step it"
 
 
 class CapturedRun:
@@ -189,14 +192,15 @@ class CapturedRun:
             try:
                 with (
                     explain_refusals(self._script.target.name),
-                    users_code(self._script.target.name, _BEFORE, None),
+                    users_code(self._script.target.name, BEFORE_STEP, None),
                     _allow_exit(),
                 ):
                     with explain_outdated(self._script.target.name, is_v1=self._script.v1):
                         program.build()
             except InputError as error:
-                if not building.calls.steps:  # later errors may be due to faked results
+                if not building.has_step:
                     raise building.explain(error) from None
+                building.watch.later_error = error
             if building.has_step:  # an optimizer of its graph never ran
                 self._answer(building)
         self._values.check()

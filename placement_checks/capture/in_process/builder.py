@@ -213,16 +213,23 @@ def _build(
     arguments = program.arguments(num_gpus)
     graph, step, returned = None, Step(), None
     with record_in_new_graph(program, num_gpus, on_train_step) as (building, find_graph):
-        with (
-            contextlib.suppress(StopProgram),
-            detect_eager_code(building.calls),
-            users_code(program.name, "the builder", program.folder),
-        ):
-            returned = call_user_code(program.build, **arguments)
-            if _is_eager_step(returned):
-                raise NotAGraphProgram
-            graph = find_graph(returned)
-            step = Step() if returned is graph else Step.from_result(returned, program.name)
+        try:
+            with (
+                contextlib.suppress(StopProgram),
+                detect_eager_code(building.calls),
+                users_code(program.name, "the builder", program.folder),
+            ):
+                returned = call_user_code(program.build, **arguments)
+                if _is_eager_step(returned):
+                    raise NotAGraphProgram
+                graph = find_graph(returned)
+                step = Step() if returned is graph else Step.from_result(returned, program.name)
+        except InputError as error:
+            if not building.watch.steps or isinstance(error, EagerOnlyError):
+                raise
+            building.watch.later_error = error
+            with contextlib.suppress(StopProgram):
+                building.train()
         if building.watch.steps:
             return building.capture_step()
     if graph is None or not graph.get_operations():

@@ -26,6 +26,7 @@ import tensorflow as tf
 
 from placement_checks.capture.in_process.fake_gpus import read_variable
 from placement_checks.core.builder_result import ScalarLosses, SeparateRuns
+from placement_checks.core.errors import InputError
 from placement_checks.core.op_types import CUTS, PIPELINE_OUTPUTS
 from placement_checks.core.placement import producer_of
 from placement_checks.core.program import Step
@@ -105,6 +106,7 @@ class SessionWatch:
         accumulations: the distinct runs that accumulated gradients without training; they were
             executed.
         rows: as `Script.rows`.
+        later_error: the error that ended the program after a training step, which returned zeros.
     """
 
     def __init__(
@@ -117,6 +119,7 @@ class SessionWatch:
         self.graphs: dict[tf.Graph, RunAnalyzer] = {}
         self.accumulations: dict[_Fetches, SeenStep] = {}
         self.rows: RowsToRead = "all"
+        self.later_error: InputError | None = None
         self._initializations: set[_Fetches] = set()
         self._notes = notes
         self._on_last_step = on_last_step

@@ -27,9 +27,9 @@ class GradientsColocated(Rule):
 
     Not findings: a backward op on a GPU for a forward op on the host, such as a lookup in a table
     on the host; an op that reads only a shape and requests no device, which the placer puts on the
-    device of its input; and a backward op on its own tower's GPU for a forward op on another GPU, if the
-    forward op is bound to a variable there, uses an expert or a shard there, or serves several
-    towers.
+    device of its input; and a backward op on its own tower's GPU for a forward op on another GPU,
+    if the forward op is bound to a variable there, uses an expert or a shard there, or serves
+    several towers.
 
     `allow` lists op types, op names or patterns of names that may sit elsewhere.
     """

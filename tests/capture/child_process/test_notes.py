@@ -66,6 +66,21 @@ def one_of_three() -> None:
         run(session, steps[0])
 
 
+def failing_after_one_of_two() -> None:
+    """The program evaluates between its steps, with the zeros that the first step returned."""
+    first, _ = trained("b"), trained("a")
+    session = opened()
+    run(session, first)
+    fail()
+
+
+def fail() -> None:
+    raise ValueError("the loss is 0")
+
+
+FAILS = f"tests/capture/child_process/test_notes.py:{fail.__code__.co_firstlineno + 1}"
+
+
 def beside_another_graph() -> None:
     with tf.Graph().as_default():
         trained("of_another")
@@ -131,6 +146,16 @@ def on_a_server() -> None:
                 f"run until its first training step, at {LINE}",
                 "2 ops of optimizers never ran, such as "
                 "train_a/update_a/ResourceApplyGradientDescent",
+            ],
+        ),
+        (
+            failing_after_one_of_two,
+            [
+                f"run until its first training step, at {LINE}",
+                "1 op of optimizers never ran, such as "
+                "train_a/update_a/ResourceApplyGradientDescent",
+                "then the builder raised ValueError: the loss is 0, maybe because training steps "
+                f"return zeros here; look at {FAILS}",
             ],
         ),
         (

@@ -373,6 +373,27 @@ def test_a_program_that_only_evaluates(folder: Path) -> None:
     )
 
 
+def test_a_program_that_fails_between_its_steps(folder: Path) -> None:
+    """As a GAN that evaluates its samples after it has trained only one of its networks."""
+    program = """
+        import tensorflow as tf
+        from model import tf1
+
+        tf1.disable_eager_execution()
+        variables = [tf1.get_variable(name, []) for name in "ab"]
+        steps = [tf1.train.GradientDescentOptimizer(0.1).minimize(v, var_list=[v])
+                 for v in variables]
+        session = tf1.Session()
+        session.run(tf1.global_variables_initializer())
+        session.run(steps[0])
+        assert session.run([steps[0], variables[0]])[1] > 0, "diverged"
+    """
+
+    captured = watched(folder, program)
+
+    assert "then it raised AssertionError: diverged, maybe because" in captured.notes[2]
+
+
 def test_a_function_with_arguments_of_the_command_line(folder: Path) -> None:
     program = """
         from absl import flags
