@@ -301,6 +301,8 @@ GATHERS = frozenset({"Gather", "GatherV2"})
 REORDERS = frozenset({"Roll", "Reverse", "ReverseV2", "ReverseSequence", "RandomShuffle"})
 # Changes of the shape only.
 RESHAPES = frozenset({"ExpandDims", "Squeeze", "Reshape", "Transpose"})
+# Ops that take a part of a tensor, or change its form. Of a batch, the part is still rows.
+TAKES_PART = CUTS.keys() | PARTITIONS | GATHERS | RESHAPES | IDENTITIES | {CAST}
 # Ops whose output shares memory with the input, so that it shows later changes of a ref variable.
 PASSES_BUFFER = PASSES_VALUE | IDENTITIES | {"Merge", *(RESHAPES - {"Transpose"})}
 # Ops that combine the losses of several parts.

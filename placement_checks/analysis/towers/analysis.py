@@ -23,7 +23,7 @@ from placement_checks.analysis.towers.discovery import (
 from placement_checks.core.devices import Device
 from placement_checks.core.ids import OpId, TowerIndex, TowerMask
 from placement_checks.core.missing import Missing
-from placement_checks.core.op_types import ADDS, EXAMPLE_SOURCES
+from placement_checks.core.op_types import ADDS, EXAMPLE_SOURCES, SUMS_UP, TAKES_PART
 from placement_checks.core.placement import Placement
 from placement_checks.util.text import range_text
 
@@ -120,8 +120,12 @@ class TowerAnalysis(GraphAnalysis):
                 tower = single_tower(self.towers_of(loss))
             (joint if tower is None else by_tower[tower]).append(loss)
         missing = [of_tower for of_tower in by_tower if not of_tower]
-        if len(missing) == len(joint) < len(by_tower):
-            # The remaining losses belong to the remaining towers, in the same order.
+        terms = frozenset(chain.from_iterable(map(self._terms_of_loss, chain(*by_tower))))
+        if len(missing) == len(joint) < len(by_tower) and all(
+            terms.intersection(self.flow.reachable([loss])) for loss in joint
+        ):
+            # The remaining losses, which contain the others by mistake, belong to the remaining
+            # towers, in the same order.
             for of_tower, loss in zip(missing, joint, strict=True):
                 of_tower.append(loss)
         if all(by_tower):
@@ -133,6 +137,21 @@ class TowerAnalysis(GraphAnalysis):
         if all(parts):
             return TowerLosses(parts, joint=True)
         return TowerLosses((), unknown=Missing("the losses of some towers are unknown", _FIX))
+
+    def _is_scalar(self, op: OpId) -> bool:
+        outputs = self.placement.details.outputs(self.flow.names[op])
+        return [output.shape for output in outputs] == [()]
+
+    def _terms_of_loss(self, loss: OpId) -> Iterator[OpId]:
+        """Yield a loss, and the scalars computed from examples that it adds up or averages."""
+
+        def is_end(op: OpId) -> bool:
+            adds_up = self.flow.types[op] in SUMS_UP and self._is_scalar(op)
+            return op != loss and not adds_up
+
+        for op in self.flow.reachable([loss], until=is_end):
+            if op == loss or (self.examples[op] and self._is_scalar(op)):
+                yield op
 
     def _parts_of_loss(self, loss: OpId) -> Iterator[tuple[OpId, TowerIndex]]:
         """Yield the last ops before ``loss`` that belong to one tower, each with the tower.
@@ -179,17 +198,34 @@ class TowerAnalysis(GraphAnalysis):
         """For each op the bit of the tower that it belongs to; 0 if it may combine towers.
 
         The requested device alone does not decide: the average of all towers may be on the GPU of
-        one tower. Ops that read variables, backward ops and inputs belong to the tower that they
-        work for. Backward ops also have `gradient_bit`.
+        one tower. Ops that read variables, backward ops, and inputs of one tower alone belong to
+        the tower that they work for. Backward ops also have `gradient_bit`.
         """
         own = [0] * len(self.flow.names)
         read = set(chain.from_iterable(self.reads_by_site.readers.values()))
         for op, (kind, tower) in enumerate(zip(self.flow.types, self.tower_of, strict=True)):
             if self.backward.ops[op]:
                 own[op] = self.gradient_bit
-            if tower is not None and (own[op] or op in read or kind in EXAMPLE_SOURCES):
+            if tower is not None and (
+                own[op]
+                or op in read
+                or (kind in EXAMPLE_SOURCES and not self._feeds_another_tower(op))
+            ):
                 own[op] |= 1 << tower
         return cast(list[TowerMask], own)
+
+    def _feeds_another_tower(self, source: OpId) -> bool:
+        """Whether another tower than the one on its GPU computes with an input or a part of it.
+
+        A program may build its placeholders in the scope of one GPU, and the towers afterwards.
+        """
+        flow, tower_of = self.flow, self.tower_of
+        reached = flow.reachable(
+            [source],
+            flow.consumers,
+            until=lambda op: op != source and flow.types[op] not in TAKES_PART,
+        )
+        return bool({tower_of[op] for op in reached} - {None, tower_of[source]})
 
     @cached_property
     def towers_behind(self) -> Sequence[TowerMask]:

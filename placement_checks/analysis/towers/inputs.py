@@ -11,16 +11,13 @@ from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.op_types import (
     ADDS,
     CAST,
-    CUTS,
     DIVISIONS,
     EXAMPLE_SOURCES,
-    GATHERS,
     IDENTITIES,
     ITERATORS,
     JOINS,
     MEAN,
     NEGATION,
-    PARTITIONS,
     PASSES_VALUE,
     PLACEHOLDERS,
     PRODUCTS,
@@ -29,13 +26,13 @@ from placement_checks.core.op_types import (
     RANDOM_STATELESS,
     RESHAPES,
     SCALES,
+    SHAPE_ONLY,
     STACK,
     SUM,
+    TAKES_PART,
 )
 from placement_checks.core.placement import producer_of
 
-# Ops that take a part of a tensor, or change its form: their output is still an input.
-_SELECTS = CUTS.keys() | PARTITIONS | GATHERS | RESHAPES | IDENTITIES | {CAST}
 _PIPELINES = ITERATORS | QUEUES
 _TERMS = ADDS | JOINS | RESHAPES | IDENTITIES | PASSES_VALUE | {CAST, NEGATION, STACK}
 
@@ -126,7 +123,8 @@ def _uses(
     """
     consumers: dict[str, list[OpId]] = defaultdict(list)
     for number, op in zip(analysis.flow.ops, analysis.placement.by_number, strict=True):
-        if analysis.updates.in_step[number] and not analysis.backward.ops[number]:
+        in_forward = analysis.updates.in_step[number] and not analysis.backward.ops[number]
+        if in_forward and op.type not in SHAPE_ONLY:
             for tensor in op.inputs:
                 if not tensor.startswith("^"):
                     consumers[tensor if ":" in tensor else f"{tensor}:0"].append(number)
@@ -142,7 +140,7 @@ def _uses(
                 continue
             for consumer in consumers[tensor]:
                 tower = analysis.tower_of[consumer]
-                if tower is not None and analysis.flow.types[consumer] not in _SELECTS:
+                if tower is not None and analysis.flow.types[consumer] not in TAKES_PART:
                     yield Use(source, tower, tensor, consumer)
                 else:
                     further = outputs[analysis.flow.names[consumer]] - seen

@@ -38,6 +38,33 @@ def test_a_loss_of_several_towers_belongs_to_the_tower_without_a_loss() -> None:
     assert losses(both, of=("tower_0/loss", "both")) == ([["tower_0/loss"], ["both"]], False)
 
 
+def test_a_loss_of_all_towers_next_to_the_loss_of_another_network_belongs_to_none() -> None:
+    """A generator trains with the last tower alone. Both networks use tower_1/w/MatMul."""
+    ops = [
+        on(1, "tower_1/fool", "Neg", "tower_1/w/MatMul"),
+        host("both", "AddN", "tower_0/loss", "tower_1/loss"),
+    ]
+    expected = [["tower_0/loss"], ["tower_1/w/MatMul", "tower_1/loss"]]
+
+    assert losses(*ops, of=("tower_1/fool", "both")) == (expected, True)
+
+
+def test_a_loss_that_contains_a_term_of_another_tower_belongs_to_the_tower_without_a_loss() -> (
+    None
+):
+    """The terms of all towers so far are in one collection."""
+    ops = [
+        on(0, "tower_0/penalty", "L2Loss", "tower_0/w/MatMul"),
+        host("first", "AddN", "tower_0/loss", "tower_0/penalty"),
+        host("all", "AddN", "tower_0/loss", "tower_0/penalty", "tower_1/loss"),
+    ]
+    shapes = dict.fromkeys(("first", "all", "tower_0/loss", "tower_0/penalty"), ())
+
+    found = losses(*ops, of=("first", "all"), outputs=shapes)
+
+    assert found == ([["first"], ["all"]], False)
+
+
 def test_the_parts_of_one_loss_are_the_last_ops_of_the_towers() -> None:
     """This also holds on the host. The GPU of a constant does not matter."""
     ops = [
@@ -82,6 +109,17 @@ def test_parts_of_a_loss_on_a_gpu_depend_on_one_tower() -> None:
         on(0, "sum", "AddN", "tower_0/loss", "tower_1/loss"),
         on(0, "half", "Const"),
         on(0, "total", "Mul", "sum", "half"),
+    ]
+
+    assert losses(*ops, of=("total",)) == ([["tower_0/loss"], ["tower_1/loss"]], True)
+
+
+def test_inputs_on_a_gpu_that_feed_all_towers_belong_to_none() -> None:
+    ops = [
+        on(0, "images", "Placeholder"),
+        on(0, "copy", "Identity", "images"),
+        *(on(i, f"tower_{i}/x", "StridedSlice", "copy", f"begin_{i}") for i in (0, 1)),
+        on(0, "total", "AddN", "tower_0/loss", "tower_1/loss"),
     ]
 
     assert losses(*ops, of=("total",)) == ([["tower_0/loss"], ["tower_1/loss"]], True)

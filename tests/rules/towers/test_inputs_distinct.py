@@ -332,6 +332,20 @@ def test_a_scalar_that_all_towers_compute_from_the_whole_batch_is_no_example() -
     assert objects(divided(())) == []
 
 
+def test_the_shape_of_the_whole_batch_is_no_example() -> None:
+    """Towers compute from it the rows that they take."""
+    ops = [
+        host("images", "Placeholder"),
+        *(on(i, f"tower_{i}/shape", "Shape", "images") for i in (0, 1)),
+        *(host(f"number_{i}", "Const") for i in (0, 1)),
+        *(on(i, f"tower_{i}/begin", "Mul", f"tower_{i}/shape", f"number_{i}") for i in (0, 1)),
+        *(on(i, f"tower_{i}/slice", "Slice", "images", f"tower_{i}/begin") for i in (0, 1)),
+    ]
+    numbers = {"number_0": 0, "number_1": 1}
+
+    assert objects(fed("tower_0/slice", "tower_1/slice", ops=ops, values=numbers)) == []
+
+
 def test_sums_of_columns_that_all_towers_compute_are_examples() -> None:
     assert objects(divided((4,))) == ["mask"]
 
