@@ -191,7 +191,7 @@ class TowerAnalysis(GraphAnalysis):
     def tower_of(self) -> Sequence[TowerIndex | None]:
         """For each op the only tower that it works for; None for the host and for shared ops."""
         towers = {site: n for n in self.tower_indices for site in self.towers[n].sites}
-        return tower_of_ops(self, self.sites, towers)
+        return tower_of_ops(self, self.reads_by_site, towers)
 
     @cached_property
     def own_towers(self) -> Sequence[TowerMask]:
@@ -209,23 +209,24 @@ class TowerAnalysis(GraphAnalysis):
             if tower is not None and (
                 own[op]
                 or op in read
-                or (kind in EXAMPLE_SOURCES and not self._feeds_another_tower(op))
+                or (kind in EXAMPLE_SOURCES and self._feeds_only_its_tower(op))
             ):
                 own[op] |= 1 << tower
         return cast(list[TowerMask], own)
 
-    def _feeds_another_tower(self, source: OpId) -> bool:
-        """Whether another tower than the one on its GPU computes with an input or a part of it.
+    def _feeds_only_its_tower(self, source: OpId) -> bool:
+        """Whether the tower on its GPU alone computes with an input.
 
         A program may build its placeholders in the scope of one GPU, and the towers afterwards.
         """
-        flow, tower_of = self.flow, self.tower_of
-        reached = flow.reachable(
-            [source],
-            flow.consumers,
-            until=lambda op: op != source and flow.types[op] not in TAKES_PART,
-        )
-        return bool({tower_of[op] for op in reached} - {None, tower_of[source]})
+        flow, tower_of, ops = self.flow, self.tower_of, self.placement.by_number
+
+        def computes(op: OpId) -> bool:
+            return op != source and flow.types[op] not in TAKES_PART
+
+        reached = flow.reachable([source], flow.consumers, until=computes)
+        on_gpus = filter(lambda op: computes(op) and ops[op].requested.is_gpu, reached)
+        return {tower_of[op] for op in on_gpus} <= {tower_of[source]}
 
     @cached_property
     def towers_behind(self) -> Sequence[TowerMask]:

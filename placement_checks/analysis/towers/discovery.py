@@ -22,10 +22,11 @@ An op works for one tower, for several, or for the host. The first rule that app
    tower that uses its value next, if there is only one such tower. Otherwise it works for the
    tower that computes its inputs, if there is only one such tower. If there is none, but several
    towers use or feed the op, it works for no tower.
-4. Any other forward op works for the tower on the GPU that it requests. The loss does not decide
+4. A forward op on the GPU of a joint loss that combines the outputs of towers works for none.
+5. Any other forward op works for the tower on the GPU that it requests. The loss does not decide
    here: if the loss of tower 1 contains the loss of tower 0 by mistake, all ops of tower 0 reach
    both losses.
-5. A backward op works for the tower of its forward op. If towers share the forward op, it works
+6. A backward op works for the tower of its forward op. If towers share the forward op, it works
    for the tower that its gradients come from, or else for the tower that uses its value.
 
 Terms in this package: *examples* are all inputs of a tower except weights: values that are fed,
@@ -351,6 +352,7 @@ class ReadsBySite:
     variable. A variable that is used only by updates, such as a velocity, is read at no site.
 
     Attributes:
+        sites: for each op its site, as found by `serving_sites`.
         readers: the ops that compute with the value of each variable, by its name.
         site_reads: the variables that are read at each site, in the order of the sites.
         site_indices: the indices into `site_reads`.
@@ -362,7 +364,7 @@ class ReadsBySite:
     ) -> None:
         self._graph = graph
         self._flow = flow = graph.flow
-        self._site_of_op = sites
+        self.sites = sites
         self._by_loss = by_loss
         step = graph.placement.step
         ends = [
@@ -412,7 +414,7 @@ class ReadsBySite:
 
     def in_model(self, op: OpId) -> bool:
         """Whether a reader is part of the model: at a site, or on the way to a loss."""
-        return self.in_loss(op) or self._site_of_op[op] is not None
+        return self.in_loss(op) or self.sites[op] is not None
 
     def in_loss(self, op: OpId) -> bool:
         """Whether the value of an op reaches a loss or a gradient; true if none is known."""
@@ -426,7 +428,7 @@ class ReadsBySite:
 
     def _add_readers_of_shared_results(self) -> None:
         """Add the first ops of each site that use a result of the host or of a shared op."""
-        backward, sites = self._graph.backward.ops, self._site_of_op
+        backward, sites = self._graph.backward.ops, self.sites
         shared = [
             [op for op in readers if self.in_loss(op) and not backward[op] and sites[op] is None]
             for readers in self.readers.values()
@@ -471,11 +473,11 @@ class ReadsBySite:
             return set()
         shared = set.intersection(*(set(each.reads) for each in self.site_reads))
         numbers = {each.site: number for number, each in enumerate(self.site_reads)}
-        own = [0] * len(self._site_of_op)
+        own = [0] * len(self.sites)
         own_readers: list[tuple[OpId, int]] = []
         for variable in self.readers.keys() - shared:
             for reader in self.readers[variable]:
-                site = self._site_of_op[reader]
+                site = self.sites[reader]
                 if site is not None and not (forward and self._graph.backward.ops[reader]):
                     own[reader] |= 1 << numbers[site]
                     own_readers.append((reader, numbers[site]))
@@ -532,20 +534,21 @@ def _order(site: Site) -> tuple[Device, int]:
 
 
 def tower_of_ops(
-    graph: GraphAnalysis, sites: Sequence[Site | None], towers: Mapping[Site, TowerIndex]
+    graph: GraphAnalysis, reads: ReadsBySite, towers: Mapping[Site, TowerIndex]
 ) -> Sequence[TowerIndex | None]:
     """Find for each op the only tower that it works for; None for the host and several towers.
 
     Args:
         graph: the program.
-        sites: the result of `serving_sites`.
+        reads: the variables that are read at each site.
         towers: the number of the tower at each site.
     """
-    flow, ops, backward = graph.flow, graph.placement.by_number, graph.backward
+    flow, ops, backward, sites = graph.flow, graph.placement.by_number, graph.backward, reads.sites
     found = [None if site is None else towers.get(site) for site in sites]
+    joint = _ops_of_joint_loss(graph, reads, found)
 
     def is_shared_on_gpu(op: OpId) -> bool:
-        return sites[op] is None and ops[op].requested.is_gpu
+        return (sites[op] is None or op in joint) and ops[op].requested.is_gpu
 
     def only_tower(neighbors: Iterable[OpId]) -> TowerIndex | None:
         different = {found[op] for op in neighbors if backward.ops[op]} - {None}
@@ -556,6 +559,8 @@ def tower_of_ops(
         if op.colocated and op.requested.type is None and not backward.ops[here]:
             numbers = (flow.number.get(name, here) for name in op.colocated)
             found[here] = next((found[other] for other in numbers if other < here), None)
+    for op in joint:
+        found[op] = None
     # A backward op follows its forward op. If towers share this op, it follows its inputs.
     for number, (forward, _) in backward.forward.items():
         if found[forward] is not None:
@@ -573,3 +578,35 @@ def tower_of_ops(
         if follows and (user := only_tower(flow.consumers[number])) is not None:
             found[number] = user
     return found
+
+
+def _ops_of_joint_loss(
+    graph: GraphAnalysis, reads: ReadsBySite, tower_of: Sequence[TowerIndex | None]
+) -> Collection[OpId]:
+    """Return the forward ops that combine the outputs of towers, on the GPUs of joint losses.
+
+    There are none if each tower has a loss, or if a loss depends on one tower alone. If one of the
+    ops computes with a variable, towers exchange values within the model instead, for example to
+    normalize over all rows.
+    """
+    flow, losses, sites = graph.flow, graph.loss_ops, reads.sites
+    gpus = {sites[loss] for loss in losses} - {None}
+    if not gpus or len(losses) >= len({tower for tower in tower_of if tower is not None}):
+        return ()
+    own = [0] * len(tower_of)
+    readers = {
+        op
+        for op in chain.from_iterable(reads.readers.values())
+        if tower_of[op] is not None and not graph.backward.ops[op]
+    }
+    for op in readers:
+        own[op] = 1 << cast(int, tower_of[op])
+    behind = flow.propagate(own)
+    if any(behind[loss].bit_count() < 2 for loss in losses):
+        return ()
+    joint = {
+        op
+        for op in flow.ops
+        if behind[op].bit_count() > 1 and sites[op] in gpus and not graph.backward.ops[op]
+    }
+    return () if joint & readers else joint

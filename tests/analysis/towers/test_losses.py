@@ -114,6 +114,29 @@ def test_parts_of_a_loss_on_a_gpu_depend_on_one_tower() -> None:
     assert losses(*ops, of=("total",)) == ([["tower_0/loss"], ["tower_1/loss"]], True)
 
 
+def test_ops_of_a_joint_loss_on_a_gpu_work_for_no_tower() -> None:
+    """Nor do the labels that only these ops take, and their backward ops."""
+    ops = [
+        on(0, "labels", "Placeholder"),
+        on(0, "outputs", "ConcatV2", "tower_0/w/MatMul", "tower_1/w/MatMul"),
+        on(0, "total", "Mul", "outputs", "labels"),
+        on(0, "gradients/total_grad/Mul", "Mul", "total"),
+        *(on(0, f"gradients/outputs_grad/{i}", "Slice", "gradients/total_grad/Mul") for i in "01"),
+        *(on(i, gradient(i), "MatMul", f"gradients/outputs_grad/{i}") for i in (0, 1)),
+    ]
+    analysis = analyze(program(*ops, step={"objectives": ["total"]}))
+
+    def tower(name: str) -> int | None:
+        return analysis.tower_of[analysis.flow.number[name]]
+
+    towers = [tower(each.name) for each in ops]
+    assert towers == [0, None, None, None, 0, 1, 0, 1]
+    assert analysis.towers_of(analysis.flow.number["labels"]) == 0
+    assert analysis.losses.by_tower == [
+        [analysis.flow.number[f"tower_{i}/w/MatMul"]] for i in (0, 1)
+    ]
+
+
 def test_inputs_on_a_gpu_that_feed_all_towers_belong_to_none() -> None:
     ops = [
         on(0, "images", "Placeholder"),
