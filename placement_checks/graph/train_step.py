@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -309,9 +309,11 @@ def initial_state(graph: tf.Graph) -> InitialState:
     """The initializers of variables and tables in a complete graph, and copies of variables."""
     strategy = strategy_of_graph(graph)
     copies = strategy.copies.items() if strategy is not None else ()
+    initializers = _initializers(graph, tf1.GraphKeys.GLOBAL_VARIABLES)
+    local_initializers = _initializers(graph, tf1.GraphKeys.LOCAL_VARIABLES)
     return InitialState(
-        _initializers(graph, tf1.GraphKeys.GLOBAL_VARIABLES),
-        _initializers(graph, tf1.GraphKeys.LOCAL_VARIABLES),
+        initializers,
+        _uncollected(graph, initializers.keys() | local_initializers.keys()) | local_initializers,
         tables=[table.name for table in graph.get_collection(tf1.GraphKeys.TABLE_INITIALIZERS)],
         mirrors={name: copy.first for name, copy in copies if copy.replica},
         unsynchronized=frozenset(name for name, copy in copies if not copy.in_sync),
@@ -325,6 +327,22 @@ def _initializers(graph: tf.Graph, key: str) -> dict[str, str]:
         for variable in replica_values(entry)
         if _is_variable(graph, name := producer_of(variable.name))
     }
+
+
+def _uncollected(graph: tf.Graph, collected: Set[str]) -> dict[str, str]:
+    """The initializers of variables in no collection, such as those of metrics of Keras.
+
+    TensorFlow names the initializer after the variable.
+    """
+    found = {}
+    for op in graph.get_operations():
+        variable = op.name.removesuffix("/Assign")
+        is_initializer = (
+            op.type in OVERWRITES and variable != op.name and variable not in collected
+        )
+        if is_initializer and op.inputs[0].op.name == variable and _is_variable(graph, variable):
+            found[variable] = op.name
+    return found
 
 
 def _is_variable(graph: tf.Graph, name: str) -> bool:

@@ -11,6 +11,7 @@ import tensorflow as tf
 from placement_checks import Program, place
 from placement_checks.core.errors import InputError
 from placement_checks.core.placement import StepOps
+from placement_checks.graph.train_step import initial_state
 
 tf1 = tf.compat.v1
 
@@ -121,3 +122,19 @@ def test_an_op_of_another_graph_is_refused() -> None:
 
     with pytest.raises(InputError, match="which is not an op of the graph it built"):
         step_ops_of(loss=lambda _: stranger)
+
+
+@pytest.mark.parametrize("use_resource", [True, False])
+def test_initializers_of_variables_in_no_collection_are_found(use_resource: bool) -> None:
+    """Metrics of Keras have such variables. Later assignments do not initialize them."""
+    with tf.Graph().as_default() as graph:
+        with tf1.name_scope("metrics"):
+            total = tf1.Variable(0.0, name="total", collections=[], use_resource=use_resource)
+        total.assign(1.0)
+        w = tf1.get_variable("w", [], use_resource=use_resource)
+        w.assign(total)
+        state = initial_state(graph)
+
+    assert state.initializers == {"w": "w/Assign"}
+    assert state.local_initializers == {"metrics/total": "metrics/total/Assign"}
+    assert state.compared == {"w"}
