@@ -213,14 +213,32 @@ def _fix(gpu: Device, strategy: Strategy | None) -> str:
 
 
 def _pinned_ops(placement: Placement, gpu: Device) -> tuple[str, ...]:
-    """Return the computing ops that request a GPU and got it, first an op with a known line."""
+    """Return the computing ops that request a GPU and got it.
+
+    First comes an op of a tower, from the device scope in which most of these ops are built. The
+    scope of other ops, such as updates, may be around the loop over towers.
+    """
     pinned = [
         op.name
         for op in placement.assigned_to(gpu)
         if op.requested.is_gpu and gpu.matches(op.requested) and op.type not in NO_COMPUTATION
     ]
-    known = next((name for name in pinned if placement.details.device_line(name)), None)
-    return tuple(pinned) if known is None else (known, *(op for op in pinned if op != known))
+    analysis = analyze(placement)
+    number = analysis.flow.number
+    of_towers = [
+        name
+        for name in pinned
+        if analysis.in_model[op := number[name]]
+        and analysis.updates.in_step[op]
+        and analysis.tower_of[op] is not None
+    ]
+    for names in (of_towers, pinned):
+        lines = {name: placement.details.device_line(name) for name in names}
+        if known := Counter(line for line in lines.values() if line is not None):
+            most = known.most_common(1)[0][0]
+            first = next(name for name, line in lines.items() if line == most)
+            return (first, *(op for op in pinned if op != first))
+    return tuple(pinned)
 
 
 def _describe_busy(

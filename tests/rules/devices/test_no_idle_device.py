@@ -88,6 +88,28 @@ def test_if_all_losses_are_on_one_gpu_its_scope_is_named(snapshot: SnapshotAsser
     assert messages(one) == snapshot
 
 
+def test_the_scope_of_most_ops_of_towers_is_named() -> None:
+    """Not the scope around the loop over towers, with a model that is not trained and updates."""
+    towers = [
+        on(0, f"tower_{i}/w/MatMul", "MatMul", f"tower_{i}/x", f"tower_{i}/w/read") for i in (0, 1)
+    ]
+    unused = [on(0, f"serial/{i}", "MatMul", "tower_0/x", "tower_0/w/read") for i in range(9)]
+    graph = program(
+        *unused,
+        *towers,
+        *(on(0, f"tower_{i}/loss", "Mean", f"tower_{i}/w/MatMul") for i in (0, 1)),
+        on(0, "update/w", "ResourceApplyGradientDescent", "w", "rate", "mean/w"),
+        device_lines={
+            **dict.fromkeys(["update/w", *(each.name for each in unused)], "main.py:1"),
+            **{each.name: "net.py:2" for each in towers},
+        },
+    )
+
+    (finding,) = NoIdleDevice().judge(graph).findings
+
+    assert finding.device_line == "net.py:2"
+
+
 def test_without_requests_for_gpus_the_placer_chose(snapshot: SnapshotAssertion) -> None:
     graph = placement(
         op("a", "MatMul", "", "GPU:0"), step=StepOps(objectives=["a"]), lines={"a": "main.py:9"}
