@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import zip_longest
 from typing import NamedTuple
 
 from placement_checks.analysis.towers.analysis import TowerAnalysis
@@ -11,9 +13,11 @@ from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.op_types import (
     ADDS,
     CAST,
+    CUTS,
     DIVISIONS,
     EXAMPLE_SOURCES,
     IDENTITIES,
+    INDEXED_SLICE,
     ITERATORS,
     JOINS,
     MEAN,
@@ -27,6 +31,7 @@ from placement_checks.core.op_types import (
     RESHAPES,
     SCALES,
     SHAPE_ONLY,
+    SLICE,
     STACK,
     SUM,
     TAKES_PART,
@@ -146,6 +151,64 @@ def _uses(
                     further = outputs[analysis.flow.names[consumer]] - seen
                     seen |= further
                     todo += sorted(further)
+
+
+class Part(NamedTuple):
+    """A part of a tensor between constant indices.
+
+    Attributes:
+        op: the name of the slice op.
+        tensor: the tensor that it is cut from.
+        bounds: for each axis the first index, and the index after the last one. Axes after them
+            are not cut.
+    """
+
+    op: str
+    tensor: str
+    bounds: tuple[tuple[float, float], ...]
+
+    def overlaps(self, other: Part) -> bool:
+        """Whether two parts of one tensor have common elements."""
+        axes = zip_longest(self.bounds, other.bounds, fillvalue=_WHOLE_AXIS)
+        return all(max(one[0], two[0]) < min(one[1], two[1]) for one, two in axes)
+
+
+_WHOLE_AXIS = (0, math.inf)
+
+
+def part_of(analysis: TowerAnalysis, tensor: str) -> Part | None:
+    """Return the part that a slice yields; None for other tensors and for computed indices."""
+    op, details = analysis.placement.ops[producer_of(tensor)], analysis.placement.details
+    while op.type in TAKES_PART - CUTS.keys() and op.inputs:
+        op = analysis.placement.ops[producer_of(op.inputs[0])]
+    indices = [value[2:] for name in op.inputs[1:] if (value := details.value(producer_of(name)))]
+    if op.type == SLICE and len(indices) == 2:
+        return Part(
+            op.name,
+            op.inputs[0],
+            tuple(
+                (begin, math.inf if size < 0 else begin + size)
+                for begin, size in zip(*indices, strict=True)
+            ),
+        )
+    if op.type != INDEXED_SLICE or len(indices) != 3:
+        return None
+    masks = {key: int(details.attributes(op.name).get(f"{key}_mask", 0)) for key in _MASKS}
+    bounds: list[tuple[float, float]] = []
+    for axis, (begin, end, stride) in enumerate(zip(*indices, strict=True)):
+        first = 0 if masks["begin"] >> axis & 1 else begin
+        last = math.inf if masks["end"] >> axis & 1 else end
+        if masks["shrink_axis"] >> axis & 1:
+            last = first + 1
+        if stride < 1 or first < 0 or last < 0:  # indices from the end of the axis
+            return None
+        bounds.append((first, last))
+    if masks["ellipsis"] or masks["new_axis"]:
+        return None
+    return Part(op.name, op.inputs[0], tuple(bounds))
+
+
+_MASKS = ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
 
 
 def towers_reading(analysis: TowerAnalysis, tensor: str) -> frozenset[TowerIndex]:

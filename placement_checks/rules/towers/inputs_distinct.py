@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +8,13 @@ from typing import Any
 
 from placement_checks.analysis.graph.value_numbering import EqualTensors
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
-from placement_checks.analysis.towers.inputs import Use, input_uses, single_tower_pipelines
+from placement_checks.analysis.towers.inputs import (
+    Part,
+    Use,
+    input_uses,
+    part_of,
+    single_tower_pipelines,
+)
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.keras_parts import TRAIN_ON_BATCH
@@ -54,7 +61,8 @@ class InputsDistinct(Rule):
     the effective batch is smaller than intended.
 
     The rule follows slices from placeholders, iterators and queues into the towers. Two slices are
-    the same if they are cut from one tensor in the same way. Scalars are not examples, not even if
+    the same if they are cut from one tensor in the same way. Slices with constant indices may not
+    overlap. Scalars are not examples, not even if
     they are computed from the whole batch, such as the number of labeled rows. Vectors of a fixed
     length are examples only if they have an entry for each row. Workers in several processes each
     have their own pipeline: two pipelines are the same if their first batches are equal.
@@ -80,6 +88,7 @@ class InputsDistinct(Rule):
         uses = list(input_uses(analysis))
         findings = (
             *self._shared_slices(analysis, uses),
+            *_overlapping_slices(analysis, uses),
             *_input_ops_on_gpus(placement),
             *(pipelines := list(_repeated_pipelines(analysis, uses))),
             *(_equal_rows(evidence, uses) if not (pipelines and ranks_of(placement)) else ()),
@@ -116,6 +125,48 @@ class InputsDistinct(Rule):
                 of_keras.append(name)
         if of_keras:
             yield _train_on_batch(analysis, of_keras)
+
+
+def _overlapping_slices(analysis: TowerAnalysis, uses: Sequence[Use]) -> Iterator[Finding]:
+    """Yield a finding for each slice with some of the rows of another tower's slice."""
+    equal = EqualTensors(analysis)
+    slices: dict[object, set[tuple[TowerIndex, Part]]] = defaultdict(set)
+    for use in uses:
+        part = part_of(analysis, use.tensor)
+        if part is not None and analysis.reads_by_site.in_loss(use.op):  # not in a summary
+            slices[equal.key(part.tensor)].add((use.tower, part))
+    for of_tensor in map(sorted, slices.values()):
+        for position, (later, part) in enumerate(of_tensor):
+            for tower, other in of_tensor[:position]:
+                is_same = other.bounds == part.bounds  # a finding of its own
+                if tower != later and not is_same and part.overlaps(other):
+                    yield _overlapping_slice(analysis, tower, other, later, part)
+                    break
+
+
+def _overlapping_slice(
+    analysis: TowerAnalysis, tower: TowerIndex, part: Part, later: TowerIndex, other: Part
+) -> Finding:
+    placement, number = analysis.placement, analysis.flow.number
+    mask = 1 << tower | 1 << later
+    return Finding(
+        **about(placement.ops[other.op]),
+        expected="a separate slice for each tower",
+        found="slices with common rows",
+        path=path_lines(placement, [number[part.op], number[other.op]]),
+        message=f"{analysis.names_of(mask)} compute with some of the same examples: {part.op} has "
+        f"the {_rows(part)} of {part.tensor.removesuffix(':0')}, and {other.op} has the "
+        f"{_rows(other)}",
+        consequence="common rows count in both towers, and other rows may be in no tower",
+        fix=_OWN_ROWS,
+        alike="overlapping slices",
+        devices=analysis.devices_of(mask),
+    )
+
+
+def _rows(part: Part) -> str:
+    first, end = part.bounds[0]
+    return f"rows from {first}" if math.isinf(end) else f"rows {first} to {int(end) - 1}"
 
 
 def _train_on_batch(analysis: TowerAnalysis, inputs: Sequence[str]) -> Finding:

@@ -157,6 +157,75 @@ def test_every_tower_that_cuts_the_first_slice_is_found(count: int) -> None:
     assert objects(graph) == [f"tower_{i}/slice" for i in range(1, count)]
 
 
+def parts(
+    *slices: tuple[tuple[int, ...], tuple[int, ...]],
+    kind: str = "StridedSlice",
+    shown: Sequence[Op] = (),
+    **masks: int,
+) -> Placement:
+    """Towers that cut these slices from one placeholder: the begins, and the ends or sizes."""
+    ops = [host("images", "Placeholder"), host("strides", "Const"), *shown]
+    values: dict[str, Sequence[int]] = {"strides": (1,) * len(slices[0][0]), "none": (0,)}
+    for i, (begins, ends) in enumerate(slices):
+        bounds = [f"tower_{i}/begin", f"tower_{i}/end"]
+        values |= dict(zip(bounds, (begins, ends), strict=True))
+        strides = ["strides"] * (kind == "StridedSlice")
+        ops += [host(each, "Const") for each in bounds]
+        ops.append(on(i, f"tower_{i}/slice", kind, "images", *bounds, *strides))
+        ops.append(on(i, f"tower_{i}/cast", "Cast", f"tower_{i}/slice"))
+    names = [f"tower_{i}/slice" for i in range(len(slices))]
+    casts = [f"tower_{i}/cast" for i in range(len(slices))]
+    return fed(
+        *casts,
+        ops=ops,
+        values=values,
+        attributes=dict.fromkeys(names, masks),
+        step={"train_op": ("train", *(op.name for op in shown))},
+    )
+
+
+def test_slices_that_overlap(snapshot: SnapshotAssertion) -> None:
+    """As x[i : i + rows] instead of x[i * rows : (i + 1) * rows]."""
+    verdict = InputsDistinct().judge(parts(((0,), (4,)), ((1,), (5,)), ((2,), (6,))))
+
+    assert [finding.object for finding in verdict.findings] == ["tower_1/slice", "tower_2/slice"]
+    assert messages(verdict) == snapshot
+
+
+@pytest.mark.parametrize(
+    ("graph", "found"),
+    [
+        (parts(((0,), (4,)), ((4,), (8,))), False),
+        (parts(((0,), (4,)), ((3,), (0,)), end_mask=1), True),
+        (parts(((0,), (0,)), ((1,), (0,)), shrink_axis_mask=1), False),
+        (parts(((0, 0), (4, 2)), ((0, 2), (4, 4))), False),  # columns
+        (parts(((0, 0), (4, 2)), ((2, 1), (6, 4))), True),
+        (parts(((-8,), (4,)), ((1,), (5,))), False),  # from the end
+        (parts(((0,), (4,)), ((1,), (5,)), new_axis_mask=1), False),
+        (parts(((0,), (4,)), ((1,), (4,)), kind="Slice"), True),
+        (parts(((0,), (4,)), ((4,), (-1,)), kind="Slice"), False),
+        (parts(((0,), (-1,)), ((4,), (-1,)), kind="Slice"), True),
+    ],
+)
+def test_whether_slices_overlap(graph: Placement, found: bool) -> None:
+    assert objects(graph) == ["tower_1/slice"] * found
+
+
+def test_a_summary_may_show_rows_of_another_tower() -> None:
+    graph = parts(
+        ((0,), (4,)),
+        ((4,), (4,)),
+        kind="Slice",
+        shown=[
+            host("none", "Const"),
+            on(1, "tower_1/shown", "Slice", "images", "none", "strides"),
+            on(1, "tower_1/image", "ImageSummary", "tower_1/shown"),
+        ],
+    )
+
+    assert objects(graph) == []
+
+
 def test_one_of_many_slices_is_cut_twice() -> None:
     (finding,) = InputsDistinct().judge(sliced(0, 4, 8, 4)).findings
 
