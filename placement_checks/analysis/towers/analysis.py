@@ -203,7 +203,7 @@ class TowerAnalysis(GraphAnalysis):
         """
         own = [0] * len(self.flow.names)
         read = set(chain.from_iterable(self.reads_by_site.readers.values()))
-        for op, (kind, tower) in enumerate(zip(self.flow.types, self.tower_of, strict=True)):
+        for op, kind, tower in zip(self.flow.ops, self.flow.types, self.tower_of, strict=True):
             if self.backward.ops[op]:
                 own[op] = self.gradient_bit
             if tower is not None and (

@@ -559,8 +559,8 @@ def tower_of_ops(
         if op.colocated and op.requested.type is None and not backward.ops[here]:
             numbers = (flow.number.get(name, here) for name in op.colocated)
             found[here] = next((found[other] for other in numbers if other < here), None)
-    for op in joint:
-        found[op] = None
+    for number in joint:
+        found[number] = None
     # A backward op follows its forward op. If towers share this op, it follows its inputs.
     for number, (forward, _) in backward.forward.items():
         if found[forward] is not None:

@@ -32,6 +32,7 @@ from placement_checks.core.op_types import (
     SCALES,
     SHAPE_ONLY,
     SLICE,
+    SPLITS,
     STACK,
     SUM,
     TAKES_PART,
@@ -73,10 +74,23 @@ def input_uses(analysis: TowerAnalysis) -> Iterator[Use]:
         fed = analysis.tensor(name)
         if rows is not None and fed is not None and fed.shape and fed.shape[0] == rows:
             is_fed = False  # a tower may take a vector of fewer rows
+        if fed is not None and fed.shape is None and _takes_rows(analysis, source):
+            is_fed = False  # it is no scalar
         return _holds_examples(analysis, tensor, fed=is_fed, rows=rows)
 
     sources = analysis.flow.having(EXAMPLE_SOURCES.__contains__)
     return _uses(analysis, sources, holds_examples)
+
+
+def _takes_rows(analysis: TowerAnalysis, source: OpId) -> bool:
+    """Whether an op cuts rows from an input. A single element may be a size or another setting."""
+    flow, details = analysis.flow, analysis.placement.details
+    cuts = [
+        op for op in flow.consumers[source] if flow.types[op] in SPLITS | {SLICE, INDEXED_SLICE}
+    ]
+    return any(
+        not int(details.attributes(flow.names[op]).get("shrink_axis_mask", 0)) & 1 for op in cuts
+    )
 
 
 def random_uses(analysis: TowerAnalysis) -> Iterator[Use]:

@@ -224,10 +224,10 @@ def _build(
                     raise NotAGraphProgram
                 graph = find_graph(returned)
                 step = Step() if returned is graph else Step.from_result(returned, program.name)
-        except InputError as error:
-            if not building.watch.steps or isinstance(error, EagerOnlyError):
+        except InputError as failure:
+            if not building.watch.steps or isinstance(failure, EagerOnlyError):
                 raise
-            building.watch.later_error = error
+            building.watch.later_error = failure
             with contextlib.suppress(StopProgram):
                 building.train()
         if building.watch.steps:

@@ -208,7 +208,7 @@ def _is_unpinned(placement: Placement, op: Op) -> bool:
     is_on_gpu = op.assigned is not None and op.assigned.is_gpu
     return (
         is_on_gpu
-        and placement.requested
+        and bool(placement.requested)
         and not any(kind.requested.is_gpu for kind in placement.kinds)
     )
 

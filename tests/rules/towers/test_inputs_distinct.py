@@ -538,6 +538,22 @@ def test_a_scalar_of_unknown_shape() -> None:
     assert objects(program(*ops, outputs={"keep_prob": None})) == []
 
 
+@pytest.mark.parametrize(("shrink_axis_mask", "found"), [(0, ["tower_1/slice"]), (1, [])])
+def test_rows_of_a_placeholder_of_unknown_shape_are_examples(
+    shrink_axis_mask: int, found: Sequence[str]
+) -> None:
+    """A single element, such as a height, is not."""
+    names = [f"tower_{i}/slice" for i in (0, 1)]
+    graph = sliced(
+        0,
+        0,
+        outputs=dict.fromkeys(["images", *names]),
+        attributes={name: {"shrink_axis_mask": shrink_axis_mask} for name in names},
+    )
+
+    assert [finding.object for finding in InputsDistinct().judge(graph).findings] == found
+
+
 def test_labels_of_a_pipeline_with_a_fixed_batch_are_examples() -> None:
     ops = [
         host("iterator", "IteratorV2"),
