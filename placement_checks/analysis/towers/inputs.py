@@ -182,9 +182,13 @@ class Part(NamedTuple):
     bounds: tuple[tuple[float, float], ...]
 
     def overlaps(self, other: Part) -> bool:
-        """Whether two parts of one tensor have common elements."""
+        """Whether two parts of one tensor with different rows have common elements.
+
+        Parts with the same rows are cut along another axis, such as features or time.
+        """
         axes = zip_longest(self.bounds, other.bounds, fillvalue=_WHOLE_AXIS)
-        return all(max(one[0], two[0]) < min(one[1], two[1]) for one, two in axes)
+        have_common = all(max(one[0], two[0]) < min(one[1], two[1]) for one, two in axes)
+        return have_common and self.bounds[:1] != other.bounds[:1]
 
 
 _WHOLE_AXIS = (0, math.inf)

@@ -61,11 +61,11 @@ class InputsDistinct(Rule):
     the effective batch is smaller than intended.
 
     The rule follows slices from placeholders, iterators and queues into the towers. Two slices are
-    the same if they are cut from one tensor in the same way. Slices with constant indices may not
-    overlap. Scalars are not examples, not even if
-    they are computed from the whole batch, such as the number of labeled rows. Vectors of a fixed
-    length are examples only if they have an entry for each row. Workers in several processes each
-    have their own pipeline: two pipelines are the same if their first batches are equal.
+    the same if they are cut from one tensor in the same way. Slices of rows with constant indices
+    may not overlap. Scalars are not examples, not even if they are computed from the whole batch,
+    such as the number of labeled rows. Vectors of a fixed length are examples only if they have an
+    entry for each row. Workers in several processes each have their own pipeline: two pipelines
+    are the same if their first batches are equal.
 
     Iterators, queues, readers and decoders belong on the CPU. Most of them have no kernel for a
     GPU, and batches of the others are copied twice. If they are built again for each tower, the
@@ -138,8 +138,7 @@ def _overlapping_slices(analysis: TowerAnalysis, uses: Sequence[Use]) -> Iterato
     for of_tensor in map(sorted, slices.values()):
         for position, (later, part) in enumerate(of_tensor):
             for tower, other in of_tensor[:position]:
-                is_same = other.bounds == part.bounds  # a finding of its own
-                if tower != later and not is_same and part.overlaps(other):
+                if tower != later and part.overlaps(other):
                     yield _overlapping_slice(analysis, tower, other, later, part)
                     break
 

@@ -199,6 +199,7 @@ def test_slices_that_overlap(snapshot: SnapshotAssertion) -> None:
         (parts(((0,), (4,)), ((3,), (0,)), end_mask=1), True),
         (parts(((0,), (0,)), ((1,), (0,)), shrink_axis_mask=1), False),
         (parts(((0, 0), (4, 2)), ((0, 2), (4, 4))), False),  # columns
+        (parts(((0, 0), (4, 3)), ((0, 2), (4, 4))), False),  # columns of the same rows
         (parts(((0, 0), (4, 2)), ((2, 1), (6, 4))), True),
         (parts(((-8,), (4,)), ((1,), (5,))), False),  # from the end
         (parts(((0,), (4,)), ((1,), (5,)), new_axis_mask=1), False),
