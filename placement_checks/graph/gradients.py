@@ -239,11 +239,23 @@ def _recording_apply(
     return apply
 
 
-def applied_in_graph(calls: Iterable[OptimizerCall], graph: tf.Graph) -> list[AppliedGradient]:
-    """The gradients that are applied in a graph, or in the bodies of its functions."""
+def applied_in_graph(
+    calls: Iterable[OptimizerCall], graph: tf.Graph, reduced: Callable[[Any], Any]
+) -> list[AppliedGradient]:
+    """The gradients that are applied in a graph, or in the bodies of its functions.
+
+    Args:
+        calls: the calls of optimizers.
+        graph: the graph.
+        reduced: returns the result of reducing a tensor over replicas. An optimizer under a
+            strategy receives the gradient of one replica, and applies the sum over all replicas.
+    """
     return [
         AppliedGradient(
-            _gradient_tensors(graph, call.gradient), call.name, call.optimizer, home is not graph
+            _gradient_tensors(graph, call.gradient, reduced),
+            call.name,
+            call.optimizer,
+            home is not graph,
         )
         for call in calls
         if call.name
@@ -251,13 +263,15 @@ def applied_in_graph(calls: Iterable[OptimizerCall], graph: tf.Graph) -> list[Ap
     ]
 
 
-def _gradient_tensors(graph: tf.Graph, gradient: Any) -> Gradient | None:
-    """The tensors of a gradient by name; None if the graph itself does not contain them."""
+def _gradient_tensors(
+    graph: tf.Graph, gradient: Any, reduced: Callable[[Any], Any]
+) -> Gradient | None:
+    """The tensors of an applied gradient; None if the graph itself does not contain them."""
     sliced = isinstance(gradient, tf.IndexedSlices)
     parts = (gradient.values, gradient.indices) if sliced else (gradient,)
     if any(getattr(part, "graph", None) is not graph for part in parts):
         return None
-    return Gradient(*(part.name for part in parts))
+    return Gradient(*(reduced(part).name for part in parts))
 
 
 def replace_declared(

@@ -32,7 +32,7 @@ from placement_checks.tf.simulated_devices import simulated_scope
 
 
 class Reductions:
-    """The reductions over replicas (sums and means) in traced functions."""
+    """The reductions over replicas (sums and means) in graphs and traced functions."""
 
     def __init__(self) -> None:
         self._results: dict[tuple[tf.Graph, str], Any] = {}
@@ -59,7 +59,7 @@ class Reductions:
 
 @contextlib.contextmanager
 def record_reductions() -> Iterator[Reductions]:
-    """Record the reductions of strategies in functions that are traced in this block."""
+    """Record the reductions of strategies in graphs that are built in this block."""
     notes = Reductions()
 
     def wrap_batch_reduce(reduce: Callable[..., Any]) -> Callable[..., Any]:
@@ -187,10 +187,17 @@ class TracingNotes:
 
 @contextlib.contextmanager
 def record_tracing(*, eager: bool) -> Iterator[TracingNotes]:
-    """Record a program in this block; without ``eager``, only gradients and optimizer calls."""
-    with record_gradients() as gradients, record_applied() as applied:
+    """Record a program in this block.
+
+    Without ``eager``, only gradients, optimizer calls and reductions are recorded.
+    """
+    with (
+        record_gradients() as gradients,
+        record_applied() as applied,
+        record_reductions() as reductions,
+    ):
         if not eager:
-            yield TracingNotes(gradients=gradients, applied=applied)
+            yield TracingNotes(gradients=gradients, applied=applied, reductions=reductions)
             return
         with (
             patched(Patch.EAGER_SCOPE, _simulate_scope),
@@ -198,7 +205,6 @@ def record_tracing(*, eager: bool) -> Iterator[TracingNotes]:
             user_lines_in_replica_threads(),
             patched(Patch.GRAPH_SCOPE, _simulate_graph_scope),
             record_variables() as variables,
-            record_reductions() as reductions,
             record_forward_ops() as forward,
         ):
             yield TracingNotes(

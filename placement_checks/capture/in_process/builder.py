@@ -140,7 +140,7 @@ class BuildRecorder:
             soft=step.soft,
             step=step,
             initial=initial_state(graph),
-            applied=applied_in_graph(calls, graph),
+            applied=applied_in_graph(calls, graph, self._tracing.reductions.result),
             fed=self.watch.fed,
             step_count=max(1, len(self.watch.own_steps)),
             asked_for_gpus=bool(self.gpu_queries) or self.program.takes_num_gpus,
