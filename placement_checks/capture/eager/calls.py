@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from placement_checks.capture.eager.devices import (
     Refusal,
+    check_step_inputs,
     check_strategy_devices,
     is_gpu_only_error,
     zeros_like,
@@ -227,7 +228,11 @@ class CallWatch:
         """Record a step. It is the last step if its function was called before.
 
         But if the program has training functions that it has not called, it continues.
+
+        Raises:
+            Refusal: the step cannot be captured.
         """
+        check_step_inputs([*inputs, *captured])
         is_new = all(step.function is not function for step in self.steps)
         if is_new:
             # The first call of a function may also create variables; later calls only train.

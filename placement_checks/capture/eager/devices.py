@@ -2,6 +2,7 @@
 
 * Code that names one of these CPU devices is refused, because it could not be distinguished from
   code that names a GPU.
+* Steps that compute with DTensor are refused.
 * Ops without a CPU kernel return zeros. Programs often build a model by calling it once, with
   channels first, which convolutions on CPUs do not support. The results of such a call do not
   matter.
@@ -13,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -71,6 +72,20 @@ def check_strategy_devices(strategy: Any) -> None:
         device = Device.parse(name)
         if _simulates_gpu(device):
             raise _refusal(device)
+
+
+def check_step_inputs(tensors: Iterable[Any]) -> None:
+    """Check the inputs of a training step, which include the handles of its variables.
+
+    Raises:
+        Refusal: an input is a DTensor. The devices of its parts are not in the graph of the step.
+    """
+    if any(":CUSTOM:" in str(getattr(each, "device", "")) for each in tensors):
+        raise Refusal(
+            "trains with DTensor (tf.experimental.dtensor), which is not supported",
+            "check a program that distributes its step with tf.distribute or tf.device",
+            is_predicate=True,
+        )
 
 
 def _simulates_gpu(device: Device) -> bool:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
 import tensorflow as tf
 from support.eager_programs import devices, rows, updates, watched, weights
 
+from placement_checks import place
 from placement_checks.core.errors import InputError
 
 
@@ -102,3 +105,32 @@ def test_a_program_may_name_the_host() -> None:
         step(rows())
 
     assert devices(watched(program), ["w"]) == ["/device:CPU:0"]
+
+
+def test_dtensor_is_refused(tmp_path: Path) -> None:
+    """In a file, because TensorFlow keeps the custom device of DTensor until its process ends."""
+    (tmp_path / "sharded.py").write_text(
+        dedent(
+            """
+            import tensorflow as tf
+            from tensorflow.experimental import dtensor
+
+            def train():
+                mesh = dtensor.create_mesh([("batch", 1)], devices=["CPU:0"])
+                layout = dtensor.Layout.replicated(mesh, rank=2)
+                zeros = dtensor.call_with_layout(tf.zeros, layout, shape=(2, 1))
+                w = dtensor.DVariable(zeros)
+
+                @tf.function
+                def step(x):
+                    with tf.GradientTape() as tape:
+                        loss = tf.reduce_mean(tf.square(tf.matmul(x, w)))
+                    w.assign_sub(tape.gradient(loss, w))
+
+                step(dtensor.copy_to_mesh(tf.ones([4, 2]), layout))
+            """
+        )
+    )
+
+    with pytest.raises(InputError, match=r"sharded.py:train trains with DTensor .*not supported"):
+        place(f"{tmp_path}/sharded.py:train", gpus=2)
