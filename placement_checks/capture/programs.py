@@ -14,7 +14,11 @@ from pathlib import Path
 from placement_checks.capture.child_process.notes import created_path
 from placement_checks.capture.child_process.parent import expect_capture
 from placement_checks.capture.child_process.ranks import capture_ranks
-from placement_checks.capture.child_process.workers import capture_workers, first_environment
+from placement_checks.capture.child_process.workers import (
+    capture_only_worker,
+    capture_workers,
+    first_environment,
+)
 from placement_checks.capture.eager.errors import EagerOnlyError
 from placement_checks.capture.in_process.builder import build
 from placement_checks.core.cluster_spec import TF_CONFIG
@@ -160,7 +164,11 @@ def _from_graph(name: str, source: GraphSource, gpus: int, reason: Missing) -> C
 
 
 class _Builds:
-    """The builds of one program, by the number of GPUs. The arguments are as in `load`."""
+    """The builds of one program, by the number of GPUs.
+
+    With ``as_only_worker``, the program is built as the only worker of a cluster. The other
+    arguments are as in `load`.
+    """
 
     def __init__(
         self,
@@ -168,8 +176,10 @@ class _Builds:
         machine: Machine | None,
         *,
         expects_one_gpu: bool = False,
+        as_only_worker: bool = False,
     ) -> None:
         self._program = program
+        self._as_only_worker = as_only_worker
         self._machine = machine
         self._expects_one_gpu = expects_one_gpu
         self._by_gpus: dict[int, CapturedProgram] = {}
@@ -227,13 +237,14 @@ class _Builds:
             return self._capture_ranks(script)
         if self._expects_one_gpu:
             self.expect_one_gpu(script, gpus)
+        if self._as_only_worker:
+            return capture_only_worker(script, gpus)
         captured = capture_workers(script, gpus, self._machine)
         if captured.is_worker and captured.on_one_host is None:
             reason = "a coordinator can only be built with its parameter servers"
             self._on_one_host = Missing(reason)
         elif captured.is_worker:
-            # On a local machine, the program is built without the cluster in TF_CONFIG.
-            self._on_one_host = _Builds(self._program, Machine.local())
+            self._on_one_host = _Builds(self._program, Machine.local(), as_only_worker=True)
             self._on_one_host._eager = self._eager
             self._on_one_host._asks = self._asks or captured.asked_for_gpus
         return captured

@@ -38,7 +38,8 @@ from placement_checks.graph.reading import GraphSource
 from placement_checks.util.progress import step
 from placement_checks.util.text import free_name, plural
 
-_TRAINING_JOBS = ("chief", "worker")  # their tasks have replicas
+_WORKER = "worker"
+_TRAINING_JOBS = ("chief", _WORKER)  # their tasks have replicas
 _T = TypeVar("_T")
 
 
@@ -70,6 +71,20 @@ def capture_workers(script: Script, gpus: int, machine: Machine | None) -> Captu
     return join_workers([workers[task] for task in sorted(workers)])
 
 
+def capture_only_worker(script: Script, gpus: int) -> CapturedProgram:
+    """Capture a program of several workers as the only worker of its cluster, on one host.
+
+    TF_CONFIG describes a cluster of one worker, because programs read the number of workers from
+    it, for example to compute their batch size.
+
+    Raises:
+        InputError: the program failed, ended without a training step, or exceeded its time limit.
+    """
+    cluster = {_WORKER: {0: _address(_WORKER, 0)}}
+    captured = capture_program(script, gpus, environment_of(cluster, _WORKER, 0))
+    return replace(captured, is_worker=False, server=None)
+
+
 def first_environment(script: Script, machine: Machine | None) -> Mapping[str, str]:
     """Return the environment variables of the first capture, the cluster's master."""
     if machine is None or script.v1:
@@ -77,11 +92,16 @@ def first_environment(script: Script, machine: Machine | None) -> Mapping[str, s
     if machine.is_local:
         return NO_CLUSTER
     master = machine.master
-    addresses = {  # no process connects to them
-        job: {index: f"{job}-{index}.invalid:2222" for index in indices}
+    addresses = {
+        job: {index: _address(job, index) for index in indices}
         for job, indices in machine.jobs.items()
     }
     return environment_of(addresses, master.job, master.index)
+
+
+def _address(job: str, index: int) -> str:
+    """The invented address of a task. No process connects to it."""
+    return f"{job}-{index}.invalid:2222"
 
 
 def _capture_worker(script: Script, gpus: int, server: RecordedServer) -> CapturedProgram:

@@ -16,6 +16,7 @@ from placement_checks import watch
 from placement_checks.capture.child_process import workers
 from placement_checks.capture.eager.errors import EagerOnlyError
 from placement_checks.capture.in_process.builder import build, record_eager_code
+from placement_checks.capture.programs import load, load_for_one_gpu
 from placement_checks.core.cluster_spec import RecordedServer, environment_of
 from placement_checks.core.errors import InputError
 from placement_checks.core.machines import Machine
@@ -234,3 +235,26 @@ def test_a_host_has_no_cluster(monkeypatch: pytest.MonkeyPatch, first: CapturedP
     workers.capture_workers(script("train.py:main"), 2, Machine.parse("gpu*2"))
     workers.capture_workers(script("train.py:main"), 2, None)
     assert found == [{"TF_CONFIG": "{}"}, {}]
+
+
+def test_one_gpu_is_the_only_worker(
+    monkeypatch: pytest.MonkeyPatch, first: CapturedProgram
+) -> None:
+    """Programs count the workers in TF_CONFIG, and may fail without them."""
+    numbers = []
+
+    def watched(_script: Script, gpus: int, environment: Mapping[str, str]) -> CapturedProgram:
+        config = json.loads(environment["TF_CONFIG"])
+        cluster = {"worker": dict(enumerate(config["cluster"]["worker"]))}
+        numbers.append((gpus, len(cluster["worker"])))
+        server = RecordedServer(cluster, "worker", config["task"]["index"])
+        return replace(first, server=server, asked_for_gpus=True)
+
+    monkeypatch.setattr(workers, "capture_program", watched)
+    captured = load(script("train.py"), 2, Machine.parse("worker*2: gpu*2"))
+    single = load_for_one_gpu(captured)
+
+    assert numbers == [(2, 2), (2, 2), (1, 1)]
+    assert isinstance(single, CapturedProgram)
+    assert single.requested.strategy is not None
+    assert [str(each) for each in single.requested.strategy.replicas] == ["/device:GPU:0"]
