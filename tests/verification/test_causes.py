@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.registry import RULES
 from placement_checks.verification.judging import with_causes
@@ -56,6 +58,17 @@ def test_a_declared_cause_stays() -> None:
     changed = replace(verdict, findings=[replace(verdict.findings[0], follows="gradients")])
 
     assert causes(changed)["weights"] == {"w/Momentum": "gradients"}
+
+
+@pytest.mark.parametrize("cause", ["gradients-averaged", "aggregated-before-clipped"])
+def test_differences_of_numbers_follow_rules_on_the_graph(cause: str) -> None:
+    explained_by = {name: rule.explained_by for name, rule in RULES.items()}
+    verdicts = [broken(rule, "w") for rule in (cause, "gradients-equal", "weights-equal")]
+    verdicts[2] = broken("weights-equal", "w", "v")  # the gradient of v is too noisy to compare
+    verdicts[0] = broken(cause, "w", "v")
+
+    _, gradients, weights = with_causes(verdicts, explained_by)
+    assert [each.follows for each in (*gradients.findings, *weights.findings)] == [cause] * 3
 
 
 def test_each_rule_names_rules_that_exist_and_none_explains_itself() -> None:

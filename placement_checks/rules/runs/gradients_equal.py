@@ -68,7 +68,10 @@ class GradientsEqual(Rule):
     name = "gradients-equal"
     kind = "executed"
     requires = frozenset({Need.MEASUREMENT})
-    explained_by = ("every-tower-counts", "variables-shared", "gradients-averaged")
+    explained_by = (
+        *("every-tower-counts", "variables-shared", "gradients-averaged"),
+        "aggregated-before-clipped",
+    )
 
     tolerance: float = 32.0
     noise: float = 8.0

@@ -72,6 +72,7 @@ class WeightsEqual(Rule):
     requires = frozenset({Need.TRAJECTORY})
     explained_by = (
         "gradients-equal",
+        "gradients-averaged",
         "aggregated-before-clipped",
         "every-tower-counts",
         "variables-shared",
