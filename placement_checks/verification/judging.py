@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -100,18 +101,41 @@ def with_causes(
     for verdict in verdicts:
         by_op = {name: each for each in verdict.findings for name in (*each.ops, *each.others)}
         found[verdict.rule] = by_op | {each.object: each for each in verdict.findings}
+    causes = {
+        verdict.rule: [
+            _root_cause(each, verdict.rule, found, explained_by) for each in verdict.findings
+        ]
+        for verdict in verdicts
+    }
     return [
         replace(
             verdict,
             findings=[
-                replace(each, follows=_root_cause(each, verdict.rule, found, explained_by))
-                for each in verdict.findings
+                replace(each, follows=_last_cause(cause, causes))
+                for each, cause in zip(verdict.findings, causes[verdict.rule], strict=True)
             ],
         )
         if verdict.findings
         else verdict
         for verdict in verdicts
     ]
+
+
+def _last_cause(cause: str | None, causes: Mapping[str, Sequence[str | None]]) -> str | None:
+    """The rule that a cause follows from, if all findings of the cause follow from other rules.
+
+    Args:
+        cause: the root cause of a finding, which may be a rule that the finding itself names.
+        causes: for each rule, the root causes of its findings.
+    """
+    seen = set()
+    while cause is not None and cause not in seen:
+        seen.add(cause)
+        further = Counter(causes.get(cause, ()))
+        if not further or None in further:
+            return cause
+        ((cause, _),) = further.most_common(1)
+    return cause
 
 
 def _root_cause(

@@ -60,6 +60,15 @@ def test_a_declared_cause_stays() -> None:
     assert causes(changed)["weights"] == {"w/Momentum": "gradients"}
 
 
+def test_a_declared_cause_is_followed_to_its_own_cause() -> None:
+    slot = broken("weights", "w/Momentum")
+    slot = replace(slot, findings=[replace(slot.findings[0], follows="gradients")])
+    gradients, shared = broken("gradients", "w", "v"), broken("shared", "w", "v")
+
+    assert causes(slot, gradients, shared)["weights"] == {"w/Momentum": "shared"}
+    assert causes(slot, gradients, broken("shared", "w"))["weights"] == {"w/Momentum": "gradients"}
+
+
 @pytest.mark.parametrize("cause", ["gradients-averaged", "aggregated-before-clipped"])
 def test_differences_of_numbers_follow_rules_on_the_graph(cause: str) -> None:
     explained_by = {name: rule.explained_by for name, rule in RULES.items()}
