@@ -390,6 +390,11 @@ class CapturedProgram:
     loader: Loader | Missing = _NO_LOADER
 
     @property
+    def short_name(self) -> str:
+        """The name without command-line arguments, for messages below the full name."""
+        return self.program.target.name if isinstance(self.program, Script) else self.name
+
+    @property
     def graph_def(self) -> Any:
         """The ``GraphDef``, which is never changed."""
         return self.source.graph_def

@@ -100,8 +100,8 @@ class RunnableProgram:
 
     @property
     def name(self) -> str:
-        """The name of the program in messages."""
-        return self.built.name
+        """The name of the program in messages, without command-line arguments."""
+        return self.built.short_name
 
     @property
     def gpus(self) -> int:
@@ -162,13 +162,13 @@ def make_runnable(
     """
     if not built.program:
         raise CannotRun(
-            f"{built.name} cannot be run: it is a graph without its program",
+            f"{built.short_name} cannot be run: it is a graph without its program",
             "name the program that builds it: train.py:build",
         )
     if built.step_count > 1:
         raise CannotRun(
-            f"{built.name} alternates between {built.step_count} different training steps, and "
-            "only a single step can be compared"
+            f"{built.short_name} alternates between {built.step_count} different training steps, "
+            "and only a single step can be compared"
         )
     placement = built.requested
     named = [op.requested for op in placement.ops.values() if op.requested.is_gpu]
@@ -211,7 +211,7 @@ def _check_initial_values(built: CapturedProgram) -> None:
         if variable.name not in values:
             where = built.requested.where(variable.name)
             raise CannotRun(
-                f"the first step of {built.name} creates {variable.name}"
+                f"the first step of {built.short_name} creates {variable.name}"
                 f"{f' (built at {where})' if where else ''}, with an initial value that depends "
                 "on the step",
                 "create it before: a layer with model.build(…), slots with "

@@ -2,15 +2,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from support.builders import script
 
 from placement_checks import Program, Step
 from placement_checks.core.errors import InputError
+from placement_checks.core.program import CapturedProgram, ProgramGraph
 from placement_checks.core.target import Arguments, Target
 
 
@@ -209,3 +213,13 @@ def test_an_unknown_argument(build: Callable[..., Any], name: str, fix: str) -> 
 @pytest.mark.parametrize("build", [lambda a=1: None, lambda **options: None, partial(dict, a=2)])
 def test_a_known_argument(build: Callable[..., Any]) -> None:
     Program("p", build, target=given_by({"a": "1"})).check_given()
+
+
+def test_messages_leave_out_command_line_arguments() -> None:
+    train = script("train.py", ("--depth=50", "--model_dir=/tmp/model"))
+    captured = CapturedProgram(name=train.name, program=train, gpus=2, source=Mock(ProgramGraph))
+
+    assert captured.name == "train.py --depth=50 --model_dir=/tmp/model"
+    assert captured.short_name == "train.py"
+    function = replace(captured, name="train.py:build", program=Program("train.py:build", print))
+    assert function.short_name == "train.py:build"

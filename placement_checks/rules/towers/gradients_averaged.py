@@ -616,7 +616,21 @@ class _Comparison:
             f"with one GPU: {what}",
             fix=fix,
             consequence=scaled_steps(factor),
+            at=self._lines_of_terms(variable),
         )
+
+    def _lines_of_terms(self, variable: str) -> Sequence[str]:
+        """Return the terms that depend on examples, if replicas multiply only these by a factor.
+
+        The op that yields the loss may be a later sum with the penalties. The result is empty if
+        no term has a source line.
+        """
+        formula = self._many.formulas[variable]
+        if not self._penalties_are_right or self.parts_name != "replicas":
+            return ()
+        terms = [] if isinstance(formula, Unread) else [each.term for each in formula]
+        ops = [producer_of(term.tensor) for term in terms if term.kind != "penalty"]
+        return ops if any(map(self._placement.details.frames, ops)) else ()
 
     def _mispaired(self, variable: str, source: str) -> Finding:
         return self._finding(
@@ -767,12 +781,19 @@ class _Comparison:
         fix: str,
         consequence: str,
         ops: Sequence[str] = (),
+        at: Sequence[str] = (),
     ) -> Finding:
+        """Return a finding at the ops ``at``, or else at the ops that make the mistake.
+
+        If these are unknown too, it is at ``ops``, or else at the updates of the variable.
+        """
         from placement_checks.numerics.diagnosis import Diagnosis
-        from placement_checks.rules.gradient_mistakes import locate_mistake
+        from placement_checks.rules.gradient_mistakes import MistakeLocation, locate_mistake
 
         diagnosis = Diagnosis("", "", ratio=ratio, mistake=mistake)
-        location = locate_mistake(self._placement, variable, diagnosis)
+        location = MistakeLocation(at)
+        if not at:
+            location = locate_mistake(self._placement, variable, diagnosis)
         names = self._many.analysis.flow.names
         updates = [names[update.op] for update in self._many.updates(variable)]
         return Finding(

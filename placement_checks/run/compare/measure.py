@@ -186,7 +186,7 @@ class _Comparison:
         """Save the case; if no file can be written, add a note that states why."""
         case = Case(self._sessions.batches, self._sessions.start)
         try:
-            path = case.save(self._towers.program.name)
+            path = case.save(self._towers.program.built.name)
             return replace(measured, saved=str(path), saved_bytes=path.stat().st_size)
         except (OSError, RuntimeError) as error:
             return replace(measured, notes=[*self._notes, f"the case cannot be saved: {error}"])

@@ -199,8 +199,8 @@ def circumstances(pair: ProgramPair) -> Circumstances:
     """Return the names of both programs, and the devices and versions they run on."""
     simulated = pair.towers.simulated
     return Circumstances(
-        program=pair.towers.name,
-        reference=pair.reference.name,
+        program=pair.towers.built.name,
+        reference=pair.reference.built.name,
         gpus=pair.towers.gpus,
         devices="simulated" if simulated else "real",
         kind="CPU devices of one core each" if simulated else _gpu_names(),
