@@ -192,13 +192,13 @@ def loss_scalings(placement: Placement, ratio: float) -> Sequence[OpId]:
     losses = flow.known_ops(placement.step.objectives or placement.step.losses)
     return [
         op
-        for op in _loss_terms(flow, losses)
+        for op in loss_terms(flow, losses)
         if flow.types[op] in SCALES
         and any(math.isclose(factor, ratio, rel_tol=1e-3) for factor in _factors(placement, op))
     ]
 
 
-def _loss_terms(flow: DataFlow, losses: Iterable[OpId], more: Collection[str] = ()) -> list[OpId]:
+def loss_terms(flow: DataFlow, losses: Iterable[OpId], more: Collection[str] = ()) -> list[OpId]:
     """Return losses and the ops that they combine, also through op types in ``more``."""
     passes = _PASSES_LOSS.union(more)
     return sorted(flow.reachable(losses, until=lambda op: flow.types[op] not in passes))
@@ -225,7 +225,7 @@ def count_divisions(placement: Placement) -> Sequence[OpId]:
     flow = analysis.flow
     return [
         op
-        for op in _loss_terms(flow, chain(*analysis.losses.by_tower), {SUM})
+        for op in loss_terms(flow, chain(*analysis.losses.by_tower), {SUM})
         if flow.types[op] in DIVISIONS
         and analysis.tower_of[op] is not None
         and _is_count(analysis, flow.inputs[op][1])
@@ -250,7 +250,7 @@ def penalties(placement: Placement) -> Sequence[OpId]:
     flow = analysis.flow
     return [
         term
-        for op in _loss_terms(flow, chain(*analysis.losses.by_tower))
+        for op in loss_terms(flow, chain(*analysis.losses.by_tower))
         if flow.types[op] in ADDS and analysis.examples[op]
         for term in flow.inputs[op]
         if not analysis.examples[term] and flow.types[term] != CONST

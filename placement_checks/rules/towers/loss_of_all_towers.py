@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.towers.by_loss import single_tower
+from placement_checks.analysis.variables.accumulators import accumulators
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.missing import Missing
@@ -18,6 +20,7 @@ from placement_checks.core.op_types import (
 from placement_checks.core.placement import producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, about, path_lines, repetitions, unless_allowed
+from placement_checks.rules.gradient_mistakes import loss_terms
 from placement_checks.rules.ranks import ranks_of
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import LoopLines
@@ -32,7 +35,7 @@ class LossOfAllTowers(Rule):
     smaller batch.
 
     The rule judges the `loss` that the function returns (a list counts as one loss), and scalar
-    summaries of losses.
+    summaries of losses. It does not judge metrics, such as the loss that `model.fit` prints.
 
     If one line builds a summary of examples in every tower, there are N curves of one quantity.
     Summaries of shared variables are equal in all towers, and are not findings. Under a strategy
@@ -60,6 +63,11 @@ class LossOfAllTowers(Rule):
         of_losses = list(_loss_summaries(analysis, summaries))
         findings = list(_repeated_summaries(analysis, summaries))
         if not reported and not of_losses and not findings:
+            if placement.step.traced and (metric := _metric_of_loss(analysis)):
+                return self.not_checked(
+                    "the training step returns no number that is computed from its loss; it adds "
+                    f"the loss to {metric}, and metrics are not judged"
+                )
             return self.without(_NOT_RETURNED if placement.step.traced else _NOT_KNOWN)
         findings += _partial_loss(analysis, [analysis.flow.number[name] for name in reported])
         objects = {finding.object for finding in findings}
@@ -114,6 +122,26 @@ def _loss_summaries(analysis: TowerAnalysis, summaries: list[OpId]) -> Iterator[
         for op in summaries:
             if flow.types[op] in SCALAR_SUMMARIES and depends_on_loss[op]:
                 yield op
+
+
+def _metric_of_loss(analysis: TowerAnalysis) -> str:
+    """Return the first variable that the step adds a loss to; ``""`` if there is none.
+
+    Keras 2 adds the loss of a replica before it divides the loss by the number of replicas.
+    """
+    flow, metrics = analysis.flow, accumulators(analysis.placement).names
+    terms = loss_terms(flow, chain(*analysis.losses.by_tower))
+    depends_on_loss = flow.propagate(flow.marks([terms]))
+    return next(
+        (
+            variable.name
+            for variable in analysis.placement.variables
+            if variable.name in metrics
+            for _, values in flow.writers.get(flow.number[variable.name], ())
+            if any(depends_on_loss[value] for value in values)
+        ),
+        "",
+    )
 
 
 def _partial_loss(analysis: TowerAnalysis, ops: list[OpId]) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from unittest.mock import ANY
 import pytest
 from support.snapshots import messages
 from support.towers import (
+    accumulating,
     gradient,
     host,
     joint,
@@ -316,6 +317,20 @@ def test_a_step_that_returns_no_loss() -> None:
     graph = program(step={"losses": (), "traced": True})
 
     assert "the training step returns no number" in str(LossOfAllTowers().judge(graph).reason)
+
+
+def test_a_metric_of_the_loss_is_not_judged() -> None:
+    graph = accumulating(
+        *(
+            on(i, f"tower_{i}/add", "AssignAddVariableOp", f"shown{i}", f"tower_{i}/loss")
+            for i in (0, 1)
+        ),
+        step={"losses": (), "traced": True},
+    )
+    verdict = LossOfAllTowers().judge(graph)
+
+    assert "it adds the loss to shown0, and metrics are not judged" in str(verdict.reason)
+    assert not verdict.fix
 
 
 def test_summaries_of_all_towers_on_one_line_of_a_loop_over_variables() -> None:
