@@ -7,7 +7,7 @@ from placement_checks.analysis.towers.discovery import complete_device
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import CAST, NO_COMPUTATION, SHAPES, VARIABLES
-from placement_checks.core.placement import Op, Placement
+from placement_checks.core.placement import Op, Placement, producer_of
 from placement_checks.core.results import Finding, PathStep, Verdict
 from placement_checks.rules.base import Rule, about, is_allowed, requested_device
 from placement_checks.rules.requirements import Need, no_gradients
@@ -25,11 +25,11 @@ class GradientsColocated(Rule):
     TensorFlow records the forward op of each backward op. In a saved graph without this record the
     name of the backward op identifies its forward op, and the finding states this.
 
-    Not findings: a backward op on a GPU for a forward op on the host, such as a lookup in a table
-    on the host; an op that reads only a shape and requests no device, which the placer puts on the
-    device of its input; and a backward op on its own tower's GPU for a forward op on another GPU,
-    if the forward op is bound to a variable there, uses an expert or a shard there, or serves
-    several towers.
+    Not findings: an op that reads only the shape of its input, and that the placer keeps next to
+    this input; a backward op on a GPU for a forward op on the host, such as a lookup in a table
+    on the host; and a backward op on its own tower's GPU for a forward op on another GPU, if the
+    forward op is bound to a variable there, uses an expert or a shard there, or serves several
+    towers.
 
     `allow` lists op types, op names or patterns of names that may sit elsewhere.
     """
@@ -59,11 +59,7 @@ class GradientsColocated(Rule):
             ):
                 continue
             judged += 1
-            # The placer keeps ops that read only a shape on the device of their input, which saves
-            # a copy.
-            if op.type in SHAPES and not op.requested:
-                continue
-            if _is_left_to_placer(placement, op.requested):
+            if _is_left_to_placer(placement, op.requested) or _is_with_its_input(placement, op):
                 continue
             if (
                 op.assigned != forward_op.assigned
@@ -97,6 +93,22 @@ def _is_left_to_placer(placement: Placement, requested: Device) -> bool:
     """
     strategy = placement.strategy
     return strategy is not None and strategy.default_gpu(requested) is not None
+
+
+def _is_with_its_input(placement: Placement, op: Op) -> bool:
+    """Whether an op that reads only a shape requests no device, and the placer put it there.
+
+    The placer keeps such an op next to its input, such as the labels from an iterator on the host
+    (core/common_runtime/placer.cc, IsMetadata).
+    """
+    return (
+        op.type in SHAPES
+        and op.requested.type is None
+        and all(
+            source in placement.ops and placement.ops[source].assigned == op.assigned
+            for source in map(producer_of, op.inputs)
+        )
+    )
 
 
 def _is_on_own_tower(placement: Placement, number: int, forward: int) -> bool:

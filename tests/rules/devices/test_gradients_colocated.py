@@ -215,6 +215,29 @@ def test_the_shape_of_a_variable_is_where_the_variable_is(
     assert objects(replace(graph, details=Noted())) == found
 
 
+@pytest.mark.parametrize(
+    ("type", "requested", "source", "found"),
+    [
+        ("Shape", "", "labels", []),
+        ("Shape", "", "tower_1/x", [ADRIFT]),
+        ("Shape", "/cpu:0", "labels", [ADRIFT]),
+        ("Neg", "", "labels", [ADRIFT]),
+    ],
+)
+def test_the_placer_keeps_a_shape_next_to_its_input(
+    type: str, requested: str, source: str, found: Sequence[str]
+) -> None:
+    class Noted(Details):
+        def forward_op(self, op: str) -> str:
+            return "tower_1/w/MatMul" if op == ADRIFT else ""
+
+    graph = program(
+        host("labels", "IteratorGetNext"), op(ADRIFT, type, requested, "CPU:0", source)
+    )
+
+    assert objects(replace(graph, details=Noted())) == found
+
+
 def test_an_op_bound_to_another_device_has_a_kernel() -> None:
     graph = program(
         op(
