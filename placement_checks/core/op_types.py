@@ -164,6 +164,7 @@ PIPELINE_OUTPUTS = frozenset(
 # The next element of an iterator as an optional, and ops that test and open optionals.
 OPTIONAL_ELEMENT = "IteratorGetNextAsOptional"
 HAS_VALUE, OPTIONAL_VALUE = "OptionalHasValue", "OptionalGetValue"
+OPTIONAL = "OptionalFromValue"  # packs tensors into one optional
 EXAMPLE_SOURCES = PLACEHOLDERS | PIPELINE_OUTPUTS | {OPTIONAL_VALUE}
 # Accumulated gradients, which are computed from examples.
 GRADIENT_OUTPUTS = frozenset(

@@ -24,8 +24,10 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from placement_checks.core.devices import Device
 from placement_checks.core.op_types import (
     FUNCTION_CALLS,
+    IDENTITY,
     LOOPS,
     NO_OP,
+    OPTIONAL,
     OPTIONAL_VALUE,
     TWO_WAY_BRANCHES,
 )
@@ -315,6 +317,28 @@ class _Flattening:
                 return found if found in names else ""
             outer = prefix[:-1].rpartition("/")[0]
             prefix = f"{outer}/" if outer else ""
+
+
+def unpack_optionals(graph_def: Any) -> None:
+    """Let ops use the tensors that are packed into an optional, instead of its values, in place.
+
+    A loop over a distributed dataset packs the rows of all replicas into one optional. Data flow
+    would then lead from the rows of each replica to all replicas.
+    """
+    nodes = {node.name: node for node in graph_def.node}
+    packed: dict[str, Sequence[str]] = {}
+    for node in graph_def.node:
+        if node.op == OPTIONAL_VALUE:
+            source = nodes.get(producer_of(node.input[0]))
+            while source is not None and source.op == IDENTITY:
+                source = nodes.get(producer_of(source.input[0]))
+            if source is not None and source.op == OPTIONAL:
+                packed[node.name] = [each for each in source.input if not each.startswith("^")]
+    for node in graph_def.node:
+        for number, tensor in enumerate(node.input):
+            name, _, output = tensor.partition(":")
+            if name in packed:  # not the name of a control input, which starts with ^
+                node.input[number] = packed[name][int(output or 0)]
 
 
 def called_functions(node: Any) -> Iterator[str]:

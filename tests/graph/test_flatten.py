@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.flat_graphs import Flat, flattened, function, graph, node, nodes_of
 
 from placement_checks.core.placement import producer_of
-from placement_checks.graph.flatten import TracedOp
+from placement_checks.graph.flatten import TracedOp, unpack_optionals
 
 X = node("x", "Placeholder")
 DOUBLE = function("double", ["a"], [node("sum", "AddN", "a", "a")], {"r": "sum:sum:0"})
@@ -417,3 +417,21 @@ def test_the_runtime_has_the_same_ops(make: Callable[[], Any]) -> None:
         own.pop(type, None)
     assert own == runtime
     assert own["AssignSubVariableOp" if make is training else "AssignAddVariableOp"] == 1
+
+
+def test_values_of_an_optional_are_the_packed_tensors() -> None:
+    graph_def = graph(
+        [
+            node("a", "Neg"),
+            node("b", "Neg"),
+            node("pack", "OptionalFromValue", "a", "b:2", "^a"),
+            node("pass", "Identity", "pack"),
+            node("open", "OptionalGetValue", "pass"),
+            node("next", "IteratorGetNextAsOptional"),
+            node("rows", "OptionalGetValue", "next"),
+            node("user", "AddN", "open:1", "rows:1", "open", "^open"),
+        ]
+    )
+    unpack_optionals(graph_def)
+
+    assert list(graph_def.node[-1].input) == ["b:2", "rows:1", "a", "^open"]

@@ -33,6 +33,7 @@ from placement_checks.graph.flatten import (
     flatten,
     rename_colocation,
     rename_input,
+    unpack_optionals,
 )
 from placement_checks.graph.graph_def import all_nodes
 from placement_checks.tf.distribution import GRADIENT_PACKING_FILES, replica_specs
@@ -173,6 +174,7 @@ class FlatStep:
             )
         self._name_variables()
         self._replace_placeholders()
+        unpack_optionals(self.graph_def)
         self._part_of = split_packed_sums(self.graph_def, self._packs_gradients)
         self.train_op = self._add_train_op()
         for node in all_nodes(self.graph_def):
