@@ -190,7 +190,8 @@ def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> 
     process until its first training step; a function in a program that builds the graph or trains,
     path/to/file.py:function; a graph file (.pb, .pbtxt, .meta); a SavedModel directory; a
     placement log. Without a TARGET, the programs of [tool.placement_checks] in pyproject.toml are
-    checked. In ARGS, {gpus} is replaced by the number of GPUs, and {gpu_list} by 0,1,….
+    checked. In ARGS, {gpus} is replaced by the number of GPUs, and {gpu_list} by 0,1,…. An
+    argument with {each_gpu} is repeated for each GPU: --gpu_ids {each_gpu} is --gpu_ids 0 1 ….
 
     The files of a program are preserved: files that it deletes or overwrites are restored, and no
     checkpoint is saved. Event files and new files are still written.

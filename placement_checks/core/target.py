@@ -15,11 +15,19 @@ from typing import Any, Literal, TypeAlias
 
 GPUS = "{gpus}"  # Python parses it as a set with the name ``gpus``
 GPU_LIST = "{gpu_list}"
+EACH_GPU = "{each_gpu}"
 
 
 def for_gpus(text: str, gpus: int) -> str:
     """Replace ``{gpus}`` by the number of GPUs and ``{gpu_list}`` by ``0,1,…``."""
     return text.replace(GPUS, str(gpus)).replace(GPU_LIST, ",".join(map(str, range(gpus))))
+
+
+def arguments_for_gpus(text: str, gpus: int) -> list[str]:
+    """The command-line arguments that a text stands for: one, or one for each ``{each_gpu}``."""
+    if EACH_GPU not in text:
+        return [for_gpus(text, gpus)]
+    return [for_gpus(text.replace(EACH_GPU, str(gpu)), gpus) for gpu in range(gpus)]
 
 
 def uses_gpus(text: str) -> bool:
@@ -145,7 +153,7 @@ class Script:
     """A program that runs in a process of its own until its first training step.
 
     Arguments and values may contain ``{gpus}`` for the number of GPUs and ``{gpu_list}`` for
-    ``0,1,…``.
+    ``0,1,…``. An argument with ``{each_gpu}`` is repeated for each GPU, with its index.
 
     Attributes:
         target: a whole program or a function.
@@ -179,13 +187,13 @@ class Script:
     def takes_num_gpus(self) -> bool:
         """Whether the number of GPUs occurs in the target, arguments or values."""
         texts = [self.target.name, *self.args, *(value for _, value in self.let)]
-        return any(map(uses_gpus, texts))
+        return any(map(uses_gpus, texts)) or any(EACH_GPU in text for text in self.args)
 
     def for_gpus(self, gpus: int) -> Script:
         """The program with arguments and values for ``gpus`` GPUs."""
         return replace(  # the arguments within the target are replaced when they are parsed
             self,
-            args=tuple(for_gpus(text, gpus) for text in self.args),
+            args=tuple(each for text in self.args for each in arguments_for_gpus(text, gpus)),
             let=tuple((name, for_gpus(value, gpus)) for name, value in self.let),
         )
 

@@ -60,7 +60,7 @@ def place(
         soft: whether the placer may use other devices than requested; by default the session
             configuration of the program, else False (the default of TensorFlow 1).
         args: command-line arguments; ``{gpus}`` is replaced by the number of GPUs, and
-            ``{gpu_list}`` by ``0,1,…``.
+            ``{gpu_list}`` by ``0,1,…``. An argument with ``{each_gpu}`` is repeated for each GPU.
         v1: whether the program runs with the API of TensorFlow 1.
         let: values that replace assignments in the source, such as ``{"NUM_GPUS": "{gpus}"}``.
         limit: the longest time until the first training step, in seconds; 300 by default.

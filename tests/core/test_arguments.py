@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.builders import script
 
 from placement_checks.core.target import Arguments, for_gpus, uses_gpus
 
@@ -54,3 +55,12 @@ def test_the_placeholder_for_the_number_of_gpus(text: str, for_2: str, for_1: st
 def test_other_braces_are_unchanged(text: str) -> None:
     assert for_gpus(text, 2) == text
     assert not uses_gpus(text)
+
+
+def test_an_argument_is_repeated_for_each_gpu() -> None:
+    train = script("train.py", ("--gpu_ids", "{each_gpu}", "--out={gpus}", "--gpu={each_gpu}"))
+
+    assert train.takes_num_gpus
+    assert train.for_gpus(2).args == ("--gpu_ids", "0", "1", "--out=2", "--gpu=0", "--gpu=1")
+    assert train.for_gpus(1).args == ("--gpu_ids", "0", "--out=1", "--gpu=0")
+    assert script("train.py", ("{each_gpu}",)).takes_num_gpus
