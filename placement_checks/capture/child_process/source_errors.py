@@ -95,13 +95,17 @@ def explain_outdated(program: str, *, is_v1: bool) -> Iterator[None]:
             raise InputError(
                 str(where), f"is written in Python 2: {cause}", _CONVERT, is_predicate=True
             ) from None
-        if is_v1 or not _is_missing_in_tensorflow(error):
+        # `tf.compat.v1` lacks `tf.estimator`, too, since TensorFlow 2.16.
+        is_estimator = isinstance(error, AttributeError) and error.name == "estimator"
+        if not _is_missing_in_tensorflow(error) or (is_v1 and not is_estimator):
             raise
         raise InputError(
             program,
             f"before its first training step it raised {type(error).__name__}: "
             f"{message_of(error)}",
-            "add --v1 if the program is written for TensorFlow 1",
+            "use TensorFlow 2.15, the last version with estimators"
+            if is_estimator
+            else "add --v1 if the program is written for TensorFlow 1",
         ) from None
 
 
