@@ -51,7 +51,7 @@ def test_names_that_version_2_removed_suggest_version_1(
 @pytest.mark.parametrize("is_v1", [False, True])
 def test_estimators_need_an_older_tensorflow(file: Path, is_v1: bool) -> None:
     with pytest.raises(
-        InputError, match="; use TensorFlow 2.15, the last version with estimators"
+        InputError, match=r"; use TensorFlow 2.15, the last version with estimators"
     ):
         run("tf.compat.v1.estimator.RunConfig()", file, is_v1=is_v1)
 
