@@ -26,7 +26,6 @@ WORDS = {
     ("horovod/collectives.py", "Max"),
     ("horovod/collectives.py", "Min"),
     ("logs/__init__.py", "Log"),
-    ("run/feeding/batches.py", "BatchFunction"),  # a type of ours
     ("testing/assertion_factory.py", "Batch"),  # annotations
     ("testing/assertion_factory.py", "None"),
     ("tf1/renamed.py", "Assert"),  # names of Python
