@@ -271,6 +271,11 @@ def close_graph() -> None:
     switches.pop()
 
 
+# The end of an abandoned session's `as_default` would remove later sessions and graphs from the
+# stacks of this thread, so these sessions are kept alive.
+_ended_sessions: list[Any] = []
+
+
 def close_default_sessions(depth: int) -> bool:
     """End the default sessions of this thread, except the first ``depth``.
 
@@ -280,9 +285,10 @@ def close_default_sessions(depth: int) -> bool:
         Whether there were any.
     """
     sessions = _session_stack()
-    left_open = len(sessions) > depth
+    left_open = sessions[depth:]
     del sessions[depth:]
-    return left_open
+    _ended_sessions.extend(left_open)
+    return bool(left_open)
 
 
 @contextlib.contextmanager

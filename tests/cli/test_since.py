@@ -207,7 +207,7 @@ def test_a_moved_tower_in_text(run: Run, home: Path) -> None:
         "moved:\n"
         "  tower 1: /gpu:1 -> /gpu:0  ("
     )
-    assert "\nnewly broken: no-idle-device (kept at HEAD)\n  train.py:14: /device:GPU:1" in ran.out
+    assert "\nnewly broken: no-idle-device (kept at HEAD)\n  train.py:12: /device:GPU:1" in ran.out
 
 
 def test_a_fix_is_named_and_fails_nothing_else(run: Run, home: Path) -> None:
@@ -385,7 +385,7 @@ def test_numbers_of_both_revisions(run: Run, home: Path) -> None:
         "gradients: 1 variable, with relative differences of at most 0.0 eps; weights: 5 "
     )
     assert texts["whole"].startswith(
-        "the numbers of two revisions cannot be compared: whole.py {gpus} feeds its own rows, and "
+        "the numbers of two revisions cannot be compared: whole.py feeds its own rows, and "
     )
 
 

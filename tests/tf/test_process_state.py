@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from itertools import permutations
 from pathlib import Path
@@ -13,7 +14,7 @@ import tensorflow as tf
 from placement_checks import place
 from placement_checks.targets.forms import parse_target
 from placement_checks.targets.importing import import_program
-from placement_checks.tf.process_state import Behavior
+from placement_checks.tf.process_state import Behavior, GlobalState
 from placement_checks.verification.running import with_numbers
 
 tf1 = tf.compat.v1
@@ -228,3 +229,17 @@ def batch(rng, n):
     assert measured.trajectory
     assert not measured.saved
     assert Behavior.current() == Behavior()
+
+
+def test_collected_sessions_end_no_later_graph() -> None:
+    """The generators of their graphs would leave a mode that the later graph has entered."""
+    before = GlobalState.current()
+    sessions = [tf1.InteractiveSession(graph=tf.Graph()) for _ in range(2)]
+    assert list(before.restore()) == ["never closed an as_default() or InteractiveSession"]
+
+    with tf.Graph().as_default() as graph:
+        sessions.clear()
+        gc.collect()
+
+        assert tf1.get_default_graph() is graph
+    assert GlobalState.current() == before

@@ -319,5 +319,5 @@ def test_a_program_without_feeds() -> None:
     towers = program(2, arrays({"x": (8, 3)}))
     built = replace(towers.built, program=script("train.py"), fed={})
 
-    with pytest.raises(CannotRun, match="towers was fed no tensor that can hold rows, and its"):
+    with pytest.raises(CannotRun, match="was fed no tensor that can hold rows, and its"):
         ProgramPair(replace(towers, built=built), program(1, arrays({"x": (8, 3)}))).feeding(None)
