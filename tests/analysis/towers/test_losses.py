@@ -115,7 +115,7 @@ def test_parts_of_a_loss_on_a_gpu_depend_on_one_tower() -> None:
 
 
 def test_ops_of_a_joint_loss_on_a_gpu_work_for_no_tower() -> None:
-    """Nor do the labels that only these ops take, and their backward ops."""
+    """Labels for these ops, and their backward ops, work for no tower either."""
     ops = [
         on(0, "labels", "Placeholder"),
         on(0, "outputs", "ConcatV2", "tower_0/w/MatMul", "tower_1/w/MatMul"),

@@ -279,7 +279,7 @@ def test_a_small_difference_is_measured_with_more_perturbations(
 
 
 def at_a_kink(x: Any, y: Any, factor: float = 1.0) -> Any:
-    """A loss in which rounding decides whether the first row of `first_row_at_the_kink` counts."""
+    """Rounding decides whether this loss counts the first row of `first_row_at_the_kink`."""
     initial = tf1.constant_initializer([[1.0], [2.0], [3.0], [4.0]])
     w = tf1.get_variable("w", [4, 1], initializer=initial)
     return tf.reduce_mean(tf.nn.relu(factor * tf.matmul(x, w) - y))
