@@ -13,7 +13,6 @@ from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.op_types import (
     ADDS,
     CAST,
-    CUTS,
     DIVISIONS,
     EXAMPLE_SOURCES,
     IDENTITIES,
@@ -195,9 +194,12 @@ _WHOLE_AXIS = (0, math.inf)
 
 
 def part_of(analysis: TowerAnalysis, tensor: str) -> Part | None:
-    """Return the part that a slice yields; None for other tensors and for computed indices."""
+    """Return the part that a slice yields, also in another shape or dtype.
+
+    None for other tensors, for computed indices, and for slices that skip elements.
+    """
     op, details = analysis.placement.ops[producer_of(tensor)], analysis.placement.details
-    while op.type in TAKES_PART - CUTS.keys() and op.inputs:
+    while op.type in RESHAPES | IDENTITIES | {CAST}:
         op = analysis.placement.ops[producer_of(op.inputs[0])]
     indices = [value[2:] for name in op.inputs[1:] if (value := details.value(producer_of(name)))]
     if op.type == SLICE and len(indices) == 2:
@@ -218,7 +220,7 @@ def part_of(analysis: TowerAnalysis, tensor: str) -> Part | None:
         last = math.inf if masks["end"] >> axis & 1 else end
         if masks["shrink_axis"] >> axis & 1:
             last = first + 1
-        if stride < 1 or first < 0 or last < 0:  # indices from the end of the axis
+        if stride != 1 or first < 0 or last < 0:  # every n-th row, or indices from the end
             return None
         bounds.append((first, last))
     if masks["ellipsis"] or masks["new_axis"]:

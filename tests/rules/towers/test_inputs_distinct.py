@@ -160,19 +160,24 @@ def test_every_tower_that_cuts_the_first_slice_is_found(count: int) -> None:
 def parts(
     *slices: tuple[tuple[int, ...], tuple[int, ...]],
     kind: str = "StridedSlice",
+    stride: int = 1,
+    then: str = "Cast",
     shown: Sequence[Op] = (),
     **masks: int,
 ) -> Placement:
-    """Towers that cut these slices from one placeholder: the begins, and the ends or sizes."""
+    """Towers that cut these slices from one placeholder: the begins, and the ends or sizes.
+
+    ``then`` is the type of the op that takes a slice.
+    """
     ops = [host("images", "Placeholder"), host("strides", "Const"), *shown]
-    values: dict[str, Sequence[int]] = {"strides": (1,) * len(slices[0][0]), "none": (0,)}
+    values: dict[str, Sequence[int]] = {"strides": (stride,) * len(slices[0][0]), "none": (0,)}
     for i, (begins, ends) in enumerate(slices):
         bounds = [f"tower_{i}/begin", f"tower_{i}/end"]
         values |= dict(zip(bounds, (begins, ends), strict=True))
         strides = ["strides"] * (kind == "StridedSlice")
         ops += [host(each, "Const") for each in bounds]
         ops.append(on(i, f"tower_{i}/slice", kind, "images", *bounds, *strides))
-        ops.append(on(i, f"tower_{i}/cast", "Cast", f"tower_{i}/slice"))
+        ops.append(on(i, f"tower_{i}/cast", then, f"tower_{i}/slice"))
     names = [f"tower_{i}/slice" for i in range(len(slices))]
     casts = [f"tower_{i}/cast" for i in range(len(slices))]
     return fed(
@@ -202,6 +207,9 @@ def test_slices_that_overlap(snapshot: SnapshotAssertion) -> None:
         (parts(((0, 0), (4, 3)), ((0, 2), (4, 4))), False),  # columns of the same rows
         (parts(((0, 0), (4, 2)), ((2, 1), (6, 4))), True),
         (parts(((-8,), (4,)), ((1,), (5,))), False),  # from the end
+        (parts(((0,), (8,)), ((1,), (8,)), stride=2), False),  # every other row
+        (parts(((0,), (8,)), ((1,), (9,)), then="GatherV2"), False),  # a part of the slice
+        (parts(((0,), (8,)), ((1,), (9,)), then="Transpose"), True),
         (parts(((0,), (4,)), ((1,), (5,)), new_axis_mask=1), False),
         (parts(((0,), (4,)), ((1,), (4,)), kind="Slice"), True),
         (parts(((0,), (4,)), ((4,), (-1,)), kind="Slice"), False),
