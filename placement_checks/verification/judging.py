@@ -144,8 +144,13 @@ def _root_cause(
     found: Mapping[str, Mapping[str, Finding]],
     explained_by: Mapping[str, Sequence[str]],
 ) -> str | None:
-    """The rule at the end of the chain of causes; None if the finding is a root cause."""
-    cause, seen = finding.follows, {rule}
+    """The rule at the end of the chain of causes; None if the finding is a root cause.
+
+    A cause that the finding itself names counts only if this rule has a finding. It may be kept on
+    another machine, or not be selected.
+    """
+    cause = finding.follows if found.get(finding.follows or "") else None
+    seen = {rule}
     while True:
         for other in explained_by.get(rule, ()):
             if other not in seen and finding.object in found.get(other, {}):

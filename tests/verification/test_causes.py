@@ -53,11 +53,14 @@ def test_kept_and_unselected_rules_explain_nothing() -> None:
     assert causes(broken("names", "w"))["names"] == {"w": None}
 
 
-def test_a_declared_cause_stays() -> None:
+def test_a_declared_cause_counts_if_its_rule_has_a_finding() -> None:
     verdict = broken("weights", "w/Momentum")
     changed = replace(verdict, findings=[replace(verdict.findings[0], follows="gradients")])
 
-    assert causes(changed)["weights"] == {"w/Momentum": "gradients"}
+    gradients = broken("gradients", "w")
+    assert causes(changed, gradients)["weights"] == {"w/Momentum": "gradients"}
+    for others in ([], [replace(gradients, state="kept", findings=[])]):
+        assert causes(changed, *others)["weights"] == {"w/Momentum": None}
 
 
 def test_a_declared_cause_is_followed_to_its_own_cause() -> None:
