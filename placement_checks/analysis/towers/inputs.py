@@ -181,13 +181,17 @@ class Part(NamedTuple):
     bounds: tuple[tuple[float, float], ...]
 
     def overlaps(self, other: Part) -> bool:
-        """Whether two parts of one tensor with different rows have common elements.
+        """Whether two parts of one tensor have different rows, half of which or more are common.
 
-        Parts with the same rows are cut along another axis, such as features or time.
+        Parts with the same rows are cut along another axis, such as features or time. A few common
+        rows may be intended, such as a frame before the first.
         """
-        axes = zip_longest(self.bounds, other.bounds, fillvalue=_WHOLE_AXIS)
-        have_common = all(max(one[0], two[0]) < min(one[1], two[1]) for one, two in axes)
-        return have_common and self.bounds[:1] != other.bounds[:1]
+        axes = list(zip_longest(self.bounds, other.bounds, fillvalue=_WHOLE_AXIS))
+        if not axes or axes[0][0] == axes[0][1]:
+            return False
+        common = [min(one[1], two[1]) - max(one[0], two[0]) for one, two in axes]
+        fewest = min(end - begin for begin, end in axes[0])
+        return min(common) > 0 and 2 * common[0] >= fewest
 
 
 _WHOLE_AXIS = (0, math.inf)

@@ -61,11 +61,11 @@ class InputsDistinct(Rule):
     the effective batch is smaller than intended.
 
     The rule follows slices from placeholders, iterators and queues into the towers. Two slices are
-    the same if they are cut from one tensor in the same way. Slices of rows with constant indices
-    may not overlap. Scalars are not examples, not even if they are computed from the whole batch,
-    such as the number of labeled rows. Vectors of a fixed length are examples only if they have an
-    entry for each row. Workers in several processes each have their own pipeline: two pipelines
-    are the same if their first batches are equal.
+    the same if they are cut from one tensor in the same way. Slices with constant indices may not
+    have half of their rows in common. Scalars are not examples, not even if they are computed from
+    the whole batch, such as the number of labeled rows. Vectors of a fixed length are examples
+    only if they have an entry for each row. Workers in several processes each have their own
+    pipeline: two pipelines are the same if their first batches are equal.
 
     Iterators, queues, readers and decoders belong on the CPU. Most of them have no kernel for a
     GPU, and batches of the others are copied twice. If they are built again for each tower, the
@@ -128,19 +128,33 @@ class InputsDistinct(Rule):
 
 
 def _overlapping_slices(analysis: TowerAnalysis, uses: Sequence[Use]) -> Iterator[Finding]:
-    """Yield a finding for each slice with some of the rows of another tower's slice."""
+    """Yield a finding for each slice with rows of the corresponding slice of another tower.
+
+    The slices of a tower are in the order of their rows: a model of sequences may take rows 0 to 7
+    as its inputs and rows 1 to 8 as its labels.
+    """
     equal = EqualTensors(analysis)
-    slices: dict[object, set[tuple[TowerIndex, Part]]] = defaultdict(set)
+    slices: dict[object, dict[TowerIndex, dict[object, Part]]] = defaultdict(
+        lambda: defaultdict(dict)
+    )
     for use in uses:
         part = part_of(analysis, use.tensor)
         if part is not None and analysis.reads_by_site.in_loss(use.op):  # not in a summary
-            slices[equal.key(part.tensor)].add((use.tower, part))
-    for of_tensor in map(sorted, slices.values()):
-        for position, (later, part) in enumerate(of_tensor):
-            for tower, other in of_tensor[:position]:
-                if tower != later and part.overlaps(other):
-                    yield _overlapping_slice(analysis, tower, other, later, part)
-                    break
+            slices[equal.key(part.tensor)][use.tower].setdefault(part.bounds, part)
+    for of_tensor in slices.values():
+        in_order = {
+            tower: sorted(parts.values(), key=lambda part: part.bounds)
+            for tower, parts in sorted(of_tensor.items())
+        }
+        for position in range(max(map(len, in_order.values()))):
+            towers = [tower for tower, parts in in_order.items() if position < len(parts)]
+            for later in towers:
+                part = in_order[later][position]
+                for tower in towers[: towers.index(later)]:
+                    other = in_order[tower][position]
+                    if part.overlaps(other):
+                        yield _overlapping_slice(analysis, tower, other, later, part)
+                        break
 
 
 def _overlapping_slice(

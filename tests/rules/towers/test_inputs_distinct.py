@@ -189,6 +189,23 @@ def parts(
     )
 
 
+@pytest.mark.parametrize(("distance", "count"), [(2, 0), (1, 2)])
+def test_labels_are_the_next_rows_of_a_sequence(distance: int, count: int) -> None:
+    """The labels of a tower are rows that the next tower takes as inputs."""
+    ops, values = [host("rows", "Placeholder")], {"size": (2,)}
+    for i in (0, 1):
+        for name, begin in (("inputs", distance * i), ("labels", distance * i + 1)):
+            values[f"tower_{i}/{name}/begin"] = (begin,)
+            ops += [
+                host(f"tower_{i}/{name}/begin", "Const"),
+                on(i, f"tower_{i}/{name}", "Slice", "rows", f"tower_{i}/{name}/begin", "size"),
+            ]
+        ops.append(on(i, f"tower_{i}/both", "Sub", f"tower_{i}/inputs", f"tower_{i}/labels"))
+    graph = fed("tower_0/both", "tower_1/both", ops=[host("size", "Const"), *ops], values=values)
+
+    assert len(InputsDistinct().judge(graph).findings) == count
+
+
 def test_slices_that_overlap(snapshot: SnapshotAssertion) -> None:
     """As x[i : i + rows] instead of x[i * rows : (i + 1) * rows]."""
     verdict = InputsDistinct().judge(parts(((0,), (4,)), ((1,), (5,)), ((2,), (6,))))
@@ -208,6 +225,7 @@ def test_slices_that_overlap(snapshot: SnapshotAssertion) -> None:
         (parts(((0, 0), (4, 2)), ((2, 1), (6, 4))), True),
         (parts(((-8,), (4,)), ((1,), (5,))), False),  # from the end
         (parts(((0,), (8,)), ((1,), (8,)), stride=2), False),  # every other row
+        (parts(((0,), (9,)), ((8,), (17,))), False),  # a frame before the first
         (parts(((0,), (8,)), ((1,), (9,)), then="GatherV2"), False),  # a part of the slice
         (parts(((0,), (8,)), ((1,), (9,)), then="Transpose"), True),
         (parts(((0,), (4,)), ((1,), (5,)), new_axis_mask=1), False),
