@@ -27,6 +27,23 @@ class Sample(NamedTuple):
     gradients: Arrays
 
 
+class RowMixing(NamedTuple):
+    """How the losses of a reference combine the rows of a batch, otherwise than by a sum.
+
+    Ops are described with their types, names and source lines.
+
+    Attributes:
+        statistic: the first op that computes or uses batch statistics; ``""`` if none does.
+        op: the first other op that combines rows, such as a division by a number of tokens;
+            ``""`` if the losses are sums over rows, apart from batch statistics.
+        op_type: the type of this op.
+    """
+
+    statistic: str = ""
+    op: str = ""
+    op_type: str = ""
+
+
 @dataclass(frozen=True)
 class Trial:
     """The gradients of both programs for one batch and equal variables.
@@ -139,8 +156,13 @@ class Measurement:
             applied.
         races: for each variable whose value depends on a race, the variable that is read before or
             after its update.
+        earlier: for each variable, the other variables whose gradients a step applies before it
+            computes this variable's gradient, if there are any.
         optimizers: the types of the ops that apply the gradients.
         updates: for each variable, the op of the program that updates it.
+        own_rows: why the reference computed on the rows of each tower alone; ``""`` if it computed
+            on all rows at once, as the program for one GPU does.
+        mixing: how the reference combines rows, if gradients differ and this could be observed.
         notes: notes for readers.
         saved: the file with the saved case; ``""`` if nothing differed.
         saved_bytes: the size of that file.
@@ -159,8 +181,11 @@ class Measurement:
     missing: Mapping[str, bool] = field(default_factory=dict)
     changed: frozenset[str] = frozenset()
     races: Mapping[str, str] = field(default_factory=dict)
+    earlier: Mapping[str, frozenset[str]] = field(default_factory=dict)
     optimizers: frozenset[str] = frozenset()
     updates: Mapping[str, str] = field(default_factory=dict)
+    own_rows: str = ""
+    mixing: RowMixing | None = None
     notes: Sequence[str] = ()
     saved: str = ""
     saved_bytes: int = 0

@@ -21,6 +21,7 @@ from placement_checks.core.measurement import (
     Array,
     Arrays,
     Measurement,
+    RowMixing,
     Sample,
     Trial,
     largest,
@@ -41,6 +42,7 @@ Mistake = Literal[
     "changed in towers",
     "slices",
     "statistics",
+    "own rows",
     "moved",
     "paired",
     "penalty",
@@ -62,6 +64,7 @@ class Diagnosis(NamedTuple):
         mistake: the kind of the mistake; ``""`` if the kind is not known.
         consequence: the effect on the training; ``""`` if it is obvious.
         towers: the towers with the mistake; empty if all towers have it.
+        op_type: the type of the op that combines rows, if that is the mistake.
     """
 
     what: str
@@ -71,6 +74,7 @@ class Diagnosis(NamedTuple):
     mistake: Mistake = ""
     consequence: str = ""
     towers: tuple[int, ...] = ()
+    op_type: str = ""
 
 
 _CLIPPED_DIFFERENTLY = Diagnosis(
@@ -92,7 +96,7 @@ _BY_COUNTS = (
     "divide by the count of all towers, or weight the towers by their counts: "
     "placement_checks.average_gradients(tower_grads, weights=counts)"
 )
-_OWN_COUNTS = Diagnosis(
+OWN_COUNTS = Diagnosis(
     "each tower divides its loss by its own count, such as its number of tokens, and the "
     "reference by the count of the whole batch",
     _BY_COUNTS,
@@ -100,12 +104,19 @@ _OWN_COUNTS = Diagnosis(
     consequence="an example counts more in a tower with a small count than in the others",
 )
 # Replaces "statistics" if towers also divide by counts: numbers alone cannot distinguish the two.
-COUNTS_OR_STATISTICS = _OWN_COUNTS._replace(
+COUNTS_OR_STATISTICS = OWN_COUNTS._replace(
     what="it is the mean over towers of the reference's gradients on each tower's rows alone: "
     "each tower divides its loss by its own count, such as its number of tokens, or takes batch "
     "statistics over its own rows",
     fix=f"{_BY_COUNTS}; only if the towers have equal counts, and statistics per tower are "
     "intended: --set gradients-equal.statistics=tower",
+)
+_OWN_ROWS = Diagnosis(
+    "each tower combines its own rows alone, and the reference the rows of the whole batch",
+    "combine the rows of all towers before that op; only if each tower shall combine its own "
+    "rows: --set gradients-equal.statistics=tower",
+    mistake="own rows",
+    consequence="the more GPUs share a batch, the fewer rows are combined",
 )
 UNEXPLAINED = Diagnosis(
     "no known mistake explains it",
@@ -266,10 +277,13 @@ class _GradientFit:
         if not is_mean or is_by_rows or self._is_changed:
             return None
         times = self._row_factors(samples, weights / expected)
-        return _OWN_COUNTS._replace(shown=tuple(describe_runs(times)))
+        return OWN_COUNTS._replace(shown=tuple(describe_runs(times)))
 
     def _statistics_per_tower(self) -> Diagnosis:
         """Explain gradients that are right on each tower's rows, but not on the whole batch."""
+        mixing = self._measured.mixing
+        if mixing and mixing.op and not mixing.statistic:
+            return own_rows(mixing)
         if self._is_changed:
             return Diagnosis(
                 "each tower changes its gradients, by clipping for example, before their mean is "
@@ -362,6 +376,11 @@ class _GradientFit:
             mistake="penalty",
             consequence="the weights decay less than on one GPU",
         )
+
+
+def own_rows(mixing: RowMixing) -> Diagnosis:
+    """Explain gradients of towers that combine their own rows by an op of the reference."""
+    return _OWN_ROWS._replace(shown=(f"in the reference: {mixing.op}",), op_type=mixing.op_type)
 
 
 def diagnose_ratio(ratio: float, measured: Measurement) -> Diagnosis:

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 
     _Finder = Callable[[Placement, str, Diagnosis], "MistakeLocation"]
 
-_MOVES = REORDERS | GATHERS
-_PASSES_ROWS = _MOVES | CUTS.keys() | RESHAPES | IDENTITIES | {CAST}
+MOVES_ROWS = REORDERS | GATHERS
+_PASSES_ROWS = MOVES_ROWS | CUTS.keys() | RESHAPES | IDENTITIES | {CAST}
 _PACKS = RESHAPES | IDENTITIES | {CAST, STACK}
 _PASSES_LOSS = ADDS | SCALES | IDENTITIES | {CAST}  # ops that combine the parts of a loss
 
@@ -315,9 +315,26 @@ def frozen_reads(placement: Placement, variable: str, towers: Sequence[int]) -> 
     return list(islice(masks, 1)) or reads
 
 
+def _find_own_rows(placement: Placement, _: str, diagnosis: Diagnosis) -> MistakeLocation:
+    """Return the ops of one type in towers, if they depend on examples."""
+    return _location(placement, ops_in_towers(placement, diagnosis.op_type))
+
+
+def ops_in_towers(placement: Placement, op_type: str) -> Sequence[OpId]:
+    """Return the forward ops of one type that depend on the examples of a single tower."""
+    analysis = analyze(placement)
+    return [
+        op
+        for op in analysis.flow.having(lambda kind: kind == op_type)
+        if analysis.examples[op]
+        and not analysis.backward.ops[op]
+        and analysis.tower_of[op] is not None
+    ]
+
+
 def moved_inputs(placement: Placement) -> Sequence[OpId]:
     """Return the ops that reorder rows of inputs, or else the ops that slice inputs."""
-    return list(_ops_on_rows(placement, _MOVES)) or list(_ops_on_rows(placement, CUTS.keys()))
+    return list(_ops_on_rows(placement, MOVES_ROWS)) or list(_ops_on_rows(placement, CUTS.keys()))
 
 
 def slice_ends(placement: Placement) -> Sequence[OpId]:
@@ -375,6 +392,7 @@ _FINDERS: Mapping[Mistake, _Finder] = {
     "changed in towers": _find_change,
     "slices": lambda placement, *_: MistakeLocation(placement.cached(norms_of_slices)),
     "statistics": _finder(batch_statistics),
+    "own rows": _find_own_rows,
     "counts": _find_counts,
     "penalty": _finder(penalties),
     "frozen": lambda placement, variable, diagnosis: _location(

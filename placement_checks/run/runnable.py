@@ -136,6 +136,37 @@ class RunnableProgram:
         reached = flow.reachable(start, flow.all_inputs, until=ends.__contains__)
         return [flow.names[op] for op in sorted(reached - ends)]
 
+    def updated_by(self, roots: Iterable[str], fed: Collection[str]) -> list[str]:
+        """Return the variables that a run updates before it yields these tensors."""
+        updates = analyze(self.placement).updates.by_variable
+        updating = {
+            self.placement.by_number[update.op].name: variable
+            for variable in self.variables
+            for update in updates.get(variable, ())
+        }
+        ops = self.ancestors(roots, fed) if updating else ()
+        return list(dict.fromkeys(updating[op] for op in ops if op in updating))
+
+    @cached_property
+    def earlier_gradients(self) -> Mapping[str, frozenset[str]]:
+        """The other variables whose gradients a step applies before it computes a gradient.
+
+        Variables are left out if their gradient depends on no update.
+        """
+        sources = {
+            variable: {producer_of(part) for part in gradient if part}
+            for variable, gradient in self.gradients.by_variable.items()
+        }
+        if sources.keys().isdisjoint(self.updated_by(self.gradients.tensors, ())):
+            return {}
+        found = {}
+        for variable, own in sources.items():
+            behind = {*self.ancestors(own, ())} - own
+            applied = sources.keys() & self.updated_by(own, ())
+            if earlier := {each for each in applied if sources[each] <= behind}:
+                found[variable] = frozenset(earlier)
+        return found
+
     def built_at(self, op: str) -> str:
         """Return the source line of an op, as part of a message; ``""`` if it is not known."""
         where = self.placement.where(op)

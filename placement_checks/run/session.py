@@ -6,7 +6,7 @@ import math
 import re
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -202,7 +202,9 @@ class ProgramSession:
 
     def load(self, values: Arrays) -> None:
         """Assign values to variables and their copies; unknown names are ignored."""
-        values = self._with_copies(values)
+        self._assign(self._with_copies(values))
+
+    def _assign(self, values: Arrays) -> None:
         for part in self._parts:
             if names := [name for name in part if name in values]:
                 ops = [self._assigns[name][0] for name in names]
@@ -266,13 +268,44 @@ class ProgramSession:
             if tower != min(group.copies)
         }
 
-    def gradients(self, feeds: Arrays, metadata: Any = None) -> dict[str, npt.NDArray[Any]]:
-        """Return the gradient of every variable as a dense array, by variable name."""
-        read = self.program.gradients.by_variable
+    def evaluate(
+        self, fetches: Any, names: Collection[str], feeds: Arrays, metadata: Any = None
+    ) -> Any:
+        """Run a part of the graph, and restore the variables that this part updates.
+
+        For example, the gradient of a second optimizer depends on the updates of the first one,
+        and a layer may move its statistics before its result is used.
+
+        Args:
+            fetches: as for `run`.
+            names: the names of the fetched tensors.
+            feeds: arrays by tensor name.
+            metadata: as for `run`.
+
+        Raises:
+            InputError: as for `run`.
+            CannotRun: as for `run`.
+        """
+        updated = self.program.updated_by(names, feeds)
+        before = self.run({name: self._reads[name] for name in updated}) if updated else {}
+        found = self.run(fetches, feeds, metadata)
+        self._assign(before)
+        return found
+
+    def gradients(
+        self, feeds: Arrays, metadata: Any = None, *, only: Collection[str] | None = None
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Return the gradients of variables as dense arrays, by variable name; by default all.
+
+        The variables keep their values.
+        """
         fetches = {
-            name: tuple(part for part in gradient if part) for name, gradient in read.items()
+            name: tuple(part for part in gradient if part)
+            for name, gradient in self.program.gradients.by_variable.items()
+            if only is None or name in only
         }
-        fetched = self.run(fetches, feeds, metadata)
+        tensors = [tensor for parts in fetches.values() for tensor in parts]
+        fetched = self.evaluate(fetches, tensors, feeds, metadata)
         return {
             name: parts[0] if len(parts) == 1 else self._dense(name, *parts)
             for name, parts in fetched.items()
@@ -291,10 +324,11 @@ class ProgramSession:
     def gradient_feeds(self, values: Arrays) -> dict[str, npt.NDArray[Any]]:
         """Return feeds that make a step apply these gradients instead of computed gradients."""
         feeds = {}
-        for name, gradient in self.program.gradients.by_variable.items():
-            feeds[gradient.values] = values[name]
+        for name, value in values.items():
+            gradient = self.program.gradients.by_variable[name]
+            feeds[gradient.values] = value
             if gradient.indices:
-                feeds[gradient.indices] = np.arange(len(values[name]))
+                feeds[gradient.indices] = np.arange(len(value))
         return feeds
 
     def step(self, feeds: Arrays, metadata: Any = None) -> None:
@@ -342,9 +376,12 @@ class ProgramSession:
         return None
 
     def fetch(self, names: Sequence[str], feeds: Arrays) -> Sequence[Any]:
-        """Return the values of tensors; None for tensors in a branch that does not run."""
+        """Return the values of tensors; None for tensors in a branch that does not run.
+
+        The variables keep their values.
+        """
         try:
-            return list(self.run(list(names), feeds))
+            return list(self.evaluate(list(names), names, feeds))
         except (InputError, CannotRun):
             if len(names) == 1:
                 return [None]

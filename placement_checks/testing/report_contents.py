@@ -108,6 +108,7 @@ def _reported_part(evidence: Evidence) -> Evidence:
             dtypes={},
             precisions={},
             trials=(),
+            own_rows=measurement.own_rows,
             saved=measurement.saved,
             saved_bytes=measurement.saved_bytes,
         )

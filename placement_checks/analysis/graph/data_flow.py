@@ -6,7 +6,7 @@ Ops are numbers and sets of towers are bit masks, so that large graphs are analy
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, reduce
 from operator import or_
 from typing import TypeVar, cast
@@ -29,7 +29,7 @@ from placement_checks.util.walks import sources_first
 
 Edges = Sequence[Sequence[OpId]]
 Mask = TypeVar("Mask", bound=int)
-Node = TypeVar("Node", bound=int)
+Node = TypeVar("Node", bound=Hashable)
 _WRITES_NOTHING = PASSES_HANDLE | VARIABLE_READS | PIPELINE_OUTPUTS | GRADIENT_OUTPUTS
 
 

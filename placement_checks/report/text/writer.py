@@ -256,9 +256,10 @@ def conditions(placement: Placement) -> str:
 
 
 def run_conditions(measurement: Measurement, program: str) -> str:
-    """Returns the reference that a program was compared with, and the devices of the run."""
+    """Returns the reference of a program, the devices of the run, and the rows, if unusual."""
     itself = measurement.reference == program
     reference = "the same program for one GPU" if itself else measurement.reference
     simulated = measurement.devices == "simulated"
     on = "CPU devices in place of GPUs" if simulated else "the GPUs of this machine"
-    return f"compared with {reference}, on {on}"
+    rows = f"; on each tower's rows alone, {measurement.own_rows}" if measurement.own_rows else ""
+    return f"compared with {reference}, on {on}{rows}"

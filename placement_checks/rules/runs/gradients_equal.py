@@ -20,13 +20,19 @@ from placement_checks.rules.base import (
     require_factors,
     require_positive,
 )
-from placement_checks.rules.gradient_mistakes import count_divisions, locate_mistake, loss_scalings
+from placement_checks.rules.gradient_mistakes import (
+    MOVES_ROWS,
+    count_divisions,
+    locate_mistake,
+    loss_scalings,
+    ops_in_towers,
+)
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.towers.gradients_averaged import GradientsAveraged
 from placement_checks.util.text import listed, plural
 
 if TYPE_CHECKING:
-    from placement_checks.core.measurement import Measurement, Trial
+    from placement_checks.core.measurement import Measurement, RowMixing, Trial
     from placement_checks.numerics.comparing import Difference, Limits
     from placement_checks.numerics.diagnosis import Diagnosis
 
@@ -98,7 +104,7 @@ class GradientsEqual(Rule):
     def judge(self, program: Evidence | Placement) -> Verdict:
         """Return the verdict; if the programs were not run, with a note on gradients-averaged."""
         evidence = Evidence.wrap(program)
-        verdict = super().judge(evidence)
+        verdict = with_rows(super().judge(evidence), evidence)
         if verdict.state != "not-checked" or evidence.measurement or not evidence.reference:
             return verdict
         if GradientsAveraged().judge(evidence).state == "not-checked":
@@ -204,6 +210,14 @@ class GradientsEqual(Rule):
         return replace(verdict, figures=[difference.figures() for difference in differences])
 
 
+def with_rows(verdict: Verdict, evidence: Evidence) -> Verdict:
+    """Add a note if the reference did not compute on all rows at once."""
+    if not evidence.measurement or not evidence.measurement.own_rows:
+        return verdict
+    rows = f"compared on each tower's rows alone, {evidence.measurement.own_rows}"
+    return replace(verdict, note=f"{verdict.note}; {rows}" if verdict.note else rows)
+
+
 def _gradients_text(variables: Sequence[str]) -> str:
     if len(variables) == 1:
         return f"the gradient of {variables[0]} is"
@@ -235,9 +249,11 @@ def _diagnose(
     from placement_checks.numerics.diagnosis import (
         COUNTS_OR_STATISTICS,
         NORM_OF_SLICES,
+        OWN_COUNTS,
         UNEXPLAINED,
         Diagnosis,
         diagnose,
+        own_rows,
     )
 
     placement = evidence.placement
@@ -247,6 +263,10 @@ def _diagnose(
             found[name] = NORM_OF_SLICES
         elif diagnosis.mistake == "statistics" and placement.cached(count_divisions):
             found[name] = COUNTS_OR_STATISTICS
+        elif diagnosis.mistake == "own rows" and placement.cached(count_divisions):
+            found[name] = OWN_COUNTS
+        elif diagnosis is UNEXPLAINED and (mixing := _moved_rows(placement, measured)):
+            found[name] = own_rows(mixing)
         elif diagnosis is UNEXPLAINED:
             found[name] = diagnosis._replace(shown=tuple(_objectives(evidence, name)))
     for name in trial.not_finite.keys() & wrong:
@@ -259,6 +279,14 @@ def _diagnose(
             (PathStep(op, op),),
         )
     return found
+
+
+def _moved_rows(placement: Placement, measured: Measurement) -> RowMixing | None:
+    """Return how the reference moves rows, if towers move their own rows by such an op."""
+    mixing = measured.mixing
+    if mixing is None or mixing.op_type not in MOVES_ROWS:
+        return None
+    return mixing if ops_in_towers(placement, mixing.op_type) else None
 
 
 def _objectives(evidence: Evidence, variable: str) -> Iterator[str]:

@@ -19,6 +19,7 @@ from placement_checks.rules.base import Rule, about, matches_any, require_positi
 from placement_checks.rules.gradient_mistakes import MistakeLocation
 from placement_checks.rules.ranks import ranks_of
 from placement_checks.rules.requirements import Need
+from placement_checks.rules.runs.gradients_equal import with_rows
 from placement_checks.rules.source_lines import frames_up_to
 from placement_checks.util.text import listed, plural
 from placement_checks.util.walks import walk
@@ -97,6 +98,11 @@ class WeightsEqual(Rule):
         from placement_checks.numerics.comparing import Limits
 
         return Limits(self.tolerance, self.noise)
+
+    def judge(self, program: Evidence | Placement) -> Verdict:
+        """Return the verdict, with a note on the rows that the reference computed on."""
+        evidence = Evidence.wrap(program)
+        return with_rows(super().judge(evidence), evidence)
 
     def check(self, evidence: Evidence) -> Verdict:
         from placement_checks.numerics.training_divergence import (
@@ -400,6 +406,12 @@ class _Run:
         if trained in wrong:
             what = "the gradient differs, see gradients-equal"
             return Cause(what, "fix gradients-equal first", follows="gradients-equal")
+        if earlier := self.measured.earlier.get(trained or "", frozenset()) & wrong:
+            what = (
+                f"the gradient of {min(earlier)} differs, and its update comes earlier in the step"
+            )
+            fix = f"fix the gradient of {min(earlier)} first, see gradients-equal"
+            return Cause(what, fix, follows="gradients-equal")
         if trained is None and wrong and not _is_integer(self.measured, divergence):
             what = f"the gradient of {min(wrong)} differs, which may be the cause"
             fix = f"fix the gradient of {min(wrong)} first, see gradients-equal"

@@ -30,6 +30,7 @@ from placement_checks.numerics.training_divergence import (
 from placement_checks.run.clipping import clipped_gradients
 from placement_checks.run.compare.pair import ProgramPair
 from placement_checks.run.compare.replayed_checks import ReplayedChecks
+from placement_checks.run.compare.row_mixing import find_row_mixing
 from placement_checks.run.compare.sessions import Conditions, PairedSessions
 from placement_checks.run.compare.steps import take_steps
 from placement_checks.run.feeding.batches import Case
@@ -84,25 +85,33 @@ def measure(pair: ProgramPair, batch: BatchFunction | None, conditions: Conditio
         ProgramSession(pair.towers, conditions.seconds) as towers,
         ProgramSession(pair.reference, conditions.seconds) as reference,
     ):
-        case = batch if isinstance(batch, Case) else None
         sessions = PairedSessions(towers, reference, feeding, conditions)
-        sessions.initialize(case)
-        for number in _PERTURBATIONS:
-            if number:
-                sessions.restart(number)
-            checks = None
-            if isinstance(feeding, ReplayedFeeding):
-                checks = ReplayedChecks(sessions, feeding)
-                checks.adapt()
-            comparison = _Comparison(sessions)
-            measured = comparison.measurement()
-            differences = list(_differences(measured, conditions))
-            is_close = any(each.error < _CLOSE * each.limit for each in differences)
-            if not differences or (number and not is_close):
-                break
-        if differences or measured.missing:
-            measured = comparison.save(measured)
-        return checks.check(measured) if checks else measured
+        sessions.initialize(batch if isinstance(batch, Case) else None)
+        if not isinstance(feeding, ReplayedFeeding):
+            return _measured(sessions)
+        checks = ReplayedChecks(sessions, feeding)
+        checks.choose_rows()
+        measured = _measured(sessions)
+        if differs(measured, conditions) and checks.choose_other_rows():
+            sessions.restart(0)
+            other = _measured(sessions)
+            measured = measured if differs(other, conditions) else other
+        return checks.check(measured)
+
+
+def _measured(sessions: PairedSessions) -> Measurement:
+    """Compare gradients and steps, with noise if they differ, on the rows that are chosen."""
+    conditions = sessions.conditions
+    for number in _PERTURBATIONS:
+        if number:
+            sessions.restart(number)
+        comparison = _Comparison(sessions)
+        measured = comparison.measurement()
+        differences = list(_differences(measured, conditions))
+        is_close = any(each.error < _CLOSE * each.limit for each in differences)
+        if not differences or (number and not is_close):
+            break
+    return comparison.explained(measured) if differences or measured.missing else measured
 
 
 def differs(measured: Measurement, conditions: Conditions) -> bool:
@@ -141,12 +150,12 @@ class _Comparison:
         for session, feeds in self._sessions.both(batch):
             check_repeatable(session, feeds, rows)
         trials = [self._trial(batch, rows)]
-        conditions, on_parts = self._sessions.conditions, self._sessions.on_parts
-        if self._feeding.uneven_rows and not on_parts:
+        conditions, own_rows = self._sessions.conditions, self._sessions.own_rows
+        if self._feeding.uneven_rows and not own_rows:
             trials += self._uneven_trial()
         trajectory = (
             Missing(_NO_STEPS_PER_TOWER)
-            if on_parts and not conditions.steps_on_parts
+            if own_rows and not own_rows.takes_steps
             else take_steps(self._sessions, conditions.steps, self._own_scalars(trials[0]))
         )
         return Measurement(
@@ -165,10 +174,19 @@ class _Comparison:
             # Programs for one GPU and for several GPUs are scheduled differently. So a race may
             # end one way in every run of one program, and the other way in every run of the other.
             races={**races(program.placement), **races(single.placement)},
+            earlier=single.earlier_gradients,
             optimizers=frozenset(program.gradients.optimizers),
             updates=program.gradients.updates,
-            notes=self._notes,
+            own_rows=own_rows.reason if own_rows else "",
+            notes=[*self._notes, *self._order_notes()],
         )
+
+    def _order_notes(self) -> Iterator[str]:
+        if self._sessions.order_matters:
+            yield (
+                f"the gradients of {self._reference.program.name} depend on the order of its "
+                "rows, so noise was measured with changed weights alone"
+            )
 
     def _own_scalars(self, trial: Trial) -> Arrays:
         """Return values of the program that may compensate for a common factor of all gradients.
@@ -182,14 +200,21 @@ class _Comparison:
             return {}
         return self._sessions.own_scalars()
 
-    def save(self, measured: Measurement) -> Measurement:
-        """Save the case; if no file can be written, add a note that states why."""
+    def explained(self, measured: Measurement) -> Measurement:
+        """Add how the reference combines rows, and save the case.
+
+        If no file can be written, a note states why.
+        """
+        if not self._sessions.on_parts and not self._feeding.same_towers:
+            mixing = find_row_mixing(self._sessions, self._sessions.batches[0])
+            measured = replace(measured, mixing=mixing)
         case = Case(self._sessions.batches, self._sessions.start)
         try:
             path = case.save(self._towers.program.built.name)
             return replace(measured, saved=str(path), saved_bytes=path.stat().st_size)
         except (OSError, RuntimeError) as error:
-            return replace(measured, notes=[*self._notes, f"the case cannot be saved: {error}"])
+            notes = [*measured.notes, f"the case cannot be saved: {error}"]
+            return replace(measured, notes=notes)
 
     def _trial(self, batch: Arrays, rows: int) -> Trial:
         """Compare gradients on one batch.

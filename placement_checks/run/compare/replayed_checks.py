@@ -1,15 +1,21 @@
-"""Decide on which rows to compare whole scripts, and whether a difference proves a mistake.
+"""Decide on which rows the reference of a whole script computes, and what a difference proves.
+
+The program for one GPU computes on all rows at once, and so does the reference. It computes on the
+rows of each tower only for a reason that reports name: batch statistics, which programs compute
+per tower on purpose, or a reference that does not accept all rows. The gradients of the parts are
+then combined, which is right only if the loss of the reference combines rows by nothing but sums.
 
 The meaning of recorded rows is inferred, so another meaning might explain a difference. A
-difference counts only if a known mistake explains it and no other reading of the recorded feeds
-does. Otherwise the comparison is refused, and the reason is given.
+difference counts only if a known mistake explains it. Otherwise the comparison is refused, and the
+reason is given.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -18,18 +24,17 @@ from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.inputs import loss_scales
 from placement_checks.analysis.variables.mixed_losses import shared_ops
 from placement_checks.core.errors import CannotRun, InputError
-from placement_checks.core.measurement import EPS, Measurement, Trial
+from placement_checks.core.measurement import EPS, Measurement, RowMixing, Trial
 from placement_checks.core.placement import producer_of
 from placement_checks.numerics.comparing import differing_variables
 from placement_checks.numerics.diagnosis import UNEXPLAINED, diagnose
-from placement_checks.numerics.sampling import weighted_mean
-from placement_checks.run.compare.sessions import PairedSessions
+from placement_checks.run.compare.row_mixing import find_row_mixing
+from placement_checks.run.compare.sessions import OwnRows, PairedSessions
 from placement_checks.run.feeding.interface import PASS_BATCH
 from placement_checks.run.feeding.replayed import ReplayedFeeding
 from placement_checks.util.text import join_and, listed, plural
 
 _TOLERANCE = 32 * EPS["float32"]  # relative difference of losses that count as equal
-_TOWER_ALONE = "on each tower's rows alone"
 
 
 class ReplayedChecks:
@@ -38,59 +43,138 @@ class ReplayedChecks:
     def __init__(self, sessions: PairedSessions, feeding: ReplayedFeeding) -> None:
         self._sessions = sessions
         self._feeding = feeding
-        self._batch = sessions.batch(feeding.rows)
+        self._batch = feeding.recorded
+        self._name = sessions.reference.program.name
 
-    def adapt(self) -> None:
+    def choose_rows(self) -> None:
         """Choose whether the reference computes on all rows or on the rows of each tower.
 
-        It computes on all rows if its loss on all rows is the mean or the sum of its losses on
-        each tower's rows, or if towers share ops in the model, such as moments of all rows.
-        Otherwise, it computes on the rows of each tower: for example, with batch normalization,
-        or if the reference does not accept all rows at once.
+        Raises:
+            CannotRun: the reference cannot compute on all rows. Either it does not accept the rows
+                of one tower, or the towers get different numbers of rows, or its loss on all rows
+                is not the sum or mean of its losses on the rows of each tower.
+        """
+        if self._sessions.own_rows:
+            self._check_parts()
+            self._sessions.own_rows = self._sessions.own_rows._replace(takes_steps=True)
+        elif why_not_all := self._why_not_all_rows():
+            self._check_parts()
+            if self._mixing.op:
+                raise self._neither(why_not_all)
+            self._sessions.own_rows = OwnRows(why_not_all)
+        elif not self._shares_ops and not self._is_additive() and self._has_only_statistics:
+            self._sessions.own_rows = self._statistics_per_tower()
+
+    def choose_other_rows(self) -> bool:
+        """Choose the rows of each tower for a program that differs on all rows; True if possible.
 
         Raises:
-            CannotRun: the reference cannot compute on all rows, and either it does not accept the
-                rows of one tower, or the towers get different numbers of rows.
+            CannotRun: the reference has batch statistics, so that the program may differ on
+                purpose. It does not accept the rows of each tower, or its loss also combines rows
+                otherwise.
         """
-        feeding, conditions = self._feeding, self._sessions.conditions
-        takes_all = feeding.takes_all and not conditions.statistics_per_tower
-        placement = self._sessions.towers.program.placement
-        if takes_all and (shared_ops(placement) or self._is_additive()):
-            return
+        if self._sessions.on_parts or not self._mixing.statistic:
+            return False
+        if self._mixing.op:
+            raise self._neither(f"batch statistics ({self._mixing.statistic})")
+        self._check_parts()
+        self._sessions.own_rows = self._statistics_per_tower()
+        return True
+
+    def _neither(self, why: str) -> CannotRun:
+        return CannotRun(
+            f"the loss of {self._name} on all rows is not a sum or mean of its losses on each "
+            f"tower's rows, because of {self._mixing.op}, and it cannot be compared on all rows: "
+            f"{why}",
+            PASS_BATCH,
+        )
+
+    @cached_property
+    def _shares_ops(self) -> bool:
+        return bool(shared_ops(self._sessions.towers.program.placement))
+
+    @cached_property
+    def _mixing(self) -> RowMixing:
+        return find_row_mixing(self._sessions, self._batch) or RowMixing()
+
+    @cached_property
+    def _has_only_statistics(self) -> bool:
+        """Whether batch statistics alone combine rows, and the reference accepts equal parts."""
+        sizes = {len(part) for part in self._feeding.parts}
+        is_possible = self._feeding.takes_parts and len(sizes) == 1
+        return is_possible and bool(self._mixing.statistic) and not self._mixing.op
+
+    def _statistics_per_tower(self) -> OwnRows:
+        part = self._feeding.parts[0]
+        with contextlib.suppress(InputError):
+            once, twice = self._losses(part), self._losses([*part, *part])
+            adds_up = bool(np.all(_close(2 * once, twice)))
+            return OwnRows(f"because of batch statistics ({self._mixing.statistic})", adds_up)
+        return OwnRows(f"because of batch statistics ({self._mixing.statistic})")
+
+    def _why_not_all_rows(self) -> str:
+        """Return why the reference cannot compute on all rows; ``""`` if it can.
+
+        If the reference was fed another number of rows than the towers, its graph may depend on
+        this number.
+        """
+        feeding, was_fed = self._feeding, self._feeding.inputs.reference_rows
+        if not feeding.takes_all:
+            return f"because {self._name} takes {plural(was_fed, 'row')} at once"
+        if feeding.same_size:
+            return ""
+        if not self._is_mean():
+            return (
+                f"because {self._name} was fed {plural(was_fed, 'row')}, and its loss depends on "
+                "their number"
+            )
+        if self._ignores_rows():
+            return f"because {self._name} uses only the first {plural(was_fed, 'row')} of a batch"
+        return ""
+
+    def _check_parts(self) -> None:
+        """Check that the reference accepts the rows of each tower, and that all have as many.
+
+        Raises:
+            CannotRun: it does not.
+        """
+        feeding = self._feeding
         sizes = {len(part) for part in feeding.parts}
-        name = self._sessions.reference.program.name
         if len(sizes) > 1:
             raise CannotRun(
                 "the towers get different numbers of rows "
-                f"({join_and(map(len, feeding.parts))}), and {name} cannot be compared on all "
-                f"{feeding.rows} in one run",
+                f"({join_and(map(len, feeding.parts))}), and {self._name} cannot be compared on "
+                f"all {feeding.rows} in one run",
                 PASS_BATCH,
             )
         if not feeding.takes_parts:
             raise CannotRun(
-                f"{name} does not take {plural(max(sizes), 'row')}, the rows of one tower",
+                f"{self._name} does not take {plural(max(sizes), 'row')}, the rows of one tower",
                 PASS_BATCH,
             )
-        per_tower = replace(conditions, statistics_per_tower=True, steps_on_parts=True)
-        self._sessions.conditions = per_tower
+
+    def _losses(self, rows: Sequence[int] | None = None) -> npt.NDArray[np.float64]:
+        return np.array(self._sessions.losses(self._batch, rows))
 
     def _is_additive(self) -> bool:
-        """Whether the loss on all rows is the mean or sum of the losses on each tower's rows.
-
-        A sum counts only if the reference was fed as many rows as the towers: otherwise a mean
-        that divides by a constant number of rows would look like a sum.
-        """
-        losses, feeding = self._sessions.losses, self._feeding
-        if not feeding.takes_parts:
-            return False
+        """Whether the loss on all rows is the mean or sum of the losses on each tower's rows."""
+        feeding = self._feeding
         with contextlib.suppress(InputError):
-            whole = np.array(losses(self._batch))
-            parts = np.array([losses(self._batch, part) for part in feeding.parts])
+            whole = self._losses()
+            parts = np.array([self._losses(part) for part in feeding.parts])
             shares = np.array([len(part) for part in feeding.parts]) / feeding.rows
             is_additive = _close(whole, shares @ parts)
             if feeding.same_size:
                 is_additive |= _close(whole, parts.sum(axis=0))
             return bool(is_additive.size and np.all(is_additive))
+        return False
+
+    def _ignores_rows(self) -> bool:
+        """Whether the reference ignores rows after as many rows as it was fed."""
+        first, *others = self._feeding.parts
+        with contextlib.suppress(InputError):
+            whole, repeated = self._losses(), self._losses(list(first) * (1 + len(others)))
+            return np.array_equal(whole, repeated) and bool(others)
         return False
 
     def check(self, measured: Measurement) -> Measurement:
@@ -101,8 +185,7 @@ class ReplayedChecks:
         """
         for trial in measured.trials:
             self._check_trial(trial, measured)
-        alone = f", compared {_TOWER_ALONE}" if self._sessions.on_parts else ""
-        note = f"the rows are from the recorded first step{alone}"
+        note = "the rows are from the recorded first step"
         return replace(measured, notes=[*measured.notes, note])
 
     def _check_trial(self, trial: Trial, measured: Measurement) -> None:
@@ -120,24 +203,21 @@ class ReplayedChecks:
             raise self._inconclusive(
                 wrong, f", but the two programs are also fed different numbers for {fed}"
             )
-        changed = wrong & measured.changed
-        if not self._sessions.on_parts:
-            if not changed and _is_mean_per_tower(trial, measured):
-                raise self._inconclusive(
-                    wrong, ", but equal the mean of its gradients on each tower's rows alone"
-                )
+        if not measured.own_rows:
             return
+        changed = wrong & measured.changed
         if changed and not self._sessions.clips_as_program:
             raise self._inconclusive(
                 changed,
-                f", compared {_TOWER_ALONE}; these gradients are clipped or otherwise changed, "
-                "which may be the cause",
+                ", compared on each tower's rows alone; these gradients are clipped or otherwise "
+                "changed, which may be the cause",
             )
         scaled = [name for name, found in diagnoses.items() if found.ratio is not None]
         if scaled and not self._feeding.same_size and not self._is_mean():
             raise self._inconclusive(
                 scaled,
-                f", compared {_TOWER_ALONE}; a loss that is a sum over rows may be the cause",
+                ", compared on each tower's rows alone; a loss that is a sum over rows may be the "
+                "cause",
             )
 
     def _inconclusive(self, names: Collection[str], why: str) -> CannotRun:
@@ -159,7 +239,7 @@ class ReplayedChecks:
         part = feeding.parts[0]
         with contextlib.suppress(InputError):
             once = np.array(losses(self._batch, part))
-            more = [*part] * (feeding.inputs.reference_rows // len(part) + 1)
+            more = [*part] * max(2, feeding.inputs.reference_rows // len(part) + 1)
             repeated = np.array(losses(self._batch, more))
             return bool(np.all(_close(once, repeated)))
         return False
@@ -181,17 +261,6 @@ class ReplayedChecks:
         feeds = self._feeding.to_reference(self._batch)
         value = np.asarray(self._sessions.reference.run(name, feeds))
         return bool(np.all(value) and not np.any(value % self._feeding.inputs.reference_rows))
-
-
-def _is_mean_per_tower(trial: Trial, measured: Measurement) -> bool:
-    """Whether the program's gradients are the mean of the reference's on each tower's rows.
-
-    Statistics of rows, as in batch normalization, may affect gradients without affecting a loss.
-    """
-    mean = weighted_mean(trial.per_tower, trial.rows)
-    if mean.keys() != trial.expected.keys():
-        return False
-    return not differing_variables(replace(trial, expected=mean), measured.precisions)
 
 
 def _close(

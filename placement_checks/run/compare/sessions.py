@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.errors import InputError
-from placement_checks.core.measurement import Arrays, Elements, Sample, Trial
-from placement_checks.numerics.comparing import DEFAULT_LIMITS, Limits
+from placement_checks.core.measurement import Arrays, Elements, Sample, Trial, largest
+from placement_checks.numerics.comparing import DEFAULT_LIMITS, REQUIRED_RESOLUTION, Limits
 from placement_checks.numerics.sampling import (
     build_trial,
     measure_noise,
@@ -30,6 +30,9 @@ from placement_checks.util.progress import track
 # The largest change of a weight in a perturbation, in eps. The noise of four perturbations is then
 # one to three times the error of correct towers (deep convolutional autoencoder, 32 variables).
 _PERTURBATION = 4.0
+# How much more another order of the rows changes a gradient than a perturbation of the weights
+# does, if the order matters. Rounding and kinks change it about as much as the weights do.
+_ORDER_MATTERS = 100.0
 
 
 @dataclass(frozen=True)
@@ -41,10 +44,9 @@ class Conditions:
             size if the placeholders take any.
         shares: the relative parts of the towers in a batch; empty for equal parts.
         scale: the factor on the program's gradients that the user declares as intended.
-        statistics_per_tower: whether the reference computes on the rows of each tower separately.
+        statistics_per_tower: whether the user declares that the reference computes on the rows of
+            each tower separately.
         steps: the number of training steps.
-        steps_on_parts: whether steps are compared even if ``statistics_per_tower`` is true. The
-            reference then computes running statistics on the rows of the first tower only.
         seconds: the time limit of one run.
         seed: the seed of the batches.
         gradient_limits: the largest errors of equal gradients. If an error is larger, the noise is
@@ -57,11 +59,31 @@ class Conditions:
     scale: float = 1.0
     statistics_per_tower: bool = False
     steps: int = 3
-    steps_on_parts: bool = False
     seconds: float = 60.0
     seed: int = 0
     gradient_limits: Limits = DEFAULT_LIMITS
     weight_limits: Limits = DEFAULT_LIMITS
+
+
+class OwnRows(NamedTuple):
+    """That the reference computes on the rows of each tower alone, instead of all rows at once.
+
+    The program is then expected to combine the gradients of these parts.
+
+    Attributes:
+        reason: why, as the end of a sentence.
+        adds_up: whether the gradients of the parts are added up instead of averaged, because the
+            loss is a sum over rows.
+        takes_steps: whether steps are compared. The reference then computes running statistics on
+            the rows of the first tower only.
+    """
+
+    reason: str
+    adds_up: bool = False
+    takes_steps: bool = True
+
+
+_DECLARED = OwnRows('as gradients-equal.statistics = "tower" declares', takes_steps=False)
 
 
 class Perturbation(NamedTuple):
@@ -90,6 +112,10 @@ class PairedSessions:
         reference: the session of the reference.
         feeding: converts batches to the feeds of both programs.
         conditions: how the programs are run.
+        own_rows: why the reference computes on the rows of each tower; None if it computes on all
+            rows at once.
+        order_matters: whether the gradients of the reference depend on the order of its rows,
+            which shows when noise is measured.
         start: the initial values of the variables, equal in both programs.
         batches: all batches so far.
     """
@@ -106,6 +132,8 @@ class PairedSessions:
         self.reference = reference
         self.feeding = feeding
         self.conditions = conditions
+        self.own_rows = _DECLARED if conditions.statistics_per_tower else None
+        self.order_matters = False
         self.start: Arrays = {}
         self.batches: list[Arrays] = []
         self._perturbations = 0
@@ -114,8 +142,8 @@ class PairedSessions:
 
     @property
     def on_parts(self) -> bool:
-        """Whether the program is expected to average the gradients on each tower's rows."""
-        return self.conditions.statistics_per_tower
+        """Whether the reference computes on the rows of each tower."""
+        return self.own_rows is not None
 
     @cached_property
     def _where_clipped(self) -> str:
@@ -213,12 +241,14 @@ class PairedSessions:
         """Return the perturbed runs that measure noise.
 
         Rows stay in their tower if `on_parts`, or if the reference has towers: if rows change
-        towers, the gradients of a correct program may change, as with batch normalization.
+        towers, the gradients of a correct program may change, as with batch normalization. They
+        stay in their order if `order_matters`.
         """
         stay = self.on_parts or self.feeding.same_towers
         parts = self.split(rows) if stay else [range(rows)]
+        shuffle = list if self.order_matters else self._shuffle
         return [
-            Perturbation([row for part in parts for row in self._shuffle(part)], number)
+            Perturbation([row for part in parts for row in shuffle(part)], number)
             for number in range(self._perturbations)
         ]
 
@@ -253,11 +283,37 @@ class PairedSessions:
         """
         found = self.towers.gradients(self.feeding.to_towers(batch))
         expected = self.expected(batch, rows)
-        noise = measure_noise(expected, self._perturbed(batch, rows, values))
+        noise = self._noise(batch, rows, values, expected)
         if (scale := self.conditions.scale) != 1:
             found = {name: value / np.float64(scale) for name, value in found.items()}
+        expected = {**expected, **self._expected_after(batch, found)}
         split = self.feeding.split if rows == self.feeding.rows else ()
         return build_trial(rows, split, expected, found, noise)
+
+    def _noise(
+        self, batch: Arrays, rows: int, values: Arrays, expected: Arrays
+    ) -> dict[str, float]:
+        """Return the largest change of each gradient in perturbed runs, which are few or none.
+
+        If other orders of the rows change a gradient by far more than rounding does, the order
+        matters: the rows of this and all later runs then stay in their order.
+        """
+        runs = [measure_noise(expected, [other]) for other in self._perturbed(batch, rows, values)]
+        noise = {name: max((run[name] for run in runs), default=0.0) for name in expected}
+        if not runs or self.order_matters:
+            return noise
+        usual = {name: sorted(run[name] for run in runs)[len(runs) // 2] for name in expected}
+        moved = [
+            name
+            for name, value in expected.items()
+            if usual[name] > REQUIRED_RESOLUTION * largest(value)
+        ]
+        if not moved:
+            return noise
+        self.order_matters = True
+        in_order = measure_noise(expected, self._perturbed(batch, rows, values))
+        self.order_matters = any(usual[name] > _ORDER_MATTERS * in_order[name] for name in moved)
+        return in_order if self.order_matters else noise
 
     def _perturbed(self, batch: Arrays, rows: int, values: Arrays) -> Iterator[Arrays]:
         """Yield the reference's gradients in perturbed runs, then restore its variables."""
@@ -267,6 +323,23 @@ class PairedSessions:
             yield self.expected(batch, rows, perturbation.order)
         if perturbations:
             self.reference.load(values)
+
+    def _expected_after(self, batch: Arrays, found: Arrays) -> dict[str, npt.NDArray[Any]]:
+        """Return gradients that the reference computes after it has applied other gradients.
+
+        The other gradients are the program's. So a wrong gradient of a critic is no difference in
+        the generator, whose gradient depends on the updated critic.
+        """
+        groups: dict[frozenset[str], list[str]] = {}
+        for variable, earlier in self.reference.program.earlier_gradients.items():
+            if earlier <= found.keys() and all(np.isfinite(found[name]).all() for name in earlier):
+                groups.setdefault(earlier, []).append(variable)
+        expected: dict[str, npt.NDArray[Any]] = {}
+        for earlier, variables in groups.items() if not self.on_parts else ():
+            applied = self.reference.gradient_feeds({name: found[name] for name in earlier})
+            feeds = {**self.feeding.to_reference(batch), **applied}
+            expected |= self.reference.gradients(feeds, only=variables)
+        return expected
 
     def expected(self, batch: Arrays, rows: int, order: Sequence[int] | None = None) -> Arrays:
         """Return the gradients that the program should have on one batch.
@@ -278,19 +351,30 @@ class PairedSessions:
             return self._gradients(batch, order)
         order = range(rows) if order is None else order
         parts = [[order[row] for row in part] for part in self.split(rows)]
-        mean = weighted_mean(((part, self._gradients(batch, part)) for part in parts), rows)
+        combined = self._combined(parts, (self._gradients(batch, part) for part in parts))
         if self._averaged_raw:
-            clipped = self._clipped_mean(batch, parts, rows)
-            mean |= {name: clipped[name] for name in clipped_gradients(self.reference.program)}
-        return mean
+            clipped = self._clipped(batch, parts)
+            combined |= {name: clipped[name] for name in clipped_gradients(self.reference.program)}
+        return combined
 
-    def _clipped_mean(self, batch: Arrays, parts: Sequence[list[int]], rows: int) -> Arrays:
-        """Let the reference clip the mean of its raw gradients on the parts."""
-        raw = {name: name for name in self._averaged_raw}
+    def _combined(
+        self, parts: Sequence[Sequence[int]], gradients: Iterable[Arrays]
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Return the gradients of a batch from the gradients of its parts."""
+        if self.own_rows and self.own_rows.adds_up:
+            parts = [(0,) for _ in parts]
+            return weighted_mean(zip(parts, gradients, strict=True), 1)
+        return weighted_mean(zip(parts, gradients, strict=True), sum(map(len, parts)))
+
+    def _clipped(self, batch: Arrays, parts: Sequence[list[int]]) -> Arrays:
+        """Let the reference clip its combined raw gradients of the parts."""
+        names = self._averaged_raw
+        raw = {name: name for name in names}
         feeds = [self.feeding.to_reference(batch, part) for part in parts]
-        on_parts = (self.reference.run(raw, each) for each in feeds)
-        means = weighted_mean(zip(parts, on_parts, strict=True), rows)
-        return self.reference.gradients({**feeds[0], **means})
+        combined = self._combined(
+            parts, (self.reference.evaluate(raw, names, each) for each in feeds)
+        )
+        return self.reference.gradients({**feeds[0], **combined})
 
     def expected_step(
         self, batch: Arrays, order: Sequence[int] | None = None, *, with_gradients: bool
@@ -316,7 +400,8 @@ class PairedSessions:
     def losses(self, batch: Arrays, rows: Sequence[int] | None = None) -> list[float]:
         """Return the sum of each loss of the reference on the given rows, by default on all."""
         names = list(self.reference.program.placement.step.objectives)
-        values = self.reference.run(names, self.feeding.to_reference(batch, rows))
+        feeds = self.feeding.to_reference(batch, rows)
+        values = self.reference.evaluate(names, names, feeds)
         return [float(np.sum(np.asarray(value, np.float64))) for value in values]
 
     def split(self, rows: int) -> Sequence[tuple[int, ...]]:

@@ -215,8 +215,7 @@ class DeclaredFeeding(Feeding):
         """
         reference = self._reference
         if rows and not self.same_towers:
-            times, rest = divmod(self.reference_rows, len(rows))
-            rows = rows if rest or not times else [*rows] * times
+            rows = [*rows] * self.repetitions(len(rows))
         chosen = _select_rows(batch, rows)
         if not self.same_towers:
             return _feeds(reference, reference.inputs[0], chosen)
@@ -227,6 +226,10 @@ class DeclaredFeeding(Feeding):
                 is_predicate=True,
             )
         return self._tower_feeds(reference, chosen)
+
+    def repetitions(self, rows: int) -> int:
+        times, rest = divmod(self.reference_rows, rows)
+        return 1 if rest or not times else times
 
     def to_towers(self, batch: Arrays) -> Arrays:
         return self._tower_feeds(self._towers, batch)

@@ -58,6 +58,13 @@ class Feeding(ABC):
         """
 
     @abstractmethod
+    def repetitions(self, rows: int) -> int:
+        """Return how often a run of the reference repeats a number of rows; 0 if they do not fit.
+
+        A reference may require a larger batch.
+        """
+
+    @abstractmethod
     def to_towers(self, batch: Arrays) -> Arrays:
         """Return the feeds of the program."""
 

@@ -59,21 +59,25 @@ class ReplayedFeeding(Feeding):
         parts = np.array_split(np.arange(inputs.rows), ends)
         self.parts: Split = tuple(tuple(part.tolist()) for part in parts if part.size)
         self.split = self.parts if inputs.split else ()
-        self.takes_all = self._repetitions(inputs.rows) > 0
-        self.takes_all_once = self._repetitions(inputs.rows) == 1
-        self.takes_parts = all(self._repetitions(len(part)) > 0 for part in self.parts)
+        self.takes_all = self.repetitions(inputs.rows) > 0
+        self.takes_all_once = self.repetitions(inputs.rows) == 1
+        self.takes_parts = all(self.repetitions(len(part)) > 0 for part in self.parts)
 
-    def _repetitions(self, rows: int) -> int:
-        """Return how often a batch of the reference repeats the rows; 0 if they do not fit."""
+    def repetitions(self, rows: int) -> int:
         times, rest = divmod(self.inputs.reference_rows, rows)
         return int(self.inputs.any_batch_size) if rest else times
+
+    @property
+    def recorded(self) -> Arrays:
+        """The recorded rows in their order."""
+        return {each.reference: each.rows for each in self.inputs.inputs}
 
     def batch(self, rng: np.random.Generator, rows: int) -> Arrays:
         """Return all recorded rows in a random order, or the next batch of the case."""
         if self._case:
             return self._case(rng, rows)
         order = rng.permutation(rows)
-        return {each.reference: each.rows[order] for each in self.inputs.inputs}
+        return {name: recorded[order] for name, recorded in self.recorded.items()}
 
     def to_reference(self, batch: Arrays, rows: Sequence[int] | None = None) -> Arrays:
         """Return the feeds of the reference for the given rows, in this order.
@@ -82,7 +86,7 @@ class ReplayedFeeding(Feeding):
         """
         if rows is None:
             rows = range(self.rows) if self.takes_all else self.parts[0]
-        order = np.tile(np.asarray(rows), self._repetitions(len(rows)))
+        order = np.tile(np.asarray(rows), self.repetitions(len(rows)))
         if not order.size:
             raise InputError(
                 self._name,

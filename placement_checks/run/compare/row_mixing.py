@@ -1,0 +1,270 @@
+"""Find the ops of a reference that combine the rows of a batch otherwise than by a sum.
+
+If the loss is a mean or sum over rows, the gradient of a batch is the mean or sum of the gradients
+of its parts. Batch statistics are an exception that programs accept on purpose: batch
+normalization combines rows within the model. Any other op that combines rows, such as the division
+by a number of tokens, makes the loss of a batch differ from the losses of its parts.
+
+Ops are not read but observed: the reference runs on two batches, and on the same rows in other
+batches (see `numerics.row_exchange`). So ops of any type are classified.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from placement_checks.analysis.graph.data_flow import connected_groups
+from placement_checks.analysis.towers.analysis import analyze
+from placement_checks.core.errors import InputError
+from placement_checks.core.measurement import Arrays, RowMixing
+from placement_checks.core.op_types import BATCH_NORMS, MEAN, STOPS_GRADIENT, SUM
+from placement_checks.core.placement import producer_of
+from placement_checks.numerics.row_exchange import (
+    Exchanged,
+    Kind,
+    Layout,
+    classify,
+    exchange_orders,
+    exchange_rows,
+)
+from placement_checks.run.compare.sessions import PairedSessions
+from placement_checks.run.session import ProgramSession
+from placement_checks.util.walks import walk
+
+# Errors above which a value combines rows, tried in this order: a small error may be rounding.
+_ERRORS = (1e-3, 1e-4, 1e-5)
+_MAX_BYTES = 1 << 28  # of the tensors that are fetched at once, with known shapes
+_ROOTS = frozenset({"Sqrt", "Rsqrt", "Pow"})
+
+
+class _Tensor(NamedTuple):
+    kind: Kind
+    error: float
+
+
+def find_row_mixing(sessions: PairedSessions, batch: Arrays) -> RowMixing | None:
+    """Find the ops of the reference that combine rows; None if it does not accept such runs.
+
+    Args:
+        sessions: the sessions of a program and its reference.
+        batch: a batch of as many rows as the program was fed.
+    """
+    session, feeding = sessions.reference, sessions.feeding
+    objectives = session.program.placement.step.objectives
+
+    def to_feeds(rows: Sequence[int]) -> Arrays:
+        return feeding.to_reference(batch, rows)
+
+    part, times = len(sessions.split(feeding.rows)[0]), feeding.repetitions(feeding.rows)
+    for size in dict.fromkeys((part, feeding.rows, 2, times * feeding.rows)):
+        with contextlib.suppress(InputError):
+            if objectives and size > 1 and feeding.repetitions(size) == 1:
+                orders = exchange_orders(range(feeding.rows), size)
+                feeds = Exchanged(*map(to_feeds, orders))
+                session.evaluate(objectives, objectives, feeds.first)
+                return _ExchangedRuns(session, feeds, size).mixing()
+    return None
+
+
+class _ExchangedRuns:
+    """Runs of a program on two batches, and on two other batches of the same rows.
+
+    Variables keep their values.
+    """
+
+    def __init__(self, session: ProgramSession, feeds: Exchanged, size: int) -> None:
+        self._session = session
+        self._feeds = feeds
+        self._size = size
+
+    def mixing(self) -> RowMixing:
+        """Return the ops that combine rows otherwise than by a sum."""
+        kinds = self._kinds({})
+        if self._first_mixed(kinds, ()) is None:
+            return RowMixing()
+        statistics = _Statistics(self._session, kinds, self._feeds.first)
+        if statistics.first:
+            kinds = self._kinds(self._exchanged(statistics.fed))
+        other = self._first_mixed(kinds, statistics.inside)
+        return RowMixing(
+            statistic=self._described(statistics.first) if statistics.first else "",
+            op=self._described(other) if other else "",
+            op_type=self._session.program.placement.ops[other].type if other else "",
+        )
+
+    def _described(self, op: str) -> str:
+        placement = self._session.program.placement
+        where = placement.where(op)
+        return f"{placement.ops[op].type} {op}{f', {where}' if where else ''}"
+
+    def _first_mixed(self, kinds: Mapping[str, _Tensor], accepted: Collection[str]) -> str | None:
+        """Return the first op, in building order, that combines rows."""
+        errors = {
+            op: max((kinds[name].error for name in tensors if name in kinds), default=0.0)
+            for op, tensors in self._tensors.items()
+            if op not in accepted
+        }
+        return next(
+            (op for largest in _ERRORS for op, error in errors.items() if error > largest), None
+        )
+
+    @cached_property
+    def _tensors(self) -> Mapping[str, list[str]]:
+        """The numeric outputs of the ops that the losses depend on, in building order."""
+        program = self._session.program
+        ops = program.ancestors(program.placement.step.objectives, self._feeds.first)
+        return {
+            op: [
+                output.name
+                for output in program.graph.get_operation_by_name(op).outputs
+                if (output.dtype.is_floating or output.dtype.is_integer or output.dtype.is_bool)
+                and output.dtype == output.dtype.base_dtype
+            ]
+            for op in ops
+            if not program.placement.ops[op].caller and program.graph.is_fetchable(op)
+        }
+
+    def _kinds(self, more: Mapping[str, Exchanged]) -> dict[str, _Tensor]:
+        """Classify all tensors, with some of them fed."""
+        feeds = [
+            {**each, **{name: values[at] for name, values in more.items()}}
+            for at, each in enumerate(self._feeds)
+        ]
+        found = {}
+        for names in self._parts():
+            names = [name for name in names if name not in more]
+            fetched = [self._session.fetch(names, each) for each in feeds] if names else [[]] * 4
+            for name, *values in zip(names, *fetched, strict=True):
+                if all(value is not None for value in values):
+                    found[name] = _Tensor(*classify(Exchanged(*values), self._size))
+        return found
+
+    def _parts(self) -> Iterator[list[str]]:
+        """Yield the tensors in parts that fit into memory."""
+        graph, size = self._session.program.graph, 0
+        part: list[str] = []
+        for name in (name for names in self._tensors.values() for name in names):
+            tensor = graph.get_tensor_by_name(name)
+            shape = tensor.shape.as_list() if tensor.shape.rank is not None else []
+            bytes_of = tensor.dtype.size * math.prod(n or self._size for n in shape)
+            if part and size + bytes_of > _MAX_BYTES:
+                yield part
+                part, size = [], 0
+            part.append(name)
+            size += bytes_of
+        yield part
+
+    def _exchanged(self, names: Sequence[str]) -> dict[str, Exchanged]:
+        """Return values of tensors, with exchanged rows on the exchanged batches."""
+        firsts = self._session.fetch(names, self._feeds.first)
+        seconds = self._session.fetch(names, self._feeds.second)
+        found = {}
+        for name, first, second in zip(names, firsts, seconds, strict=True):
+            exchanged = exchange_rows(first, second, Layout(), self._size)
+            if exchanged:
+                found[name] = Exchanged(first, second, *exchanged)
+        return found
+
+
+class _Statistics:
+    """The batch statistics of a model, found by their form.
+
+    A statistic is computed by an op that normalizes batches, or is a standard deviation over rows:
+    the root of means over the first axis. It is used to compute rows again, so the root of a mean
+    that is a loss is no statistic. It normalizes activations, or inputs together with a trained
+    scale. Labels and rewards that are standardized over the batch depend on no weights, and are a
+    part of the loss.
+
+    Attributes:
+        fed: the tensors with normalized rows, which are all that the model gets from statistics.
+        inside: the ops that compute and use statistics, without the model around them.
+        first: the first of these ops; None without any.
+    """
+
+    def __init__(
+        self, session: ProgramSession, kinds: Mapping[str, _Tensor], feeds: Arrays
+    ) -> None:
+        self._placement = session.program.placement
+        self._graph = session.program.graph
+        self._flow = analyze(self._placement).flow
+        number = self._flow.number
+        forward = {producer_of(name) for name in kinds}
+        self._forward = sorted(forward, key=number.__getitem__)
+        self._varying = {
+            producer_of(name) for name, tensor in kinds.items() if tensor.kind != "constant"
+        } | {producer_of(name) for name, value in feeds.items() if np.ndim(value)}
+        fused = [op for op in self._forward if self._is_fused(op)]
+        over_rows = self._over_rows()
+        users = [
+            op
+            for op in self._forward
+            if op not in over_rows and not over_rows.isdisjoint(self._inputs(op))
+        ]
+        used = list(walk(users, lambda op: over_rows.intersection(self._inputs(op))))
+        pairs = [(op, mean) for op in used for mean in over_rows.intersection(self._inputs(op))]
+        groups = connected_groups(used, pairs)
+        of_model = {op for group in groups if self._depend_on_weights(group) for op in group}
+        self.fed = [f"{op}:0" for op in (*fused, *of_model.intersection(users))]
+        self.inside = {*fused, *of_model}
+        self.first = min(self.inside, key=number.__getitem__, default=None)
+
+    def _is_fused(self, op: str) -> bool:
+        if self._placement.ops[op].type not in BATCH_NORMS:
+            return False
+        return bool(self._graph.get_operation_by_name(op).get_attr("is_training"))
+
+    def _depend_on_weights(self, group: Collection[str]) -> bool:
+        """Whether ops depend on variables, and not only through values without a gradient."""
+        flow = self._flow
+        behind = flow.reachable(
+            [flow.number[op] for op in group], until=lambda op: flow.types[op] in STOPS_GRADIENT
+        )
+        return any(op in flow.variables for op in behind)
+
+    def _inputs(self, op: str) -> list[str]:
+        """The ops whose values an op uses, if they depend on rows."""
+        names = map(producer_of, self._placement.ops[op].inputs)
+        return [name for name in names if name in self._varying]
+
+    def _over_rows(self) -> set[str]:
+        """Return the means over rows that lead to a root, and all that is computed from them."""
+        roots = [op for op in self._forward if self._placement.ops[op].type in _ROOTS]
+        found = {op for op in walk(roots, self._behind_root) if self._reduces_rows(op)}
+        for op in self._forward:
+            inputs = self._inputs(op)
+            if inputs and found.issuperset(inputs):
+                found.add(op)
+        return found
+
+    def _behind_root(self, op: str) -> Iterator[str]:
+        """Yield the inputs of an op between a root and the rows that a statistic is taken of.
+
+        A mean of squared differences from a mean leads to this other mean.
+        """
+        if not self._reduces_rows(op):
+            yield from self._inputs(op)
+            return
+        for source in self._inputs(op):
+            yield from filter(self._is_moved_mean, self._inputs(source))
+
+    def _is_moved_mean(self, op: str) -> bool:
+        """Whether an op passes on a mean over rows, such as `StopGradient` or `Squeeze`."""
+        inputs = [op]
+        while len(inputs) == 1 and not self._reduces_rows(inputs[0]):
+            inputs = self._inputs(inputs[0])
+        return len(inputs) == 1
+
+    def _reduces_rows(self, op: str) -> bool:
+        """Whether an op is a mean or sum over the first axis."""
+        if self._placement.ops[op].type not in (MEAN, SUM):
+            return False
+        source, axes = self._graph.get_operation_by_name(op).inputs
+        _, _, *given = self._placement.details.value(axes.op.name) or ((), ())
+        rank = source.shape.rank
+        return any(axis == 0 or (rank and axis == -rank) for axis in given)
