@@ -1,9 +1,12 @@
 """Classify how an op combines the rows of a batch, from its values on exchanged rows.
 
-Let X = [A, B] and Y = [C, D] be two batches, each of two parts, and X' = [A, C] and Y' = [B, D]
-the same rows, exchanged. A value t that is computed for each row is exchanged like the rows. A sum
-over rows keeps the total: t(X') + t(Y') = t(X) + t(Y). A value with neither property combines rows
-in another way, such as a quotient of two sums, a product of two rows, or another order of rows.
+Let X and Y be two batches, and X' and Y' two other batches of the same rows. A value t that is
+computed for each row is exchanged like the rows. A sum over rows keeps the total:
+t(X') + t(Y') = t(X) + t(Y). A value with neither property combines rows in another way, such as a
+quotient of two sums, a product of two rows, or another order of rows.
+
+By chance, a value may have a property on some rows, such as a quotient of sums if the divisors are
+equal. Therefore, the rows are exchanged several times.
 """
 
 from __future__ import annotations
@@ -17,14 +20,44 @@ import numpy.typing as npt
 Values = npt.NDArray[Any]
 Kind = Literal["constant", "rows", "sum"]
 
+_EXCHANGES = 3
 
-class Exchanged(NamedTuple):
-    """Values on two batches, X and Y, and on the exchanged batches, X' and Y'."""
 
-    first: Any
-    second: Any
-    first_exchanged: Any
-    second_exchanged: Any
+class Exchange(NamedTuple):
+    """Batches of the same rows.
+
+    Attributes:
+        size: the number of rows in each batch.
+        orders: for each further pair of batches, the positions of their rows in the first two
+            batches.
+    """
+
+    size: int
+    orders: Sequence[npt.NDArray[np.intp]]
+
+    @staticmethod
+    def of_size(size: int) -> Exchange:
+        """Return random orders that exchange rows of batches of this size, at least 2."""
+        rng = np.random.default_rng(size)
+        orders: list[npt.NDArray[np.intp]] = []
+        while len(orders) < _EXCHANGES:
+            order = rng.permutation(2 * size)
+            if 0 < np.count_nonzero(order[:size] < size) < size:
+                orders.append(order)
+        return Exchange(size, orders)
+
+    def batches(self, rows: Sequence[int]) -> list[list[int]]:
+        """Return the rows of all batches, in pairs: the first two, and each exchanged pair.
+
+        Args:
+            rows: the numbers of at least two rows. If they are fewer than twice the size, the
+                first two batches repeat one half of the rows each.
+        """
+        middle = self.size if len(rows) >= 2 * self.size else len(rows) // 2
+        halves = rows[:middle], rows[middle:]
+        both = [half[at % len(half)] for half in halves for at in range(self.size)]
+        pairs = [both, *([both[at] for at in order] for order in self.orders)]
+        return [part for pair in pairs for part in (pair[: self.size], pair[self.size :])]
 
 
 class Layout(NamedTuple):
@@ -53,73 +86,58 @@ class Layout(NamedTuple):
         return np.moveaxis(front.reshape(shape[self.axis], *rest), 0, self.axis)
 
 
-def exchange_orders(rows: Sequence[int], size: int) -> Exchanged:
-    """Return the rows of two batches of ``size`` rows, and of the exchanged batches.
-
-    If there are fewer than twice as many rows, each batch repeats its half.
-
-    Args:
-        rows: the numbers of at least two rows.
-        size: the number of rows in a batch, at least 2.
-    """
-    if len(rows) >= 2 * size:
-        first, second = list(rows[:size]), list(rows[size : 2 * size])
-    else:
-        middle = len(rows) // 2
-        first, second = (
-            [part[at % len(part)] for at in range(size)] for part in (rows[:middle], rows[middle:])
-        )
-    at = size // 2
-    return Exchanged(
-        first, second, first[:at] + second[: size - at], first[at:] + second[size - at :]
-    )
-
-
 def exchange_rows(
-    of_first: Any, of_second: Any, layout: Layout, rows: int
-) -> tuple[Values, Values] | None:
+    first: Any, second: Any, exchange: Exchange, layout: Layout
+) -> list[Values] | None:
     """Return the values on the exchanged batches, if they are computed for each row.
 
-    The result is None if the shapes of the arrays differ, or if they do not have these rows.
+    Args:
+        first: the values on the first batch.
+        second: the values on the second batch.
+        exchange: the batches.
+        layout: where the rows are.
+
+    Returns:
+        The values, in pairs; None if the shapes differ, or if the values do not have these rows.
     """
-    first, second = np.asarray(of_first), np.asarray(of_second)
-    length = first.shape[layout.axis] if layout.axis < first.ndim else 0
-    if first.shape != second.shape or not length or length % rows:
+    arrays = np.asarray(first), np.asarray(second)
+    shape = arrays[0].shape
+    length = shape[layout.axis] if layout.axis < len(shape) else 0
+    if arrays[1].shape != shape or not length or length % exchange.size:
         return None
-    one, other = (layout.rows_first(array, rows) for array in (first, second))
-    at = rows // 2
-    exchanged = (
-        np.concatenate([one[:at], other[: rows - at]]),
-        np.concatenate([one[at:], other[rows - at :]]),
-    )
-    return layout.restored(exchanged[0], first.shape), layout.restored(exchanged[1], first.shape)
+    both = np.concatenate([layout.rows_first(array, exchange.size) for array in arrays])
+    parts = (part for order in exchange.orders for part in np.split(both[order], 2))
+    return [layout.restored(part, shape) for part in parts]
 
 
-def classify(values: Exchanged, rows: int) -> tuple[Kind, float]:
+def classify(values: Sequence[Any], exchange: Exchange) -> tuple[Kind, float]:
     """Classify the values of one tensor.
 
     Args:
-        values: four arrays of numbers or booleans.
-        rows: the number of rows in each batch.
+        values: arrays of numbers or booleans, one for each batch.
+        exchange: the batches.
 
     Returns:
         The kind that fits best, and its error: the largest deviation, divided by the largest
         value. For integers and booleans, it is the fraction of elements that deviate. If the error
         is large, the values combine rows. It is infinite if the shapes differ.
     """
-    arrays = Exchanged(*map(np.asarray, values))
+    arrays = [np.asarray(each) for each in values]
     if len({array.shape for array in arrays}) > 1:
         return "rows", np.inf
-    if all(np.array_equal(arrays.first, array) for array in arrays[1:]):
+    if all(np.array_equal(arrays[0], array) for array in arrays[1:]):
         return "constant", 0.0
     found: list[tuple[Kind, float]] = []
-    for layout in _layouts(arrays.first.shape, rows):
-        exchanged = exchange_rows(arrays.first, arrays.second, layout, rows)
+    for layout in _layouts(arrays[0].shape, exchange.size):
+        exchanged = exchange_rows(arrays[0], arrays[1], exchange, layout)
         assert exchanged
         found.append(("rows", _error(exchanged, arrays[2:], arrays)))
-    if arrays.first.dtype.kind in "iufc":
-        wide = [array.astype(np.promote_types(array.dtype, np.float64)) for array in arrays]
-        found.append(("sum", _error([wide[0] + wide[1]], [wide[2] + wide[3]], arrays)))
+    if arrays[0].dtype.kind in "iufc":
+        wide = np.promote_types(arrays[0].dtype, np.float64)
+        total, *totals = (
+            np.add(*pair, dtype=wide) for pair in zip(arrays[::2], arrays[1::2], strict=True)
+        )
+        found.append(("sum", _error([total] * len(totals), totals, arrays)))
     return min(found, key=lambda each: each[1], default=("rows", np.inf))
 
 

@@ -58,7 +58,7 @@ class WeightsEqual(Rule):
     value before or after the update at random, on one GPU too. Such a variable is left out, and
     the note states this. Under `tf.control_dependencies([train_op])` the variable is compared.
 
-    If gradients-equal.statistics is "tower", no steps are compared.
+    If the reference computes on the rows of each tower alone, running statistics are not compared.
 
     A program may use another learning rate for several GPUs, or ranks of Horovod, than for one:
     many programs multiply it by their number. If the reference is the program itself, and weights

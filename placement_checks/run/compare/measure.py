@@ -10,7 +10,6 @@ import numpy as np
 from placement_checks.analysis.variables.read_write_races import races
 from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.measurement import EPS, Arrays, Measurement, Trial
-from placement_checks.core.missing import Missing
 from placement_checks.core.placement import producer_of
 from placement_checks.core.program import BatchFunction
 from placement_checks.numerics.comparing import (
@@ -60,11 +59,6 @@ _CLOSE = 1000.0
 # batches of a fixed size, each run computes a whole batch.
 _MAX_SINGLE_ROWS = 128
 _MAX_COMPUTED_ROWS = 1024
-
-_NO_STEPS_PER_TOWER = (
-    "the reference computes its batch statistics on each tower's rows, and cannot take such a "
-    "step; only the gradients are compared"
-)
 
 
 def measure(pair: ProgramPair, batch: BatchFunction | None, conditions: Conditions) -> Measurement:
@@ -153,11 +147,7 @@ class _Comparison:
         conditions, own_rows = self._sessions.conditions, self._sessions.own_rows
         if self._feeding.uneven_rows and not own_rows:
             trials += self._uneven_trial()
-        trajectory = (
-            Missing(_NO_STEPS_PER_TOWER)
-            if own_rows and not own_rows.takes_steps
-            else take_steps(self._sessions, conditions.steps, self._own_scalars(trials[0]))
-        )
+        trajectory = take_steps(self._sessions, conditions.steps, self._own_scalars(trials[0]))
         return Measurement(
             reference=single.name,
             devices="simulated" if program.simulated else "real",

@@ -56,7 +56,6 @@ class ReplayedChecks:
         """
         if self._sessions.own_rows:
             self._check_parts()
-            self._sessions.own_rows = self._sessions.own_rows._replace(takes_steps=True)
         elif why_not_all := self._why_not_all_rows():
             self._check_parts()
             if self._mixing.op:

@@ -15,7 +15,7 @@ import contextlib
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,11 +26,10 @@ from placement_checks.core.measurement import Arrays, RowMixing
 from placement_checks.core.op_types import BATCH_NORMS, MEAN, STOPS_GRADIENT, SUM
 from placement_checks.core.placement import producer_of
 from placement_checks.numerics.row_exchange import (
-    Exchanged,
+    Exchange,
     Kind,
     Layout,
     classify,
-    exchange_orders,
     exchange_rows,
 )
 from placement_checks.run.compare.sessions import PairedSessions
@@ -65,30 +64,32 @@ def find_row_mixing(sessions: PairedSessions, batch: Arrays) -> RowMixing | None
     for size in dict.fromkeys((part, feeding.rows, 2, times * feeding.rows)):
         with contextlib.suppress(InputError):
             if objectives and size > 1 and feeding.repetitions(size) == 1:
-                orders = exchange_orders(range(feeding.rows), size)
-                feeds = Exchanged(*map(to_feeds, orders))
-                session.evaluate(objectives, objectives, feeds.first)
-                return _ExchangedRuns(session, feeds, size).mixing()
+                exchange = Exchange.of_size(size)
+                feeds = list(map(to_feeds, exchange.batches(range(feeding.rows))))
+                session.evaluate(objectives, objectives, feeds[0])
+                return _ExchangedRuns(session, feeds, exchange).mixing()
     return None
 
 
 class _ExchangedRuns:
-    """Runs of a program on two batches, and on two other batches of the same rows.
+    """Runs of a program on two batches, and on other batches of the same rows.
 
     Variables keep their values.
     """
 
-    def __init__(self, session: ProgramSession, feeds: Exchanged, size: int) -> None:
+    def __init__(
+        self, session: ProgramSession, feeds: Sequence[Arrays], exchange: Exchange
+    ) -> None:
         self._session = session
         self._feeds = feeds
-        self._size = size
+        self._exchange = exchange
 
     def mixing(self) -> RowMixing:
         """Return the ops that combine rows otherwise than by a sum."""
         kinds = self._kinds({})
         if self._first_mixed(kinds, ()) is None:
             return RowMixing()
-        statistics = _Statistics(self._session, kinds, self._feeds.first)
+        statistics = _Statistics(self._session, kinds, self._feeds[0])
         if statistics.first:
             kinds = self._kinds(self._exchanged(statistics.fed))
         other = self._first_mixed(kinds, statistics.inside)
@@ -118,7 +119,7 @@ class _ExchangedRuns:
     def _tensors(self) -> Mapping[str, list[str]]:
         """The numeric outputs of the ops that the losses depend on, in building order."""
         program = self._session.program
-        ops = program.ancestors(program.placement.step.objectives, self._feeds.first)
+        ops = program.ancestors(program.placement.step.objectives, self._feeds[0])
         return {
             op: [
                 output.name
@@ -130,7 +131,7 @@ class _ExchangedRuns:
             if not program.placement.ops[op].caller and program.graph.is_fetchable(op)
         }
 
-    def _kinds(self, more: Mapping[str, Exchanged]) -> dict[str, _Tensor]:
+    def _kinds(self, more: Mapping[str, Sequence[Any]]) -> dict[str, _Tensor]:
         """Classify all tensors, with some of them fed."""
         feeds = [
             {**each, **{name: values[at] for name, values in more.items()}}
@@ -139,10 +140,10 @@ class _ExchangedRuns:
         found = {}
         for names in self._parts():
             names = [name for name in names if name not in more]
-            fetched = [self._session.fetch(names, each) for each in feeds] if names else [[]] * 4
+            fetched = [self._session.fetch(names, each) for each in feeds] if names else []
             for name, *values in zip(names, *fetched, strict=True):
                 if all(value is not None for value in values):
-                    found[name] = _Tensor(*classify(Exchanged(*values), self._size))
+                    found[name] = _Tensor(*classify(values, self._exchange))
         return found
 
     def _parts(self) -> Iterator[list[str]]:
@@ -152,7 +153,7 @@ class _ExchangedRuns:
         for name in (name for names in self._tensors.values() for name in names):
             tensor = graph.get_tensor_by_name(name)
             shape = tensor.shape.as_list() if tensor.shape.rank is not None else []
-            bytes_of = tensor.dtype.size * math.prod(n or self._size for n in shape)
+            bytes_of = tensor.dtype.size * math.prod(n or self._exchange.size for n in shape)
             if part and size + bytes_of > _MAX_BYTES:
                 yield part
                 part, size = [], 0
@@ -160,15 +161,14 @@ class _ExchangedRuns:
             size += bytes_of
         yield part
 
-    def _exchanged(self, names: Sequence[str]) -> dict[str, Exchanged]:
+    def _exchanged(self, names: Sequence[str]) -> dict[str, list[Any]]:
         """Return values of tensors, with exchanged rows on the exchanged batches."""
-        firsts = self._session.fetch(names, self._feeds.first)
-        seconds = self._session.fetch(names, self._feeds.second)
+        both = (self._session.fetch(names, feeds) for feeds in self._feeds[:2])
         found = {}
-        for name, first, second in zip(names, firsts, seconds, strict=True):
-            exchanged = exchange_rows(first, second, Layout(), self._size)
+        for name, first, second in zip(names, *both, strict=True):
+            exchanged = exchange_rows(first, second, self._exchange, Layout())
             if exchanged:
-                found[name] = Exchanged(first, second, *exchanged)
+                found[name] = [first, second, *exchanged]
         return found
 
 
@@ -177,9 +177,8 @@ class _Statistics:
 
     A statistic is computed by an op that normalizes batches, or is a standard deviation over rows:
     the root of means over the first axis. It is used to compute rows again, so the root of a mean
-    that is a loss is no statistic. It normalizes activations, or inputs together with a trained
-    scale. Labels and rewards that are standardized over the batch depend on no weights, and are a
-    part of the loss.
+    that is a loss is no statistic. It normalizes activations, or inputs that are then multiplied
+    by weights. Labels and rewards that are standardized over the batch are a part of the loss.
 
     Attributes:
         fed: the tensors with normalized rows, which are all that the model gets from statistics.
@@ -220,12 +219,25 @@ class _Statistics:
         return bool(self._graph.get_operation_by_name(op).get_attr("is_training"))
 
     def _depend_on_weights(self, group: Collection[str]) -> bool:
-        """Whether ops depend on variables, and not only through values without a gradient."""
+        """Whether ops, or the ops that use their results alone, depend on variables.
+
+        Values without a gradient do not count.
+        """
         flow = self._flow
         behind = flow.reachable(
-            [flow.number[op] for op in group], until=lambda op: flow.types[op] in STOPS_GRADIENT
+            [flow.number[op] for op in self._computed_from(group)],
+            until=lambda op: flow.types[op] in STOPS_GRADIENT,
         )
         return any(op in flow.variables for op in behind)
+
+    def _computed_from(self, ops: Collection[str]) -> set[str]:
+        """Return ops, and all ops that depend on no other rows or sums over rows."""
+        found = set(ops)
+        for op in self._forward:
+            inputs = self._inputs(op)
+            if inputs and found.issuperset(inputs):
+                found.add(op)
+        return found
 
     def _inputs(self, op: str) -> list[str]:
         """The ops whose values an op uses, if they depend on rows."""
@@ -235,12 +247,8 @@ class _Statistics:
     def _over_rows(self) -> set[str]:
         """Return the means over rows that lead to a root, and all that is computed from them."""
         roots = [op for op in self._forward if self._placement.ops[op].type in _ROOTS]
-        found = {op for op in walk(roots, self._behind_root) if self._reduces_rows(op)}
-        for op in self._forward:
-            inputs = self._inputs(op)
-            if inputs and found.issuperset(inputs):
-                found.add(op)
-        return found
+        means = (op for op in walk(roots, self._behind_root) if self._reduces_rows(op))
+        return self._computed_from(set(means))
 
     def _behind_root(self, op: str) -> Iterator[str]:
         """Yield the inputs of an op between a root and the rows that a statistic is taken of.

@@ -68,22 +68,20 @@ class Conditions:
 class OwnRows(NamedTuple):
     """That the reference computes on the rows of each tower alone, instead of all rows at once.
 
-    The program is then expected to combine the gradients of these parts.
+    The program is then expected to combine the gradients of these parts. In a step, the reference
+    computes running statistics on the rows of the first tower only; these are not compared.
 
     Attributes:
         reason: why, as the end of a sentence.
         adds_up: whether the gradients of the parts are added up instead of averaged, because the
             loss is a sum over rows.
-        takes_steps: whether steps are compared. The reference then computes running statistics on
-            the rows of the first tower only.
     """
 
     reason: str
     adds_up: bool = False
-    takes_steps: bool = True
 
 
-_DECLARED = OwnRows('as gradients-equal.statistics = "tower" declares', takes_steps=False)
+_DECLARED = OwnRows('as gradients-equal.statistics = "tower" declares')
 
 
 class Perturbation(NamedTuple):
