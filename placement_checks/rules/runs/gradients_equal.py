@@ -56,6 +56,11 @@ class GradientsEqual(Rule):
     of rounding errors of the largest gradient, and is reported as too noisy to compare. If the
     dtype cannot show a difference of 1 %, the rule is not checked.
 
+    The reference computes on all rows at once. A whole program with batch statistics, or with a
+    fixed size of its batch, computes on the rows of each tower instead, and the report states the
+    reason. If its loss then combines rows otherwise than by a sum, such as by a division by a
+    number of tokens, the rule is not checked.
+
     A finding names the mistake that explains the difference. For example, the gradients are added
     up, a tower or the last rows are left out, unequal towers are averaged as if they were equal,
     or labels of other rows are used.
