@@ -263,8 +263,8 @@ def _with_inputs(
         return program
     replicas = [
         {
-            argument_name(own): tensor if ":" in tensor else f"{tensor}:0"
-            for own, tensor in zip(_own_names(tensors), tensors, strict=True)
+            argument_name(program.placement, tensor): tensor if ":" in tensor else f"{tensor}:0"
+            for tensor in tensors
         }
         for tensors in program.placement.step.inputs
     ]
@@ -277,13 +277,6 @@ def _with_inputs(
         inputs = [{name: f"{op}:0" for name, op in producers.items()}]
         return replace(program, inputs=inputs)
     return program
-
-
-def _own_names(tensors: Sequence[str]) -> Sequence[str]:
-    """Return the names of a replica's inputs without the prefix of its process, if any."""
-    prefix = tensors[0].partition("/")[0] + "/" if tensors else ""
-    is_of_process = all(tensor.startswith(prefix) for tensor in tensors)
-    return [tensor.removeprefix(prefix) for tensor in tensors] if is_of_process else tensors
 
 
 def _check_inputs(*programs: RunnableProgram, same_towers: bool) -> None:

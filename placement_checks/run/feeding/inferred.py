@@ -94,6 +94,7 @@ class FedTensor(NamedTuple):
         any_length: whether its first axis may have any length.
         is_random: whether a random op yields it.
         in_model: whether losses or gradients depend on it.
+        argument: the name of the argument that it stands for.
     """
 
     tensor: str
@@ -104,11 +105,12 @@ class FedTensor(NamedTuple):
     any_length: bool
     is_random: bool
     in_model: bool
+    argument: str
 
     @property
     def name_and_kind(self) -> tuple[Hashable, ...]:
         """Properties that a tensor shares with its counterpart, except for the shape of a row."""
-        return argument_name(self.tensor).rpartition("/")[2], *self.kind
+        return self.argument, *self.kind
 
     @property
     def kind(self) -> tuple[Hashable, ...]:
@@ -160,6 +162,7 @@ class FedProgram:
                 any_length=shape is None or (len(shape) > 0 and shape[0] is None),
                 is_random=name in random_values,
                 in_model=op in in_model,
+                argument=argument_name(program.placement, tensor),
             )
             tensors.append(fed)
         tensors.sort(key=lambda fed: (number[producer_of(fed.tensor)], fed.tensor))
