@@ -250,10 +250,15 @@ class ProgramSession:
         return assigns
 
     def _with_copies(self, values: Arrays) -> Arrays:
-        """Return the values, with the values of first copies repeated for the other copies."""
-        copies = {**self._manual_copies, **self.program.built.initial.mirrors}
-        known = {copy: values[first] for copy, first in copies.items() if first in values}
-        return {**values, **known}
+        """Return the values, with the values of first copies repeated for the other copies.
+
+        Copies of a strategy may have values of their own.
+        """
+        mirrors, manual = (
+            {copy: values[first] for copy, first in copies.items() if first in values}
+            for copies in (self.program.built.initial.mirrors, self._manual_copies)
+        )
+        return {**mirrors, **values, **manual}
 
     @cached_property
     def _manual_copies(self) -> Mapping[str, str]:

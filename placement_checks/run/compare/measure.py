@@ -137,7 +137,7 @@ class _Comparison:
         if not self._feeding.generated:
             check_rows_differ(batch, "let the batch function return different rows")
         check_towers_ran_apart(self._towers, self._feeding.to_towers(batch))
-        self._towers.initialize(self._sessions.start)
+        self._sessions.start_towers()
         for session, feeds in self._sessions.both(batch):
             check_repeatable(session, feeds, rows)
         trials = [self._trial(batch, rows)]

@@ -55,7 +55,8 @@ class ReplayedChecks:
         feeding, conditions = self._feeding, self._sessions.conditions
         takes_all = feeding.takes_all and not conditions.statistics_per_tower
         placement = self._sessions.towers.program.placement
-        if takes_all and (shared_ops(placement) or self._is_additive()):
+        has_rows = bool(self._sessions.of_other_shape)  # the reference takes only all rows
+        if takes_all and (has_rows or shared_ops(placement) or self._is_additive()):
             return
         sizes = {len(part) for part in feeding.parts}
         name = self._sessions.reference.program.name

@@ -22,6 +22,11 @@ from placement_checks.numerics.sampling import (
     weighted_mean,
 )
 from placement_checks.run.clipping import clipped_gradients, raw_gradients, where_clipped
+from placement_checks.run.compare.row_state import (
+    check_state_equal,
+    values_of_towers,
+    with_other_shapes,
+)
 from placement_checks.run.feeding.batches import Case
 from placement_checks.run.feeding.interface import Feeding
 from placement_checks.run.session import ProgramSession
@@ -151,7 +156,17 @@ class PairedSessions:
                 for name, value in values.items()
             }
         self.reference.load(self.start)
-        self.towers.initialize(self.start)
+        self.start_towers()
+        check_state_equal(self.towers, self.start)
+
+    def start_towers(self) -> None:
+        """Initialize the program with the initial values of the reference."""
+        self.towers.initialize(values_of_towers(self.towers.program, self.start))
+
+    @cached_property
+    def of_other_shape(self) -> frozenset[str]:
+        """Variables with another shape in the program, such as a state of the rows of a tower."""
+        return with_other_shapes(self.towers.program, self.start)
 
     def own_scalars(self) -> Arrays:
         """Initialize the program, and return scalars that no step changes, such as learning rates.
@@ -178,7 +193,7 @@ class PairedSessions:
         self._earlier, self.batches = Case(self.batches, {}), []
         self.reference.initialize({})
         self.reference.load(self.start)
-        self.towers.initialize(self.start)
+        self.start_towers()
 
     def _vary(self, value: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Add noise to an array of equal elements, because zeros hide what they multiply."""
