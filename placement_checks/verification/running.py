@@ -25,7 +25,7 @@ from placement_checks.verification.policy import NEEDS_REFERENCE, RUNS, Policy, 
 
 if TYPE_CHECKING:
     from placement_checks.core.measurement import Measurement
-    from placement_checks.core.program import BatchFunction
+    from placement_checks.core.program import BatchFunction, CapturedProgram
     from placement_checks.core.trace import Trace
     from placement_checks.run.compare.pair import ProgramPair
     from placement_checks.run.compare.sessions import Conditions
@@ -211,6 +211,16 @@ def _conditions(rules: Mapping[str, Rule]) -> Conditions:
         gradient_limits=gradients.limits,
         weight_limits=weights.limits,
     )
+
+
+def conditions_of(program: CapturedProgram, policies: Sequence[Policy] = ()) -> Conditions:
+    """The conditions of runs of a program: its own policy, after the given policies.
+
+    Raises:
+        ConfigError: a policy is invalid.
+    """
+    evidence = Evidence(program.requested, policy=program.step.policy)
+    return _conditions({rule.name: rule for rule in rules_of(evidence, policies)})
 
 
 def _or_missing(run: Callable[[], _T]) -> _T | Missing:

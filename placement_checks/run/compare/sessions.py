@@ -97,6 +97,8 @@ class PairedSessions:
         conditions: how the programs are run.
         start: the initial values of the variables, equal in both programs.
         batches: all batches so far.
+        of_other_shape: variables with another shape in the program, such as the state of a tower's
+            rows.
     """
 
     def __init__(
@@ -113,6 +115,8 @@ class PairedSessions:
         self.conditions = conditions
         self.start: Arrays = {}
         self.batches: list[Arrays] = []
+        self.of_other_shape: frozenset[str] = frozenset()
+        self._tower_start: Arrays = {}
         self._perturbations = 0
         self._earlier = Case((), {})
         self._rng = np.random.default_rng(conditions.seed)
@@ -155,18 +159,15 @@ class PairedSessions:
                 name: _compact(self._vary(value) if name in trained else value)
                 for name, value in values.items()
             }
+        self.of_other_shape = with_other_shapes(self.towers.program, self.start)
+        self._tower_start = values_of_towers(self.towers.program, self.start)
         self.reference.load(self.start)
         self.start_towers()
         check_state_equal(self.towers, self.start)
 
     def start_towers(self) -> None:
         """Initialize the program with the initial values of the reference."""
-        self.towers.initialize(values_of_towers(self.towers.program, self.start))
-
-    @cached_property
-    def of_other_shape(self) -> frozenset[str]:
-        """Variables with another shape in the program, such as a state of the rows of a tower."""
-        return with_other_shapes(self.towers.program, self.start)
+        self.towers.initialize(self._tower_start)
 
     def own_scalars(self) -> Arrays:
         """Initialize the program, and return scalars that no step changes, such as learning rates.
@@ -228,8 +229,11 @@ class PairedSessions:
         """Return the perturbed runs that measure noise.
 
         Rows stay in their tower if `on_parts`, or if the reference has towers: if rows change
-        towers, the gradients of a correct program may change, as with batch normalization.
+        towers, the gradients of a correct program may change, as with batch normalization. All
+        rows stay where they are if a variable has a part for each row.
         """
+        if self.of_other_shape:
+            return [Perturbation([*range(rows)], each) for each in range(self._perturbations)]
         stay = self.on_parts or self.feeding.same_towers
         parts = self.split(rows) if stay else [range(rows)]
         return [
