@@ -68,6 +68,8 @@ _IMAGE_OPS = {
     "MaxPoolGrad": _Images((0, 1, 2)),
     "AvgPool": _Images((0,)),
     "AvgPoolGrad": _Images((1,), (0,)),
+    "DepthToSpace": _Images((0,)),
+    "SpaceToDepth": _Images((0,)),
 }
 
 

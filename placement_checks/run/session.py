@@ -17,7 +17,7 @@ import tensorflow as tf
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.capture.eager.devices import is_gpu_only_error
 from placement_checks.core.devices import Device
-from placement_checks.core.errors import CannotRun, InputError
+from placement_checks.core.errors import CannotRun, InputError, graph_error_causes
 from placement_checks.core.measurement import Arrays
 from placement_checks.core.placement import producer_of
 from placement_checks.core.target import Script, uses_gpus
@@ -29,12 +29,7 @@ tf1 = tf.compat.v1
 _MAX_BYTES = 1 << 23  # bytes that are read or assigned at once; one variable may be larger
 _ITEM_SIZE = 8  # bytes of an element, at most
 _MAX_FETCHED = 2000  # tensors that one run fetches
-# Lines of a TensorFlow error around the sentence that describes it.
-_CONTEXT_LINE = re.compile(
-    r"Graph execution error:|Detected at node |\s+File |Node: |\d+ root error|=+$|\s*$"
-)
-_FROM_TASK = re.compile(r"(?:[A-Z_]+: )?From (/job:\w+)/replica:\d+(/task:\d+):$")
-_ROOT_ERROR = re.compile(r"\s*\(\d+\) [A-Z_]+: ")
+_FROM_TASK = re.compile(r"(?:[A-Z_]+: )?From (/job:\w+)/replica:\d+(/task:\d+):\n")
 
 
 class ProgramSession:
@@ -140,6 +135,7 @@ class ProgramSession:
         except (tf.errors.OpError, ValueError, TypeError) as error:
             reason, where = self._explain(error)
             if self.program.simulated and is_gpu_only_error(reason):
+                reason = reason.partition(" used by ")[0]  # and attributes in any order
                 raise CannotRun(f"{name} cannot run on CPU devices: {reason}{where}") from None
             raise InputError(name, f"running it failed: {reason}{where}") from None
 
@@ -157,11 +153,11 @@ class ProgramSession:
     def _explain(self, error: Exception) -> tuple[str, str]:
         """Return the sentence that describes an error, and the op at fault with its line."""
         message = str(getattr(error, "message", error)).strip()
-        lines = message.splitlines() or [type(error).__name__]
-        sentences = [line for line in lines if not _CONTEXT_LINE.match(line)] or lines[:1]
-        reason = _ROOT_ERROR.sub("", sentences[0]).strip()
-        if (task := _FROM_TASK.match(reason)) and sentences[1:]:
-            reason = f"{task[1]}{task[2]}: {sentences[1]}"
+        prefix = ""
+        if task := _FROM_TASK.match(message):
+            prefix, message = f"{task[1]}{task[2]}: ", message[task.end() :].strip()
+        lines = graph_error_causes(message) or message.splitlines() or [type(error).__name__]
+        reason = f"{prefix}{lines[0].strip()}"
         op = getattr(error, "op", None)
         return reason, f" (op {op.name}{self.program.built_at(op.name)})" if op is not None else ""
 
