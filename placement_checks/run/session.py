@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 import shlex
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
@@ -22,6 +21,7 @@ from placement_checks.core.measurement import Arrays
 from placement_checks.core.placement import producer_of
 from placement_checks.core.target import Script, uses_gpus
 from placement_checks.run.runnable import RunnableProgram
+from placement_checks.util.progress import current_steps
 
 tf1 = tf.compat.v1
 
@@ -30,6 +30,10 @@ _MAX_BYTES = 1 << 23  # bytes that are read or assigned at once; one variable ma
 _ITEM_SIZE = 8  # bytes of an element, at most
 _MAX_FETCHED = 2000  # tensors that one run fetches
 _FROM_TASK = re.compile(r"(?:[A-Z_]+: )?From (/job:\w+)/replica:\d+(/task:\d+):\n")
+
+
+class TimeLimitExceeded(CannotRun):
+    """The time limit of all runs is exceeded."""
 
 
 class ProgramSession:
@@ -62,6 +66,7 @@ class ProgramSession:
         """
         self.program = program
         self._seconds = seconds
+        self._outer_steps = len(current_steps())
         self._timeout_fix = (
             "check that all tasks of the cluster run, or allow more seconds or fewer rows"
             if target
@@ -108,9 +113,10 @@ class ProgramSession:
 
         Raises:
             InputError: the run failed, or exceeded the time limit of one run.
-            CannotRun: an op has no CPU kernel, or the time limit of all runs is exceeded.
+            CannotRun: an op has no CPU kernel.
+            TimeLimitExceeded: the time limit of all runs is exceeded.
         """
-        left = self.program.ends_at - time.monotonic()
+        left = self.program.limit.left
         if left <= 0:
             raise self._time_limit_exceeded()
         level = tf1.RunOptions
@@ -125,13 +131,10 @@ class ProgramSession:
         try:
             return self._session.run(fetches, feeds, options, metadata)
         except tf.errors.DeadlineExceededError:
-            if self.program.ends_at < math.inf:
+            if left <= self._seconds:
                 raise self._time_limit_exceeded() from None
-            raise InputError(
-                name,
-                f"one run of it took longer than {self._seconds:g} s",
-                self._timeout_fix,
-            ) from None
+            too_long = f"one run of it took longer than {self._seconds:g} s"
+            raise InputError(name, too_long, self._timeout_fix) from None
         except (tf.errors.OpError, ValueError, TypeError) as error:
             reason, where = self._explain(error)
             if self.program.simulated and is_gpu_only_error(reason):
@@ -139,14 +142,16 @@ class ProgramSession:
                 raise CannotRun(f"{name} cannot run on CPU devices: {reason}{where}") from None
             raise InputError(name, f"running it failed: {reason}{where}") from None
 
-    def _time_limit_exceeded(self) -> CannotRun:
+    def _time_limit_exceeded(self) -> TimeLimitExceeded:
         """Return the error that ends a comparison without --reference."""
         script = self.program.built.program
         reference = "TARGET, your program for one GPU"
         if isinstance(script, Script) and any(map(uses_gpus, script.args)) and not script.let:
             reference = shlex.quote(script.for_gpus(1).name)
-        return CannotRun(
-            "comparison skipped: it would exceed the time limit",
+        reached = ": ".join(current_steps()[self._outer_steps :])
+        return TimeLimitExceeded(
+            f"the comparison was ended by its time limit, {self.program.limit.seconds:g} s"
+            f"{reached and f', at: {reached}'}",
             f"there is no time limit with --reference {reference}",
         )
 

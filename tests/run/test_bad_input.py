@@ -18,11 +18,15 @@ from support import pairs
 from support.builders import script
 
 from placement_checks.core.errors import CannotRun, InputError
+from placement_checks.core.measurement import Measurement
+from placement_checks.core.missing import Missing
 from placement_checks.core.target import Script
+from placement_checks.numerics.comparing import differing_variables
 from placement_checks.run.compare.measure import measure
 from placement_checks.run.compare.pair import ProgramPair
 from placement_checks.run.compare.sessions import Conditions
 from placement_checks.run.feeding.batches import Case
+from placement_checks.run.runnable import TimeLimit
 from placement_checks.tf.process_state import Behavior
 
 tf1 = tf.compat.v1
@@ -411,20 +415,50 @@ def over_time(program: Any = None, seconds: float = 0.0) -> str:
         replace(each.built, program=program or each.built.program)
         for each in (pair.towers, pair.reference)
     )
-    limited = ProgramPair.from_programs(
-        towers, reference, ("auto"), ends_at=time.monotonic() + seconds
-    )
+    limit = TimeLimit.from_now(seconds)
+    limited = ProgramPair.from_programs(towers, reference, "auto", limit=limit)
     with pytest.raises(CannotRun) as caught:
         measure(limited, pairs.batch, Conditions())
     return str(caught.value)
 
 
-@pytest.mark.parametrize("seconds", [0.0, 1.0])
-def test_a_default_comparison_has_a_time_limit(seconds: float) -> None:
+@pytest.mark.parametrize(("seconds", "reached"), [(0.0, "initial values"), (1.0, "first run")])
+def test_a_default_comparison_has_a_time_limit(seconds: float, reached: str) -> None:
     assert over_time(seconds=seconds) == (
-        "comparison skipped: it would exceed the time limit; there is no time limit with "
-        "--reference TARGET, your program for one GPU"
+        f"the comparison was ended by its time limit, {seconds:g} s, at: {reached}; there is "
+        "no time limit with --reference TARGET, your program for one GPU"
     )
+
+
+def with_slow_steps(num_gpus: int = 2, scale: float = 1.0) -> dict[str, Any]:
+    """The gradients take no time, but a step never ends."""
+    built = pairs.towers(num_gpus, loss=lambda x, y: scale * mean_of(pairs.predicted(x) - y))
+    with tf.control_dependencies([built["train_op"]]):
+        step = endless(tf.zeros([1]), tf.zeros([1]))
+    return {**built, "train_op": step}
+
+
+def limited(**options: Any) -> Measurement:
+    pair = pairs.pair(partial(with_slow_steps, **options), partial(with_slow_steps, 1))
+    limit = TimeLimit.from_now(3.0)
+    towers, reference = (replace(each, limit=limit) for each in (pair.towers, pair.reference))
+    return measure(replace(pair, towers=towers, reference=reference), pairs.batch, Conditions())
+
+
+def test_gradients_count_that_were_compared_within_the_time_limit() -> None:
+    measured = limited()
+
+    assert not differing_variables(measured.trials[0], measured.precisions)
+    assert isinstance(measured.trajectory, Missing)
+    assert measured.trajectory.reason == (
+        "the comparison was ended by its time limit, 3 s, at: reference step 1 of 3"
+    )
+
+
+def test_without_steps_different_gradients_are_no_finding() -> None:
+    """Equal weights after some steps could show that the learning rate compensates."""
+    with pytest.raises(CannotRun, match="time limit, 3 s, at: reference step 1 of 3"):
+        limited(scale=2.0)
 
 
 @pytest.mark.parametrize(

@@ -281,7 +281,7 @@ class PairedSessions:
     def _perturbed(self, batch: Arrays, rows: int, values: Arrays) -> Iterator[Arrays]:
         """Yield the reference's gradients in perturbed runs, then restore its variables."""
         perturbations = self.perturbations(rows)
-        for perturbation in perturbations:
+        for perturbation in track(perturbations, "perturbed run"):
             self.perturb(values, perturbation)
             yield self.expected(batch, rows, perturbation.order)
         if perturbations:

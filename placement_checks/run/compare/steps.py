@@ -34,7 +34,7 @@ from placement_checks.run.compare.sessions import PairedSessions
 from placement_checks.run.preconditions import random_op_in_step
 from placement_checks.run.runnable import RunnableProgram
 from placement_checks.run.session import ProgramSession
-from placement_checks.util.progress import track
+from placement_checks.util.progress import step, track
 from placement_checks.util.text import plural
 
 _T = TypeVar("_T")
@@ -68,7 +68,8 @@ def take_steps(sessions: PairedSessions, steps: int, own_values: Arrays) -> Traj
     sessions.reference.load(reference.end)
     sessions.towers.load(values_of_towers(sessions.towers.program, reference.end))
     rows = sessions.feeding.rows
-    after = sessions.trial(sessions.batch(rows), rows, reference.end)
+    with step("gradients after the steps"):
+        after = sessions.trial(sessions.batch(rows), rows, reference.end)
     return Trajectory(compared, trained, after, _owners(sessions, compared[0]))
 
 
@@ -161,7 +162,7 @@ def _reference_steps(
     perturbations = sessions.perturbations(rows)
     reference.load(sessions.start)
     values, gradients = [], []
-    for batch in track(batches, "step"):
+    for batch in track(batches, "reference step"):
         gradients.append(sessions.expected_step(batch, with_gradients=with_gradients))
         values.append(reference.values())
     compared = [_comparable(sessions, _numeric(reference, after)) for after in values]

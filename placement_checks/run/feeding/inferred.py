@@ -36,6 +36,7 @@ from placement_checks.core.placement import producer_of
 from placement_checks.run.feeding.interface import PASS_BATCH, argument_name, check_rows_differ
 from placement_checks.run.runnable import RunnableProgram
 from placement_checks.run.session import ProgramSession
+from placement_checks.util.progress import step
 from placement_checks.util.text import join_and
 
 
@@ -185,7 +186,7 @@ def random_tensors(program: RunnableProgram, seconds: float) -> dict[str, npt.ND
     ]
     if not names:
         return {}
-    with ProgramSession(program, seconds) as session:
+    with ProgramSession(program, seconds) as session, step("random numbers"):
         session.initialize({})
         values = session.fetch(names, program.built.fed)
     return {
