@@ -199,7 +199,8 @@ class ProgramSession:
     def read(self) -> Iterator[dict[str, npt.NDArray[Any]]]:
         """Yield the values of all variables, by name, in parts of some megabytes."""
         for names in self._parts:
-            yield self.run({name: self._reads[name] for name in names})
+            values = self.run({name: self._reads[name] for name in names})
+            yield {name: np.asarray(value) for name, value in values.items()}
 
     def load(self, values: Arrays) -> None:
         """Assign values to variables and their copies; unknown names are ignored."""
