@@ -324,6 +324,23 @@ X, Y = (0, [4], np.float32), (0, [1], np.float32)
         ),
         (array(x=X, y_=Y), "it returned no array for the input 'y'; did you mean 'y_'?"),
         (
+            array(),
+            "it returned no array for the input 'x'; return arrays by the names of the inputs: x "
+            "and y",
+        ),
+        *(
+            (
+                lambda _rng, _n, value=value: {"x": value},
+                f"the value it returned for 'x' is not an array, but a {kind}; return a dense "
+                "array with rows of one shape, such as padded rows",
+            )
+            for value, kind in (
+                (tf.ragged.constant([[1.0], [1.0, 2.0]]), "RaggedTensor"),
+                (tf1.SparseTensorValue([[0, 0]], [1.0], [16, 4]), "SparseTensorValue"),
+                ({1.0}, "set"),
+            )
+        ),
+        (
             array(x=(1, [4], np.float32), y=Y),
             "it returned 17 rows for 'x' instead of 16; return as many rows as requested; arrays "
             "without rows have rank 0",
@@ -380,6 +397,59 @@ def test_arrays_that_do_not_fit_the_placeholders() -> None:
         "InputError: input 'x' of towers: the array holds <U1, the placeholder takes float32; let "
         "the batch function return arrays that the placeholder takes"
     )
+
+
+def fed_as(dtype: Any, value: Any) -> str:
+    """The error of rows with this value, which are fed to placeholders of a dtype; "" if none."""
+
+    def loss(x: Any, y: Any) -> Any:
+        return pairs.squared_error(tf.cast(x, tf.float32), tf.cast(y, tf.float32))
+
+    def rows(rng: np.random.Generator, n: int) -> dict[str, Any]:
+        x = rng.integers(0, 2, [n, 4]).astype(np.asarray(value).dtype)
+        x[3, 0] = value
+        return {"x": x, "y": rng.integers(0, 2, [n, 1])}
+
+    towers = partial(pairs.towers, loss=loss, dtype=dtype)
+    try:
+        pairs.measured(towers, partial(towers, 1), rows)
+    except InputError as error:
+        return error.message
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "lost"),
+    [
+        (tf.int32, 0.5, "0.5 (float64)"),
+        (tf.int32, np.float32("nan"), "nan (float32)"),
+        (tf.uint8, 300, "300 (int64)"),
+        (tf.uint8, -1, "-1 (int64)"),
+        (tf.bool, 2, "2 (int64)"),
+        (tf.float32, 1 + 2j, "(1+2j) (complex128)"),
+        (tf.float32, np.datetime64("2026-01-01"), "datetime64[D]"),
+    ],
+)
+def test_values_that_a_placeholder_would_change(dtype: Any, value: Any, lost: str) -> None:
+    expected = f"the array holds {lost}, which {dtype.name} cannot hold"
+
+    assert fed_as(dtype, value) == expected
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [
+        (tf.int32, 7.0),
+        (tf.uint8, 255),
+        (tf.bool, 1),
+        (tf.float32, 1 / 3),
+        (tf.float32, 1 + 0j),
+        (tf.bfloat16, 1 / 3),
+        (tf.int64, np.uint8(9)),
+    ],
+)
+def test_values_that_a_placeholder_takes(dtype: Any, value: Any) -> None:
+    assert fed_as(dtype, value) == ""
 
 
 def test_batches_that_cannot_be_cut() -> None:
@@ -583,7 +653,8 @@ def test_ragged_rows_and_a_fed_rate() -> None:
         return {**step, "inputs": rated if num_gpus > 1 else rated[0]}
 
     assert refused(batch=ragged).startswith(
-        f"InputError: {ragged.__qualname__}: the value it returned for 'x' is not an array: "
+        f"InputError: {ragged.__qualname__}: the value it returned for 'x' is not an array, but a "
+        "list of rows of different shapes ("
     )
     assert refused(
         fed, batch=lambda rng, n: {**pairs.batch(rng, n), "rate": np.float32(0.5)}

@@ -294,18 +294,21 @@ class MatchedTensors(NamedTuple):
     def value(self, fed: FedTensor) -> npt.NDArray[Any]:
         """Return the value to feed to one of the tensors, if they hold no rows.
 
-        A scalar that is in the model or is not a float gets its recorded value. Any other tensor
-        gets the value of the first tower. For example, a learning rate may grow with the number of
-        GPUs, which is not a mistake.
+        A scalar that is in the model or is not a float gets its recorded value, unless a random op
+        draws it. Any other tensor gets the value of the first tower. For example, a learning rate
+        may grow with the number of GPUs, and a random number may decide in each tower whether a
+        layer is left out. Neither is a mistake.
         """
-        keeps = not fed.array.ndim and (fed.in_model or fed.array.dtype.kind != "f")
+        is_setting = fed.in_model or fed.array.dtype.kind != "f"
+        keeps = not fed.array.ndim and not fed.is_random and is_setting
         return fed.array if keeps else self.towers[0].array
 
     @property
     def scalars_differ(self) -> bool:
         """Whether the tensors are scalars in the model that differ between the two programs."""
         first, fed = self.towers[0], self.reference
-        return not fed.array.ndim and fed.in_model and bool(first.array != fed.array)
+        is_setting = not fed.array.ndim and fed.in_model and not fed.is_random
+        return is_setting and bool(first.array != fed.array)
 
 
 def match_tensors(
