@@ -112,4 +112,4 @@ def objective(runnable: Any, feeds: Any) -> float:
     """The sum of the losses of all replicas."""
     with ProgramSession(runnable, 60) as session:
         session.initialize({})
-        return sum(session.run(list(runnable.placement.step.objectives), feeds))
+        return float(sum(session.run(list(runnable.placement.step.objectives), feeds)))
