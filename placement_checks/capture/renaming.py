@@ -94,7 +94,10 @@ def with_renamed_ops(captured: CapturedProgram, rename: Callable[[str], str]) ->
             source,
             details=RecordedDetails(graph_def, recorded),
             collections={key: renamed(names) for key, names in source.collections.items()},
-            step_ops=renamed(step)._replace(session=step.session),
+            step_ops=renamed(step)._replace(
+                session=step.session,
+                arguments={rename(key): name for key, name in step.arguments.items()},
+            ),
             strategy=strategy and replace(strategy, copies=renamed(strategy.copies)),
         ),
         initial=replace(

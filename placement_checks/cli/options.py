@@ -116,6 +116,13 @@ JOBS = click.option(
     metavar="N",
     help="How many captures of programs to run at the same time; default: the number of cores.",
 )
+SETS = click.option(
+    "--set",
+    "sets",
+    multiple=True,
+    metavar="RULE.FIELD=VALUE",
+    help="Set a field of a rule; may be repeated.",
+)
 _COMPARISON_OPTIONS = (
     click.option(
         "--reference",

@@ -18,6 +18,7 @@ from placement_checks.cli import FAILED
 from placement_checks.cli.options import (
     FILE,
     JOBS,
+    SETS,
     ProgramCommand,
     format_option,
     options_as,
@@ -69,6 +70,7 @@ class _Options:
     "--gpus", type=int, metavar="N", help="The number of GPUs that the program is built for."
 )
 @settings_options(machine=False, comparison=True)
+@SETS
 @click.option(
     "--rows",
     type=click.IntRange(1),
@@ -153,6 +155,7 @@ def _time(target: Target, settings: Settings, options: _Options) -> list[Timing]
     from placement_checks.core.errors import CannotRun
     from placement_checks.run.compare.pair import ProgramPair
     from placement_checks.run.feeding.batches import load_batch_function
+    from placement_checks.verification.running import conditions_of
 
     program = settings.resolve(target)
     reference = settings.resolve_reference() or program
@@ -163,16 +166,27 @@ def _time(target: Target, settings: Settings, options: _Options) -> list[Timing]
             single = load_reference(reference, towers)
         pair = ProgramPair.from_programs(towers, single, "auto")
         batch = load_batch_function(settings.batch, towers.gpus, v1=towers.v1)
+        conditions = conditions_of(towers, [settings.policy])
         with step(f"timing {target.name}"):
-            return [_time_pair(pair, batch, rows, options.rounds) for rows in options.rows or [0]]
+            return [
+                _time_pair(pair, batch, rows, conditions.shares, options.rounds)
+                for rows in options.rows or [conditions.rows]
+            ]
     except CannotRun as reason:
         raise InputError(target.name, f"cannot be timed: {reason}", is_predicate=True) from None
 
 
-def _time_pair(pair: ProgramPair, batch: BatchFunction | None, rows: int, rounds: int) -> Timing:
+def _time_pair(
+    pair: ProgramPair,
+    batch: BatchFunction | None,
+    rows: int,
+    shares: Sequence[int],
+    rounds: int,
+) -> Timing:
     from placement_checks.run.timing.benchmark import TimedPair
 
-    with TimedPair(pair, batch, rows=rows) as timed, step(plural(timed.rows, "row")):
+    timed_pair = TimedPair(pair, batch, rows=rows, shares=shares)
+    with timed_pair as timed, step(plural(timed.rows, "row")):
         for _ in track(range(rounds), "step"):
             timed.run_others()
             timed.run_towers()

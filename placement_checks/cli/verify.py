@@ -21,6 +21,7 @@ from placement_checks.cli.options import (
     GRAPH,
     JOBS,
     RULE,
+    SETS,
     ProgramCommand,
     format_option,
     options_as,
@@ -135,13 +136,7 @@ class _Options:
 @click.option(
     "--without", multiple=True, metavar="RULE", type=RULE, help="Skip this rule; may be repeated."
 )
-@click.option(
-    "--set",
-    "sets",
-    multiple=True,
-    metavar="RULE.FIELD=VALUE",
-    help="Set a field of a rule; may be repeated.",
-)
+@SETS
 @click.option(
     "--baseline",
     metavar="FOLDER",

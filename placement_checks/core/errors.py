@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import traceback
 from typing import Any, TypeVar
 
@@ -132,6 +133,24 @@ def as_error(object: str, fault: BaseException) -> PlacementError:
     error = PlacementError(object, f"{name}: {lines[0]}" if lines else name, fix, details=details)
     error.__cause__ = fault
     return error
+
+
+# The first lines of errors that a graph of TensorFlow reports, and other lines around the sentence
+# that describes the problem: frames of the op, indented details, and the number of errors.
+_GRAPH_ERROR = re.compile(r"Graph execution error:|Detected at node |\d+ root error")
+_CONTEXT_LINE = re.compile(rf"{_GRAPH_ERROR.pattern}|<stack traces |Node: |=+$|\s|$")
+_NUMBERED = re.compile(r"\s*\(\d+\) [A-Za-z_ ]+: +")
+
+
+def graph_error_causes(message: str) -> list[str]:
+    """Return the sentences that describe the problem in an error of a TensorFlow graph.
+
+    The result is empty if the message is not from a graph, or has no such sentence.
+    """
+    lines = [_NUMBERED.sub("", line) for line in message.strip().splitlines()]
+    if not lines or not _GRAPH_ERROR.match(lines[0]):
+        return []
+    return [line.strip() for line in lines if not _CONTEXT_LINE.match(line)]
 
 
 def message_of(fault: BaseException) -> str:

@@ -164,6 +164,9 @@ class StepOps(NamedTuple):
         train_ops: the ops that optimizers have added to the collection TRAIN_OP.
         losses: the losses that the program reports.
         inputs: the placeholders of each tower, if the program lists them.
+        arguments: for each placeholder of ``inputs``, the name that it would have if the step had
+            a single tower: placeholders of several towers with one name stand for one argument. It
+            is known if a function is traced, or if the graphs of several processes are joined.
         objectives: the tensors whose gradients were computed, one entry per call, in order.
         gradients: for each objective, the ops that produce its gradients.
         gradients_by_variable: for each variable, the ops that produce gradients with respect to
@@ -183,6 +186,7 @@ class StepOps(NamedTuple):
     train_ops: Sequence[str] = ()
     losses: Sequence[str] = ()
     inputs: Sequence[Sequence[str]] = ()
+    arguments: Mapping[str, str] = {}
     objectives: Sequence[str] = ()
     gradients: Mapping[str, Sequence[str]] = {}
     gradients_by_variable: Mapping[str, Sequence[str]] = {}

@@ -13,7 +13,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from placement_checks.core.errors import InputError, PlacementError, message_of
+from placement_checks.core.errors import (
+    InputError,
+    PlacementError,
+    graph_error_causes,
+    message_of,
+)
 from placement_checks.core.placement import Frame
 
 _OURS = Path(__file__).resolve().parents[1]
@@ -201,6 +206,8 @@ def _reason(message: str) -> str:
         lines = textwrap.dedent("\n".join(more)).splitlines()
         error = [line for line in lines if not line.startswith(("File ", " "))]
         return _reason("\n".join(error).partition(": ")[2])
+    if causes := graph_error_causes(message):
+        return causes[0]
     if first.startswith(_KERAS_INTRODUCTION):
         return more[0]
     return f"{first} {more[0].strip()}" if first.endswith(":") else first

@@ -27,7 +27,7 @@ from placement_checks.core.measurement import (
     largest,
 )
 from placement_checks.numerics.sampling import least_squares_ratio
-from placement_checks.util.text import join_and
+from placement_checks.util.text import format_factor, join_and
 
 CLOSE = 0.01  # tolerance of weights and ratios, which are fitted
 _MAX_CONDITION = 1e5  # condition number of a fit with meaningful weights in float32
@@ -396,7 +396,7 @@ def diagnose_ratio(ratio: float, measured: Measurement) -> Diagnosis:
     mistake: Mistake = "scaled"
     what = "all elements are multiplied by one number"
     fix = "if it is a loss scale, undo it before the gradients are applied: "
-    fix += f"`(gradient / {ratio:.4g}, variable)`; if it is intended: {declared}"
+    fix += f"`(gradient / {format_factor(ratio)}, variable)`; if it is intended: {declared}"
     if towers > 1 and np.isclose(ratio, towers, rtol=CLOSE / 10):
         mistake = "sum"
         what, fix = _diagnose_sum(measured)
@@ -423,8 +423,8 @@ def scaled_steps(ratio: float) -> str:
     if ratio < 0:
         return "the steps increase the loss instead of decreasing it"
     return (
-        f"steps of gradient descent are {ratio:.4g} times as large; Adam hides the mistake, "
-        "because it normalizes gradients"
+        f"steps of gradient descent are {format_factor(ratio)} times as large; Adam hides the "
+        "mistake, because it normalizes gradients"
     )
 
 
@@ -608,8 +608,3 @@ def describe_runs(times: Array) -> Iterator[str]:
     for begin, end, value in equal_runs(times):
         rows = f"row {begin} counts" if end - begin == 1 else f"rows {begin} to {end - 1} count"
         yield f"{rows} {format_factor(value)} times"
-
-
-def format_factor(value: float) -> str:
-    """Format a factor with four digits, stable under rounding errors; 0 if it is nearly zero."""
-    return f"{0.0 if abs(value) < 1e-4 else float(f'{value:.6g}'):.4g}"

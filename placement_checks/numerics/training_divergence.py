@@ -32,6 +32,7 @@ from placement_checks.numerics.sampling import least_squares_ratio
 # all gradients does not change the weights.
 _PROPORTIONAL = ("GradientDescent", "Momentum", "SGD")
 _MIN_CHANGE = 1e-4  # part of a weight's size; far above the rounding of many steps
+_SAME_FACTOR = 1e-4  # relative difference of equal factors
 _DRIFT = 0.02  # allowed part of a variable's change, if the optimizer is not proportional
 
 
@@ -155,17 +156,18 @@ def variables_with_races(measured: Measurement, trajectory: Trajectory) -> dict[
 
 
 def variables_with_stale_copies(measured: Measurement) -> set[str]:
-    """Return the variables with gradients that differ after the steps, but not before.
+    """Return the variables with gradients that are equal before the steps, and differ after them.
 
     After the steps, both programs were given equal variables. If gradients differ even so, the
-    program computes with other state, such as copies that no step refreshes.
+    program computes with other state, such as copies that no step refreshes. A gradient that is
+    too noisy or too coarse to compare is not known to be equal.
     """
     if not measured.trajectory or measured.trajectory.after is None:
         return set()
-    before = differing_variables(measured.trials[0], measured.precisions) | _noisy_variables(
-        measured
-    )
-    return differing_variables(measured.trajectory.after, measured.precisions) - before
+    before = compare_gradients(measured.trials[0], measured.precisions)
+    equal = {gradient.variable for gradient in before if gradient.state == "equal"}
+    after = differing_variables(measured.trajectory.after, measured.precisions)
+    return (after & equal) - _noisy_variables(measured)
 
 
 def compensated_factor(measured: Measurement) -> float:
@@ -186,15 +188,21 @@ def compensated_factor(measured: Measurement) -> float:
 
 
 def common_factor(trial: Trial, precisions: Mapping[str, str]) -> float:
-    """Return the factor of all gradients on one batch; 1 if there is none."""
+    """Return the factor of all gradients on one batch; 1 if there is none.
+
+    The most precise gradient gives the factor. A coarser one may have another ratio by as much as
+    its rounding allows.
+    """
     ratios = [
-        gradient.ratio
+        (gradient.ratio, max(_SAME_FACTOR, DEFAULT_LIMITS.tolerance * EPS.get(dtype, 0.0)))
         for gradient in compare_gradients(trial, precisions)
         if gradient.state != "noise" and gradient.ratio is not None
+        for dtype in [precisions[gradient.variable]]
     ]
-    if not ratios or not np.allclose(ratios, ratios[0], rtol=1e-4):
+    factor = min(ratios, key=lambda each: each[1])[0] if ratios else 1.0
+    if not all(np.isclose(ratio, factor, rtol=rounding) for ratio, rounding in ratios):
         return 1.0
-    return float(ratios[0])
+    return float(factor)
 
 
 def _would_show(trajectory: Trajectory, factor: float) -> bool:
@@ -224,7 +232,11 @@ def undetectable_changes(
         for gradient in compare_gradients(trial, measured.precisions)
         if gradient.state == "equal"
     }
-    slots = (same.variable for same in equal if same.variable not in trajectory.trained)
+    slots = (
+        same.variable
+        for same in equal
+        if same.state == "equal" and same.variable not in trajectory.trained
+    )
     compared |= {trajectory.owners.get(name, "") for name in slots}
     parts = {}
     for same in equal:

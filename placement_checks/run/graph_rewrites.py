@@ -68,6 +68,8 @@ _IMAGE_OPS = {
     "MaxPoolGrad": _Images((0, 1, 2)),
     "AvgPool": _Images((0,)),
     "AvgPoolGrad": _Images((1,), (0,)),
+    "DepthToSpace": _Images((0,)),
+    "SpaceToDepth": _Images((0,)),
 }
 
 
@@ -217,18 +219,22 @@ def _replace_group(nodes: list[Any]) -> Iterator[Any]:
     """
     nodes.sort(key=lambda node: Device.parse(node.device))
     dtype = nodes[0].attr["T"].type
-    last = _op(nodes[0], ADD_N, dtype, [node.input[0] for node in nodes])
-    if nodes[0].op in GATHERERS:
-        yield (axis := _constant(nodes[0], f"{nodes[0].name}/axis", np.int32(0)))
-        last.op = JOIN
-        last.input.append(axis.name)
-        last.attr["Tidx"].type = axis.attr["dtype"].type
-    last.attr["N"].i = len(nodes)
-    yield last
+    last = nodes[0].input[0]
+    if len(nodes) > 1:  # a join needs two values
+        joined = _op(nodes[0], ADD_N, dtype, [node.input[0] for node in nodes])
+        joined.attr["N"].i = len(nodes)
+        if nodes[0].op in GATHERERS:
+            yield (axis := _constant(nodes[0], f"{nodes[0].name}/axis", np.int32(0)))
+            joined.op = JOIN
+            joined.input.append(axis.name)
+            joined.attr["Tidx"].type = axis.attr["dtype"].type
+        yield joined
+        last = joined.name
     if nodes[0].attr["final_op"].s == _MEAN:
         number = np.array(len(nodes), tf.dtypes.as_dtype(dtype).as_numpy_dtype)
         yield (divisor := _constant(nodes[0], f"{nodes[0].name}/number", number))
-        yield (last := _op(nodes[0], DIVISION, dtype, [last.name, divisor.name]))
+        yield (mean := _op(nodes[0], DIVISION, dtype, [last, divisor.name]))
+        last = mean.name
     for node in nodes:
         # Identities have no key inputs, so they wait for the keys by control edges.
         has_keys = node.op in _KEYS_AS_INPUTS
@@ -238,7 +244,7 @@ def _replace_group(nodes: list[Any]) -> Iterator[Any]:
         node.op = IDENTITY
         node.attr.clear()
         node.attr["T"].type = dtype
-        node.input[:] = [last.name, *dict.fromkeys(waits)]
+        node.input[:] = [last, *dict.fromkeys(waits)]
 
 
 def _op(member: Any, kind: str, dtype: int, inputs: Sequence[str]) -> Any:

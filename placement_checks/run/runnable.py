@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -50,6 +51,31 @@ from placement_checks.util.text import plural
 tf1 = tf.compat.v1
 
 
+@dataclass(frozen=True)
+class TimeLimit:
+    """The time limit of all runs of a program and its reference.
+
+    Attributes:
+        seconds: how long the runs may take.
+        ends_at: when they must have ended, in seconds of `time.monotonic`.
+    """
+
+    seconds: float = math.inf
+    ends_at: float = math.inf
+
+    @staticmethod
+    def from_now(seconds: float) -> TimeLimit:
+        return TimeLimit(seconds, time.monotonic() + seconds)
+
+    @property
+    def left(self) -> float:
+        """The seconds that are left."""
+        return self.ends_at - time.monotonic()
+
+
+UNLIMITED = TimeLimit()
+
+
 @dataclass
 class Gradients:
     """The gradients that one step of a program applies.
@@ -84,7 +110,7 @@ class RunnableProgram:
         inputs: mappings of array names to the tensors that take the arrays: one mapping for each
             tower, or one for all; empty if the program declares no inputs.
         gradients: the gradients of its variables.
-        ends_at: when its runs must have ended, in seconds of `time.monotonic`.
+        limit: the time limit of its runs.
         unusable_gpus: why it does not run on the GPUs of this machine, although there are enough;
             ``""`` otherwise.
     """
@@ -95,7 +121,7 @@ class RunnableProgram:
     config: Any
     inputs: Sequence[Mapping[str, str]]
     gradients: Gradients
-    ends_at: float = math.inf
+    limit: TimeLimit = UNLIMITED
     unusable_gpus: str = ""
 
     @property

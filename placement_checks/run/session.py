@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 import shlex
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
@@ -17,11 +16,12 @@ import tensorflow as tf
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.capture.eager.devices import is_gpu_only_error
 from placement_checks.core.devices import Device
-from placement_checks.core.errors import CannotRun, InputError
+from placement_checks.core.errors import CannotRun, InputError, graph_error_causes
 from placement_checks.core.measurement import Arrays
 from placement_checks.core.placement import producer_of
 from placement_checks.core.target import Script, uses_gpus
 from placement_checks.run.runnable import RunnableProgram
+from placement_checks.util.progress import current_steps
 
 tf1 = tf.compat.v1
 
@@ -29,12 +29,11 @@ tf1 = tf.compat.v1
 _MAX_BYTES = 1 << 23  # bytes that are read or assigned at once; one variable may be larger
 _ITEM_SIZE = 8  # bytes of an element, at most
 _MAX_FETCHED = 2000  # tensors that one run fetches
-# Lines of a TensorFlow error around the sentence that describes it.
-_CONTEXT_LINE = re.compile(
-    r"Graph execution error:|Detected at node |\s+File |Node: |\d+ root error|=+$|\s*$"
-)
-_FROM_TASK = re.compile(r"(?:[A-Z_]+: )?From (/job:\w+)/replica:\d+(/task:\d+):$")
-_ROOT_ERROR = re.compile(r"\s*\(\d+\) [A-Z_]+: ")
+_FROM_TASK = re.compile(r"(?:[A-Z_]+: )?From (/job:\w+)/replica:\d+(/task:\d+):\n")
+
+
+class TimeLimitExceeded(CannotRun):
+    """The time limit of all runs is exceeded."""
 
 
 class ProgramSession:
@@ -67,6 +66,7 @@ class ProgramSession:
         """
         self.program = program
         self._seconds = seconds
+        self._outer_steps = len(current_steps())
         self._timeout_fix = (
             "check that all tasks of the cluster run, or allow more seconds or fewer rows"
             if target
@@ -113,9 +113,10 @@ class ProgramSession:
 
         Raises:
             InputError: the run failed, or exceeded the time limit of one run.
-            CannotRun: an op has no CPU kernel, or the time limit of all runs is exceeded.
+            CannotRun: an op has no CPU kernel.
+            TimeLimitExceeded: the time limit of all runs is exceeded.
         """
-        left = self.program.ends_at - time.monotonic()
+        left = self.program.limit.left
         if left <= 0:
             raise self._time_limit_exceeded()
         level = tf1.RunOptions
@@ -130,38 +131,38 @@ class ProgramSession:
         try:
             return self._session.run(fetches, feeds, options, metadata)
         except tf.errors.DeadlineExceededError:
-            if self.program.ends_at < math.inf:
+            if left <= self._seconds:
                 raise self._time_limit_exceeded() from None
-            raise InputError(
-                name,
-                f"one run of it took longer than {self._seconds:g} s",
-                self._timeout_fix,
-            ) from None
+            too_long = f"one run of it took longer than {self._seconds:g} s"
+            raise InputError(name, too_long, self._timeout_fix) from None
         except (tf.errors.OpError, ValueError, TypeError) as error:
             reason, where = self._explain(error)
             if self.program.simulated and is_gpu_only_error(reason):
+                reason = reason.partition(" used by ")[0]  # and attributes in any order
                 raise CannotRun(f"{name} cannot run on CPU devices: {reason}{where}") from None
             raise InputError(name, f"running it failed: {reason}{where}") from None
 
-    def _time_limit_exceeded(self) -> CannotRun:
+    def _time_limit_exceeded(self) -> TimeLimitExceeded:
         """Return the error that ends a comparison without --reference."""
         script = self.program.built.program
         reference = "TARGET, your program for one GPU"
         if isinstance(script, Script) and any(map(uses_gpus, script.args)) and not script.let:
             reference = shlex.quote(script.for_gpus(1).name)
-        return CannotRun(
-            "comparison skipped: it would exceed the time limit",
+        reached = ": ".join(current_steps()[self._outer_steps :])
+        return TimeLimitExceeded(
+            f"the comparison was ended by its time limit, {self.program.limit.seconds:g} s"
+            f"{reached and f', at: {reached}'}",
             f"there is no time limit with --reference {reference}",
         )
 
     def _explain(self, error: Exception) -> tuple[str, str]:
         """Return the sentence that describes an error, and the op at fault with its line."""
         message = str(getattr(error, "message", error)).strip()
-        lines = message.splitlines() or [type(error).__name__]
-        sentences = [line for line in lines if not _CONTEXT_LINE.match(line)] or lines[:1]
-        reason = _ROOT_ERROR.sub("", sentences[0]).strip()
-        if (task := _FROM_TASK.match(reason)) and sentences[1:]:
-            reason = f"{task[1]}{task[2]}: {sentences[1]}"
+        prefix = ""
+        if task := _FROM_TASK.match(message):
+            prefix, message = f"{task[1]}{task[2]}: ", message[task.end() :].strip()
+        lines = graph_error_causes(message) or message.splitlines() or [type(error).__name__]
+        reason = f"{prefix}{lines[0].strip()}"
         op = getattr(error, "op", None)
         return reason, f" (op {op.name}{self.program.built_at(op.name)})" if op is not None else ""
 
@@ -198,7 +199,8 @@ class ProgramSession:
     def read(self) -> Iterator[dict[str, npt.NDArray[Any]]]:
         """Yield the values of all variables, by name, in parts of some megabytes."""
         for names in self._parts:
-            yield self.run({name: self._reads[name] for name in names})
+            values = self.run({name: self._reads[name] for name in names})
+            yield {name: np.asarray(value) for name, value in values.items()}
 
     def load(self, values: Arrays) -> None:
         """Assign values to variables and their copies; unknown names are ignored."""
@@ -252,10 +254,15 @@ class ProgramSession:
         return assigns
 
     def _with_copies(self, values: Arrays) -> Arrays:
-        """Return the values, with the values of first copies repeated for the other copies."""
-        copies = {**self._manual_copies, **self.program.built.initial.mirrors}
-        known = {copy: values[first] for copy, first in copies.items() if first in values}
-        return {**values, **known}
+        """Return the values, with the values of first copies repeated for the other copies.
+
+        Copies of a strategy may have values of their own.
+        """
+        mirrors, manual = (
+            {copy: values[first] for copy, first in copies.items() if first in values}
+            for copies in (self.program.built.initial.mirrors, self._manual_copies)
+        )
+        return {**mirrors, **values, **manual}
 
     @cached_property
     def _manual_copies(self) -> Mapping[str, str]:

@@ -12,6 +12,7 @@ from placement_checks.core.devices import Devices
 from placement_checks.core.errors import InputError
 from placement_checks.core.timing import Timing, summary
 from placement_checks.report.commands.time import write_legend, write_table
+from placement_checks.verification import configuration
 
 if TYPE_CHECKING:
     from placement_checks.core.program import Batch, TargetLike
@@ -27,6 +28,7 @@ class TowerBenchmark:
         self._benchmark = benchmark
         self._gpus = gpus
         self._devices = devices
+        self._policy = configuration.load(config.rootpath).settings.policy
         self._timings = Timings.from_config(config)
 
     def __call__(
@@ -64,14 +66,19 @@ class TowerBenchmark:
         from placement_checks.run.compare.pair import ProgramPair
         from placement_checks.run.feeding.batches import load_batch_function
         from placement_checks.run.timing.benchmark import TimedPair
+        from placement_checks.verification.running import conditions_of
 
         __tracebackhide__ = True
         disabled = self._benchmark.disabled
         try:
             built = load(towers, gpus or self._gpus)
             pair = ProgramPair.from_programs(built, load_reference(single, built), self._devices)
+            conditions = conditions_of(built, [self._policy])
             with TimedPair(
-                pair, load_batch_function(batch, built.gpus, v1=built.v1), rows=rows
+                pair,
+                load_batch_function(batch, built.gpus, v1=built.v1),
+                rows=rows or conditions.rows,
+                shares=conditions.shares,
             ) as timed:
                 self._benchmark.pedantic(timed.run_towers, setup=timed.run_others, rounds=rounds)
                 for _ in timed.trace():

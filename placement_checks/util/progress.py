@@ -109,6 +109,11 @@ def _write_lines(descriptor: int, ended: threading.Event) -> None:
         _write(descriptor, f"placement-checks: {step} ({seconds:.0f} s)\n")
 
 
+def current_steps() -> Sequence[str]:
+    """Return the names of the current steps, the outermost first."""
+    return _steps
+
+
 def _current_step() -> str:
     return printable(": ".join(_steps) or "working")
 

@@ -56,6 +56,14 @@ def free_name(name: str, taken: Collection[str]) -> str:
     return free
 
 
+def format_factor(value: float) -> str:
+    """Format a factor with four digits, stable under rounding errors; 0 if it is nearly zero.
+
+    For example, 1.0625 and 1.0625001 are both ``1.062``.
+    """
+    return f"{0.0 if abs(value) < 1e-4 else float(f'{value:.6g}'):.4g}"
+
+
 def file_size(size: int) -> str:
     """Format a number of bytes in kB, MB or GB."""
     for unit, of_unit in (("GB", 1e9), ("MB", 1e6)):

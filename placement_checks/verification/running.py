@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
@@ -25,7 +24,7 @@ from placement_checks.verification.policy import NEEDS_REFERENCE, RUNS, Policy, 
 
 if TYPE_CHECKING:
     from placement_checks.core.measurement import Measurement
-    from placement_checks.core.program import BatchFunction
+    from placement_checks.core.program import BatchFunction, CapturedProgram
     from placement_checks.core.trace import Trace
     from placement_checks.run.compare.pair import ProgramPair
     from placement_checks.run.compare.sessions import Conditions
@@ -74,6 +73,7 @@ def with_numbers(
     from placement_checks.capture.programs import load, load_reference
     from placement_checks.run.compare.pair import ProgramPair
     from placement_checks.run.feeding.batches import load_batch_function
+    from placement_checks.run.runnable import TimeLimit
 
     evidence = Evidence.wrap(evidence)
     rules = {rule.name: rule for rule in rules_of(evidence, policies)}
@@ -99,12 +99,11 @@ def with_numbers(
             is_predicate=True,
         )
     batch_function = load_batch_function(batch, program.gpus, v1=program.v1)
-    seconds = _SECONDS_WITHOUT_REFERENCE if reference is None else math.inf
-    ends_at = time.monotonic() + seconds
-    progress = f"comparing with one GPU, for at most {seconds:.0f} s"
+    limit = TimeLimit.from_now(_SECONDS_WITHOUT_REFERENCE if reference is None else math.inf)
+    progress = f"comparing with one GPU, for at most {limit.seconds:.0f} s"
     with step(progress) if reference is None else contextlib.nullcontext():
         pair = _or_missing(
-            lambda: ProgramPair.from_programs(program, single, devices, ends_at=ends_at)
+            lambda: ProgramPair.from_programs(program, single, devices, limit=limit)
         )
         if not pair:
             return replace(evidence, measurement=pair, trace=pair)
@@ -211,6 +210,16 @@ def _conditions(rules: Mapping[str, Rule]) -> Conditions:
         gradient_limits=gradients.limits,
         weight_limits=weights.limits,
     )
+
+
+def conditions_of(program: CapturedProgram, policies: Sequence[Policy] = ()) -> Conditions:
+    """The conditions of runs of a program: its own policy, after the given policies.
+
+    Raises:
+        ConfigError: a policy is invalid.
+    """
+    evidence = Evidence(program.requested, policy=program.step.policy)
+    return _conditions({rule.name: rule for rule in rules_of(evidence, policies)})
 
 
 def _or_missing(run: Callable[[], _T]) -> _T | Missing:

@@ -31,7 +31,7 @@ from placement_checks.rules.runs.weights_equal import WeightsEqual
 from placement_checks.targets.forms import parse_target
 from placement_checks.targets.revisions import checked_out, with_missing_data
 from placement_checks.util.progress import step, track
-from placement_checks.util.text import listed, plural
+from placement_checks.util.text import format_factor, listed, plural
 from placement_checks.verification import configuration
 from placement_checks.verification.baseline_rules import with_rules
 from placement_checks.verification.configuration import Settings
@@ -293,7 +293,7 @@ def _differing(verdict: Verdict, kind: str) -> str:
         return f"{kind} equal"
     ratios = {figure["variable"]: figure["ratio"] for figure in verdict.figures}
     ratio = ratios.get(names[0]) if kind == "gradients" else None
-    times = "" if ratio is None else f" ({names[0]} by a factor of {ratio:.4g})"
+    times = "" if ratio is None else f" ({names[0]} by a factor of {format_factor(ratio)})"
     return f"{kind} differ for {listed(names)}{times}"
 
 

@@ -90,6 +90,32 @@ def test_the_configured_reference_is_used(run: Run, project: Path) -> None:
     assert "64 rows" in ran.out
 
 
+@pytest.mark.parametrize("source", ["call", "pyproject.toml", "program"])
+def test_towers_get_the_declared_shares(run: Run, project: Path, source: str) -> None:
+    """Three shares of equal size are 129 rows; two would be 128."""
+    file = "fixtures/defects/graph/divided_twice.py"
+    towers = f"{file}:build_towers"
+    call = ["--set", "gradients-equal.shares=[2, 1]"] if source == "call" else []
+    if source == "pyproject.toml":
+        (project / "pyproject.toml").write_text(
+            "[tool.placement_checks.policy]\ngradients-equal = { shares = [2, 1] }\n"
+        )
+    if source == "program":
+        (project / "declared.py").write_text(
+            "import sys\nsys.path.append('fixtures/defects/graph')\nimport divided_twice\n\n"
+            "def build_towers(num_gpus=2):\n"
+            "    policy = {'gradients-equal': {'shares': [2, 1]}}\n"
+            "    return {**divided_twice.build_towers(num_gpus), 'policy': policy}\n"
+        )
+        towers = "declared.py:build_towers"
+    pair = [towers, "--reference", f"{file}:build_single", "--batch", f"{file}:batch"]
+
+    ran = run("time", *pair, "--rounds", 3, *call)
+
+    assert ran.status == 0
+    assert "129 rows" in ran.out
+
+
 def test_html_and_chrome_trace(run: Run, project: Path) -> None:
     (project / "page.html").write_text("of last week")
 

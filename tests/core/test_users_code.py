@@ -60,6 +60,12 @@ SUMMARIES = {
     + "ValueError: "
     + KERAS.replace("\n", "\n    ")
     + "Input 0 does not fit\n    \n    Arguments received:\n      • x=1\n": "Input 0 does not fit",
+    "Graph execution error:\n\nDetected at node 'Pool' defined at (most recent call last):\n"
+    "    File \"NHWC.py\", line 3, in main\nNode: 'Pool'\nno kernel\n\t [[Pool]]": "no kernel",
+    "2 root error(s) found.\n  (0) INVALID_ARGUMENT: first\n\t [[a]]\n  (1) CANCELLED: second": (
+        "first"
+    ),
+    "Graph execution error:\n\nNode: 'Pool'": "Graph execution error: Node: 'Pool'",
     "in user code:\n\n    nothing that is known": "",
 }
 

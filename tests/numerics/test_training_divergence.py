@@ -16,6 +16,7 @@ from placement_checks.core.missing import Missing
 from placement_checks.numerics.comparing import Limits
 from placement_checks.numerics.training_divergence import (
     Divergence,
+    common_factor,
     compare_variables,
     compensated_factor,
     is_proportional,
@@ -564,6 +565,31 @@ def test_noise_after_the_steps_is_not_stale() -> None:
         variables_with_stale_copies(walked(batch({"w": 1, "v": 1}), trajectory=both({}, late)))
         == set()
     )
+
+
+@pytest.mark.parametrize(("precision", "expected"), [("float32", {"v"}), ("bfloat16", set())])
+def test_gradients_too_coarse_to_compare_are_not_known_to_be_equal(
+    precision: str, expected: set[str]
+) -> None:
+    """In bfloat16, a difference of 1 % does not show, and neither does its cause."""
+    steps = both({}, after=batch({"w": 1, "v": 1.5}))
+    precisions = {"w": "float32", "v": precision}
+
+    numbers = walked(batch({"w": 1, "v": 1}), trajectory=steps, precisions=precisions)
+
+    assert variables_with_stale_copies(numbers) == expected
+
+
+@pytest.mark.parametrize(
+    ("precise", "coarse", "factor"), [(2, 2.01, 2), (2, 1.01, 1), (1, 1.01, 1), (2.01, 2, 2.01)]
+)
+def test_the_ratio_of_a_coarse_gradient_is_rounded(
+    precise: float, coarse: float, factor: float
+) -> None:
+    trial = batch({"w": coarse, "v": precise})
+
+    found = common_factor(trial, {"w": "bfloat16", "v": "float32"})
+    assert found == pytest.approx(factor)
 
 
 EQUAL_SLOT = {"w/Momentum": [[2, 4], [4, 8], [6, 12]]}

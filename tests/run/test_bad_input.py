@@ -18,11 +18,15 @@ from support import pairs
 from support.builders import script
 
 from placement_checks.core.errors import CannotRun, InputError
+from placement_checks.core.measurement import Measurement
+from placement_checks.core.missing import Missing
 from placement_checks.core.target import Script
+from placement_checks.numerics.comparing import differing_variables
 from placement_checks.run.compare.measure import measure
 from placement_checks.run.compare.pair import ProgramPair
 from placement_checks.run.compare.sessions import Conditions
 from placement_checks.run.feeding.batches import Case
+from placement_checks.run.runnable import TimeLimit
 from placement_checks.tf.process_state import Behavior
 
 tf1 = tf.compat.v1
@@ -320,6 +324,23 @@ X, Y = (0, [4], np.float32), (0, [1], np.float32)
         ),
         (array(x=X, y_=Y), "it returned no array for the input 'y'; did you mean 'y_'?"),
         (
+            array(),
+            "it returned no array for the input 'x'; return arrays by the names of the inputs: x "
+            "and y",
+        ),
+        *(
+            (
+                lambda _rng, _n, value=value: {"x": value},
+                f"the value it returned for 'x' is not an array, but a {kind}; return a dense "
+                "array with rows of one shape, such as padded rows",
+            )
+            for value, kind in (
+                (tf.ragged.constant([[1.0], [1.0, 2.0]]), "RaggedTensor"),
+                (tf1.SparseTensorValue([[0, 0]], [1.0], [16, 4]), "SparseTensorValue"),
+                ({1.0}, "set"),
+            )
+        ),
+        (
             array(x=(1, [4], np.float32), y=Y),
             "it returned 17 rows for 'x' instead of 16; return as many rows as requested; arrays "
             "without rows have rank 0",
@@ -378,6 +399,59 @@ def test_arrays_that_do_not_fit_the_placeholders() -> None:
     )
 
 
+def fed_as(dtype: Any, value: Any) -> str:
+    """The error of rows with this value, which are fed to placeholders of a dtype; "" if none."""
+
+    def loss(x: Any, y: Any) -> Any:
+        return pairs.squared_error(tf.cast(x, tf.float32), tf.cast(y, tf.float32))
+
+    def rows(rng: np.random.Generator, n: int) -> dict[str, Any]:
+        x = rng.integers(0, 2, [n, 4]).astype(np.asarray(value).dtype)
+        x[3, 0] = value
+        return {"x": x, "y": rng.integers(0, 2, [n, 1])}
+
+    towers = partial(pairs.towers, loss=loss, dtype=dtype)
+    try:
+        pairs.measured(towers, partial(towers, 1), rows)
+    except InputError as error:
+        return error.message
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "lost"),
+    [
+        (tf.int32, 0.5, "0.5 (float64)"),
+        (tf.int32, np.float32("nan"), "nan (float32)"),
+        (tf.uint8, 300, "300 (int64)"),
+        (tf.uint8, -1, "-1 (int64)"),
+        (tf.bool, 2, "2 (int64)"),
+        (tf.float32, 1 + 2j, "(1+2j) (complex128)"),
+        (tf.float32, np.datetime64("2026-01-01"), "datetime64[D]"),
+    ],
+)
+def test_values_that_a_placeholder_would_change(dtype: Any, value: Any, lost: str) -> None:
+    expected = f"the array holds {lost}, which {dtype.name} cannot hold"
+
+    assert fed_as(dtype, value) == expected
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [
+        (tf.int32, 7.0),
+        (tf.uint8, 255),
+        (tf.bool, 1),
+        (tf.float32, 1 / 3),
+        (tf.float32, 1 + 0j),
+        (tf.bfloat16, 1 / 3),
+        (tf.int64, np.uint8(9)),
+    ],
+)
+def test_values_that_a_placeholder_takes(dtype: Any, value: Any) -> None:
+    assert fed_as(dtype, value) == ""
+
+
 def test_batches_that_cannot_be_cut() -> None:
     assert refused(rows=7) == (
         "InputError: towers: 7 rows cannot be split evenly among its 2 towers; take a multiple of "
@@ -411,20 +485,50 @@ def over_time(program: Any = None, seconds: float = 0.0) -> str:
         replace(each.built, program=program or each.built.program)
         for each in (pair.towers, pair.reference)
     )
-    limited = ProgramPair.from_programs(
-        towers, reference, ("auto"), ends_at=time.monotonic() + seconds
-    )
+    limit = TimeLimit.from_now(seconds)
+    limited = ProgramPair.from_programs(towers, reference, "auto", limit=limit)
     with pytest.raises(CannotRun) as caught:
         measure(limited, pairs.batch, Conditions())
     return str(caught.value)
 
 
-@pytest.mark.parametrize("seconds", [0.0, 1.0])
-def test_a_default_comparison_has_a_time_limit(seconds: float) -> None:
+@pytest.mark.parametrize(("seconds", "reached"), [(0.0, "initial values"), (1.0, "first run")])
+def test_a_default_comparison_has_a_time_limit(seconds: float, reached: str) -> None:
     assert over_time(seconds=seconds) == (
-        "comparison skipped: it would exceed the time limit; there is no time limit with "
-        "--reference TARGET, your program for one GPU"
+        f"the comparison was ended by its time limit, {seconds:g} s, at: {reached}; there is "
+        "no time limit with --reference TARGET, your program for one GPU"
     )
+
+
+def with_slow_steps(num_gpus: int = 2, scale: float = 1.0) -> dict[str, Any]:
+    """The gradients take no time, but a step never ends."""
+    built = pairs.towers(num_gpus, loss=lambda x, y: scale * mean_of(pairs.predicted(x) - y))
+    with tf.control_dependencies([built["train_op"]]):
+        step = endless(tf.zeros([1]), tf.zeros([1]))
+    return {**built, "train_op": step}
+
+
+def limited(**options: Any) -> Measurement:
+    pair = pairs.pair(partial(with_slow_steps, **options), partial(with_slow_steps, 1))
+    limit = TimeLimit.from_now(3.0)
+    towers, reference = (replace(each, limit=limit) for each in (pair.towers, pair.reference))
+    return measure(replace(pair, towers=towers, reference=reference), pairs.batch, Conditions())
+
+
+def test_gradients_count_that_were_compared_within_the_time_limit() -> None:
+    measured = limited()
+
+    assert not differing_variables(measured.trials[0], measured.precisions)
+    assert isinstance(measured.trajectory, Missing)
+    assert measured.trajectory.reason == (
+        "the comparison was ended by its time limit, 3 s, at: reference step 1 of 3"
+    )
+
+
+def test_without_steps_different_gradients_are_no_finding() -> None:
+    """Equal weights after some steps could show that the learning rate compensates."""
+    with pytest.raises(CannotRun, match="time limit, 3 s, at: reference step 1 of 3"):
+        limited(scale=2.0)
 
 
 @pytest.mark.parametrize(
@@ -549,7 +653,8 @@ def test_ragged_rows_and_a_fed_rate() -> None:
         return {**step, "inputs": rated if num_gpus > 1 else rated[0]}
 
     assert refused(batch=ragged).startswith(
-        f"InputError: {ragged.__qualname__}: the value it returned for 'x' is not an array: "
+        f"InputError: {ragged.__qualname__}: the value it returned for 'x' is not an array, but a "
+        "list of rows of different shapes ("
     )
     assert refused(
         fed, batch=lambda rng, n: {**pairs.batch(rng, n), "rate": np.float32(0.5)}

@@ -33,10 +33,10 @@ def reduced(value: Any, gpu: int, size: int = 2, instance: int = 1, **attributes
         return tf.identity(made)
 
 
-def gathered(value: Any, gpu: int) -> Any:
+def gathered(value: Any, gpu: int, size: int = 2) -> Any:
     with tf.device(f"/cpu:{gpu}"):
         return tf.raw_ops.CollectiveGatherV2(
-            input=value, group_size=2, group_key=GROUP, instance_key=1, ordering_token=[]
+            input=value, group_size=size, group_key=GROUP, instance_key=1, ordering_token=[]
         )
 
 
@@ -168,6 +168,20 @@ def test_rows_are_joined_in_the_order_of_devices(graph: tf.Graph) -> None:
 
     for found in ran(graph, [last, first]):
         np.testing.assert_array_equal(found, [[1], [2], [3], [4]])
+
+
+def test_a_group_with_one_device_has_its_value(graph: tf.Graph) -> None:
+    """A program with several workers has such groups if it is built for one worker."""
+    value = tf.constant([[1.0], [3.0]])
+    results = [
+        gathered(value, 1, 1),
+        reduced(value, 1, 1),
+        reduced(value, 1, 1, 2, final_op="Div"),
+        reduced_by_version_1(value, 1, group_size=1),
+    ]
+
+    for found in ran(graph, results):
+        np.testing.assert_array_equal(found, [[1], [3]])
 
 
 def test_nccl_sums_are_matched_by_name(graph: tf.Graph) -> None:

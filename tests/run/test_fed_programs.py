@@ -204,6 +204,18 @@ def test_random_ops_draw_the_same_for_the_same_rows() -> None:
     )
 
 
+def scaled_at_random(x: Any, y: Any) -> Any:
+    """One number for all rows of a tower, as in a network that leaves out layers at random."""
+    return tf.random.uniform([], 0.5, 1.5) * hidden(x, y)
+
+
+def test_towers_may_draw_different_numbers() -> None:
+    assert states(several(loss=scaled_at_random), alone(loss=scaled_at_random)) == ("kept", "kept")
+    assert "added up" in messages(
+        several(loss=scaled_at_random, average=tf.add_n), alone(loss=scaled_at_random)
+    )
+
+
 def cannot(*args: Any, **kwargs: Any) -> str:
     """Returns the reason why the programs are not compared."""
     with pytest.raises(CannotRun) as refused:

@@ -42,6 +42,12 @@ def by_depth(x: Any, kernel: Any, layout: str) -> Any:
     return tf.nn.depthwise_conv2d(x, kernel, [1, 1, 1, 1], "SAME", layout)
 
 
+def reordered(change: Callable[..., Any], x: Any, kernel: Any, layout: str) -> Any:
+    x = tf.nn.conv2d(x, kernel, 1, "SAME", layout)
+    x = x[:, :, :, :8] if layout == "NCHW" else x[:, :, :8]
+    return change(x, 2, data_format=layout)
+
+
 @pytest.mark.parametrize(
     "layers",
     [
@@ -50,8 +56,13 @@ def by_depth(x: Any, kernel: Any, layout: str) -> Any:
         by_depth,
         partial(pooled, tf.nn.max_pool2d),
         partial(pooled, tf.nn.avg_pool2d),
+        partial(reordered, tf.nn.depth_to_space),
+        partial(reordered, tf.nn.space_to_depth),
     ],
-    ids=["strided", "padded", "by depth", "max pool", "average pool"],
+    ids=[
+        *("strided", "padded", "by depth", "max pool", "average pool"),
+        *("depth to space", "space to depth"),
+    ],
 )
 def test_values_and_gradients_equal_the_other_layout(layers: Layers) -> None:
     rng = np.random.default_rng(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,8 @@ def test_towers(tower_benchmark):
 def project(
     pytester: pytest.Pytester, fixtures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> pytest.Pytester:
-    """A process that has run sessions, and that takes the machine for idle."""
+    """A process that has run sessions, and that takes the machine for idle, with two cores."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(2))
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # set if this suite runs under xdist
     monkeypatch.setenv(POOL, "1")
     monkeypatch.setattr(benchmark, "_MAX_CORES", math.inf)

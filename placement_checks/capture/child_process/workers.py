@@ -191,7 +191,10 @@ def _join(workers: Sequence[CapturedProgram], *, on_one_host: bool = False) -> C
     for part in parts[1:]:
         graph_def.node.extend(part.graph_def.node)
         graph_def.library.function.extend(part.graph_def.library.function)
-    step_ops = _step_ops(parts, whole)
+    arguments = (
+        _arguments(worker, prefix) for worker, prefix in zip(workers, prefixes, strict=True)
+    )
+    step_ops = _step_ops(parts, whole)._replace(arguments=_merged(arguments))
     if first.step_count == 1:
         step_ops = _as_one_step(step_ops, graph_def)
     if strategy:
@@ -330,6 +333,13 @@ def _inputs(part: CapturedProgram) -> Sequence[Sequence[str]]:
         return inputs
     placeholders = {node.name for node in part.graph_def.node if node.op == PLACEHOLDER}
     return [[name for name in part.fed if producer_of(name) in placeholders]]
+
+
+def _arguments(worker: CapturedProgram, prefix: str) -> Mapping[str, str]:
+    """The arguments of a worker by the names of their placeholders in the joint graph."""
+    known = _source(worker).step_ops.arguments
+    inputs = (name for of_replica in _inputs(worker) for name in of_replica)
+    return {f"{prefix}{name}": known.get(name, producer_of(name)) for name in (*inputs, *known)}
 
 
 def _strategy(parts: Sequence[CapturedProgram], whole: Mapping[str, str]) -> Strategy:

@@ -20,6 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from placement_checks.core.devices import Device
+from placement_checks.core.errors import graph_error_causes
 from placement_checks.core.user_code import is_user_file, users_line
 from placement_checks.tf.eager import (
     DEVICE_QUERY_MODULES,
@@ -168,8 +169,12 @@ def fake_gpu_only_ops() -> Iterator[None]:
 
 
 def is_gpu_only_error(message: str) -> bool:
-    """Whether TensorFlow's message reports an op without a CPU kernel."""
-    return any(text in message for text in _NO_KERNEL)
+    """Whether TensorFlow's message reports an op without a CPU kernel.
+
+    Names of files in the frames of a graph's error do not count.
+    """
+    causes = graph_error_causes(message) or [message]
+    return any(text in cause for cause in causes for text in _NO_KERNEL)
 
 
 def _fake_results(kind: str, inputs: Sequence[Any], attributes: Sequence[Any]) -> Any:

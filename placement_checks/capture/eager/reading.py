@@ -219,6 +219,7 @@ class _StepReader:
             train_op=(self._flat.train_op,),
             losses=tuple(self._losses(objectives)),
             inputs=self._flat.inputs,
+            arguments={f"{name}:0": each for name, each in self._flat.argument_names.items()},
             objectives=tuple(objectives),
             gradients=gradients,
             gradients_by_variable=by_variable,

@@ -64,6 +64,7 @@ class OuterGraph(NamedTuple):
         fed: the placeholders of data that are passed to the steps; variables and iterators are
             excluded.
         inputs: the placeholders of each replica; empty if the replicas share them.
+        argument_names: for each placeholder of data, the name of the argument that it stands for.
         origins: the function and argument of each placeholder.
         calls: the names of the calls, which are the names of the user's functions.
         results: the results of the steps.
@@ -74,6 +75,7 @@ class OuterGraph(NamedTuple):
     arguments: Mapping[str, Any]
     fed: Sequence[str]
     inputs: Sequence[Sequence[str]]
+    argument_names: Mapping[str, str]
     origins: Mapping[str, TracedOp]
     calls: Sequence[str]
     results: Sequence[Result]
@@ -85,6 +87,7 @@ def outer_graph(steps: Sequence[SeenCall]) -> OuterGraph:
     functions: dict[str, Any] = {}
     arguments: dict[str, Any] = {}
     fed: list[str] = []
+    argument_names: dict[str, str] = {}
     inputs: defaultdict[int, list[str]] = defaultdict(list)
     origins: dict[str, TracedOp] = {}
     placeholders: dict[int, str] = {}  # by the id of the eager tensor
@@ -97,9 +100,10 @@ def outer_graph(steps: Sequence[SeenCall]) -> OuterGraph:
         graph_def.versions.CopyFrom(inner.versions)
         functions |= {each.signature.name: each for each in [*inner.library.function, definition]}
         values = [*step.inputs, *step.captured]
-        replicas = [*_input_replicas(step), *[None] * len(step.captured)]
+        slots = [*_input_slots(step), *[None] * len(step.captured)]
+        of_step: dict[str, _Slot] = {}  # by new placeholder
         sources = []
-        for tensor, value, replica in zip(step.graph.inputs, values, replicas, strict=True):
+        for tensor, value, slot in zip(step.graph.inputs, values, slots, strict=True):
             if id(value) not in placeholders:
                 source = placeholders[id(value)] = free_name(tensor.op.name, arguments)
                 arguments[source] = value
@@ -109,10 +113,13 @@ def outer_graph(steps: Sequence[SeenCall]) -> OuterGraph:
                 node.attr["shape"].shape.CopyFrom(tensor.shape.as_proto())
             source = placeholders[id(value)]
             sources.append(source)
-            if len(sources) <= len(step.inputs) and value.dtype not in (tf.resource, tf.variant):
+            if slot is not None and value.dtype not in (tf.resource, tf.variant):
                 fed.append(source)
-                if replica is not None:
-                    inputs[replica].append(f"{source}:0")
+                if source not in argument_names:
+                    of_step.setdefault(source, slot)
+                if slot.replica is not None:
+                    inputs[slot.replica].append(f"{source}:0")
+        argument_names |= _argument_names(of_step, set(argument_names.values()))
         call = free_name(step.graph.name, {*calls, *arguments})
         calls.append(call)
         node = graph_def.node.add(name=call, op=FUNCTION_CALL, input=sources)
@@ -123,7 +130,9 @@ def outer_graph(steps: Sequence[SeenCall]) -> OuterGraph:
     graph_def.library.function.extend(functions.values())
     groups = [inputs[replica] for replica in sorted(inputs)]
     graphs = {name: graph for step in steps for name, graph in graphs_of(step).items()}
-    return OuterGraph(graph_def, graphs, arguments, fed, groups, origins, calls, results)
+    return OuterGraph(
+        graph_def, graphs, arguments, fed, groups, argument_names, origins, calls, results
+    )
 
 
 def graphs_of(step: SeenCall) -> Mapping[str, Any]:
@@ -132,23 +141,69 @@ def graphs_of(step: SeenCall) -> Mapping[str, Any]:
     return {name: step.graph, **called_graphs(step.graph)}
 
 
-def _input_replicas(step: SeenCall) -> Sequence[int | None]:
-    """The replica that each input of a step belongs to; None for all replicas."""
-    found: list[int | None] = []
-    for leaf in tf.nest.flatten(step.function.structured_input_signature):
-        of_replicas = replica_specs(leaf)
-        for replica, spec in enumerate(of_replicas or [leaf]):
-            parts = tf.nest.flatten(spec, expand_composites=True)
+class _Slot(NamedTuple):
+    """The place of an input in the call of a step.
+
+    Attributes:
+        part: the number of the argument's part, and of its component. For example, a ragged tensor
+            has several components. The inputs of all replicas have the same numbers.
+        replica: the replica that the input belongs to; None for all replicas.
+        name: the name that the user gave to the argument.
+        created: the number of its placeholder in the order of creation.
+    """
+
+    part: tuple[int, int]
+    replica: int | None
+    name: str
+    created: int
+
+
+def _input_slots(step: SeenCall) -> Sequence[_Slot]:
+    """The place of each input in the call of a step."""
+    places: list[tuple[tuple[int, int], int | None]] = []
+    for leaf, spec in enumerate(tf.nest.flatten(step.function.structured_input_signature)):
+        of_replicas = replica_specs(spec)
+        for replica, own in enumerate(of_replicas or [spec]):
+            parts = tf.nest.flatten(own, expand_composites=True)
             if any(isinstance(part, tf.TypeSpec) for part in parts):
-                found += [replica if of_replicas else None] * len(parts)
-    return found if len(found) == len(step.inputs) else [None] * len(step.inputs)
+                places += [
+                    ((leaf, component), replica if of_replicas else None)
+                    for component in range(len(parts))
+                ]
+    if len(places) != len(step.inputs):
+        places = [((number, 0), None) for number in range(len(step.inputs))]
+    created = {op.name: number for number, op in enumerate(step.graph.get_operations())}
+    return [
+        _Slot(*place, _user_name(tensor.op), created[tensor.op.name])
+        for place, tensor in zip(places, step.graph.inputs, strict=False)
+    ]
+
+
+def _user_name(placeholder: Any) -> str:
+    """The user's name of an argument: TensorFlow gives the placeholders of replicas numbers."""
+    specified = placeholder.node_def.attr["_user_specified_name"].s.decode()
+    return specified or str(placeholder.name)
+
+
+def _argument_names(slots: Mapping[str, _Slot], taken: set[str]) -> Mapping[str, str]:
+    """The name of the argument that each placeholder of a step stands for.
+
+    It is the name that TensorFlow gives the placeholder if there is one replica: equal names of
+    the user are numbered in the order of creation.
+    """
+    names: dict[tuple[int, int], str] = {}
+    for slot in sorted(slots.values(), key=lambda slot: slot.created):
+        if slot.part not in names:
+            names[slot.part] = free_name(slot.name, taken)
+            taken.add(names[slot.part])
+    return {source: names[slot.part] for source, slot in slots.items()}
 
 
 class FlatStep:
     """The flat graph of some steps, with the devices of a machine with GPUs.
 
     Attributes:
-        graphs, arguments, fed, inputs: as in `OuterGraph`.
+        graphs, arguments, fed, inputs, argument_names: as in `OuterGraph`.
         variables: the variables of the steps, by name.
         train_op: the name of the op that depends on all effects and results of the steps.
 
@@ -163,6 +218,7 @@ class FlatStep:
         self.arguments = self._outer.arguments
         self.fed = self._outer.fed
         self.inputs = self._outer.inputs
+        self.argument_names = self._outer.argument_names
         self.variables: dict[str, RecordedVariable] = {}
         self._names: dict[str, str] = {}  # of the variables, by the name of their placeholder
         for name, kind in self.flat.closed.items():

@@ -3,7 +3,8 @@
 Every run of a session, also of hooked and monitored sessions, ends in one private method of
 TensorFlow. `SessionWatch` replaces that method. Callables and partial runs do not use it, so they
 are replaced by ordinary runs. Runs before the first training step are executed on the CPU with
-soft placement, because the GPUs of the program need not exist.
+soft placement, because the GPUs of the program need not exist. If an op of such a run has no CPU
+kernel, as pools with channels first, the run returns zeros.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import numpy as np
 import tensorflow as tf
 
+from placement_checks.capture.eager.devices import is_gpu_only_error
 from placement_checks.capture.in_process.fake_gpus import read_variable
 from placement_checks.core.builder_result import ScalarLosses, SeparateRuns
 from placement_checks.core.errors import InputError
@@ -126,6 +128,7 @@ class SessionWatch:
         self._configs: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
         self._remote: WeakSet[Any] = WeakSet()  # the sessions on servers
         self._skipped_steps = 0
+        self._has_faked = False  # whether a run returned zeros because an op has no CPU kernel
         self._seconds_of_reading = 0.0
         self._lock = threading.RLock()
 
@@ -218,11 +221,27 @@ class SessionWatch:
             if trains or session in self._remote:
                 return list(map(zeros_for, fetches))
             only_reads = run.reads and not run.changes and not targets
-            if only_reads and options is None:
-                return self._read(execute, metadata) or list(map(zeros_for, fetches))
-            return execute(options, metadata)
+            try:
+                if only_reads and options is None:
+                    return self._read(execute, metadata) or list(map(zeros_for, fetches))
+                return execute(options, metadata)
+            except tf.errors.OpError as error:
+                if not self._needs_gpu(error):
+                    raise
+                return list(map(zeros_for, fetches))
 
         return run_unless_training
+
+    def _needs_gpu(self, error: tf.errors.OpError) -> bool:
+        """Whether a run failed because an op has no CPU kernel, or because such a run failed.
+
+        The op may have the initial value of a variable, which then stays uninitialized.
+        """
+        if isinstance(error, tf.errors.FailedPreconditionError):
+            return self._has_faked
+        needs_gpu = is_gpu_only_error(error.message)
+        self._has_faked |= needs_gpu
+        return needs_gpu
 
     def _classify(self, graph: tf.Graph, fetched: Iterable[tf.Operation | tf.Tensor]) -> RunEffect:
         with self._lock:
@@ -395,6 +414,7 @@ def with_soft_placement(written: Any) -> Any:
     config = tf1.ConfigProto()
     config.CopyFrom(written)
     config.allow_soft_placement = True
+    config.graph_options.place_pruned_graph = True  # other ops need no CPU kernel
     config.gpu_options.visible_device_list = ""
     rewrites = config.graph_options.rewrite_options
     rewrites.cpu_layout_conversion = rewrites.NCHW_TO_NHWC

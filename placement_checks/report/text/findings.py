@@ -22,7 +22,7 @@ from placement_checks.core.placement import Placement
 from placement_checks.report.common.findings import Group, Section, Sections
 from placement_checks.report.common.source import source_text, value_lines
 from placement_checks.report.text.layout import shorten, wrap
-from placement_checks.util.text import plural, printable
+from placement_checks.util.text import format_factor, plural, printable
 
 LineKind = Literal["headline", "detail", "consequence", "fix"]
 
@@ -297,7 +297,7 @@ def draw_error_bars(figures: Sequence[Mapping[str, Any]]) -> Iterator[Text]:
     yield Text(f"  {'variable':<{width}}       ratio  error, eps", "dim")
     for figure in shown:
         style = _BAR_STYLES[figure["state"]]
-        ratio = "-" if figure["ratio"] is None else f"{figure['ratio']:.4g}"
+        ratio = "-" if figure["ratio"] is None else format_factor(figure["ratio"])
         yield Text.assemble(
             f"  {figure['variable']:<{width}}  {ratio:>10}  {_number(_error(figure)):>10}  ",
             (_bar(figure), style),

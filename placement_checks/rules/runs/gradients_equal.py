@@ -29,7 +29,7 @@ from placement_checks.rules.gradient_mistakes import (
 )
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.towers.gradients_averaged import GradientsAveraged
-from placement_checks.util.text import listed, plural
+from placement_checks.util.text import format_factor, listed, plural
 
 if TYPE_CHECKING:
     from placement_checks.core.measurement import Measurement, RowMixing, Trial
@@ -315,13 +315,13 @@ def _finding(
     scaling: Sequence[int] = ()
     if ratio is not None and diagnosis.mistake == "scaled":
         scaling = loss_scalings(placement, ratio)
-    verb = f"is {ratio:.4g} times" if ratio is not None else "differs from"
+    verb = f"is {format_factor(ratio)} times" if ratio is not None else "differs from"
     if difference.ratio is None:
         found = "NaN or infinite" if isnan(difference.error) else "not zero"
     else:
         found = (
-            f"{difference.ratio:.4g} times the reference's gradient, with a relative difference "
-            f"of {difference.error:.2g} eps"
+            f"{format_factor(difference.ratio)} times the reference's gradient, with a relative "
+            f"difference of {difference.error:.2g} eps"
         )
     multiplied = ""
     if scaling:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from placement_checks.analysis.variables.read_write_races import races
 from placement_checks.core.errors import CannotRun, InputError
-from placement_checks.core.measurement import EPS, Arrays, Measurement, Trial
+from placement_checks.core.measurement import EPS, Arrays, Measurement, Trajectory, Trial
+from placement_checks.core.missing import Missing
 from placement_checks.core.placement import producer_of
 from placement_checks.core.program import BatchFunction
 from placement_checks.numerics.comparing import (
@@ -43,9 +45,10 @@ from placement_checks.run.preconditions import (
     precisions,
 )
 from placement_checks.run.runnable import RunnableProgram, full_precision
-from placement_checks.run.session import ProgramSession
+from placement_checks.run.session import ProgramSession, TimeLimitExceeded
 from placement_checks.tf.startup import INSTALL_CUDA
 from placement_checks.util.progress import step
+from placement_checks.util.text import plural
 
 # To measure noise, the reference runs with perturbations. These are the numbers of perturbations
 # to try, one after the other. Most correct programs show no difference, and need no perturbation.
@@ -80,11 +83,13 @@ def measure(pair: ProgramPair, batch: BatchFunction | None, conditions: Conditio
         ProgramSession(pair.reference, conditions.seconds) as reference,
     ):
         sessions = PairedSessions(towers, reference, feeding, conditions)
-        sessions.initialize(batch if isinstance(batch, Case) else None)
+        with step("initial values"):
+            sessions.initialize(batch if isinstance(batch, Case) else None)
         if not isinstance(feeding, ReplayedFeeding):
             return _measured(sessions)
         checks = ReplayedChecks(sessions, feeding)
-        checks.choose_rows()
+        with step("losses"):
+            checks.choose_rows()
         measured = _measured(sessions)
         if differs(measured, conditions) and checks.choose_other_rows():
             sessions.restart(0)
@@ -98,7 +103,8 @@ def _measured(sessions: PairedSessions) -> Measurement:
     conditions = sessions.conditions
     for number in _PERTURBATIONS:
         if number:
-            sessions.restart(number)
+            with step("initial values"):
+                sessions.restart(number)
         comparison = _Comparison(sessions)
         measured = comparison.measurement()
         differences = list(_differences(measured, conditions))
@@ -139,15 +145,17 @@ class _Comparison:
             check_all_fed(session.program, feeds)
         if not self._feeding.generated:
             check_rows_differ(batch, "let the batch function return different rows")
-        check_towers_ran_apart(self._towers, self._feeding.to_towers(batch))
-        self._towers.initialize(self._sessions.start)
-        for session, feeds in self._sessions.both(batch):
-            check_repeatable(session, feeds, rows)
+        with step("first run"):
+            check_towers_ran_apart(self._towers, self._feeding.to_towers(batch))
+            self._sessions.start_towers()
+        with step("repeated runs"):
+            for session, feeds in self._sessions.both(batch):
+                check_repeatable(session, feeds, rows)
         trials = [self._trial(batch, rows)]
         conditions, own_rows = self._sessions.conditions, self._sessions.own_rows
         if self._feeding.uneven_rows and not own_rows:
             trials += self._uneven_trial()
-        trajectory = take_steps(self._sessions, conditions.steps, self._own_scalars(trials[0]))
+        trajectory = self._steps(trials)
         return Measurement(
             reference=single.name,
             devices="simulated" if program.simulated else "real",
@@ -178,6 +186,20 @@ class _Comparison:
                 "rows, so noise was measured with changed weights alone"
             )
 
+    def _steps(self, trials: Sequence[Trial]) -> Trajectory | Missing:
+        """Compare some steps. If the time limit ends them, equal gradients are known even so.
+
+        Different gradients are not: the steps would show a learning rate that compensates.
+        """
+        sessions, limits = self._sessions, self._sessions.conditions.gradient_limits
+        try:
+            own_scalars = self._own_scalars(trials[0])
+            return take_steps(sessions, sessions.conditions.steps, own_scalars)
+        except TimeLimitExceeded as exceeded:
+            if any(differing_variables(trial, self._precisions, limits) for trial in trials):
+                raise
+            return exceeded.missing
+
     def _own_scalars(self, trial: Trial) -> Arrays:
         """Return values of the program that may compensate for a common factor of all gradients.
 
@@ -196,8 +218,9 @@ class _Comparison:
         If no file can be written, a note states why.
         """
         if not self._sessions.on_parts and not self._feeding.same_towers:
-            mixing = find_row_mixing(self._sessions, self._sessions.batches[0])
-            measured = replace(measured, mixing=mixing)
+            with contextlib.suppress(TimeLimitExceeded):
+                mixing = find_row_mixing(self._sessions, self._sessions.batches[0])
+                measured = replace(measured, mixing=mixing)
         case = Case(self._sessions.batches, self._sessions.start)
         try:
             path = case.save(self._towers.program.built.name)
@@ -212,6 +235,10 @@ class _Comparison:
         If they differ, the reference also runs on each tower's rows, on single rows and on shifted
         rows, to find the mistake.
         """
+        with step(f"gradients on {plural(rows, 'row')}"):
+            return self._compared_trial(batch, rows)
+
+    def _compared_trial(self, batch: Arrays, rows: int) -> Trial:
         sessions = self._sessions
         trial = sessions.trial(batch, rows, sessions.start)
         self._check_finite(trial.expected, batch)

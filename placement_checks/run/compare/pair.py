@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,7 +20,7 @@ from placement_checks.run.feeding.inferred import (
 )
 from placement_checks.run.feeding.interface import PASS_BATCH
 from placement_checks.run.feeding.replayed import ReplayedFeeding, input_errors_as_reasons
-from placement_checks.run.runnable import RunnableProgram, make_runnable
+from placement_checks.run.runnable import UNLIMITED, RunnableProgram, TimeLimit, make_runnable
 from placement_checks.util.text import plural
 
 _RANDOM_SECONDS = 60.0  # time limit of the run that fetches the values of random ops
@@ -49,13 +48,12 @@ class ProgramPair:
         reference: CapturedProgram,
         devices: Devices,
         *,
-        ends_at: float = math.inf,
+        limit: TimeLimit = UNLIMITED,
         same_towers: bool = False,
     ) -> ProgramPair:
         """Make both programs runnable.
 
-        All runs must end by ``ends_at``, a time of `time.monotonic`. ``same_towers`` is the
-        attribute of the pair.
+        ``limit`` is the time limit of all runs. ``same_towers`` is the attribute of the pair.
 
         Raises:
             InputError: the step that a builder returned is malformed.
@@ -65,7 +63,7 @@ class ProgramPair:
         # CPU and GPU kernels round differently, so both programs run on the same kind of device.
         single = make_runnable(reference, "simulated" if program.simulated else devices)
         return ProgramPair(
-            replace(program, ends_at=ends_at), replace(single, ends_at=ends_at), same_towers
+            replace(program, limit=limit), replace(single, limit=limit), same_towers
         )
 
     def on_cpus(self) -> ProgramPair:
@@ -75,7 +73,7 @@ class ProgramPair:
             towers.built,
             single.built,
             "simulated",
-            ends_at=towers.ends_at,
+            limit=towers.limit,
             same_towers=self.same_towers,
         )
 

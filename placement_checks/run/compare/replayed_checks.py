@@ -61,7 +61,9 @@ class ReplayedChecks:
             if self._mixing.op:
                 raise self._neither(why_not_all)
             self._sessions.own_rows = OwnRows(why_not_all)
-        elif not self._shares_ops and not self._is_additive() and self._has_only_statistics:
+        elif self._sessions.of_other_shape or self._shares_ops or self._is_additive():
+            return
+        elif self._has_only_statistics:
             self._sessions.own_rows = self._statistics_per_tower()
 
     def choose_other_rows(self) -> bool:
@@ -72,7 +74,9 @@ class ReplayedChecks:
                 purpose. It does not accept the rows of each tower, or its loss also combines rows
                 otherwise.
         """
-        if self._sessions.on_parts or not self._mixing.statistic:
+        # With a state for each row, the reference takes only all rows.
+        is_fixed = self._sessions.on_parts or self._sessions.of_other_shape
+        if is_fixed or not self._mixing.statistic:
             return False
         if self._mixing.op:
             raise self._neither(f"batch statistics ({self._mixing.statistic})")

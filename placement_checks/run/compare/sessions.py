@@ -22,6 +22,11 @@ from placement_checks.numerics.sampling import (
     weighted_mean,
 )
 from placement_checks.run.clipping import clipped_gradients, raw_gradients, where_clipped
+from placement_checks.run.compare.row_state import (
+    check_state_equal,
+    values_of_towers,
+    with_other_shapes,
+)
 from placement_checks.run.feeding.batches import Case
 from placement_checks.run.feeding.interface import Feeding
 from placement_checks.run.session import ProgramSession
@@ -116,6 +121,8 @@ class PairedSessions:
             which shows when noise is measured.
         start: the initial values of the variables, equal in both programs.
         batches: all batches so far.
+        of_other_shape: variables with another shape in the program, such as the state of a tower's
+            rows.
     """
 
     def __init__(
@@ -134,6 +141,8 @@ class PairedSessions:
         self.order_matters = False
         self.start: Arrays = {}
         self.batches: list[Arrays] = []
+        self.of_other_shape: frozenset[str] = frozenset()
+        self._tower_start: Arrays = {}
         self._perturbations = 0
         self._earlier = Case((), {})
         self._rng = np.random.default_rng(conditions.seed)
@@ -176,8 +185,15 @@ class PairedSessions:
                 name: _compact(self._vary(value) if name in trained else value)
                 for name, value in values.items()
             }
+        self.of_other_shape = with_other_shapes(self.towers.program, self.start)
+        self._tower_start = values_of_towers(self.towers.program, self.start)
         self.reference.load(self.start)
-        self.towers.initialize(self.start)
+        self.start_towers()
+        check_state_equal(self.towers, self.start)
+
+    def start_towers(self) -> None:
+        """Initialize the program with the initial values of the reference."""
+        self.towers.initialize(self._tower_start)
 
     def own_scalars(self) -> Arrays:
         """Initialize the program, and return scalars that no step changes, such as learning rates.
@@ -204,7 +220,7 @@ class PairedSessions:
         self._earlier, self.batches = Case(self.batches, {}), []
         self.reference.initialize({})
         self.reference.load(self.start)
-        self.towers.initialize(self.start)
+        self.start_towers()
 
     def _vary(self, value: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Add noise to an array of equal elements, because zeros hide what they multiply."""
@@ -240,8 +256,10 @@ class PairedSessions:
 
         Rows stay in their tower if `on_parts`, or if the reference has towers: if rows change
         towers, the gradients of a correct program may change, as with batch normalization. They
-        stay in their order if `order_matters`.
+        stay in their order if `order_matters`, or if a variable has a part for each row.
         """
+        if self.of_other_shape:
+            return [Perturbation([*range(rows)], each) for each in range(self._perturbations)]
         stay = self.on_parts or self.feeding.same_towers
         parts = self.split(rows) if stay else [range(rows)]
         shuffle = list if self.order_matters else self._shuffle
@@ -316,7 +334,7 @@ class PairedSessions:
     def _perturbed(self, batch: Arrays, rows: int, values: Arrays) -> Iterator[Arrays]:
         """Yield the reference's gradients in perturbed runs, then restore its variables."""
         perturbations = self.perturbations(rows)
-        for perturbation in perturbations:
+        for perturbation in track(perturbations, "perturbed run"):
             self.perturb(values, perturbation)
             yield self.expected(batch, rows, perturbation.order)
         if perturbations:

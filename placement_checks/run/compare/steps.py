@@ -29,11 +29,12 @@ from placement_checks.numerics.sampling import (
 )
 from placement_checks.numerics.training_divergence import is_proportional
 from placement_checks.run.clipping import clipped_gradients
+from placement_checks.run.compare.row_state import values_of_towers
 from placement_checks.run.compare.sessions import PairedSessions
 from placement_checks.run.preconditions import random_op_in_step
 from placement_checks.run.runnable import RunnableProgram
 from placement_checks.run.session import ProgramSession
-from placement_checks.util.progress import track
+from placement_checks.util.progress import step, track
 from placement_checks.util.text import plural
 
 _T = TypeVar("_T")
@@ -65,9 +66,10 @@ def take_steps(sessions: PairedSessions, steps: int, own_values: Arrays) -> Traj
     # Both programs get the reference's variables. The program's own steps determine all its other
     # state, such as copies of variables that no step refreshes.
     sessions.reference.load(reference.end)
-    sessions.towers.load(reference.end)
+    sessions.towers.load(values_of_towers(sessions.towers.program, reference.end))
     rows = sessions.feeding.rows
-    after = sessions.trial(sessions.batch(rows), rows, reference.end)
+    with step("gradients after the steps"):
+        after = sessions.trial(sessions.batch(rows), rows, reference.end)
     return Trajectory(compared, trained, after, _owners(sessions, compared[0]))
 
 
@@ -160,7 +162,7 @@ def _reference_steps(
     perturbations = sessions.perturbations(rows)
     reference.load(sessions.start)
     values, gradients = [], []
-    for batch in track(batches, "step"):
+    for batch in track(batches, "reference step"):
         gradients.append(sessions.expected_step(batch, with_gradients=with_gradients))
         values.append(reference.values())
     compared = [_comparable(sessions, _numeric(reference, after)) for after in values]
@@ -211,7 +213,7 @@ def _tower_steps(
 ) -> Iterator[dict[str, VariableStep]]:
     """Take the steps of the program, and yield the comparison of variables after each step."""
     towers, comparison = sessions.towers, _StepComparison(sessions, reference, own_values)
-    towers.initialize(sessions.start)
+    sessions.start_towers()
     towers.load(own_values)
     for number, batch in enumerate(track(batches, "step")):
         towers.step(sessions.feeding.to_towers(batch))
@@ -285,15 +287,17 @@ def _numeric(session: ProgramSession, values: Arrays) -> Arrays:
 def _comparable(sessions: PairedSessions, values: Arrays) -> Arrays:
     """Return the variables that should be equal in both programs.
 
-    Variables that replicas change separately are omitted. If the reference computes on the rows of
-    each tower, statistics of rows are omitted, because its steps compute them on one tower's rows.
+    Variables that replicas change separately, and variables with another shape, are omitted. If
+    the reference computes on the rows of each tower, statistics of rows are omitted, because its
+    steps compute them on one tower's rows.
     """
     unsynchronized = sessions.towers.program.built.initial.unsynchronized
+    omitted = unsynchronized | sessions.of_other_shape
     owners = _owners(sessions, values)
     return {
         name: value
         for name, value in values.items()
-        if name not in unsynchronized
+        if name not in omitted
         and (not sessions.on_parts or name in owners or value.dtype.kind in "iu")
     }
 

@@ -168,7 +168,9 @@ class DeclaredFeeding(Feeding):
                 raise InputError(
                     self._name,
                     f"it returned no array for the input '{name}'",
-                    did_you_mean(name, arrays) or f"it returned {join_and(sorted(arrays))}",
+                    did_you_mean(name, arrays)
+                    or (f"it returned {join_and(sorted(arrays))}" if arrays else "")
+                    or f"return arrays by the names of the inputs: {join_and(names)}",
                 )
             array = arrays[name]
             if array.ndim and len(array) != rows:
@@ -180,15 +182,21 @@ class DeclaredFeeding(Feeding):
         return arrays
 
     def _array(self, name: str, value: Any) -> npt.NDArray[Any]:
+        kind = type(value).__name__
         try:
-            return np.asarray(value)
+            array = np.asarray(value)
         except ValueError as error:
-            raise InputError(
-                self._name,
-                f"the value it returned for '{name}' is not an array: "
-                f"{str(error).partition('.')[0]}",
-                "return rows of one shape",
-            ) from None
+            reason = str(error).partition(".")[0]
+            if isinstance(value, list | tuple) and kind in ("list", "tuple"):
+                kind += f" of rows of different shapes ({reason})"
+        else:
+            if array.dtype != object or array.ndim:
+                return array
+        raise InputError(
+            self._name,
+            f"the value it returned for '{name}' is not an array, but a {kind}",
+            "return a dense array with rows of one shape, such as padded rows",
+        )
 
     def _random_rows(self, name: str, rng: np.random.Generator, rows: int) -> npt.NDArray[Any]:
         candidates = [(each, names) for each in self._programs for names in each.inputs]
@@ -266,8 +274,8 @@ def _with_inputs(
         return program
     replicas = [
         {
-            argument_name(own): tensor if ":" in tensor else f"{tensor}:0"
-            for own, tensor in zip(_own_names(tensors), tensors, strict=True)
+            argument_name(program.placement, tensor): tensor if ":" in tensor else f"{tensor}:0"
+            for tensor in tensors
         }
         for tensors in program.placement.step.inputs
     ]
@@ -280,13 +288,6 @@ def _with_inputs(
         inputs = [{name: f"{op}:0" for name, op in producers.items()}]
         return replace(program, inputs=inputs)
     return program
-
-
-def _own_names(tensors: Sequence[str]) -> Sequence[str]:
-    """Return the names of a replica's inputs without the prefix of its process, if any."""
-    prefix = tensors[0].partition("/")[0] + "/" if tensors else ""
-    is_of_process = all(tensor.startswith(prefix) for tensor in tensors)
-    return [tensor.removeprefix(prefix) for tensor in tensors] if is_of_process else tensors
 
 
 def _check_inputs(*programs: RunnableProgram, same_towers: bool) -> None:
@@ -370,6 +371,8 @@ def _feeds(program: RunnableProgram, mapping: Mapping[str, str], arrays: Arrays)
             mismatch = f"the array has shape {array.shape}, the placeholder {shape}"
         elif (tensor.dtype == tf.string) != (array.dtype.kind in "OSU"):
             mismatch = f"the array holds {array.dtype}, the placeholder takes {tensor.dtype.name}"
+        elif lost := _lost_value(array, tensor.dtype.base_dtype):
+            mismatch = f"the array holds {lost}, which {tensor.dtype.base_dtype.name} cannot hold"
         if mismatch:
             raise InputError(
                 f"input '{name}' of {program.name}",
@@ -378,6 +381,23 @@ def _feeds(program: RunnableProgram, mapping: Mapping[str, str], arrays: Arrays)
             )
         feeds[tensor_name] = array
     return feeds
+
+
+def _lost_value(array: npt.NDArray[Any], dtype: tf.DType) -> str:
+    """Return a value that TensorFlow would change silently, such as 0.5 for an integer.
+
+    Floating-point numbers may be rounded. ``""`` if there is no such value.
+    """
+    if not (dtype.is_floating or dtype.is_integer or dtype.is_bool) or dtype.is_quantized:
+        return ""
+    if array.dtype.kind in "mM":  # dates and durations
+        return str(array.dtype)
+    if dtype.is_floating:
+        wrong = np.imag(array) != 0 if np.iscomplexobj(array) else np.False_
+    else:
+        with np.errstate(invalid="ignore"):
+            wrong = array.astype(dtype.as_numpy_dtype) != array
+    return f"{array[wrong].flat[0]} ({array.dtype})" if np.any(wrong) else ""
 
 
 def _fixed_rows(program: RunnableProgram, mapping: Mapping[str, str]) -> int:

@@ -36,6 +36,7 @@ from placement_checks.core.placement import producer_of
 from placement_checks.run.feeding.interface import PASS_BATCH, argument_name, check_rows_differ
 from placement_checks.run.runnable import RunnableProgram
 from placement_checks.run.session import ProgramSession
+from placement_checks.util.progress import step
 from placement_checks.util.text import join_and
 
 
@@ -94,6 +95,7 @@ class FedTensor(NamedTuple):
         any_length: whether its first axis may have any length.
         is_random: whether a random op yields it.
         in_model: whether losses or gradients depend on it.
+        argument: the name of the argument that it stands for.
     """
 
     tensor: str
@@ -104,11 +106,12 @@ class FedTensor(NamedTuple):
     any_length: bool
     is_random: bool
     in_model: bool
+    argument: str
 
     @property
     def name_and_kind(self) -> tuple[Hashable, ...]:
         """Properties that a tensor shares with its counterpart, except for the shape of a row."""
-        return argument_name(self.tensor).rpartition("/")[2], *self.kind
+        return self.argument, *self.kind
 
     @property
     def kind(self) -> tuple[Hashable, ...]:
@@ -160,6 +163,7 @@ class FedProgram:
                 any_length=shape is None or (len(shape) > 0 and shape[0] is None),
                 is_random=name in random_values,
                 in_model=op in in_model,
+                argument=argument_name(program.placement, tensor),
             )
             tensors.append(fed)
         tensors.sort(key=lambda fed: (number[producer_of(fed.tensor)], fed.tensor))
@@ -182,7 +186,7 @@ def random_tensors(program: RunnableProgram, seconds: float) -> dict[str, npt.ND
     ]
     if not names:
         return {}
-    with ProgramSession(program, seconds) as session:
+    with ProgramSession(program, seconds) as session, step("random numbers"):
         session.initialize({})
         values = session.fetch(names, program.built.fed)
     return {
@@ -290,18 +294,21 @@ class MatchedTensors(NamedTuple):
     def value(self, fed: FedTensor) -> npt.NDArray[Any]:
         """Return the value to feed to one of the tensors, if they hold no rows.
 
-        A scalar that is in the model or is not a float gets its recorded value. Any other tensor
-        gets the value of the first tower. For example, a learning rate may grow with the number of
-        GPUs, which is not a mistake.
+        A scalar that is in the model or is not a float gets its recorded value, unless a random op
+        draws it. Any other tensor gets the value of the first tower. For example, a learning rate
+        may grow with the number of GPUs, and a random number may decide in each tower whether a
+        layer is left out. Neither is a mistake.
         """
-        keeps = not fed.array.ndim and (fed.in_model or fed.array.dtype.kind != "f")
+        is_setting = fed.in_model or fed.array.dtype.kind != "f"
+        keeps = not fed.array.ndim and not fed.is_random and is_setting
         return fed.array if keeps else self.towers[0].array
 
     @property
     def scalars_differ(self) -> bool:
         """Whether the tensors are scalars in the model that differ between the two programs."""
         first, fed = self.towers[0], self.reference
-        return not fed.array.ndim and fed.in_model and bool(first.array != fed.array)
+        is_setting = not fed.array.ndim and fed.in_model and not fed.is_random
+        return is_setting and bool(first.array != fed.array)
 
 
 def match_tensors(

@@ -11,7 +11,7 @@ import numpy as np
 
 from placement_checks.core.errors import CannotRun
 from placement_checks.core.measurement import Arrays
-from placement_checks.core.placement import producer_of
+from placement_checks.core.placement import Placement, producer_of
 from placement_checks.util.text import join_and
 
 Split = tuple[tuple[int, ...], ...]
@@ -73,9 +73,14 @@ class Feeding(ABC):
         return nullcontext()
 
 
-def argument_name(tensor: str) -> str:
-    """Return the name that the user gave to a tensor, without TensorFlow's suffix."""
-    return _UNIQUE_SUFFIX.sub("", producer_of(tensor))
+def argument_name(placement: Placement, tensor: str) -> str:
+    """Return the name of the argument that a fed tensor stands for; it is the same in all towers.
+
+    The graph of a session does not show which of its placeholders stand for one argument: there,
+    the name has no scope, and not the number that TensorFlow appends to a name that exists.
+    """
+    known = placement.step.arguments.get(tensor)
+    return known or _UNIQUE_SUFFIX.sub("", producer_of(tensor).rpartition("/")[2])
 
 
 def check_rows_differ(batch: Arrays, fix: str = PASS_BATCH) -> None:

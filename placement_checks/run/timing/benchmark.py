@@ -73,13 +73,21 @@ class TimedPair:
     baseline is a second loop of the reference.
     """
 
-    def __init__(self, pair: ProgramPair, batch: BatchFunction | None, *, rows: int = 0) -> None:
+    def __init__(
+        self,
+        pair: ProgramPair,
+        batch: BatchFunction | None,
+        *,
+        rows: int = 0,
+        shares: Sequence[int] = (),
+    ) -> None:
         """Open the sessions and take warm-up steps.
 
         Args:
             pair: the program and its reference.
             batch: returns the rows; None for random or replayed rows.
             rows: the size of the global batch; 0 for the placeholders' fixed size, or about 128.
+            shares: the relative parts of the towers in a batch; empty for equal parts.
 
         Raises:
             InputError: a program or the batch function is at fault.
@@ -87,7 +95,6 @@ class TimedPair:
             UsageError: the number of threads of an op was fixed by an earlier session.
         """
         self._pair = pair
-        shares = pair.towers.built.step.policy.get("gradients-equal", {}).get("shares", ())
         feeding = pair.feeding(batch, rows=rows, shares=shares, min_rows=_ROWS)
         if isinstance(feeding, ReplayedFeeding) and not feeding.takes_all_once:
             raise CannotRun(

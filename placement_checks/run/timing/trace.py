@@ -97,8 +97,8 @@ def trace_steps(program: RunnableProgram, feeds: Arrays, rows: int, seconds: flo
     check_all_fed(program, feeds)
     threads = program.gpus if program.simulated else 0
     with (
-        step(f"tracing {program.name}"),
         ProgramSession(program, seconds, threads=threads) as session,
+        step(f"tracing {program.name}"),
     ):
         session.initialize({})
         tracer = Tracer(session, feeds, rows)

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from placement_checks import watch
-from placement_checks.capture.eager.devices import fake_gpu_only_ops
+from placement_checks.capture.eager.devices import fake_gpu_only_ops, is_gpu_only_error
 
 # The float32 ops run on CPUs with oneDNN kernels.
 _OF_GPUS = tf.float64
@@ -53,6 +53,13 @@ def test_ops_with_a_cpu_kernel_run() -> None:
         convolved = tf.nn.conv2d(tf.ones([1, 2, 2, 1]), tf.ones([1, 1, 1, 1]), 1, "SAME")
 
     assert convolved[0, 0, 0, 0] == 1
+
+
+def test_a_file_in_an_error_says_nothing_about_its_cause() -> None:
+    frame = "Graph execution error:\n\nDetected at node 'a'\n    File \"NHWC.py\", line 3\n"
+
+    assert not is_gpu_only_error(f"{frame}Incompatible shapes: [2] vs. [3]")
+    assert is_gpu_only_error(f"{frame}No OpKernel was registered to support Op 'A'")
 
 
 def test_an_invalid_op_stays_an_error() -> None:

@@ -25,6 +25,7 @@ def test_a_session_for_gpus_runs_on_the_cpu() -> None:
     assert config.gpu_options.visible_device_list == ""
     assert config.gpu_options.allow_growth
     rewrites = config.graph_options.rewrite_options
+    assert config.graph_options.place_pruned_graph
     assert rewrites.cpu_layout_conversion == rewrites.NCHW_TO_NHWC
     assert written.SerializeToString() == before
 

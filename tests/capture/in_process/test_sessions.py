@@ -516,6 +516,44 @@ def test_other_runs_have_no_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert built(when_the_time_is_over).requested.step.train_op == ("train_w",)
 
 
+_OF_GPUS = tf.float64  # the float32 ops run on CPUs with oneDNN kernels
+
+
+def evaluating_on_gpus() -> None:
+    """Neither op has a CPU kernel: one is refused by its attributes, the other when it runs."""
+    m = model()
+    images = tf.ones([2, 4, 2, 2], _OF_GPUS)
+    larger = tf.nn.depth_to_space(images, 2, data_format="NCHW")
+    pooled = tf.nn.max_pool2d(images, 2, 2, "VALID", data_format="NCHW")
+    moving = tf1.get_variable("moving", initializer=tf.reduce_mean(larger), trainable=False)
+    session = tf1.Session()
+    session.run(m.init)  # without the other ops
+    assert session.run(larger).tolist() == np.zeros([2, 1, 4, 4]).tolist()
+    assert (
+        session.run(pooled, options=tf1.RunOptions()).tolist() == np.zeros([2, 4, 1, 1]).tolist()
+    )
+    assert session.run(m.rows, {m.x: ROWS}) == 4
+    session.run(tf1.global_variables_initializer())
+    assert session.run(moving) == 0  # it is still uninitialized
+    session.run(m.train, {m.x: ROWS})
+
+
+def test_runs_of_ops_without_a_cpu_kernel_return_zeros() -> None:
+    assert built(evaluating_on_gpus).requested.step.train_op == ("train_w",)
+
+
+def reading_too_early() -> None:
+    m = model()
+    session = tf1.Session()
+    with pytest.raises(tf.errors.FailedPreconditionError):
+        session.run(m.loss, {m.x: ROWS})
+    session.run(m.train, {m.x: ROWS})
+
+
+def test_uninitialized_variables_stay_an_error() -> None:
+    assert built(reading_too_early).requested.step.train_op == ("train_w",)
+
+
 def failing() -> None:
     m = model()
     session = tf1.Session()

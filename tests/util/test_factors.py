@@ -1,10 +1,10 @@
-"""Texts for the weights of rows."""
+"""Texts of factors."""
 
 from __future__ import annotations
 
 import pytest
 
-from placement_checks.numerics.diagnosis import format_factor
+from placement_checks.util.text import format_factor
 
 
 @pytest.mark.parametrize("noise", [-3e-7, 0, 3e-7])
