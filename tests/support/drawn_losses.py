@@ -360,6 +360,143 @@ def standardized_advantages(tower: Tower, way: str) -> Loss:
     return -tf.reduce_mean(chosen * tf.stop_gradient(advantages)), MEAN
 
 
+@kind("sums of all", wrong=["own rows", ADDED, DROPPED], any_size=True)
+def root_mean_square(tower: Tower, way: str) -> Loss:
+    total = tf.reduce_sum(tower.errors())
+    count = tf.reduce_sum(tf.ones_like(tower.y))
+    if way != "own rows":
+        total, count = (yield "sum", total), (yield "sum", count)
+    return tf.sqrt(total / count), MEAN
+
+
+@kind("variance of all", wrong=["variance of each tower", DROPPED])
+def explained_variance(tower: Tower, way: str) -> Loss:
+    errors, towers = tf.reduce_mean(tower.errors()), 1
+    mean, square = tf.reduce_mean(tower.y, 0), tf.reduce_mean(tf.square(tower.y), 0)
+    if way != "variance of each tower":
+        mean, square, towers = (yield "sum", mean), (yield "sum", square), tower.towers
+    return errors / tf.reduce_mean(square / towers - tf.square(mean / towers)), MEAN
+
+
+@kind("counts of all", wrong=["counts of each tower", ADDED, DROPPED])
+def balanced_classes(tower: Tower, way: str) -> Loss:
+    """Each class has a weight, the inverse of its frequency in the batch."""
+    counts = tf.reduce_sum(tower.mask, 0)
+    if way != "counts of each tower":
+        counts = yield "sum", counts
+    weights = tf.reduce_sum(counts) / (counts + 1.0)
+    logits = tower.predict(tower.x)
+    errors = tf.nn.sigmoid_cross_entropy_with_logits(labels=tower.mask, logits=logits)
+    return tf.reduce_mean(errors * weights), MEAN
+
+
+@kind("sums of all", wrong=["sums of each tower", ADDED, DROPPED])
+def correlation(tower: Tower, way: str) -> Loss:
+    """Pearson's correlation of predictions and targets, as a ratio of sums of centered rows."""
+    found, targets, towers = tower.predict(tower.x), tower.y, 1
+    means = tf.reduce_mean(found, 0), tf.reduce_mean(targets, 0)
+    if way != "sums of each tower":
+        means, towers = ((yield "sum", means[0]), (yield "sum", means[1])), tower.towers
+    found, targets = found - means[0] / towers, targets - means[1] / towers
+    products = tf.stack([found * targets, found * found, targets * targets])
+    sums = tf.reduce_sum(products, 1)
+    if way != "sums of each tower":
+        sums = yield "sum", sums
+    return -tf.reduce_mean(sums[0] / (tf.sqrt(sums[1]) * tf.sqrt(sums[2]))), MEAN
+
+
+def _standardized(rows: Any, mean: Any, square: Any) -> Any:
+    return (rows - mean) / tf.sqrt(square - tf.square(mean) + 1e-3)
+
+
+@kind("statistics of all", wrong=["statistics of each tower", ADDED, DROPPED])
+def standardized_correlation(tower: Tower, way: str) -> Loss:
+    """Pearson's correlation, as the mean of products of standardized rows."""
+    standardized = []
+    for rows in (tower.predict(tower.x), tower.y):
+        mean, square, towers = tf.reduce_mean(rows, 0), tf.reduce_mean(tf.square(rows), 0), 1
+        if way != "statistics of each tower":
+            mean, square, towers = (yield "sum", mean), (yield "sum", square), tower.towers
+        standardized.append(_standardized(rows, mean / towers, square / towers))
+    return -tf.reduce_mean(standardized[0] * standardized[1]), MEAN
+
+
+@kind("statistics of all", wrong=["statistics of each tower", ADDED, DROPPED])
+def errors_over_their_root(tower: Tower, way: str) -> Loss:
+    """Errors in units of their root mean square, which has no gradient."""
+    errors = tf.reduce_mean(tf.abs(tower.predict(tower.x) - tower.y), 1)
+    square, towers = tf.reduce_mean(tf.square(errors)), 1
+    if way != "statistics of each tower":
+        square, towers = (yield "sum", square), tower.towers
+    return tf.reduce_mean(errors / tf.stop_gradient(tf.sqrt(square / towers))), MEAN
+
+
+@kind("deviations of all", wrong=["deviations of each tower", ADDED, DROPPED])
+def spread_of_embeddings(tower: Tower, way: str) -> Loss:
+    """Embeddings whose standard deviation over the batch is below 3 are pushed apart."""
+    found, towers = tower.predict(tower.x), 1
+    mean, square = tf.reduce_mean(found, 0), tf.reduce_mean(tf.square(found), 0)
+    errors = tf.reduce_mean(tf.math.squared_difference(found, tower.y))
+    if way != "deviations of each tower":
+        mean, square, towers = (yield "sum", mean), (yield "sum", square), tower.towers
+    deviation = tf.sqrt(square / towers - tf.square(mean / towers) + 1e-3)
+    return errors + tf.reduce_mean(tf.nn.relu(3.0 - deviation)), MEAN
+
+
+@kind("correlations of all", wrong=["correlations of each tower", DROPPED])
+def redundancy(tower: Tower, way: str) -> Loss:
+    """The matrix of correlations of standardized predictions and targets is pulled to identity."""
+    standardized = []
+    for rows in (tower.predict(tower.x), tower.y):
+        mean, square, towers = tf.reduce_mean(rows, 0), tf.reduce_mean(tf.square(rows), 0), 1
+        if way != "correlations of each tower":
+            mean, square, towers = (yield "sum", mean), (yield "sum", square), tower.towers
+        standardized.append(_standardized(rows, mean / towers, square / towers))
+    matrix, rows = tf.matmul(*standardized, transpose_a=True), tower.rows
+    if way != "correlations of each tower":
+        matrix, rows = (yield "sum", matrix), tower.batch
+    return tf.reduce_mean(tf.math.squared_difference(matrix / rows, tf.eye(OUTPUTS))), MEAN
+
+
+def _critic(tower: Tower, way: str, *, with_gradient: bool) -> Loss:
+    outputs = tower.predict(tower.x)
+    values, logits = outputs[:, 0], outputs[:, 1:]
+    rewards = tf.reduce_sum(tower.y, 1)
+    advantages, towers = rewards - values, 1
+    if not with_gradient:
+        advantages = tf.stop_gradient(advantages)
+    mean, square = tf.reduce_mean(advantages), tf.reduce_mean(tf.square(advantages))
+    if way != "statistics of each tower":
+        mean, square, towers = (yield "sum", mean), (yield "sum", square), tower.towers
+    advantages = _standardized(advantages, mean / towers, square / towers)
+    actor = -tf.reduce_mean(tf.nn.log_softmax(logits)[:, 0] * advantages)
+    return actor + 0.1 * tf.reduce_mean(tf.math.squared_difference(rewards, values)), MEAN
+
+
+@kind("statistics of all", wrong=["statistics of each tower", ADDED, DROPPED])
+def advantages_over_critic(tower: Tower, way: str) -> Loss:
+    """The advantages are differences from the model's own values, which get no gradient."""
+    return (yield from _critic(tower, way, with_gradient=False))
+
+
+@kind("statistics of all", wrong=["statistics of each tower", ADDED, DROPPED])
+def advantages_with_gradient(tower: Tower, way: str) -> Loss:
+    return (yield from _critic(tower, way, with_gradient=True))
+
+
+@kind("statistics of all", wrong=["statistics of each tower", ADDED, DROPPED])
+def advantages_over_temperature(tower: Tower, way: str) -> Loss:
+    """The advantages are divided by a learned temperature."""
+    advantages, towers = tf.reduce_sum(tower.y, 1), 1
+    mean, square = tf.reduce_mean(advantages), tf.reduce_mean(tf.square(advantages))
+    if way != "statistics of each tower":
+        mean, square, towers = (yield "sum", mean), (yield "sum", square), tower.towers
+    temperature = tf.nn.softplus(tower.variable("output/bias")[0]) + 0.5
+    weights = tf.exp(_standardized(advantages, mean / towers, square / towers) / temperature)
+    chosen = tf.nn.log_softmax(tower.predict(tower.x))[:, 1]
+    return temperature - tf.reduce_mean(chosen * weights), MEAN
+
+
 @kind("decay in each, averaged", "part of the decay", wrong=["decay in each, added up", DROPPED])
 def mean_with_decay(tower: Tower, way: str) -> Loss:
     yield from ()
@@ -447,6 +584,57 @@ def fused_then_negatives(tower: Tower, way: str) -> Loss:
     logits = tf.matmul(found, targets, transpose_b=True) / 4
     errors = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=own, logits=logits)
     return tf.reduce_mean(errors), MEAN
+
+
+@kind("each tower", wrong=[ADDED, DROPPED, LABELS], statistics=True)
+def deviation_then_mean(tower: Tower, way: str) -> Loss:
+    """A normalization that is written out, with a standard deviation."""
+    yield from ()
+    hidden = tower.hidden(tower.x)
+    hidden = (hidden - tf.reduce_mean(hidden, 0)) / (tf.math.reduce_std(hidden, 0) + 1e-3)
+    hidden *= tower.variable("scale")
+    return tf.reduce_mean(tf.math.squared_difference(tower.output(hidden), tower.y)), MEAN
+
+
+@kind("each tower", wrong=[ADDED, DROPPED], statistics=True)
+def squares_then_mean(tower: Tower, way: str) -> Loss:
+    """A normalization that is written out, with the mean of squares."""
+    yield from ()
+    hidden = tower.hidden(tower.x)
+    square = tf.reduce_mean(tf.square(hidden), 0, keepdims=True)
+    hidden = _normalized(hidden, tf.reduce_mean(hidden, 0, keepdims=True), square, tower)
+    return tf.reduce_mean(tf.math.squared_difference(tower.output(hidden), tower.y)), MEAN
+
+
+@kind(
+    "advantages of all",
+    wrong=["advantages of each tower"],
+    statistics=True,
+    forms=("script", "strategy"),
+)
+def fused_then_advantages(tower: Tower, way: str) -> Loss:
+    """Each tower normalizes activations; advantages are standardized over the batch."""
+    advantages, towers = tf.reduce_sum(tower.y, 1), 1
+    mean, square = tf.reduce_mean(advantages), tf.reduce_mean(tf.square(advantages))
+    if way != "advantages of each tower":
+        mean, square, towers = (yield "sum", mean), (yield "sum", square), tower.towers
+    advantages = _standardized(advantages, mean / towers, square / towers)
+    return -tf.reduce_mean(tf.nn.log_softmax(_fused(tower))[:, 1] * advantages), MEAN
+
+
+@kind(
+    "mixed with all",
+    wrong=["labels mixed in each tower"],
+    statistics=True,
+    forms=("script", "strategy"),
+)
+def fused_then_mixup(tower: Tower, way: str) -> Loss:
+    y = _mixed(tower.y)
+    if way != "labels mixed in each tower":
+        y = tower.own(_mixed((yield "rows", tower.y)))
+    x = tower.own(_mixed((yield "rows", tower.x)))
+    found = _fused(replace(tower, x=x))
+    return tf.reduce_mean(tf.math.squared_difference(found, y)), MEAN
 
 
 def _keras(tower: Tower) -> Any:
@@ -564,7 +752,7 @@ class Case:
             shapes |= {"first/kernel": (WIDTH, UNITS), "first/bias": (UNITS,)}
         if self.kind.startswith("episodes"):
             shapes["recurrent"] = (UNITS, UNITS)
-        if self.kind.startswith(("fused", "moments")):
+        if self.kind.startswith(("fused", "moments", "deviation", "squares")):
             shapes["scale"] = (UNITS,)
         rng = np.random.default_rng(5)
         values = {name: rng.normal(0.1, 0.6, shape) for name, shape in shapes.items()}
