@@ -10,11 +10,11 @@ import stat
 import zlib
 from collections.abc import Iterator
 
+from placement_checks.core import limits
 from placement_checks.core.errors import InputError
 
 STDIN = "-"
 BLOCK = 1 << 19  # bytes; the lines of a block fit into the processor's cache
-LONGEST = 1 << 24  # bytes; the rest of a longer line is skipped
 _TEXT = bytes({7, 8, 9, 10, 12, 13, 27, *range(32, 127), *range(128, 256)})
 _SAMPLE = 4096  # bytes
 _MAGIC = 6  # bytes that identify a format; a pipe may not provide more for a long time
@@ -105,8 +105,8 @@ class Source:
                 line = bytearray(data[end:])
                 continue
             line += data
-            if len(line) > LONGEST:
-                yield bytes(line[:LONGEST])
+            if len(line) > limits.LOG_LINE.most:
+                yield bytes(line[: limits.LOG_LINE.most])
                 line = bytearray(b"\n")
                 too_long += 1
                 skipping = True
@@ -116,7 +116,8 @@ class Source:
         if too_long:
             several = too_long > 1
             lines, was = (f"{too_long} lines are", "were") if several else ("a line is", "was")
-            self.troubles.append(f"{lines} longer than 16 MiB, and {was} cut off there")
+            most = limits.LOG_LINE.most
+            self.troubles.append(f"{lines} longer than {most:,} bytes, and {was} cut off there")
 
     def _read(self) -> Iterator[bytes]:
         with self._file:
