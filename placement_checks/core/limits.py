@@ -60,6 +60,8 @@ BASELINE_ENTRIES: Final = Limit(1_000_000, "entries of a baseline")
 BASELINE_SLOTS: Final = Limit(1_000, "slots of a variable of a baseline")
 DIGITS: Final = Limit(18, "digits of a number of a baseline")
 
+# Large programs have a million ops, which take 5 GB to place, and nest about ten calls. The
+# shapes of a million ops would take 4 GB.
 GRAPH_BYTES: Final = Limit((1 << 31) - 1, "bytes of a graph")
 INLINED_OPS: Final = Limit(2_000_000, "ops of a graph in bodies of called functions")
 CALL_DEPTH: Final = Limit(100, "levels of calls of a graph")

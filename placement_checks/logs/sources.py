@@ -9,9 +9,11 @@ import re
 import stat
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 
 from placement_checks.core import limits
 from placement_checks.core.errors import InputError
+from placement_checks.core.input_files import link_fault
 
 STDIN = "-"
 BLOCK = 1 << 19  # bytes; the lines of a block fit into the processor's cache
@@ -163,6 +165,10 @@ def _opened(name: str) -> io.BufferedReader:
             name, "is a directory", "name the log files in it", is_predicate=True
         ) from None
     except FileNotFoundError:
+        if fault := link_fault(Path(name)):
+            raise InputError(name, fault, "replace the link") from None
         raise InputError(name, "there is no such file") from None
     except OSError as error:
+        if fault := link_fault(Path(name)):
+            raise InputError(name, fault, "replace the link") from None
         raise InputError(name, f"cannot be read: {error.strerror}", is_predicate=True) from None
