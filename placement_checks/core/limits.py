@@ -68,7 +68,7 @@ CALL_DEPTH: Final = Limit(100, "levels of calls of a graph")
 INFERRED_OPS: Final = Limit(200_000, "ops of a graph whose shapes are inferred")
 CONSTANT_ELEMENTS: Final = Limit(1 << 16, "elements of a constant that are read")
 
-CONFIG_BYTES: Final = Limit(1 << 20, "bytes of a pyproject.toml")
+CONFIG_BYTES: Final = Limit(1 << 19, "bytes of a pyproject.toml")
 CONFIG_KEY: Final = Limit(100, "parts of a key of a pyproject.toml")
 
 CASE_ARRAYS: Final = Limit(100_000, "arrays of a saved case")

@@ -82,13 +82,21 @@ def rebase(text: str, folder: Path) -> str:
     program, blank, args = text.partition(" ")
     if program.endswith(".py") and blank:
         return f"{rebase(program, folder)} {args}"
-    paths = (form.path_of(text, folder) for form in _FORMS)
-    path = next((path for path in paths if path is not None), "" if _is_module(program) else text)
+    path = path_of_target(text, folder)
     if not path:
         return text
     absolute, here = folder / path, Path.cwd()
     relative = absolute.relative_to(here) if absolute.is_relative_to(here) else absolute
     return f"{relative}{text[len(path) :]}"
+
+
+def path_of_target(text: str, folder: Path) -> str:
+    """The path that a target begins with, relative to ``folder``; ``""`` for a module."""
+    program, blank, _ = text.partition(" ")
+    if program.endswith(".py") and blank:
+        return program
+    paths = (form.path_of(text, folder) for form in _FORMS)
+    return next((path for path in paths if path is not None), "" if _is_module(program) else text)
 
 
 def resolve(
