@@ -104,7 +104,7 @@ def _head(file: Path) -> str | None:
     try:
         if not file.is_file():
             return None
-        with open(file, encoding="utf-8", errors="replace") as opened:
+        with open(file, encoding="utf-8-sig", errors="replace") as opened:
             return opened.read(_HEAD_LENGTH)
     except (OSError, ValueError):
         return None

@@ -48,6 +48,7 @@ TASKS: Final = Limit(10_000, "tasks of a machine")
 DEVICES: Final = Limit(100_000, "devices of a machine")
 
 LOG_LINE: Final = Limit(1 << 24, "bytes of a line of a log")
+LOG_UNPACKED: Final = Limit(1 << 32, "bytes of a log that are unpacked")
 LOG_PIECES: Final = Limit(1 << 20, "bytes of a log line in JSON or in pieces")
 LOG_STREAMS: Final = Limit(16, "streams of a log whose lines are in pieces")
 LOG_PLACEMENTS: Final = Limit(1_000_000, "different placements of a log")
@@ -71,7 +72,7 @@ CONSTANT_ELEMENTS: Final = Limit(1 << 16, "elements of a constant that are read"
 CONFIG_BYTES: Final = Limit(1 << 19, "bytes of a pyproject.toml")
 CONFIG_KEY: Final = Limit(100, "parts of a key of a pyproject.toml")
 
-CASE_ARRAYS: Final = Limit(100_000, "arrays of a saved case")
+CASE_ARRAYS: Final = Limit(20_000, "arrays of a saved case")
 
 
 def all_limits() -> dict[str, Limit]:

@@ -18,7 +18,7 @@ tasks, separated by ``;``::
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -121,7 +121,8 @@ def parse_tasks(text: str) -> tuple[list[Task], tuple[str, int] | None]:
     """
     text = PRESETS.get(text.strip(), text)
     tasks: list[Task] = []
-    numbers: dict[str, set[int]] = defaultdict(set)
+    following: Counter[str] = Counter()
+    taken: set[tuple[str, int]] = set()
     size = _Size("")
     master = None
     for group in filter(None, (part.strip() for part in text.split(";"))):
@@ -131,7 +132,7 @@ def parse_tasks(text: str) -> tuple[list[Task], tuple[str, int] | None]:
             master = (stated[1], int(stated[2]))
         else:
             try:
-                tasks += size.add(_parse_group(group, numbers, whole=text))
+                tasks += size.add(_parse_group(group, following, taken, whole=text))
             except InputError as error:
                 raise malformed(text, error.message, is_predicate=True) from None
     if not tasks:
@@ -144,18 +145,21 @@ def devices_of(cpus: int, gpus: int) -> tuple[tuple[str, int], ...]:
     return (("CPU", cpus), ("GPU", gpus)) if gpus else (("CPU", cpus),)
 
 
-def _parse_group(group: str, numbers: dict[str, set[int]], *, whole: str) -> list[Task]:
+def _parse_group(
+    group: str, following: Counter[str], taken: set[tuple[str, int]], *, whole: str
+) -> list[Task]:
     """The tasks of one group, which follow the earlier tasks of the same job.
 
     Args:
         group: the group.
-        numbers: the indices of the tasks of earlier groups, by job. Indices are added.
+        following: the index behind the tasks of earlier groups, by job; it is updated.
+        taken: the job and index of the tasks of earlier groups. Tasks are added.
         whole: the machine, for errors.
     """
     if _counts(group) is not None:
-        if numbers:
+        if taken:
             raise malformed(whole, f"'{group}' names no job")
-        numbers["localhost"].add(0)
+        taken.add(("localhost", 0))
         return [Task("localhost", 0, _parse_devices(group, whole))]
     match = _GROUP.match(group)
     if match is None or group[match.end() :][:1] not in ("", ":"):
@@ -167,14 +171,14 @@ def _parse_group(group: str, numbers: dict[str, set[int]], *, whole: str) -> lis
     if not (colon or index or count):
         raise malformed(whole, _unlike_a_group(group, whole))
     devices = _parse_devices(text if colon else "cpu", whole)
-    earlier = numbers[job]
-    first = int(index) if index else max(earlier, default=-1) + 1
+    first = int(index) if index else following[job]
     last = first + (1 if index else int(count or 1)) - 1
     if last < first or last >= limits.TASKS.most:
         raise malformed(whole, f"a job has between 1 and {limits.TASKS.most} tasks")
-    if first in earlier:
+    if (job, first) in taken:
         raise malformed(whole, f"/job:{job}/task:{first} is named twice")
-    earlier.update(range(first, last + 1))
+    following[job] = max(following[job], last + 1)
+    taken.update((job, task) for task in range(first, last + 1))
     return [Task(job, task, devices) for task in range(first, last + 1)]
 
 

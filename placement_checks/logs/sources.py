@@ -140,10 +140,19 @@ class Source:
         """The contents of all gzip members of the file."""
         unzip = zlib.decompressobj(wbits=_GZIP_FORMAT)
         within = False
+        unpacked = 0
         try:
             for data in self._raw(_ZIPPED_BLOCK):
                 while data:
-                    yield unzip.decompress(data, BLOCK)
+                    text = unzip.decompress(data, BLOCK)
+                    unpacked += len(text)
+                    if unpacked > limits.LOG_UNPACKED.most:
+                        limit = limits.LOG_UNPACKED
+                        self.troubles.append(
+                            f"only {limit}, and the rest was not read; unpack it first: gunzip"
+                        )
+                        return
+                    yield text
                     within = not unzip.eof
                     data = unzip.unconsumed_tail
                     if unzip.eof:

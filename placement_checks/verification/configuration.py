@@ -225,6 +225,7 @@ def to_toml(value: Any) -> str:
 
 _NAME = "placement_checks"
 _TABLE = f"tool.{_NAME}"
+_MOST_NAMED = 20  # invalid fields
 _CHECKS: Mapping[str, Callable[[Any], object]] = {"machine": Machine.parse, "gpus": checked_gpus}
 
 
@@ -272,8 +273,11 @@ def load(folder: Path) -> Config:
                 )
     if len(errors) > 1:
         faults = "; ".join(
-            error.fault + (f" ({error.fix})" if error.fix else "") for error in errors
+            error.fault + (f" ({error.fix})" if error.fix else "")
+            for error in errors[:_MOST_NAMED]
         )
+        if (more := len(errors) - _MOST_NAMED) > 0:
+            faults += f"; and {more:,} more"
         raise ConfigError(str(file), f"{len(errors)} fields are invalid: {faults}")
     for wrong in errors:
         raise wrong.copy(ConfigError, object=f"{file}: {wrong.object}")
