@@ -474,11 +474,35 @@ class Machine:
     @property
     def is_local(self) -> bool:
         """Whether the machine is one host, so that ops need not name a job."""
-        return [(task.job, task.index) for task in self.tasks] == [("localhost", 0)]
+        return len(self.tasks) == 1 and (
+            (self.tasks[0].job, self.tasks[0].index) == ("localhost", 0)
+        )
 
     def has(self, pattern: Device) -> bool:
         """Whether a device of the machine matches ``pattern``."""
-        return any(device.matches(pattern) for device in self.devices)
+        if pattern not in self._matched:
+            self._matched[pattern] = any(device.matches(pattern) for device in self.devices)
+        return self._matched[pattern]
+
+    @cached_property
+    def _matched(self) -> dict[Device, bool]:
+        """The patterns that `has` was asked for. Many ops request the same device."""
+        return {}
+
+    def missing(self, pattern: Device) -> str:
+        """Why no device of the machine matches ``pattern``; ``""`` if one does.
+
+        Equal patterns give the same string, because the text of a cluster may be long.
+        """
+        if self.has(pattern):
+            return ""
+        if pattern not in self._missing:
+            self._missing[pattern] = f"the machine ({self}) has no {pattern}"
+        return self._missing[pattern]
+
+    @cached_property
+    def _missing(self) -> dict[Device, str]:
+        return {}
 
     @cached_property
     def jobs(self) -> dict[str, list[int]]:
@@ -535,6 +559,10 @@ class Machine:
         return f"{self}, as {self.hidden_by} hides {hidden} of {plural(total, 'GPU')}"
 
     def __str__(self) -> str:
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         if self.is_local:
             return devices_text(self.tasks[0].devices)
         groups = list(groups_text(self.tasks))
