@@ -11,9 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from placement_checks.baseline.text import REWRITE, is_baseline, parse, render
+from placement_checks.baseline.text import is_baseline, parse, render, rewrite_command
+from placement_checks.core import limits
 from placement_checks.core.baseline import Baseline
 from placement_checks.core.errors import InputError, PlacementError, UsageError
+from placement_checks.core.input_files import read_text
 from placement_checks.util.files import replace_file
 
 SUFFIX: Final = ".txt"
@@ -60,7 +62,7 @@ def read(file: Path) -> Baseline | None:
         InputError: the file cannot be read.
     """
     try:
-        text = file.read_text(encoding="utf-8-sig")
+        text = read_text(file, limits.BASELINE_BYTES)
     except FileNotFoundError:
         return None
     except UnicodeDecodeError:
@@ -79,21 +81,33 @@ def read_target(target: str) -> Baseline | None:
         InputError: the file is empty, or it is a baseline that cannot be parsed.
     """
     file = Path(target)
-    try:
-        if not file.is_file():
-            return None
-        with open(file, encoding="utf-8", errors="replace") as opened:
-            head = opened.read(_HEAD_LENGTH)
-    except (OSError, ValueError):
+    head = _head(file)
+    if head is None:
         return None
     if not head:
         raise InputError(
             target,
             "is empty, so it is neither a baseline nor a placement log",
-            f"{REWRITE}; or write the log again: python train.py > log 2>&1",
+            f"{rewrite_command(target)}; or write the log again: python train.py > log 2>&1",
             is_predicate=True,
         )
     return read(file) if is_baseline(head) else None
+
+
+def is_baseline_file(file: Path) -> bool:
+    """Whether a file begins like a baseline."""
+    return is_baseline(_head(file) or "")
+
+
+def _head(file: Path) -> str | None:
+    """The beginning of a file; None if it cannot be read, such as a pipe."""
+    try:
+        if not file.is_file():
+            return None
+        with open(file, encoding="utf-8-sig", errors="replace") as opened:
+            return opened.read(_HEAD_LENGTH)
+    except (OSError, ValueError):
+        return None
 
 
 def is_current(file: Path, baseline: Baseline) -> bool:
@@ -133,8 +147,8 @@ def write(file: Path, baseline: Baseline) -> bool:
 
 def _diff(file: Path, text: str) -> str:
     try:
-        old = file.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError):
+        old = read_text(file, limits.BASELINE_BYTES)
+    except (OSError, UnicodeDecodeError, InputError):
         old = ""
     lines = difflib.unified_diff(
         old.splitlines(keepends=True), text.splitlines(keepends=True), str(file), str(file)

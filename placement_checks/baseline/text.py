@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
+import shlex
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
+from placement_checks.core import limits
 from placement_checks.core.baseline import (
     ANY_NUMBER,
     NO_TOWER,
@@ -28,11 +31,11 @@ from placement_checks.core.errors import InputError
 from placement_checks.core.placement import Tensor
 from placement_checks.util.text import plural
 
-FORM = 1
+FORM = 2
 TITLE = "# placement baseline, form "
 NONE = "-"
 ALL = "*"
-MOST_TOWERS = 100_000
+_END = "placement baseline"  # the value of the last line, "end"; a file without it is cut off
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.\\/>\-]*")  # as TensorFlow's own names
 _QUOTED = json.JSONDecoder()
@@ -60,13 +63,23 @@ def take_word(text: str) -> tuple[str, str]:
     Raises:
         ValueError: the text does not begin with a word.
     """
-    if text.startswith('"'):
-        name, end = _QUOTED.raw_decode(text)
-        return str(name), text[end:]
-    match = _PLAIN.match(text)
+    name, end = word_at(text, 0)
+    return name, text[end:]
+
+
+def word_at(text: str, at: int) -> tuple[str, int]:
+    """Returns the name of the `word` at a position, and the position behind the word.
+
+    Raises:
+        ValueError: there is no word at this position.
+    """
+    if text.startswith('"', at):
+        name, end = _QUOTED.raw_decode(text, at)
+        return str(name), end
+    match = _PLAIN.match(text, at)
     if match is None:
         raise ValueError(text)
-    return match[0], text[match.end() :]
+    return match[0], match.end()
 
 
 def read_line_end(text: str) -> str:
@@ -102,7 +115,7 @@ def read_ranges(text: str, below: int) -> Iterator[int]:
     """
     for span in text.split(","):
         first, _, last = span.partition("-")
-        numbers = range(int(first), int(last or first) + 1)
+        numbers = range(_parse_number(first), _parse_number(last or first) + 1)
         if not numbers or numbers[-1] >= below:
             raise ValueError(text)
         yield from numbers
@@ -133,14 +146,15 @@ def read_run(span: str, place: str) -> list[str]:
     """
     first, dash, last = span.partition("-")
     if not dash:
-        int(first)
+        _parse_number(first)
         return [place]
-    head, _, indices = place.rpartition(":")
-    low, _, high = indices.partition("-")
-    count = int(last) - int(first) + 1
-    if not 1 < count <= MOST_TOWERS or int(high) - int(low) + 1 != count:
+    head, _, span = place.rpartition(":")
+    low, _, high = span.partition("-")
+    count = _parse_number(last) - _parse_number(first) + 1
+    indices = range(_parse_number(low), _parse_number(high) + 1)
+    if not 1 < count <= limits.DEVICES.most or len(indices) != count:
         raise ValueError(place)
-    return [f"{head}:{index}" for index in range(int(low), int(high) + 1)]
+    return [f"{head}:{index}" for index in indices]
 
 
 _HEAD = f"""\
@@ -166,16 +180,19 @@ def _lines(baseline: Baseline) -> Iterator[str]:
     yield ""
     yield f"towers: {len(baseline.towers)}"
     yield from (f"  {span}: {place}" for span, place in runs(baseline.towers))
-    if baseline.objectives:
-        yield ""
-        yield "objective:"
-        yield from _objectives(baseline.objectives)
+    yield from _counted("objective", _objectives(baseline.objectives))
+    yield from _counted("parts", _parts(baseline))
+    yield from _counted("copies of one step", _copies(baseline))
     yield ""
-    yield "parts:"
-    yield from _parts(baseline)
+    yield f"end: {_END}"
+
+
+def _counted(section: str, lines: Iterable[str]) -> Iterator[str]:
+    """Yields a section. Its head has the number of its lines, so that no line is lost unseen."""
+    listed = list(lines)
     yield ""
-    yield "copies of one step:"
-    yield from _copies(baseline)
+    yield f"{section}: {plural(len(listed), 'line')}"
+    yield from listed
 
 
 def _variables(baseline: Baseline) -> Iterator[str]:
@@ -265,7 +282,8 @@ def _wrap_words(line: str, words: Iterable[str], *, indent: int = 5) -> Iterator
             yield line
             line = " " * indent
         line = f"{line} {each}"
-    yield line
+    if line.strip():
+        yield line
 
 
 def _copies(baseline: Baseline) -> Iterator[str]:
@@ -289,12 +307,29 @@ def _copies(baseline: Baseline) -> Iterator[str]:
     yield from sorted(lines)
 
 
-REWRITE: Final = (
-    "write it again: pytest --placement-update, or placement-checks verify --baseline FOLDER "
-    "--update"
-)
+def rewrite_command(file: str, program: str = "", machine: str = "") -> str:
+    """Returns the remedy for a file that cannot be read: the commands that write it again.
 
+    Args:
+        file: the path of the file.
+        program: the line of the file that names the program; ``""`` if it is not known.
+        machine: the line that names the machine.
+    """
+    is_plain = _TARGET.fullmatch(program) and _MACHINE.fullmatch(machine)
+    target = f"{program} --machine {shlex.quote(machine)}" if is_plain else "PROGRAM"
+    folder = shlex.quote(str(Path(file).parent))
+    return (
+        "write it again: pytest --placement-update, or "
+        f"placement-checks verify {target} --baseline {folder} --update"
+    )
+
+
+_TARGET = re.compile(r"[A-Za-z0-9_][\w./-]*(:[A-Za-z_][\w.]*)?", re.ASCII)
+_MACHINE = re.compile(r"[\w*,;: -]+", re.ASCII)
 _CONFLICT = re.compile(r"(<{7}|={7}|>{7}|\|{7})( |$)")
+_COUNTED: Final = ("objective", "parts", "copies of one step")  # heads have a number of lines
+_FORM_NUMBER = re.compile(r"[1-9][0-9]{0,8}")
+_DIGITS = re.compile(r"[0-9]+")
 _NUMBER = re.compile(r"\d[\d,]*")
 _PLACE = re.compile(r"[^\s,]+")
 _FORM = re.compile(r"(?:\[(?P<dims>(?:\?|\d+)(?:,(?:\?|\d+))*)?\])?")
@@ -309,7 +344,6 @@ _COPIES = re.compile(
     r"(?P<copies>[\d,]+) cop(?:y|ies), (?P<bytes>[\d,]+) bytes"
     r"(?:, (?P<unknown>[\d,]+) of unknown size)?"
 )
-_MOST_SLOTS = 1_000
 
 
 def is_baseline(text: str) -> bool:
@@ -324,27 +358,30 @@ def parse(text: str, name: str) -> Baseline:
         InputError: the text contains merge conflict markers, has another form, or a line cannot be
             parsed.
     """
+    rewrite = rewrite_command(name)
+    limits.BASELINE_ENTRIES.check(text.count("\n"), name, rewrite)
     lines = [line.rstrip() for line in text.split("\n")]
     for number, line in enumerate(lines, 1):
+        limits.BASELINE_LINE.check(len(line), f"{name}:{number}", rewrite)
         if _CONFLICT.match(line):
             raise InputError(
                 f"{name}:{number}",
                 "contains merge conflict markers",
-                "keep either side, then " + REWRITE,
+                "keep either side, then " + rewrite,
             )
     form = lines[0].removeprefix(TITLE).partition(":")[0]
-    if not lines[0].startswith(TITLE) or not form.isdecimal():
+    if not lines[0].startswith(TITLE) or not _FORM_NUMBER.fullmatch(form):
         raise InputError(
             f"{name}:1",
             f"is not a baseline: it does not begin with {TITLE!r}",
-            REWRITE,
+            rewrite,
             is_predicate=True,
         )
     if int(form) != FORM:
         raise InputError(
             f"{name}:1",
             f"is a baseline of form {form}, but this placement_checks reads form {FORM}",
-            "install a newer placement_checks" if int(form) > FORM else REWRITE,
+            "install a newer placement_checks" if int(form) > FORM else rewrite,
             is_predicate=True,
         )
     reader = _Reader()
@@ -352,17 +389,21 @@ def parse(text: str, name: str) -> Baseline:
         if line and not line.startswith("#"):
             try:
                 reader.read(line)
+            except InputError as error:  # a limit
+                raise error.copy(
+                    InputError, object=f"{name}:{number}", fix=reader.rewrite_command(name)
+                ) from None
             except (ValueError, LookupError):
                 raise InputError(
                     f"{name}:{number}",
                     f"cannot be parsed: {line.strip():.60}",
-                    REWRITE,
+                    reader.rewrite_command(name),
                     is_predicate=True,
                 ) from None
     try:
         return reader.baseline()
     except ValueError as reason:
-        raise InputError(name, str(reason), REWRITE) from None
+        raise InputError(name, str(reason), reader.rewrite_command(name)) from None
 
 
 class _Reader:
@@ -373,6 +414,9 @@ class _Reader:
 
     def __init__(self) -> None:
         self._head: dict[str, str] = {}
+        self._lines: Counter[str] = Counter()  # of each section
+        self._entries = 0
+        self._names: set[str] = set()
         self._variables: list[HeldVariable] = []
         self._folded: list[FoldedScope] = []
         self._towers: list[str] = []
@@ -382,6 +426,7 @@ class _Reader:
         self._copies: dict[tuple[str, str], Copies] = {}
         self._objectives: dict[str, list[str] | int] = {}
         self._updated: list[str] = []
+        self._key = ""
         self._part = ""
         self._counted: list[dict[str, int]] = []
         self._section: Callable[[str], None] = self._unexpected
@@ -389,11 +434,13 @@ class _Reader:
     def read(self, line: str) -> None:
         """Reads a line, which must be neither blank nor a comment."""
         if line[0] == " ":
+            self._lines[self._key] += 1
             self._section(line)
             return
         key, colon, value = line.partition(":")
-        if not colon or key in self._head:
+        if not colon or key in self._head or "end" in self._head:
             raise ValueError(line)
+        self._key = key
         self._head[key] = value.strip()
         self._section = {
             "variables": self._read_variable,
@@ -409,15 +456,25 @@ class _Reader:
         Raises:
             ValueError: the message names the missing or invalid entry.
         """
-        required = ("program", "machine", "placed by", "versions", "variables", "towers", "parts")
-        for key in required:
+        for key in ("program", "machine", "placed by", "versions"):
             if key not in self._head:
                 raise ValueError(f"the line '{key}:' is missing")
+        for key in ("variables", "towers", *_COUNTED):
+            if key not in self._head:
+                raise ValueError(f"the section '{key}' is missing, so the file is incomplete")
         variables = len(self._variables) + sum(scope.count for scope in self._folded)
         for key, number in (("variables", variables), ("towers", len(self._towers))):
             if self._head[key] != str(number):
                 stated = self._head[key]
-                raise ValueError(f"the number of {key} is {stated}, but {number} are listed")
+                raise ValueError(f"the number of {key} is {stated:.20}, but {number} are listed")
+        for key in _COUNTED:
+            stated, number = self._head[key], self._lines[key]
+            if stated != plural(number, "line"):
+                raise ValueError(
+                    f"the section '{key}' must have {stated:.20}, but it has {number}"
+                )
+        if self._head.get("end") != _END:
+            raise ValueError(f"the last line, 'end: {_END}', is missing, so the file is cut off")
         placer, comma, strictness = self._head["placed by"].rpartition(", ")
         if not comma or strictness not in ("soft", "strict"):
             stated = f"{self._head['placed by']:.60}"
@@ -441,6 +498,22 @@ class _Reader:
             self._objectives,
         )
 
+    def rewrite_command(self, name: str) -> str:
+        """Returns the remedy for the file; see `rewrite_command`."""
+        return rewrite_command(name, self._head.get("program", ""), self._head.get("machine", ""))
+
+    def _count(self, entries: int) -> None:
+        """Counts entries before they are created."""
+        self._entries += entries
+        limits.BASELINE_ENTRIES.check(self._entries, "")
+
+    def _read_towers_of(self, text: str) -> list[int]:
+        towers = []
+        for tower in read_ranges(text, len(self._towers)):
+            self._count(1)
+            towers.append(tower)
+        return towers
+
     def _unexpected(self, line: str) -> None:
         raise ValueError(line)
 
@@ -457,20 +530,26 @@ class _Reader:
         else:
             tensor, where = _take_form(_strip_start(": ", rest))
             place, slots = _take_slots(_strip_start(": ", where))
+            if name in self._names:
+                raise ValueError(line)
+            self._names.add(name)
+            self._count(1 + len(slots))
             self._variables.append(HeldVariable(name, tensor, place, slots))
 
     def _read_scope(self, scope: str, rest: str) -> None:
         match = _require_match(_FOLDED.match(rest))
         place, slots = _take_slots(rest[match.end() :])
+        self._count(1 + len(slots))
         count, size = _parse_number(match["count"]), _parse_number(match["bytes"])
         self._folded.append(FoldedScope(scope, count, size, match["digest"], place, slots))
 
     def _read_towers(self, line: str) -> None:
         span, place = line.strip().split(": ")
         places = read_run(span, place)
-        if int(span.partition("-")[0]) != len(self._towers) or len(self._towers) > MOST_TOWERS:
+        if _parse_number(span.partition("-")[0]) != len(self._towers):
             raise ValueError(line)
         self._towers += places
+        limits.DEVICES.check(len(self._towers), "")
 
     def _read_objective(self, line: str) -> None:
         text = line.strip()
@@ -485,10 +564,11 @@ class _Reader:
                 else self._updated
             )
             return
-        while text:
-            name, rest = take_word(text)
+        at = 0
+        while at < len(text):
+            name, at = word_at(text, at)
             self._updated.append(name)
-            text = _strip_start(" ", rest) if rest else ""
+            at = _next_word(text, at)
 
     def _read_part(self, line: str) -> None:
         text = line.strip()
@@ -503,7 +583,9 @@ class _Reader:
             towers = [NO_TOWER]
             if head != "holds":
                 span = _strip_start("tower ", head.removeprefix("each of "))
-                towers = list(read_ranges(span, len(self._towers)))
+                towers = self._read_towers_of(span)
+            if any((self._part, tower) in self._types for tower in towers):
+                raise ValueError(line)
             self._counted = [self._types.setdefault((self._part, tower), {}) for tower in towers]
             self._read_counts(counts.strip())
         else:
@@ -516,17 +598,22 @@ class _Reader:
         """Reads the numbers of ops by type: ``MatMul 2 Tanh 1``."""
         if not self._counted:
             raise ValueError(text)
-        while text:
-            kind, rest = take_word(text)
-            number = _require_match(_NUMBER.match(_strip_start(" ", rest)))
+        at = 0
+        while at < len(text):
+            kind, end = word_at(text, at)
+            match = _require_match(_NUMBER.match(text, _next_word(text, end)))
+            at = _next_word(text, match.end())
+            if kind in self._counted[0]:
+                raise ValueError(text)
+            self._count(len(self._counted))
+            number = _parse_number(match[0])
             for types in self._counted:
-                types[kind] = _parse_number(number[0])
-            text = rest[1 + number.end() :].lstrip()
+                types[kind] = number
 
     def _read_exception(self, text: str) -> None:
         towers = [NO_TOWER]
         if match := _TOWERS.match(text):
-            towers = list(read_ranges(match["towers"], len(self._towers)))
+            towers = self._read_towers_of(match["towers"])
             text = text[match.end() :]
         layer, rest = _take_name(text)
         kind, places = _take_name(_strip_start(" ", rest))
@@ -534,23 +621,31 @@ class _Reader:
         for each in _strip_start(": ", places).split(", "):
             place, _, number = each.partition(" ")
             counts[_parse_place(place)] = _parse_number(number) if number else ANY_NUMBER
+        self._count(len(counts))
         for tower in towers:
-            self._exceptions[Address(self._part, tower, layer, kind)] = counts
+            address = Address(self._part, tower, layer, kind)
+            if address in self._exceptions:
+                raise ValueError(text)
+            self._exceptions[address] = counts
 
     def _read_copies(self, line: str) -> None:
         match = _require_match(_COPIES.fullmatch(line.strip()))
         amount = Copies(
             *(_parse_number(match[key] or "0") for key in ("copies", "bytes", "unknown"))
         )
+        destinations = self._places(match["to"])
         for source in self._places(match["source"]):
-            for to in self._places(match["to"]):
+            self._count(len(destinations))
+            for to in destinations:
+                if (source, to) in self._copies:
+                    raise ValueError(line)
                 self._copies[source, to] = amount
 
     def _places(self, text: str) -> list[str]:
         if not text.startswith("tower "):
             return [text]
         span = text.removeprefix("tower ")
-        return [self._towers[tower] for tower in read_ranges(span, len(self._towers))]
+        return [self._towers[tower] for tower in self._read_towers_of(span)]
 
 
 def _strip_start(start: str, text: str) -> str:
@@ -565,8 +660,19 @@ def _require_match(match: re.Match[str] | None) -> re.Match[str]:
     return match
 
 
+def _next_word(text: str, at: int) -> int:
+    """Returns the position behind a blank; the end of the text if there is no blank."""
+    if at < len(text) and text[at] != " ":
+        raise ValueError(text)
+    return at + 1
+
+
 def _parse_number(text: str) -> int:
-    return int(text.replace(",", ""))
+    digits = text.replace(",", "")
+    if not _DIGITS.fullmatch(digits):
+        raise ValueError(text)
+    limits.DIGITS.check(len(digits), "")
+    return int(digits)
 
 
 def _parse_place(text: str) -> str:
@@ -589,16 +695,15 @@ def _take_form(text: str) -> tuple[Tensor, str]:
     shape: tuple[int | None, ...] | None = None
     if match[0]:
         dims = (match["dims"] or "").split(",") if match["dims"] else []
-        shape = tuple(None if dim == "?" else int(dim) for dim in dims)
+        shape = tuple(None if dim == "?" else _parse_number(dim) for dim in dims)
     return Tensor(dtype or "", shape), rest[match.end() :]
 
 
 def _take_slots(text: str) -> tuple[str, tuple[str, ...]]:
     """Returns the place of a variable and the places of its slots."""
     match = _require_match(_SLOTS.fullmatch(text))
-    place, count = _parse_place(match["place"]), int(match["count"] or 0)
-    if count > _MOST_SLOTS:
-        raise ValueError(text)
+    place, count = _parse_place(match["place"]), _parse_number(match["count"] or "0")
+    limits.BASELINE_SLOTS.check(count, "")
     places = match["places"]
     slots = tuple(map(_parse_place, places.split(", "))) if places else (place,) * count
     if len(slots) != count:

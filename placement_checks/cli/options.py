@@ -21,6 +21,7 @@ from placement_checks.verification import configuration
 from placement_checks.verification.configuration import Settings
 from placement_checks.verification.placing import check_ranks
 from placement_checks.verification.policy import parse_setting, policy_errors
+from placement_checks.verification.trust import trusting
 
 Command = Callable[..., Any]
 
@@ -59,6 +60,21 @@ class _Rule(StringParamType):
 FILE = _File()
 RULE = _Rule()
 
+
+def _trust(context: click.Context, _parameter: click.Parameter, value: tuple[str, ...]) -> None:
+    context.with_resource(trusting(value))
+
+
+_TRUST = click.option(
+    "--trust",
+    multiple=True,
+    metavar="DIRECTORY",
+    type=click.Path(),
+    expose_value=False,
+    callback=_trust,
+    help="Use the pyproject.toml and programs below this directory although they belong to "
+    "another user; may be repeated.",
+)
 GRAPH = click.option(
     "--graph", metavar="TARGET", type=FILE, help="The program that printed the log."
 )
@@ -155,6 +171,7 @@ def settings_options(
         *(_MACHINE_OPTIONS if machine else ()),
         *_PROGRAM_OPTIONS,
         *(_COMPARISON_OPTIONS if comparison else ()),
+        _TRUST,
     )
 
     def decorate(command: Command) -> Command:

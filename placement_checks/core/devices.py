@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 from weakref import WeakValueDictionary
 
+from placement_checks.core import limits
 from placement_checks.core.errors import InputError, UsageError
 
 _PART = re.compile(
@@ -176,7 +177,6 @@ _ANYWHERE = Device()
 LOCALHOST = Device("localhost", 0, 0)
 
 
-MAX_GPUS = 256
 # Which GPUs a run uses: real GPUs if there are enough (auto), only real GPUs, or simulated GPUs.
 Devices: TypeAlias = Literal["auto", "real", "simulated"]
 
@@ -223,10 +223,10 @@ def checked_gpus(count: int) -> int:
             "give one, such as gpus=2",
             is_predicate=True,
         )
-    if not 1 <= count <= MAX_GPUS:
+    if not 1 <= count <= limits.GPUS.most:
         raise UsageError(
             f"{count} GPUs",
-            f"one host has between 1 and {MAX_GPUS}",
+            f"one host has between 1 and {limits.GPUS.most}",
             'describe a cluster with --machine "worker*64: gpu*8"',
         )
     return count

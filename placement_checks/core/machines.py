@@ -18,20 +18,20 @@ tasks, separated by ``;``::
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from placement_checks.core import cluster_spec
+from placement_checks.core import cluster_spec, limits
 from placement_checks.core.cluster_spec import TF_CONFIG
-from placement_checks.core.devices import MAX_GPUS, Device, checked_gpus, local_gpus
+from placement_checks.core.devices import Device, checked_gpus, local_gpus
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.ranks import JOB
 from placement_checks.util.text import close_matches, join_and, nearest, plural
 
-MAX_TASKS = 10_000
 PRESETS = {
     "k40-pair": "gpu*2",
     "dgx-1": "gpu*8",
@@ -43,6 +43,7 @@ PRESETS = {
     "g2-2-workers": "ps*1; worker*2: gpu*2",
 }
 _TYPES = ("gpu", "cpu")
+_NAME_FEWER = "name the devices that a real machine has"
 _GROUP = re.compile(
     r"(?P<job>[A-Za-z][A-Za-z0-9_]*)(?:/task:(?P<task>\d{1,9})|\s*\*\s*(?P<count>\d{1,9}))?\s*"
 )
@@ -90,6 +91,28 @@ class GpuLimit(NamedTuple):
             yield GpuLimit(gpus, f"gpu_options.visible_device_list={listed!r} in the ConfigProto")
 
 
+class _Size:
+    """Counts the tasks and devices of a machine; ``object`` is the machine in errors."""
+
+    def __init__(self, object: str) -> None:
+        self._object = object
+        self._tasks = 0
+        self._devices = 0
+
+    def add(self, tasks: Iterable[Task]) -> Iterator[Task]:
+        """Yield tasks one by one, so that no task beyond the limits is created.
+
+        Raises:
+            InputError: the machine exceeds a limit.
+        """
+        for task in tasks:
+            self._tasks += 1
+            self._devices += sum(count for _, count in task.devices)
+            limits.TASKS.check(self._tasks, self._object, _NAME_FEWER)
+            limits.DEVICES.check(self._devices, self._object, _NAME_FEWER)
+            yield task
+
+
 def parse_tasks(text: str) -> tuple[list[Task], tuple[str, int] | None]:
     """Parse the text form into tasks, and the job and index of a stated master.
 
@@ -98,6 +121,9 @@ def parse_tasks(text: str) -> tuple[list[Task], tuple[str, int] | None]:
     """
     text = PRESETS.get(text.strip(), text)
     tasks: list[Task] = []
+    following: Counter[str] = Counter()
+    taken: set[tuple[str, int]] = set()
+    size = _Size("")
     master = None
     for group in filter(None, (part.strip() for part in text.split(";"))):
         if stated := _MASTER.fullmatch(group):
@@ -105,7 +131,10 @@ def parse_tasks(text: str) -> tuple[list[Task], tuple[str, int] | None]:
                 raise malformed(text, "names two masters", is_predicate=True)
             master = (stated[1], int(stated[2]))
         else:
-            tasks += _parse_group(group, after=tasks, whole=text)
+            try:
+                tasks += size.add(_parse_group(group, following, taken, whole=text))
+            except InputError as error:
+                raise malformed(text, error.message, is_predicate=True) from None
     if not tasks:
         raise malformed(text, "names no devices", is_predicate=True)
     return tasks, master
@@ -116,11 +145,21 @@ def devices_of(cpus: int, gpus: int) -> tuple[tuple[str, int], ...]:
     return (("CPU", cpus), ("GPU", gpus)) if gpus else (("CPU", cpus),)
 
 
-def _parse_group(group: str, *, after: list[Task], whole: str) -> list[Task]:
-    """The tasks of one group. Their indices follow the indices of the same job in ``after``."""
+def _parse_group(
+    group: str, following: Counter[str], taken: set[tuple[str, int]], *, whole: str
+) -> list[Task]:
+    """The tasks of one group, which follow the earlier tasks of the same job.
+
+    Args:
+        group: the group.
+        following: the index behind the tasks of earlier groups, by job; it is updated.
+        taken: the job and index of the tasks of earlier groups. Tasks are added.
+        whole: the machine, for errors.
+    """
     if _counts(group) is not None:
-        if after:
+        if taken:
             raise malformed(whole, f"'{group}' names no job")
+        taken.add(("localhost", 0))
         return [Task("localhost", 0, _parse_devices(group, whole))]
     match = _GROUP.match(group)
     if match is None or group[match.end() :][:1] not in ("", ":"):
@@ -132,13 +171,14 @@ def _parse_group(group: str, *, after: list[Task], whole: str) -> list[Task]:
     if not (colon or index or count):
         raise malformed(whole, _unlike_a_group(group, whole))
     devices = _parse_devices(text if colon else "cpu", whole)
-    taken = [task.index for task in after if task.job == job]
-    first = int(index) if index else max(taken, default=-1) + 1
+    first = int(index) if index else following[job]
     last = first + (1 if index else int(count or 1)) - 1
-    if last < first or last >= MAX_TASKS:
-        raise malformed(whole, f"a job has between 1 and {MAX_TASKS} tasks")
-    if first in taken:
+    if last < first or last >= limits.TASKS.most:
+        raise malformed(whole, f"a job has between 1 and {limits.TASKS.most} tasks")
+    if (job, first) in taken:
         raise malformed(whole, f"/job:{job}/task:{first} is named twice")
+    following[job] = max(following[job], last + 1)
+    taken.update((job, task) for task in range(first, last + 1))
     return [Task(job, task, devices) for task in range(first, last + 1)]
 
 
@@ -186,8 +226,10 @@ def _parse_devices(text: str, whole: str) -> tuple[tuple[str, int], ...]:
     counts = _counts(PRESETS.get(text.strip(), text))
     if counts is None:
         raise malformed(whole, f"'{text.strip()}' is not a list of cpu*N and gpu*N")
-    if counts.get("cpu") == 0 or max(counts.values()) > MAX_GPUS:
-        raise malformed(whole, f"a task has at least 1 CPU, and at most {MAX_GPUS} of each")
+    if counts.get("cpu") == 0 or max(counts.values()) > limits.GPUS.most:
+        raise malformed(
+            whole, f"a task has at least 1 CPU, and at most {limits.GPUS.most} of each"
+        )
     return devices_of(counts.get("cpu", 1), counts.get("gpu", 0))
 
 
@@ -299,14 +341,16 @@ class Machine:
         return _of_addresses(cluster_spec.addresses(spec), gpus)
 
     @staticmethod
-    def smallest(requested: Iterable[Device], gpus: int) -> Machine:
+    def smallest(requested: Iterable[Device], gpus: int, program: str = "the program") -> Machine:
         """The smallest machine with every job and task that ``requested`` names.
 
         A task has ``gpus`` GPUs if one of its GPUs is requested, or if its job is called worker or
-        chief. Other tasks have a CPU only. Without jobs the machine is one host.
+        chief. Other tasks have a CPU only. Without jobs the machine is one host. Errors name
+        ``program``.
 
         Raises:
             UsageError: the index of a task is 10,000 or more.
+            InputError: the jobs together exceed a limit.
         """
         highest: dict[str, int] = {}
         computing: set[tuple[str, int]] = set()
@@ -320,45 +364,48 @@ class Machine:
         if not highest:
             return Machine.local(gpus)
         for job, last in highest.items():
-            if last >= MAX_TASKS:
+            if last >= limits.TASKS.most:
                 raise UsageError(
                     f"/job:{job}/task:{last}",
-                    f"a job has at most {MAX_TASKS} tasks",
+                    f"a job has at most {limits.TASKS.most} tasks",
                     "name a task that the cluster can have",
                 )
-        return Machine(
-            tuple(
-                Task(job, index, devices_of(1, gpus if with_gpus else 0))
-                for job, last in sorted(highest.items())
-                for index in range(last + 1)
-                for with_gpus in [job in _COMPUTING_JOBS or (job, index) in computing]
-            )
+        tasks = (
+            Task(job, index, devices_of(1, gpus if with_gpus else 0))
+            for job, last in sorted(highest.items())
+            for index in range(last + 1)
+            for with_gpus in [job in _COMPUTING_JOBS or (job, index) in computing]
         )
+        return Machine(tuple(_Size(program).add(tasks)))
 
     @staticmethod
-    def from_devices(devices: Iterable[Device]) -> Machine:
+    def from_devices(devices: Iterable[Device], program: str = "the log") -> Machine:
         """The smallest machine with these devices, given by full names, and a CPU in each task.
 
+        ``program`` is the name of the log or program for errors.
+
         Raises:
-            InputError: the index of a device or task is 10,000 or more.
+            InputError: the index of a device is 256 or more, the index of a task is 10,000 or
+                more, or the tasks together exceed a limit.
         """
         counts: dict[tuple[str, int], dict[str, int]] = {}
         for device in devices:
-            if max(device.index or 0, device.task or 0) >= MAX_TASKS:
-                raise InputError(
-                    str(device),
-                    f"the index of a device or task must be below {MAX_TASKS:,}",
-                    "check the name",
-                )
+            for index, limit in ((device.index, limits.GPUS), (device.task, limits.TASKS)):
+                if (index or 0) >= limit.most:
+                    raise InputError(
+                        program,
+                        f"names {device}, but the limit is {limit}",
+                        "check the name of the device",
+                        is_predicate=True,
+                    )
             kinds = counts.setdefault((device.job or "localhost", device.task or 0), {"CPU": 1})
             kind = device.type or "CPU"
             kinds[kind] = max(kinds.get(kind, 0), (device.index or 0) + 1)
-        return Machine(
-            tuple(
-                Task(job, index, tuple(sorted(kinds.items())))
-                for (job, index), kinds in sorted(counts.items())
-            )
+        tasks = (
+            Task(job, index, tuple(sorted(kinds.items())))
+            for (job, index), kinds in sorted(counts.items())
         )
+        return Machine(tuple(_Size(program).add(tasks)))
 
     def with_one_gpu_each(self, requested: Iterable[Device]) -> Machine:
         """The same cluster with one GPU per task, if no second GPU of a task is requested.
@@ -427,11 +474,35 @@ class Machine:
     @property
     def is_local(self) -> bool:
         """Whether the machine is one host, so that ops need not name a job."""
-        return [(task.job, task.index) for task in self.tasks] == [("localhost", 0)]
+        return len(self.tasks) == 1 and (
+            (self.tasks[0].job, self.tasks[0].index) == ("localhost", 0)
+        )
 
     def has(self, pattern: Device) -> bool:
         """Whether a device of the machine matches ``pattern``."""
-        return any(device.matches(pattern) for device in self.devices)
+        if pattern not in self._matched:
+            self._matched[pattern] = any(device.matches(pattern) for device in self.devices)
+        return self._matched[pattern]
+
+    @cached_property
+    def _matched(self) -> dict[Device, bool]:
+        """The patterns that `has` was asked for. Many ops request the same device."""
+        return {}
+
+    def missing(self, pattern: Device) -> str:
+        """Why no device of the machine matches ``pattern``; ``""`` if one does.
+
+        Equal patterns give the same string, because the text of a cluster may be long.
+        """
+        if self.has(pattern):
+            return ""
+        if pattern not in self._missing:
+            self._missing[pattern] = f"the machine ({self}) has no {pattern}"
+        return self._missing[pattern]
+
+    @cached_property
+    def _missing(self) -> dict[Device, str]:
+        return {}
 
     @cached_property
     def jobs(self) -> dict[str, list[int]]:
@@ -488,6 +559,10 @@ class Machine:
         return f"{self}, as {self.hidden_by} hides {hidden} of {plural(total, 'GPU')}"
 
     def __str__(self) -> str:
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         if self.is_local:
             return devices_text(self.tasks[0].devices)
         groups = list(groups_text(self.tasks))
@@ -500,14 +575,13 @@ class Machine:
 def _of_addresses(spec: cluster_spec.Addresses, gpus: int) -> Machine:
     checked_gpus(gpus)
     for job, tasks in spec.items():
-        if max(tasks) >= MAX_TASKS:
+        if max(tasks) >= limits.TASKS.most:
             raise InputError(
-                f"/job:{job}/task:{max(tasks)}", f"a job has at most {MAX_TASKS} tasks"
+                f"/job:{job}/task:{max(tasks)}", f"a job has at most {limits.TASKS.most} tasks"
             )
-    return Machine(
-        tuple(
-            Task(job, index, devices_of(1, gpus if job in _COMPUTING_JOBS else 0))
-            for job, tasks in spec.items()
-            for index in tasks
-        )
+    every = (
+        Task(job, index, devices_of(1, gpus if job in _COMPUTING_JOBS else 0))
+        for job, tasks in spec.items()
+        for index in tasks
     )
+    return Machine(tuple(_Size("the cluster").add(every)))

@@ -27,6 +27,7 @@ GLOBAL = "variables"  # tf.compat.v1.GraphKeys.GLOBAL_VARIABLES
 NOT_ASKED: Final = Missing("devices were not assigned", "use place(…) instead of requested(…)")
 Placer = Literal["phantom", "session", "log"]  # the source of assigned devices
 MAX_REFUSALS = 50  # per graph; each refusal needs another run of the placer
+_MAX_REFUSED_TASKS = 20_000  # in all these runs; each takes a millisecond for a task
 
 
 class Op(NamedTuple):
@@ -67,6 +68,12 @@ class OpKind(NamedTuple):
     type: str
     requested: Device
     assigned: Device | None
+
+
+def most_refusals(machine: Machine | None) -> int:
+    """The number of times that the placer is asked for the refusals of a graph on a machine."""
+    tasks = len(machine.tasks) if machine else 1
+    return max(1, min(MAX_REFUSALS, _MAX_REFUSED_TASKS // max(tasks, 1)))
 
 
 class Refusal(NamedTuple):

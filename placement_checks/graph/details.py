@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from placement_checks.core import limits
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import InputError, PlacerError
 from placement_checks.core.op_types import CONST
@@ -32,8 +33,6 @@ from placement_checks.graph.graph_def import (
 from placement_checks.graph.shape_inference import infer_outputs
 from placement_checks.tf.graphs import device_scopes, function_body, original_op
 
-_MAX_IMPORTED_OPS = 200_000  # ops of a file; shapes of a million ops would take 4 GB
-_MAX_VALUES = 1 << 16  # elements of a constant; a single stored value may fill any shape
 _MAX_COMPARED_DEPTH = 100  # nested functions; deeper bodies are compared by name
 
 
@@ -72,7 +71,9 @@ class GraphDetails(Details):
         tensor = node.attr["value"].tensor
         if tensor.ByteSize() > MAX_VALUE_BYTES or tensor == without_values(tensor):
             return None
-        if not 0 <= math.prod(dim.size for dim in tensor.tensor_shape.dim) <= _MAX_VALUES:
+        # A single stored value may fill any shape.
+        elements = math.prod(dim.size for dim in tensor.tensor_shape.dim)
+        if not 0 <= elements <= limits.CONSTANT_ELEMENTS.most:
             return None
         try:
             array = tf.make_ndarray(tensor)
@@ -159,7 +160,7 @@ class GraphFile(GraphDetails):
 
     @cached_property
     def _outputs(self) -> Mapping[str, Sequence[Tensor]] | PlacerError:
-        if len(self.graph_def.node) > _MAX_IMPORTED_OPS:
+        if len(self.graph_def.node) > limits.INFERRED_OPS.most:
             return {}
         try:
             return infer_outputs(self.graph_def)

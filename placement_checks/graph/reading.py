@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
+from placement_checks.core import limits
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import InputError
 from placement_checks.core.op_types import VARIABLES
@@ -38,9 +39,6 @@ from placement_checks.tf.simulated_devices import requested_name
 from placement_checks.util.resources import gc_paused
 
 tf1 = tf.compat.v1
-
-MAX_NESTED = 2_000_000  # ops; large programs have a million, which take 5 GB to place
-MAX_DEPTH = 100  # nested calls; programs nest about ten
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,7 +255,7 @@ def check_calls(graph_def: Any, program: str) -> None:
                     "write the recursion as a loop",
                 )
             if name not in sizes:
-                if len(within) == MAX_DEPTH:
+                if len(within) == limits.CALL_DEPTH.most:
                     raise too_deep
                 ops, levels = size_of_calls(function.node_def, (*within, name))
                 sizes[name] = _Size(len(function.node_def) + ops, levels + 1)
@@ -268,18 +266,18 @@ def check_calls(graph_def: Any, program: str) -> None:
 
     too_deep = InputError(
         program,
-        f"its functions call each other more than {MAX_DEPTH} levels deep",
+        f"its functions call each other more than {limits.CALL_DEPTH.most} levels deep",
         "build the program with less deeply nested calls",
     )
     ops, levels = size_of_calls(graph_def.node if library else (), ())
-    if levels > MAX_DEPTH:
+    if levels > limits.CALL_DEPTH.most:
         raise too_deep
-    if ops > MAX_NESTED:
+    if ops > limits.INLINED_OPS.most:
         rounded = f"{ops:,}" if ops < 10**12 else f"more than 10^{len(str(ops)) - 1}"
         raise InputError(
             program,
-            f"the calls of its functions expand to {rounded} ops, but at most {MAX_NESTED:,} are "
-            "placed",
+            f"the calls of its functions expand to {rounded} ops, but at most "
+            f"{limits.INLINED_OPS.most:,} are placed",
             "build a part of the program, or nest fewer calls",
         )
 

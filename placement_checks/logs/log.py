@@ -124,7 +124,7 @@ class Log:
                 is_predicate=True,
             )
         own = Machine.from_devices(
-            {op.assigned for op in ops.values() if op.assigned} | self.devices
+            {op.assigned for op in ops.values() if op.assigned} | self.devices, self.name
         )
         listed = machine is not None or any(device.is_gpu for device in self.devices)
         variables = [

@@ -9,6 +9,7 @@ from itertools import compress
 from operator import not_
 from pathlib import Path
 
+from placement_checks.core import limits
 from placement_checks.core.errors import InputError
 from placement_checks.logs.copies import Copies
 from placement_checks.logs.hints import Hints
@@ -35,6 +36,7 @@ _START = re.compile(
     rb"((?:I |(?<= ))\S{1,200}\.cc:\d{1,9}\] )?"
 )
 _MAX_ODD = 50_000  # cached readings of lines in unusual forms
+_LONGEST_ODD = 1000  # bytes of such a line
 _CUT = "it ends in the middle of a record; copy it again when the process has ended"
 
 Watch = Callable[[Source], None]
@@ -85,12 +87,18 @@ def _read(source: Source, watch: Watch | None) -> Tally:
             tally.add(block if source.ends else _without_cut_record(block, source))
             if watch:
                 watch(source)
+            if limit := tally.exceeded:
+                source.troubles.append(
+                    f"it exceeds the limit of {limit}, and the rest was not read"
+                )
+                break
     except KeyboardInterrupt:
         if source.name != STDIN:
             raise
         source.troubles.append("it was interrupted")
     if rest := unwrapper.rest():
         tally.add(_without_cut_record(b"\n" + rest, source))
+    source.troubles += sorted(unwrapper.troubles)
     return tally
 
 
@@ -110,6 +118,7 @@ class Tally:
     def __init__(self) -> None:
         self._known: dict[bytes, Record] = {}
         self._odd: dict[bytes, Reading] = {}
+        self._text = 0  # bytes of the different placements
         self._copies = Copies()
         self._torn = Torn()
         self._hints = Hints()
@@ -155,6 +164,7 @@ class Tally:
                     others[text] = times
                     continue
                 known[text] = record
+                self._text += len(text)
             stream[record] = stream.get(record, 0) + times  # quicker than += for new keys
         return others
 
@@ -170,12 +180,20 @@ class Tally:
         readings = [self._odd[line]] if line in self._odd else read(line)
         torn = [] if line in self._odd else unfinished_records(line, readings)
         for record, logged in readings:
-            (self._copies.logged if logged else self._copies.plain)[record] += times
+            stream = self._copies.logged if logged else self._copies.plain
+            if record not in stream:
+                self._text += sum(len(part or "") for part in record)
+            stream[record] += times
         for beginning in torn:
             self._torn.lose(beginning, times)
         if not readings:
             self._hints.look(line, times)
-        elif len(readings) == 1 and not torn and len(self._odd) < _MAX_ODD:
+        elif (
+            len(readings) == 1
+            and not torn
+            and len(line) <= _LONGEST_ODD
+            and len(self._odd) < _MAX_ODD
+        ):
             self._odd[line] = readings[0]
 
     def merge(self, other: Tally) -> None:
@@ -183,6 +201,14 @@ class Tally:
         self._copies.update(other._copies)
         self._torn.merge(other._torn)
         self._hints.merge(other._hints)
+
+    @property
+    def exceeded(self) -> limits.Limit | None:
+        """The limit that the placements exceed; None if they are within the limits."""
+        placements = max(len(self._copies.plain), len(self._copies.logged), len(self._known))
+        if placements > limits.LOG_PLACEMENTS.most:
+            return limits.LOG_PLACEMENTS
+        return limits.LOG_TEXT if self._text > limits.LOG_TEXT.most else None
 
     @property
     def has_records(self) -> bool:

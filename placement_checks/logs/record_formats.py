@@ -83,6 +83,7 @@ _PROSE = re.compile(
     rb"(?:[\w.]*\.)?[A-Z]\w*(?:Error|Exception|Warning)|(?:\w+_)?[Dd]evices?(?:_name)?"
 )
 _LONGEST = 500  # bytes of an op with its device, for the caches
+_CONTEXT = 4096  # bytes in front of a device that are searched for its node and op type
 
 
 def read_common(text: bytes) -> Record | None:
@@ -129,8 +130,9 @@ def _several(line: bytes) -> Iterator[Reading]:
     end = 0
     for match in _DEVICE.finditer(line):
         old = match[2] is None and not line[match.end() : match.end() + 99].strip(_CLOSING)
-        words = _words(line[end : match.start()], old=old)
-        if words:
+        begin = max(end, match.start() - _CONTEXT)  # the whole line for each device is quadratic
+        words = _words(line[begin : match.start()], old=old)
+        if words and (words.lead or begin == end):  # the name is not cut off
             yield from _readings(words, _spelled(match))
             end = match.end()
 

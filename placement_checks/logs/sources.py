@@ -9,12 +9,14 @@ import re
 import stat
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 
+from placement_checks.core import limits
 from placement_checks.core.errors import InputError
+from placement_checks.core.input_files import link_fault
 
 STDIN = "-"
 BLOCK = 1 << 19  # bytes; the lines of a block fit into the processor's cache
-LONGEST = 1 << 24  # bytes; the rest of a longer line is skipped
 _TEXT = bytes({7, 8, 9, 10, 12, 13, 27, *range(32, 127), *range(128, 256)})
 _SAMPLE = 4096  # bytes
 _MAGIC = 6  # bytes that identify a format; a pipe may not provide more for a long time
@@ -105,8 +107,8 @@ class Source:
                 line = bytearray(data[end:])
                 continue
             line += data
-            if len(line) > LONGEST:
-                yield bytes(line[:LONGEST])
+            if len(line) > limits.LOG_LINE.most:
+                yield bytes(line[: limits.LOG_LINE.most])
                 line = bytearray(b"\n")
                 too_long += 1
                 skipping = True
@@ -116,7 +118,8 @@ class Source:
         if too_long:
             several = too_long > 1
             lines, was = (f"{too_long} lines are", "were") if several else ("a line is", "was")
-            self.troubles.append(f"{lines} longer than 16 MiB, and {was} cut off there")
+            most = limits.LOG_LINE.most
+            self.troubles.append(f"{lines} longer than {most:,} bytes, and {was} cut off there")
 
     def _read(self) -> Iterator[bytes]:
         with self._file:
@@ -137,10 +140,19 @@ class Source:
         """The contents of all gzip members of the file."""
         unzip = zlib.decompressobj(wbits=_GZIP_FORMAT)
         within = False
+        unpacked = 0
         try:
             for data in self._raw(_ZIPPED_BLOCK):
                 while data:
-                    yield unzip.decompress(data, BLOCK)
+                    text = unzip.decompress(data, BLOCK)
+                    unpacked += len(text)
+                    if unpacked > limits.LOG_UNPACKED.most:
+                        limit = limits.LOG_UNPACKED
+                        self.troubles.append(
+                            f"only {limit}, and the rest was not read; unpack it first: gunzip"
+                        )
+                        return
+                    yield text
                     within = not unzip.eof
                     data = unzip.unconsumed_tail
                     if unzip.eof:
@@ -162,6 +174,10 @@ def _opened(name: str) -> io.BufferedReader:
             name, "is a directory", "name the log files in it", is_predicate=True
         ) from None
     except FileNotFoundError:
+        if fault := link_fault(Path(name)):
+            raise InputError(name, fault, "replace the link") from None
         raise InputError(name, "there is no such file") from None
     except OSError as error:
+        if fault := link_fault(Path(name)):
+            raise InputError(name, fault, "replace the link") from None
         raise InputError(name, f"cannot be read: {error.strerror}", is_predicate=True) from None

@@ -21,6 +21,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence, Set
 from itertools import compress
 
+from placement_checks.core import limits
 from placement_checks.logs.copies import Copies
 from placement_checks.logs.record_formats import (
     DEVICE,
@@ -155,7 +156,10 @@ class Torn:
             if b"]" in line:  # part of a log prefix, so that the line is from stderr
                 continue
             if line[-1:].isdigit() and (records := _joined(self.waiting, line)):
-                self._pairs[self.waiting, line, records] += 1
+                if len(self._pairs) < limits.LOG_TORN.most:
+                    self._pairs[self.waiting, line, records] += 1
+                else:
+                    self.lose(self.waiting, 1)
                 self.waiting = b""
                 return
             self._passed += 1
@@ -177,7 +181,8 @@ class Torn:
 
     def lose(self, head: bytes, times: int) -> None:
         """Count the beginning of a record without a tail."""
-        self._lost[head] += times
+        # So many heads are only counted: see `without_copy`.
+        self._lost[head if len(self._lost) < limits.LOG_TORN.most else b""] += times
 
     def merge(self, other: Torn) -> None:
         """Add the results of another log of the run."""
@@ -254,18 +259,33 @@ def without_copy(heads: Counter[bytes], copies: Copies, *, doubled: bool) -> int
         for text in spellings(record)
     )
     left = 0
+    # Where the next text is whose record may lack copies, at or behind each position. Without it,
+    # each of many equal beginnings would pass by all texts again.
+    following = list(range(len(begun) + 1))
     for head in sorted(heads, key=len, reverse=True):  # the least ambiguous heads first
-        at = bisect_left(begun, (head,))
+        at = _next_open(following, bisect_left(begun, (head,)))
         times = heads[head]
         while times and at < len(begun) and begun[at][0].startswith(head):
             record = begun[at][1]
             found = min(times, copies.logged[record] - copies.plain[record])
             copies.plain[record] += found
             times -= found
-            at += 1
+            if copies.plain[record] >= copies.logged[record]:
+                following[at] = at + 1
+            at = _next_open(following, at + 1)
         if not (doubled and _NAME.fullmatch(head)):
             left += times
     return left
+
+
+def _next_open(following: list[int], at: int) -> int:
+    """The end of the path from ``at``; the path becomes shorter for later calls."""
+    end = at
+    while following[end] != end:
+        end = following[end]
+    while following[at] != end:
+        following[at], at = end, following[at]
+    return end
 
 
 def correct_names(copies: Copies) -> None:

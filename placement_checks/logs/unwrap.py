@@ -13,6 +13,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from placement_checks.core import limits
+
 # Escape sequences, also as syslog, `cat -v` and source code write them.
 _ANSI = re.compile(
     rb"\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|\x1b[()*+][A-Za-z0-9]|\x1b[@-Z\\-_](?<!\[)"
@@ -34,14 +36,18 @@ _MARKS = re.compile(
     + rb"| *\d{1,9}: (?![(/]))+"  # srun --label; "3: (" and "3: /" begin records of a node named 3
 )
 _CRI = re.compile(rb"(?m)^(\S+) (stdout|stderr) ([PF])(?: (.*))?$")
-_MAX_JOINED = 1 << 20  # bytes of a line
 _SAMPLE = 4096  # bytes; prefixes are only removed if the start of the block contains a prefix
 
 
 class Unwrapper:
-    """Restores the lines of a process, block by block. Stores pieces until a line is complete."""
+    """Restores the lines of a process, block by block. Stores pieces until a line is complete.
+
+    Attributes:
+        troubles: why lines were not joined, one clause each.
+    """
 
     def __init__(self) -> None:
+        self.troubles: set[str] = set()
         self._pieces: dict[str, bytearray] = {}
         self._docker = False
 
@@ -79,7 +85,8 @@ class Unwrapper:
         newline was found yet, each "log" is a whole line.
         """
         for line in lines:
-            value = _parsed(line) if line[:1] in b"{\xef" else None
+            is_json = line[:1] in b"{\xef" and len(line) <= limits.LOG_PIECES.most
+            value = _parsed(line) if is_json else None
             if not isinstance(value, dict):
                 yield line
             elif isinstance(text := value.get("log"), str) and "stream" in value:
@@ -104,10 +111,16 @@ class Unwrapper:
                 yield from self._joined(f"cri {stream}", text, ends=match[3] == b"F")
 
     def _joined(self, stream: str, text: bytes, *, ends: bool) -> Iterator[bytes]:
-        line = self._pieces.setdefault(stream, bytearray())
+        line = self._pieces.pop(stream, bytearray())
         line += text
-        if ends or len(line) > _MAX_JOINED:
-            yield from bytes(self._pieces.pop(stream)).split(b"\n")
+        is_long = len(line) > limits.LOG_PIECES.most
+        if not ends and not is_long and len(self._pieces) < limits.LOG_STREAMS.most:
+            self._pieces[stream] = line
+            return
+        if not ends:
+            limit = limits.LOG_PIECES if is_long else limits.LOG_STREAMS
+            self.troubles.add(f"it exceeds the limit of {limit}, and lines were not joined")
+        yield from bytes(line).split(b"\n")
 
 
 def _parsed(line: bytes) -> Any:

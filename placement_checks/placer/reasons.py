@@ -17,7 +17,7 @@ from placement_checks.core.devices import LOCALHOST, Device
 from placement_checks.core.errors import InputError
 from placement_checks.core.machines import Machine
 from placement_checks.core.op_types import VARIABLES
-from placement_checks.core.placement import MAX_REFUSALS, Op, Placement, Refusal
+from placement_checks.core.placement import Op, Placement, Refusal, most_refusals
 from placement_checks.placer.request import PlacerQuery
 from placement_checks.placer.worker.protocol import GraphRefused
 from placement_checks.tf.graphs import kernels_of
@@ -40,7 +40,7 @@ def all_refusals(query: PlacerQuery, refused: GraphRefused) -> Iterator[Refusal]
     devices: dict[str, str] = {}
     reported: set[str] = set()
     try:
-        for _ in range(MAX_REFUSALS):
+        for _ in range(most_refusals(placement.machine)):
             refusal = parse_refusal(refused, placement)
             others = _on_the_same_missing_device(refusal, placement)
             for name in [refusal.op, *others]:
@@ -123,8 +123,8 @@ def fallback_reason(op: Op, attributes: Mapping[str, Any], machine: Machine) -> 
     requested = Device(type=op.requested.type, index=op.requested.index)
     if machine.hides(requested):
         return f"{machine.hidden_by} hides {requested} from the program"
-    if not machine.has(requested):
-        return f"the machine ({machine}) has no {requested}"
+    if missing := machine.missing(requested):
+        return missing
     usable = [
         kernel for kernel in _kernels(op.type) if kernel.device_type in (requested.type, "DEFAULT")
     ]

@@ -23,7 +23,9 @@ from stat import S_ISDIR, S_ISREG
 from types import MappingProxyType
 from typing import NamedTuple
 
+from placement_checks.core import limits
 from placement_checks.core.errors import InputError, MissingTargetError, UsageError
+from placement_checks.core.input_files import link_fault
 from placement_checks.core.program import LiveGraph, Loadable, Program, TargetLike, WatchedCode
 from placement_checks.core.target import (
     DEFAULT_LIMIT,
@@ -39,7 +41,6 @@ from placement_checks.util.text import close_matches, join_and
 
 _STDIN = "-"  # also in `logs.sources`, which is slow to import
 _GRAPH_SUFFIXES = (".pb", ".pbtxt", ".meta")
-_MOST_BYTES = 1 << 31  # the limit of a protobuf message
 _CALL = re.compile(r"(.+?:[\w.]+)\s*(\(.*)", re.DOTALL)  # a function and its arguments
 
 
@@ -81,13 +82,21 @@ def rebase(text: str, folder: Path) -> str:
     program, blank, args = text.partition(" ")
     if program.endswith(".py") and blank:
         return f"{rebase(program, folder)} {args}"
-    paths = (form.path_of(text, folder) for form in _FORMS)
-    path = next((path for path in paths if path is not None), "" if _is_module(program) else text)
+    path = path_of_target(text, folder)
     if not path:
         return text
     absolute, here = folder / path, Path.cwd()
     relative = absolute.relative_to(here) if absolute.is_relative_to(here) else absolute
     return f"{relative}{text[len(path) :]}"
+
+
+def path_of_target(text: str, folder: Path) -> str:
+    """The path that a target begins with, relative to ``folder``; ``""`` for a module."""
+    program, blank, _ = text.partition(" ")
+    if program.endswith(".py") and blank:
+        return program
+    paths = (form.path_of(text, folder) for form in _FORMS)
+    return next((path for path in paths if path is not None), "" if _is_module(program) else text)
 
 
 def resolve(
@@ -197,7 +206,7 @@ def _parse_graph(text: str) -> Target:
             f"name a file {', '.join(_GRAPH_SUFFIXES)}",
             is_predicate=True,
         )
-    if path.stat().st_size >= _MOST_BYTES:
+    if path.stat().st_size > limits.GRAPH_BYTES.most:
         message = "is larger than 2 GB, the limit of protobuf"
         raise InputError(name, message, "save it without its constants", is_predicate=True)
     return Target("graph", name, str(path))
@@ -321,6 +330,8 @@ def _file_kind(path: str | Path) -> str:
 def _check_readable(path: Path, name: str, fix: str) -> None:
     """Raise an `InputError` for ``name`` if a path is not a readable file."""
     kind = _file_kind(path)
+    if fault := link_fault(path):
+        raise InputError(name, fault, "replace the link")
     if kind == "nothing":
         raise MissingTargetError(name, "there is no such file", fix)
     if kind == "directory":
@@ -359,6 +370,8 @@ def no_module_error(name: str, target: str) -> MissingTargetError:
 
 def _incomplete_target_error(target: str) -> InputError:
     path = Path(target)
+    if fault := link_fault(path):
+        return InputError(target, fault, "replace the link")
     bare, parenthesis, arguments = target.partition("(")
     if bare.endswith(".py") and _file_kind(bare) == "file":
         return InputError(

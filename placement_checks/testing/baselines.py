@@ -204,15 +204,13 @@ class BaselineFiles:
 
     def unused(self) -> list[Path]:
         """The baseline files, in the directories of the tests, that no test has used."""
-        from placement_checks.baseline.files import SUFFIX
-        from placement_checks.baseline.text import is_baseline
+        from placement_checks.baseline.files import SUFFIX, is_baseline_file
 
         return [
             file
             for folder in sorted(set(self.requested.values()))
             for file in sorted(Path(folder).glob(f"*{SUFFIX}"))
-            if str(file) not in self.used
-            and is_baseline(file.read_text(encoding="utf-8", errors="replace"))
+            if str(file) not in self.used and is_baseline_file(file)
         ]
 
 

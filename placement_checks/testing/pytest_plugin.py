@@ -24,6 +24,7 @@ from placement_checks.testing import (
     verdicts,
 )
 from placement_checks.testing.running_test import RunningTest
+from placement_checks.verification.trust import trusting
 
 if TYPE_CHECKING:
     from placement_checks.core.evidence import Evidence
@@ -51,6 +52,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help="Start TensorFlow with enough CPU devices to simulate N GPUs for eager code and "
         "strategies (placement_checks.simulated_gpus).",
+    )
+    group.addoption(
+        "--placement-trust",
+        action="append",
+        default=[],
+        metavar="DIRECTORY",
+        help="Use the [tool.placement_checks] and programs below this directory although they "
+        "belong to another user; may be repeated.",
     )
     baselines.add_options(group)
     verdicts.add_option(group)
@@ -91,6 +100,7 @@ def pytest_configure(config: pytest.Config) -> None:
     settings = contextlib.ExitStack()
     test = RunningTest(markers.devices_of(config), all_findings=config.get_verbosity() > 1)
     settings.enter_context(running_test.run_as(test))
+    settings.enter_context(trusting(config.getoption("--placement-trust")))
     config.add_cleanup(settings.close)
     plugins = config.pluginmanager
     plugins.register(fixtures, "placement-fixtures")

@@ -29,21 +29,25 @@ policy.variables-on-host.device = "/gpu:0"
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
+from placement_checks.core import limits
 from placement_checks.core.cluster_spec import TF_CONFIG
 from placement_checks.core.devices import checked_gpus
-from placement_checks.core.errors import ConfigError, UsageError
+from placement_checks.core.errors import ConfigError, InputError, UsageError
+from placement_checks.core.input_files import link_fault, read_text
 from placement_checks.core.machines import Machine
 from placement_checks.core.program import Loadable
 from placement_checks.core.target import SourceTree, Target
-from placement_checks.targets.forms import parse_command, rebase, resolve
+from placement_checks.targets.forms import parse_command, path_of_target, rebase, resolve
 from placement_checks.util.text import close_matches
 from placement_checks.verification.policy import (
     collect_errors,
@@ -51,6 +55,7 @@ from placement_checks.verification.policy import (
     policy_errors,
     rule_named,
 )
+from placement_checks.verification.trust import check_trusted
 
 
 @dataclass(frozen=True)
@@ -220,6 +225,7 @@ def to_toml(value: Any) -> str:
 
 _NAME = "placement_checks"
 _TABLE = f"tool.{_NAME}"
+_MOST_NAMED = 20  # invalid fields
 _CHECKS: Mapping[str, Callable[[Any], object]] = {"machine": Machine.parse, "gpus": checked_gpus}
 
 
@@ -228,20 +234,24 @@ def load(folder: Path) -> Config:
 
     Raises:
         ConfigError: the file is not valid TOML, or fields are invalid; the message names all of
-            them.
+            them. Or the file, or code that it names, belongs to another user.
     """
     folder = folder.resolve()
-    files = (parent / "pyproject.toml" for parent in (folder, *folder.parents))
-    file = next(filter(Path.is_file, files), None)
+    file = _nearest_file(folder)
     if file is None:
         return Config()
     try:
-        document = tomllib.loads(file.read_text(encoding="utf-8"))
+        text = read_text(file, limits.CONFIG_BYTES)
+        _check_keys(text, file)
+        document = tomllib.loads(text)
     except OSError as error:
         raise ConfigError(
             str(file), f"cannot be read: {error.strerror}", is_predicate=True
         ) from None
+    except InputError as error:
+        raise error.copy(ConfigError) from None
     except (ValueError, RecursionError) as error:
+        check_trusted(file)
         raise ConfigError(
             str(file), f"is not valid TOML: {error}", "correct that line", is_predicate=True
         ) from None
@@ -249,6 +259,8 @@ def load(folder: Path) -> Config:
     tool = document.get("tool", {})
     if not isinstance(tool, dict):
         raise ConfigError(f"{file}: tool", "is not a table", is_predicate=True)
+    if _NAME in tool:  # the files of other users are refused only if they have an effect
+        check_trusted(file)
     config = _config(tool.get(_NAME, {}), file, errors)
     for parent, tables in (("", document), ("tool.", tool)):
         for name in tables:
@@ -261,8 +273,11 @@ def load(folder: Path) -> Config:
                 )
     if len(errors) > 1:
         faults = "; ".join(
-            error.fault + (f" ({error.fix})" if error.fix else "") for error in errors
+            error.fault + (f" ({error.fix})" if error.fix else "")
+            for error in errors[:_MOST_NAMED]
         )
+        if (more := len(errors) - _MOST_NAMED) > 0:
+            faults += f"; and {more:,} more"
         raise ConfigError(str(file), f"{len(errors)} fields are invalid: {faults}")
     for wrong in errors:
         raise wrong.copy(ConfigError, object=f"{file}: {wrong.object}")
@@ -315,5 +330,47 @@ def _valid_fields(
             )
         )
     for key in valid.keys() & {"reference", "batch", "target"}:
+        for path in _code_files(valid[key], file.parent):
+            check_trusted(path)
         valid[key] = rebase(valid[key], file.parent)
     return valid
+
+
+def _nearest_file(folder: Path) -> Path | None:
+    for parent in (folder, *folder.parents):
+        file = parent / "pyproject.toml"
+        if fault := link_fault(file):
+            raise ConfigError(str(file), fault, "replace the link")
+        with contextlib.suppress(OSError):  # a parent directory may not be readable
+            if file.is_file():
+                return file
+    return None
+
+
+_LONG_KEY = re.compile(
+    r"""(?<![\w"'\\-])(?:(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+)"""
+    rf"{{{limits.CONFIG_KEY.most}}}",
+    re.ASCII,
+)
+
+
+def _check_keys(text: str, file: Path) -> None:
+    """Refuse keys of many parts, for which tomllib takes quadratic time. Strings count, too.
+
+    Raises:
+        InputError: a key has too many parts.
+    """
+    if match := _LONG_KEY.search(text):
+        line = text.count("\n", 0, match.start()) + 1
+        raise limits.CONFIG_KEY.error(f"{file}:{line}", "shorten the key")
+
+
+def _code_files(target: str, folder: Path) -> Iterator[Path]:
+    """The existing files of a target that may run: code, and graphs that are compared."""
+    path = path_of_target(target, folder)
+    if path:
+        files = [folder / path] if Path(path).suffix != ".npz" else []
+    else:
+        top = target.partition(":")[0].partition(".")[0]
+        files = [Path(f"{top}.py"), Path(top, "__init__.py")]
+    return filter(os.path.isfile, files)

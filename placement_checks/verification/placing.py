@@ -176,7 +176,7 @@ def request(
     if gpus is None and _is_for_one_gpu(built, placement.strategy):
         number = 1
     if machine is None:
-        machine = built.machine or Machine.smallest(_devices(placement), number)
+        machine = built.machine or Machine.smallest(_devices(placement), number, placement.program)
         if gpus is None and not (built.program and built.program.takes_num_gpus):
             # Most programs for clusters use one GPU in each task. A program that gets the number
             # of GPUs as an argument was built for the default number, and should use all of them.

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.growth import check_linear
 
 from placement_checks.baseline.text import is_baseline, parse, render
+from placement_checks.core import limits
 from placement_checks.core.baseline import (
     PARTS,
     Address,
@@ -82,7 +85,7 @@ towers: 3
   0-1: /job:worker/task:0/gpu:0-1
   2: /job:worker/task:1/gpu:0
 
-objective:
+objective: 6 lines
   average of means:
     fc1/biases fc2/biases fc3/biases fc4/biases fc5/biases fc6/biases fc7/biases fc8/biases
     fc9/biases
@@ -90,7 +93,7 @@ objective:
     fc1/weights
   mean on tower 0: 1,200 variables
 
-parts:
+parts: 12 lines
   input: tower
   forward: tower
     but tower 0-1 fc1/weights MatMul: /job:ps/task:0/cpu:0
@@ -104,9 +107,11 @@ parts:
       Long13Type 13 Long14Type 14
   apply: variable
 
-copies of one step:
+copies of one step: 2 lines
   /job:ps/task:0/cpu:0 -> /job:ps/task:1/cpu:0: 1 copy, 8 bytes, 1 of unknown size
   tower 0-1 -> /job:ps/task:0/cpu:0: 2 copies, 1,600 bytes
+
+end: placement baseline
 """
     )
 
@@ -163,7 +168,7 @@ def baselines(draw: st.DrawFn) -> Baseline:
         draw(st.sampled_from(["phantom", "session", "log"])),
         draw(st.booleans()),
         draw(st.sampled_from([{}, CLUSTER.versions])),
-        tuple(draw(st.lists(variables, max_size=4))),
+        tuple(draw(st.lists(variables, max_size=4, unique_by=lambda each: each.name))),
         tuple(draw(st.lists(folded, max_size=3))),
         tuple(towers),
         defaults,
@@ -207,6 +212,51 @@ def test_a_damaged_line_is_named_or_read(at: int, line: str) -> None:
         assert isinstance(parse(damaged, "mnist.txt"), Baseline)
 
 
+@given(st.one_of(st.just(CLUSTER), baselines()), st.data())
+def test_a_file_that_is_cut_is_an_error(baseline: Baseline, data: st.DataObject) -> None:
+    text = render(baseline)
+    end = data.draw(st.integers(0, len(text) - 2))  # without the last newline, nothing is lost
+
+    with pytest.raises(InputError, match=r"write it again: |is not a baseline"):
+        parse(text[:end], "any.txt")
+
+
+def test_every_byte_counts() -> None:
+    text = render(CLUSTER)
+    for end in range(len(text) - 1):
+        with pytest.raises(InputError):
+            parse(text[:end], "any.txt")
+
+
+@given(st.one_of(st.just(CLUSTER), baselines()), st.data())
+def test_lines_that_a_merge_loses_or_repeats_are_an_error(
+    baseline: Baseline, data: st.DataObject
+) -> None:
+    """One line may be lost, another one may be there twice, also far from the first."""
+    lines = render(baseline).split("\n")
+    counted = [at for at, line in enumerate(lines) if line and not line.startswith("#")]
+    kept = list(lines)
+    lost = data.draw(st.none() | st.sampled_from(counted))
+    twice = data.draw(st.sampled_from(counted) if lost is None else st.none())
+    if twice is not None:
+        kept.insert(data.draw(st.integers(1, len(lines))), lines[twice])
+    if lost is not None:
+        del kept[lost]
+
+    with pytest.raises(InputError):
+        parse("\n".join(kept), "any.txt")
+
+
+@given(st.sampled_from([line for line in LINES if line.startswith(" ")]), st.data())
+def test_a_line_in_place_of_another_one_is_not_silent(line: str, data: st.DataObject) -> None:
+    """A bad merge can keep the number of lines."""
+    at = data.draw(st.sampled_from([at for at, old in enumerate(LINES) if old.startswith(" ")]))
+
+    with contextlib.suppress(InputError):
+        parsed = parse("\n".join([*LINES[:at], line, *LINES[at + 1 :]]), "any.txt")
+        assert (parsed == CLUSTER) == (line == LINES[at])
+
+
 def test_windows_line_endings() -> None:
     assert parse(render(CLUSTER).replace("\n", "\r\n"), "mnist.txt") == CLUSTER
 
@@ -221,7 +271,8 @@ def test_merge_conflict_markers_are_the_first_error(mark: str, at: int) -> None:
         parse(text, "mnist.txt")
     assert str(raised.value) == (
         f"mnist.txt:{at + 1}: contains merge conflict markers; keep either side, then write it "
-        "again: pytest --placement-update, or placement-checks verify --baseline FOLDER --update"
+        "again: pytest --placement-update, or placement-checks verify PROGRAM --baseline . "
+        "--update"
     )
 
 
@@ -238,8 +289,8 @@ def changed(old: str, new: str) -> str:
     ("text", "message"),
     [
         (
-            changed("form 1:", "form 2:"),
-            "mnist.txt:1 is a baseline of form 2, but this placement_checks reads form 1; "
+            changed("form 2:", "form 3:"),
+            "mnist.txt:1 is a baseline of form 3, but this placement_checks reads form 2; "
             "install a newer placement_checks",
         ),
         (
@@ -250,7 +301,30 @@ def changed(old: str, new: str) -> str:
             "",
             "mnist.txt:1 is not a baseline: it does not begin with '# placement baseline, form '",
         ),
+        (
+            changed("form 2:", "form 1:"),
+            "mnist.txt:1 is a baseline of form 1, but this placement_checks reads form 2; "
+            "write it again: ",
+        ),
+        (changed("form 2:", f"form {'2' * 5000}:"), "mnist.txt:1 is not a baseline"),
         (without("machine"), "mnist.txt: the line 'machine:' is missing"),
+        (
+            render(CLUSTER).partition("copies of")[0],
+            "mnist.txt: the section 'copies of one step' is missing, so the file is incomplete; ",
+        ),
+        (
+            without("  /job:ps/task:0/cpu:0 -> "),
+            "mnist.txt: the section 'copies of one step' must have 2 lines, but it has 1; ",
+        ),
+        (
+            without("  apply: variable"),
+            "mnist.txt: the section 'parts' must have 12 lines, but it has 11; ",
+        ),
+        (
+            without("end:"),
+            "mnist.txt: the last line, 'end: placement baseline', is missing, so the file is cut "
+            "off; ",
+        ),
         (
             without("  global_step"),
             "mnist.txt: the number of variables is 1204, but 1203 are listed",
@@ -292,4 +366,78 @@ def test_malformed_lines_are_errors(text: str, message: str) -> None:
         parse(text, "mnist.txt")
 
     assert str(raised.value).startswith(message)
-    assert str(raised.value).endswith(("--baseline FOLDER --update", "newer placement_checks"))
+    assert str(raised.value).endswith(("--baseline . --update", "newer placement_checks"))
+
+
+@pytest.mark.parametrize(
+    ("program", "command"),
+    [
+        ("train.py:build", "verify train.py:build --machine 'gpu*2' --baseline 'a b' --update"),
+        ("x; rm -rf .", "verify PROGRAM --baseline 'a b' --update"),
+        ("train.py --gpus {gpus}", "verify PROGRAM --baseline 'a b' --update"),
+    ],
+)
+def test_the_error_names_the_command_that_writes_the_file(program: str, command: str) -> None:
+    text = render(replace(CLUSTER, program=program, machine="gpu*2"))
+
+    with pytest.raises(InputError) as raised:
+        parse(text.replace("end:", ""), "a b/mnist.txt")
+
+    assert raised.value.fix == (
+        f"write it again: pytest --placement-update, or placement-checks {command}"
+    )
+
+
+LIMITED = {
+    "digits": (changed("1,600 bytes", "1" * 19 + " bytes"), "18 digits of a number"),
+    "many digits": (changed("1,600 bytes", "1" * 5000 + " bytes"), "18 digits of a number"),
+    "dims": (changed("float32[4,8]", f"float32[{'4' * 5000}]"), "18 digits of a number"),
+    "slots": (changed("+ 1 slot\n", "+ 1001 slots\n"), "1,000 slots of a variable"),
+    "a line": (
+        changed("fc1/weights: ", "a" * limits.BASELINE_LINE.most + ": "),
+        "1,048,576 characters of a line",
+    ),
+    "blank lines": (changed("\n\n", "\n" * 1_000_002), "1,000,000 entries of a baseline"),
+}
+
+
+@pytest.mark.parametrize("kind", LIMITED)
+def test_the_limits_of_a_baseline(kind: str) -> None:
+    text, limit = LIMITED[kind]
+    with pytest.raises(InputError) as raised:
+        parse(text, "mnist.txt")
+
+    assert str(raised.value).startswith("mnist.txt")
+    assert limit in str(raised.value)
+
+
+TOWERS = "towers: 1000\n  0-999: /gpu:0-999\n"
+
+
+def test_ranges_of_towers_do_not_multiply() -> None:
+    text = changed(
+        "towers: 3\n  0-1: /job:worker/task:0/gpu:0-1\n  2: /job:worker/task:1/gpu:0\n", TOWERS
+    )
+    text = text.replace("tower 0-1 -> /job:ps/task:0/cpu:0", "tower 0-999 -> tower 0-999")
+
+    with pytest.raises(InputError, match="exceeds the limit of 1,000,000 entries of a baseline"):
+        parse(text, "mnist.txt")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        lambda n: "  average of means:\n    " + " ".join(["fc/weights"] * n),
+        lambda n: "  average of means:\n    " + '"' + "\\n" * n + '"',
+        lambda n: "  average of means:\n    " + '"' * n,
+    ],
+    ids=["words", "a string", "quotation marks"],
+)
+def test_time_grows_with_the_length_of_a_line(line: Callable[[int], str]) -> None:
+    def read(size: int) -> None:
+        head = render(replace(CLUSTER, objectives={})).partition("objective")[0]
+        text = f"{head}objective: 2 lines\n{line(size)}\n"
+        with pytest.raises(InputError):
+            parse(text, "mnist.txt")
+
+    check_linear(read, 20_000)

@@ -118,7 +118,7 @@ def test_a_whole_program_has_a_baseline_too(run: Run) -> None:
 
 
 PAGE = """\
-# placement baseline, form 1: of a test
+# placement baseline, form 2: of a test
 program: train.py:build
 machine: gpu*2
 placed by: phantom, strict
@@ -128,10 +128,14 @@ variables: 0
 
 towers: 0
 
-parts:
+objective: 0 lines
+
+parts: 1 line
   other: {place}
 
-copies of one step:
+copies of one step: 0 lines
+
+end: placement baseline
 """
 
 

@@ -17,6 +17,9 @@ import pytest
 from support.commands import Run
 from support.tower_programs import towers
 
+from placement_checks.core import limits
+from placement_checks.core.limits import Limit
+
 DEVICE = "/job:localhost/replica:0/task:0/device:GPU:0"
 
 
@@ -297,7 +300,7 @@ def test_an_empty_log_has_no_lines(run: Run, tmp_path: Path) -> None:
 def test_a_long_line_without_record_is_no_error(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("placement_checks.logs.sources.LONGEST", 1000)
+    monkeypatch.setattr(limits, "LOG_LINE", Limit(1000, "bytes"))
     log = tmp_path / "a.log"
     log.write_text("x" * 2_000_000)
 
@@ -305,7 +308,7 @@ def test_a_long_line_without_record_is_no_error(
 
     assert ran.status == 0
     assert ran.out.startswith(f"{log}: no placements; nothing in it comes from TensorFlow")
-    assert ran.err.endswith("a line is longer than 16 MiB, and was cut off there\n")
+    assert ran.err.endswith("a line is longer than 1,000 bytes, and was cut off there\n")
 
 
 def test_a_pipe_may_be_verified_and_compared(session: Path) -> None:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from placement_checks import Device, Machine
 from placement_checks.core import machines
-from placement_checks.core.devices import MAX_GPUS
 from placement_checks.core.errors import InputError, UsageError
-from placement_checks.core.machines import MAX_TASKS, PRESETS, GpuLimit, Task
+from placement_checks.core.limits import GPUS, TASKS
+from placement_checks.core.machines import PRESETS, GpuLimit, Task
 
 FIX = 'write it like "gpu*4" or "ps*2; worker*8: gpu*4"'
 
@@ -50,7 +50,7 @@ def clusters(draw: st.DrawFn) -> Machine | None:
     return Machine(tuple(tasks), draw(st.sampled_from([None, *masters])))
 
 
-@given(st.builds(Machine.local, st.integers(0, MAX_GPUS), cpus=st.integers(1, MAX_GPUS)))
+@given(st.builds(Machine.local, st.integers(0, GPUS.most), cpus=st.integers(1, GPUS.most)))
 def test_written_form_of_a_host_reads_back(machine: Machine) -> None:
     assert Machine.parse(str(machine)) == machine
 
@@ -114,7 +114,7 @@ def test_indices_in_another_order_read_back(text: str) -> None:
         ("w/task:2; w*2: gpu", [task("w", 2), task("w", 3, gpus=1), task("w", 4, gpus=1)]),
         ("a/task:3; b*1", [task("a", 3), task("b", 0)]),
         ("w/task:5; w/task:3; w*1", [task("w", 5), task("w", 3), task("w", 6)]),
-        (f"w/task:{MAX_TASKS - 1}", [task("w", MAX_TASKS - 1)]),
+        (f"w/task:{TASKS.most - 1}", [task("w", TASKS.most - 1)]),
     ],
 )
 def test_parse_reads_every_form(text: str, tasks: Sequence[Task]) -> None:
@@ -146,12 +146,12 @@ def test_this_is_the_current_machine(monkeypatch: pytest.MonkeyPatch) -> None:
         ("worker*2: tpu*8", "'tpu*8' is not a list of cpu*N and gpu*N"),
         ("worker*2:", "'' is not a list of cpu*N and gpu*N"),
         ("worker: gpu*2, gpu*2", "'gpu*2, gpu*2' is not a list of cpu*N and gpu*N"),
-        ("cpu*0, gpu*1", f"a task has at least 1 CPU, and at most {MAX_GPUS} of each"),
-        (f"gpu*{MAX_GPUS + 1}", f"a task has at least 1 CPU, and at most {MAX_GPUS} of each"),
-        ("ps*0", f"a job has between 1 and {MAX_TASKS} tasks"),
-        (f"ps*{MAX_TASKS + 1}", f"a job has between 1 and {MAX_TASKS} tasks"),
-        (f"ps/task:{MAX_TASKS}", f"a job has between 1 and {MAX_TASKS} tasks"),
-        (f"ps/task:{MAX_TASKS - 1}; ps*1", f"a job has between 1 and {MAX_TASKS} tasks"),
+        ("cpu*0, gpu*1", f"a task has at least 1 CPU, and at most {GPUS.most} of each"),
+        (f"gpu*{GPUS.most + 1}", f"a task has at least 1 CPU, and at most {GPUS.most} of each"),
+        ("ps*0", f"a job has between 1 and {TASKS.most} tasks"),
+        (f"ps*{TASKS.most + 1}", f"a job has between 1 and {TASKS.most} tasks"),
+        (f"ps/task:{TASKS.most}", f"a job has between 1 and {TASKS.most} tasks"),
+        (f"ps/task:{TASKS.most - 1}; ps*1", f"a job has between 1 and {TASKS.most} tasks"),
         ("w*2; w/task:1: gpu", "/job:w/task:1 is named twice"),
         ("w/task:3; ps*4; w/task:3", "/job:w/task:3 is named twice"),
         ("w/task:3*2", "'w/task:3*2' is not a group of tasks"),
@@ -277,9 +277,9 @@ def test_of_cluster_refuses_other_values() -> None:
 @pytest.mark.parametrize(
     ("tasks", "last"),
     [
-        ({MAX_TASKS: "a:1"}, MAX_TASKS),
+        ({TASKS.most: "a:1"}, TASKS.most),
         ({"99999": "a:1", "3": "b:1"}, 99_999),
-        ([f"a{index}:1" for index in range(MAX_TASKS + 1)], MAX_TASKS),
+        ([f"a{index}:1" for index in range(TASKS.most + 1)], TASKS.most),
     ],
     ids=["first beyond", "far beyond", "a list"],
 )
@@ -298,12 +298,12 @@ def test_of_cluster_refuses_unknown_tasks(
 
 
 def test_the_largest_task_index() -> None:
-    machine = Machine.of_cluster({"ps": {MAX_TASKS - 1: "a:1"}})
+    machine = Machine.of_cluster({"ps": {TASKS.most - 1: "a:1"}})
     assert str(machine) == "ps/task:9999: cpu*1"
     assert Machine.parse(str(machine)) == machine
 
 
-@pytest.mark.parametrize("gpus", [0, MAX_GPUS + 1])
+@pytest.mark.parametrize("gpus", [0, GPUS.most + 1])
 def test_of_cluster_refuses_gpus_of_unknown_tasks(gpus: int) -> None:
     with pytest.raises(UsageError, match=f"^{gpus} GPUs: one host has between 1 and 256"):
         Machine.of_cluster(SPEC, gpus)

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from placement_checks import place
+from placement_checks.core.limits import Limit
 from placement_checks.core.placement import Body, Details, Tensor
 
 tf1 = tf.compat.v1
@@ -84,6 +85,6 @@ def test_shapes_of_huge_files_are_not_inferred(
     with tf.Graph().as_default() as graph:
         tf.constant(1.0, name="x")
     tf.io.write_graph(graph, str(tmp_path), "graph.pb", as_text=False)
-    monkeypatch.setattr("placement_checks.graph.details._MAX_IMPORTED_OPS", 0)
+    monkeypatch.setattr("placement_checks.core.limits.INFERRED_OPS", Limit(0, "ops"))
 
     assert place(tmp_path / "graph.pb", gpus=1).placement.details.outputs("x") == ()

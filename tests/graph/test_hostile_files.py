@@ -15,8 +15,8 @@ from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from placement_checks import place
 from placement_checks.core.errors import InputError
+from placement_checks.core.limits import CALL_DEPTH, INLINED_OPS, Limit
 from placement_checks.core.placement import TRAINABLE
-from placement_checks.graph.reading import MAX_DEPTH, MAX_NESTED
 from placement_checks.verification.judging import verify
 from placement_checks.verification.placing import requested
 
@@ -104,14 +104,14 @@ def test_ops_are_counted_as_expanded(graph: Any, monkeypatch: pytest.MonkeyPatch
     target = save(doubled(graph, 5))
     nested = len(requested(target).ops) - own
 
-    monkeypatch.setattr("placement_checks.graph.reading.MAX_NESTED", nested)
+    monkeypatch.setattr("placement_checks.core.limits.INLINED_OPS", Limit(nested, "ops"))
     assert len(requested(target).ops) == own + nested
-    monkeypatch.setattr("placement_checks.graph.reading.MAX_NESTED", nested - 1)
+    monkeypatch.setattr("placement_checks.core.limits.INLINED_OPS", Limit(nested - 1, "ops"))
     assert f"expand to {nested} ops" in refused(target)
 
 
 def test_repeated_calls_count_repeatedly(graph: Any) -> None:
-    inner = MAX_NESTED // 1000
+    inner = INLINED_OPS.most // 1000
     for number in range(1000):
         call(graph.node, f"call_{number}", "large")
     function(graph, "large")
@@ -157,10 +157,10 @@ def test_recursion_that_nothing_calls_is_accepted(graph: Any) -> None:
 
 @pytest.mark.parametrize("order", [1, -1], ids=["first to last", "last to first"])
 def test_calls_nested_too_deep_are_refused(graph: Any, order: int) -> None:
-    for level in range(MAX_DEPTH):
+    for level in range(CALL_DEPTH.most):
         function(graph, f"f{level}", f"f{level + 1}")
-    function(graph, f"f{MAX_DEPTH}")
-    for level in range(MAX_DEPTH)[::order]:
+    function(graph, f"f{CALL_DEPTH.most}")
+    for level in range(CALL_DEPTH.most)[::order]:
         call(graph.node, f"call_{level}", f"f{level}")
 
     assert refused(save(graph)) == (
@@ -168,9 +168,9 @@ def test_calls_nested_too_deep_are_refused(graph: Any, order: int) -> None:
         "build the program with less deeply nested calls"
     )
 
-    del graph.node[-MAX_DEPTH:]
+    del graph.node[-CALL_DEPTH.most :]
     call(graph.node, "call", "f1")
-    assert "call" + "/call_0" * (MAX_DEPTH - 1) + "/n" in requested(save(graph)).ops
+    assert "call" + "/call_0" * (CALL_DEPTH.most - 1) + "/n" in requested(save(graph)).ops
 
 
 def test_deeply_nested_dataset_functions_are_allowed(graph: Any) -> None:
@@ -459,8 +459,11 @@ def test_a_placement_log_is_not_a_graph() -> None:
 PATHS: dict[str, tuple[Callable[[Path], object], str]] = {
     "pipe": (os.mkfifo, " is a pipe or device, not a file"),
     "device": (lambda path: path.symlink_to("/dev/zero"), " is a pipe or device, not a file"),
-    "loop": (lambda path: path.symlink_to(path), ": there is no such file"),
-    "nothing": (lambda path: path.symlink_to("nowhere"), ": there is no such file"),
+    "loop": (lambda path: path.symlink_to(path), ": its symbolic links form a loop"),
+    "nothing": (
+        lambda path: path.symlink_to("nowhere"),
+        ": it is a symbolic link to 'nowhere', which does not exist",
+    ),
 }
 
 
@@ -470,7 +473,8 @@ def test_a_path_that_is_not_a_file_is_refused(kind: str, suffix: str) -> None:
     make, reason = PATHS[kind]
     make(Path(f"graph{suffix}"))
 
-    assert refused(f"graph{suffix}") == f"graph{suffix}{reason}; check the path"
+    fix = "replace the link" if "symbolic" in reason else "check the path"
+    assert refused(f"graph{suffix}") == f"graph{suffix}{reason}; {fix}"
 
 
 def test_a_saved_model_that_is_not_a_file_is_refused() -> None:

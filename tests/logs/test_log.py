@@ -307,7 +307,7 @@ def test_devices_of_any_type_in_any_spelling() -> None:
 def test_an_impossible_device() -> None:
     log = read(f"x: (Add): {HOST}:GPU:99999999\n")
 
-    with pytest.raises(InputError, match="the index of a device or task must be below 10,000"):
+    with pytest.raises(InputError, match="the limit is 256 devices of one type in a task"):
         log.placement()
 
 

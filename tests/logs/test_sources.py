@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from placement_checks.core import limits
 from placement_checks.core.errors import InputError
+from placement_checks.core.limits import Limit
 from placement_checks.logs import Source, read_logs, sources
 
 DEVICE = "/job:localhost/replica:0/task:0/device:GPU:0"
@@ -222,20 +224,20 @@ def test_unreadable_parts_are_reported_with_their_position(
 
 
 def test_an_endless_line_is_read_up_to_a_limit(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "LONGEST", 10_000)
+    monkeypatch.setattr(limits, "LOG_LINE", Limit(10_000, "bytes"))
     monkeypatch.setattr(sources, "BLOCK", 4_000)
     log.write_bytes(lines(3) + b"x" * 100_000 + b" " + lines(2) + lines(4))
 
     read = read_logs([str(log)])
 
     assert (len(read.counts), read.records) == (4, 3 + 1 + 4)  # the rest of its line is skipped
-    assert read.troubles == (f"{log}: a line is longer than 16 MiB, and was cut off there",)
+    assert read.troubles == (f"{log}: a line is longer than 10,000 bytes, and was cut off there",)
 
 
 def test_everything_after_an_endless_line_is_read(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "LONGEST", 10_000)
+    monkeypatch.setattr(limits, "LOG_LINE", Limit(10_000, "bytes"))
     monkeypatch.setattr(sources, "BLOCK", 4_000)
     long = lines(1).replace(b"\n", b" ") + b"x" * 100_000
     log.write_bytes(lines(3) + long + b"\n" + lines(2) + b"50%\r" + long + b"\r" + lines(4))
@@ -243,11 +245,13 @@ def test_everything_after_an_endless_line_is_read(
     read = read_logs([str(log)])
 
     assert read.records == 9 + 2
-    assert read.troubles == (f"{log}: 2 lines are longer than 16 MiB, and were cut off there",)
+    assert read.troubles == (
+        f"{log}: 2 lines are longer than 10,000 bytes, and were cut off there",
+    )
 
 
 def test_carriage_returns_end_lines(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "LONGEST", 2000)
+    monkeypatch.setattr(limits, "LOG_LINE", Limit(2000, "bytes"))
     monkeypatch.setattr(sources, "BLOCK", 500)
     log.write_bytes(lines(400).replace(b"\n", b"\r"))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from placement_checks.core.missing import Missing
@@ -134,3 +136,19 @@ def test_a_mark_with_rules_needs_the_fixture_place(pytester: pytest.Pytester) ->
     """)
 
     pytester.runpytest_inprocess().assert_outcomes(passed=5)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another user")
+def test_the_configuration_of_another_user_is_refused(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test(place): pass")
+    file = pytester.makepyprojecttoml("[tool.placement_checks]\ngpus = 3")
+    os.chown(file, 5432, 5432)
+
+    refused = pytester.runpytest_inprocess()
+    accepted = pytester.runpytest_inprocess("--placement-trust=.")
+
+    refused.assert_outcomes(errors=1)
+    refused.stdout.fnmatch_lines(
+        [f"*pyproject.toml belongs to the user 5432; *--placement-trust={file.parent}*"]
+    )
+    accepted.assert_outcomes(passed=1)

@@ -204,7 +204,7 @@ def test_a_file_without_read_permission(
         raise PermissionError(13, "Permission denied")
 
     folder = project("gpus = 2")
-    monkeypatch.setattr(Path, "read_text", refuse)  # root reads all
+    monkeypatch.setattr("placement_checks.core.input_files.os.open", refuse)  # root reads all
     assert (
         str(error_of(folder)) == f"{folder / 'pyproject.toml'} cannot be read: Permission denied"
     )

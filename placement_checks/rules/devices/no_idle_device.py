@@ -90,7 +90,8 @@ class NoIdleDevice(Rule):
         own = _own_tasks(placement, required)
         gpus = [gpu for gpu in required if gpu.task_device in own.get(gpu.job, [gpu.task_device])]
         idle = [gpu for gpu in gpus if not work[gpu]]
-        computing = [gpu for gpu in existing if gpu in gpus or work[gpu]]  # allowed GPUs too
+        own_gpus = set(gpus)
+        computing = [gpu for gpu in existing if gpu in own_gpus or work[gpu]]  # allowed GPUs too
         findings = list(_findings(placement, idle, computing, work))
         findings += _hidden_gpu_findings(placement, hidden, busy=len(computing) - len(idle))
         if placement.strategy is not None:
@@ -123,12 +124,14 @@ def _findings(
     """
     if not idle:
         return
-    busy = [gpu for gpu in gpus if gpu not in idle]
+    idle_gpus = set(idle)
+    busy = [gpu for gpu in gpus if gpu not in idle_gpus]
+    variables = Counter(placement.ops[each.name].assigned for each in placement.variables)
     pinned = _pinned_ops(placement, busy[0]) if len(busy) == 1 else ()
     others = _describe_busy(placement, busy, work, is_pinned=bool(pinned))
     for gpu in idle:
         if are_serving:
-            held = sum(placement.ops[each.name].assigned == gpu for each in placement.variables)
+            held = variables[gpu]
             task = (
                 f"holds {plural(held, 'variable')}" if held else "combines results of other GPUs"
             )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.placement import MAX_REFUSALS, Op, Placement, Refusal
+from placement_checks.core.placement import Op, Placement, Refusal, most_refusals
 from placement_checks.core.results import Finding, PathStep, Verdict
 from placement_checks.rules.base import Rule, about, requested_device
 from placement_checks.rules.requirements import Need
@@ -32,7 +32,7 @@ class Placeable(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        may_be_more = len(placement.refusals) >= MAX_REFUSALS
+        may_be_more = len(placement.refusals) >= most_refusals(placement.machine)
         return self.verdict(
             [_finding(placement, refusal) for refusal in placement.refusals],
             "the placer names one op at a time; further ops may fail" if may_be_more else None,

@@ -21,7 +21,9 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from placement_checks.core import limits
 from placement_checks.core.errors import InputError, UsageError
+from placement_checks.core.input_files import link_fault
 from placement_checks.core.measurement import Arrays
 from placement_checks.core.program import Batch, BatchFunction
 from placement_checks.core.target import Target
@@ -255,10 +257,13 @@ def _read(path: Path) -> Iterator[tuple[str, str, npt.NDArray[Any]]]:
     `Case.save` compresses nothing, so no array can be larger than its bytes in the file. If a
     header declares a larger array, no memory is allocated for it.
     """
+    if fault := link_fault(path):
+        raise ValueError(fault)
     if not path.is_file():  # a pipe or device may never end
         raise ValueError("it is a directory" if path.is_dir() else "there is no such file")
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
+        limits.CASE_ARRAYS.check(len(members), "it")
         if sum(member.file_size for member in members) > path.stat().st_size:
             raise ValueError("it declares more bytes than it holds")
         for member in members:

@@ -108,7 +108,7 @@ def test_a_file_that_is_not_a_case_is_refused(kind: str) -> None:
         (Path.exists, "there is no such file"),
         (Path.mkdir, "it is a directory"),
         (os.mkfifo, "there is no such file"),
-        (lambda path: path.symlink_to(path), "there is no such file"),
+        (lambda path: path.symlink_to(path), "its symbolic links form a loop"),
         (lambda path: path.symlink_to("/dev/zero"), "there is no such file"),
     ],
     ids=["nothing", "folder", "pipe", "loop", "device"],
