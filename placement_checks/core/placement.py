@@ -161,6 +161,9 @@ class Details:
         return ()
 
 
+COMPONENT = "component_"  # begins the last part of the name of a component in `StepOps.arguments`
+
+
 class StepOps(NamedTuple):
     """One training step: names of its ops and tensors.
 
@@ -173,7 +176,8 @@ class StepOps(NamedTuple):
         inputs: the placeholders of each tower, if the program lists them.
         arguments: for each placeholder of ``inputs``, the name that it would have if the step had
             a single tower: placeholders of several towers with one name stand for one argument. It
-            is known if a function is traced, or if the graphs of several processes are joined.
+            is known if a function is traced, or if the graphs of several processes are joined. The
+            components of a sparse or ragged tensor are ``x/component_0`` and so on.
         objectives: the tensors whose gradients were computed, one entry per call, in order.
         gradients: for each objective, the ops that produce its gradients.
         gradients_by_variable: for each variable, the ops that produce gradients with respect to

@@ -177,11 +177,11 @@ def test_a_log_cut_within_a_record_is_reported(end: int, tmp_path: Path) -> None
 def test_reading_time_is_linear(text: bytes, tmp_path: Path) -> None:
     file = tmp_path / "a.log"
     file.write_bytes(text)
-    begin = time.perf_counter()
+    begin = time.process_time()
 
     read_logs([file])
 
-    assert time.perf_counter() - begin < SECONDS
+    assert time.process_time() - begin < SECONDS
 
 
 @settings(max_examples=40, deadline=None)
@@ -191,12 +191,12 @@ def test_reading_time_is_linear_for_any_repeated_text(unit: bytes) -> None:
     from placement_checks.logs.unwrap import Unwrapper
 
     tally = Tally()
-    begin = time.perf_counter()
+    begin = time.process_time()
 
     tally.add(b"\n" + Unwrapper().unwrap(unit * (200_000 // len(unit))))
     tally.log("a log")
 
-    assert time.perf_counter() - begin < SECONDS
+    assert time.process_time() - begin < SECONDS
 
 
 @pytest.mark.parametrize("unit", [b"\0", b"a", LINES], ids=["NUL", "a", "log"])

@@ -402,8 +402,8 @@ def test_form_a_reads_back(node: str, device: str) -> None:
 def test_reading_time_is_linear_in_the_line(piece: str) -> None:
     """The time for a line of a megabyte must not be quadratic."""
     line = (piece * (1_000_000 // len(piece)) + f": (Add): {GPU}").encode()
-    begin = time.perf_counter()
+    begin = time.process_time()
 
     read(line)
 
-    assert time.perf_counter() - begin < 2
+    assert time.process_time() - begin < 8  # seconds; quadratic time would take minutes

@@ -7,15 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-LIMIT = 0.020  # seconds over a pytest that does not load it
+LIMIT = 0.25  # of the time that pytest takes to load on the same machine; November 2026: 0.19
 IMPORT = """
 import sys
 import time
+begin = time.process_time()
 import pytest
 import _pytest.config, _pytest.main, _pytest.terminal
-begin = time.process_time()
+loaded = time.process_time()
 import placement_checks.testing.pytest_plugin
-print(time.process_time() - begin)
+print((time.process_time() - loaded) / (loaded - begin))
 heavy = {"tensorflow", "numpy", "rich", "click"} & sys.modules.keys()
 assert not heavy, heavy
 """
@@ -31,14 +32,14 @@ def run(*command: str, **variables: str) -> str:
     ).stdout
 
 
-def test_loading_takes_less_than_20_ms_and_no_tensorflow() -> None:
+def test_loading_takes_a_part_of_the_time_of_pytest_and_no_tensorflow() -> None:
     """Processor time, of any of several processes: a busy machine only adds to it.
 
     They write bytecode, also if this process must not, because compiling takes longer.
     """
     runs = (run("-c", IMPORT, PYTHONDONTWRITEBYTECODE="") for _ in range(30))
 
-    assert any(float(seconds) < LIMIT for seconds in runs)
+    assert any(float(part) < LIMIT for part in runs)
 
 
 def test_a_run_without_placements_loads_no_tensorflow_and_no_rules(tmp_path: Path) -> None:

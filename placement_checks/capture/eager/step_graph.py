@@ -26,7 +26,7 @@ from placement_checks.core.op_types import (
     PLACEHOLDER,
     VARIABLE_HANDLE,
 )
-from placement_checks.core.placement import producer_of
+from placement_checks.core.placement import COMPONENT, producer_of
 from placement_checks.graph.flatten import (
     FlatGraph,
     TracedOp,
@@ -189,12 +189,17 @@ def _argument_names(slots: Mapping[str, _Slot], taken: set[str]) -> Mapping[str,
     """The name of the argument that each placeholder of a step stands for.
 
     It is the name that TensorFlow gives the placeholder if there is one replica: equal names of
-    the user are numbered in the order of creation.
+    the user are numbered in the order of creation. The components of a sparse or ragged tensor are
+    ``x/component_0`` and so on.
     """
     names: dict[tuple[int, int], str] = {}
+    composite = {slot.part[0] for slot in slots.values() if slot.part[1]}
     for slot in sorted(slots.values(), key=lambda slot: slot.created):
         if slot.part not in names:
-            names[slot.part] = free_name(slot.name, taken)
+            leaf, component = slot.part
+            of_component = f"{slot.name}/{COMPONENT}{component}"
+            name = of_component if leaf in composite else slot.name
+            names[slot.part] = free_name(name, taken)
             taken.add(names[slot.part])
     return {source: names[slot.part] for source, slot in slots.items()}
 

@@ -32,7 +32,7 @@ from placement_checks.core.errors import CannotRun
 from placement_checks.core.ids import TowerIndex
 from placement_checks.core.measurement import Arrays
 from placement_checks.core.op_types import RANDOM
-from placement_checks.core.placement import producer_of
+from placement_checks.core.placement import COMPONENT, producer_of
 from placement_checks.run.feeding.interface import PASS_BATCH, argument_name, check_rows_differ
 from placement_checks.run.runnable import RunnableProgram
 from placement_checks.run.session import ProgramSession
@@ -169,6 +169,24 @@ class FedProgram:
         tensors.sort(key=lambda fed: (number[producer_of(fed.tensor)], fed.tensor))
         self.tensors = {fed.tensor: fed for fed in tensors}
 
+    def composite_input(self) -> str:
+        """Return the name of a sparse or ragged tensor that is fed; ``""`` if there is none.
+
+        `tf.sparse_placeholder` and `tf.ragged.placeholder` create a placeholder for each component
+        in one scope.
+        """
+        scopes: defaultdict[str, dict[str, str]] = defaultdict(dict)  # the dtype of each part
+        known = self.program.placement.step.arguments
+        for tensor, fed in self.tensors.items():
+            scope, _, part = known.get(tensor, producer_of(tensor)).rpartition("/")
+            scopes[scope][part] = fed.dtype
+        for scope, parts in scopes.items():
+            is_sparse = "values" in parts and parts.get("indices") == parts.get("shape") == "int64"
+            is_named = any(part.startswith((COMPONENT, "row_splits_")) for part in parts)
+            if scope and (is_sparse or is_named):
+                return scope
+        return ""
+
 
 def random_tensors(program: RunnableProgram, seconds: float) -> dict[str, npt.NDArray[Any]]:
     """Return the values that random ops draw for losses and gradients, by tensor name.
@@ -210,6 +228,13 @@ def infer_inputs(towers: FedProgram, reference: FedProgram) -> InferredInputs:
     Raises:
         CannotRun: the recorded values do not identify the rows.
     """
+    for each in (towers, reference):
+        if composite := each.composite_input():
+            raise CannotRun(
+                f"{each.program.name} is fed '{composite}', a sparse or ragged tensor, and its "
+                "rows cannot be divided among towers",
+                "feed a dense array, such as padded rows",
+            )
     pairs, tower_values, reference_values = match_tensors(towers, reference)
     names = towers.program.name, reference.program.name
     rows, reference_rows = _batch_sizes(pairs, names[0])

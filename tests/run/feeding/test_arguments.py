@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 from support.eager_programs import WIDTH, watched
 
+from placement_checks.core.errors import CannotRun
 from placement_checks.run.compare.pair import ProgramPair
 from placement_checks.run.session import ProgramSession
 
@@ -106,6 +107,38 @@ def test_replicas_get_their_rows_of_each_argument(loop: Callable[..., None]) -> 
     assert feeding.split == (tuple(range(4)), tuple(range(4, 8)))
     expected = objective(pair.reference, reference)
     assert objective(pair.towers, towers) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["sparse", "ragged"])
+def test_sparse_and_ragged_rows_are_refused(kind: str) -> None:
+    def run() -> None:
+        strategy = tf.distribute.MirroredStrategy()
+        with strategy.scope():
+            w = tf.Variable(tf.ones([WIDTH, 1]), name="w")
+
+        def step(x: Any) -> Any:
+            with tf.GradientTape() as tape:
+                dense = tf.sparse.to_dense(x) if kind == "sparse" else x.to_tensor()
+                loss = tf.reduce_sum(tf.matmul(dense, w) ** 2)
+            w.assign_sub(tape.gradient(loss, w))
+            return loss
+
+        @tf.function
+        def train_step(x: Any) -> Any:
+            return strategy.run(step, args=(x,))
+
+        rows = data()[0]
+        each = (
+            tf.sparse.from_dense(rows) if kind == "sparse" else tf.RaggedTensor.from_tensor(rows)
+        )
+        dataset = tf.data.Dataset.from_tensor_slices(each).batch(ROWS).repeat(3)
+        for part in strategy.experimental_distribute_dataset(dataset):
+            train_step(part)
+
+    pair = ProgramPair.from_programs(watched(run, 2), watched(run, 1), "simulated")
+
+    with pytest.raises(CannotRun, match="is fed 'x', a sparse or ragged tensor"):
+        pair.feeding(None)
 
 
 def objective(runnable: Any, feeds: Any) -> float:

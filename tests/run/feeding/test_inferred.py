@@ -226,6 +226,34 @@ def test_several_host_feeds_are_ambiguous() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "components",
+    [
+        {"x/indices": (8, 2), "x/values": (8,), "x/shape": (2,)},
+        {"x/flat_values": (8,), "x/row_splits_0": (9,)},
+    ],
+    ids=["sparse", "ragged"],
+)
+def test_sparse_and_ragged_tensors_are_refused(components: Shapes) -> None:
+    """Even if the number of their values is the number of rows: their indices are no rows."""
+
+    def fed(scope: str) -> dict[str, Any]:
+        made = {f"{scope}{name}": each for name, each in arrays(components).items()}
+        for name, each in made.items():
+            if not name.endswith("values"):
+                made[name] = each.astype(np.int64)
+        return {**made, **arrays({f"{scope}y": (8, 1)})}
+
+    with pytest.raises(CannotRun, match="is fed 'tower_0/x', a sparse or ragged tensor"):
+        found({**fed("tower_0/"), **fed("tower_1/")}, fed(""))
+
+
+def test_parts_of_other_dtypes_are_no_sparse_tensor() -> None:
+    parts = {"x/indices": (8, 2), "x/values": (8, 3), "x/shape": (8, 1)}
+
+    assert of_shapes(parts, parts).rows == 8
+
+
 def test_rows_of_several_sizes_are_named() -> None:
     several = {"x": (8, 3), "y": (8, 1), "z": (5, 2)}
     assert refused(several, {"x": (8, 3), "y": (8, 1), "z": (7, 2)}) == (
