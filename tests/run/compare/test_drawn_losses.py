@@ -1,7 +1,7 @@
 """Drawn losses: correct towers have no findings, and no mistake counts as equal numbers.
 
 The specification is the program for one GPU on all rows. A program may also be *not checked*; the
-test prints how often. PLACEMENT_CHECKS_MODELS is the number of random models, of 20 programs each.
+test prints how often. PLACEMENT_CHECKS_MODELS is the number of random models, of 24 programs each.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from placement_checks import Evidence, place, verify, watch, with_numbers
 
 pytestmark = pytest.mark.one_version
 _RULES = ("gradients-equal", "weights-equal")
-_PROGRAMS = 20 * int(os.environ.get("PLACEMENT_CHECKS_MODELS", "2"))
+_PROGRAMS = 24 * int(os.environ.get("PLACEMENT_CHECKS_MODELS", "2"))
 
 
 def _case(rng: np.random.Generator, kind: str, way: str, form: str) -> Case:
