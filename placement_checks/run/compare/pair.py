@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import final
 
+from placement_checks.analysis.objective.written_updates import comparable_stages
 from placement_checks.core.devices import Devices
 from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.program import BatchFunction, CapturedProgram
@@ -21,9 +22,13 @@ from placement_checks.run.feeding.inferred import (
 )
 from placement_checks.run.feeding.interface import PASS_BATCH
 from placement_checks.run.feeding.replayed import ReplayedFeeding, input_errors_as_reasons
-from placement_checks.run.runnable import RunnableProgram, make_runnable
+from placement_checks.run.runnable import RunnableProgram, gradient_at, make_runnable
 from placement_checks.util.text import plural
 
+_INCOMPARABLE = (
+    "the two programs combine the optimizer's factors and the gradients of towers differently, so "
+    "that the gradient cannot be told from the update"
+)
 _RANDOM_SECONDS = 60.0  # time limit of the run that fetches the values of random ops
 
 
@@ -64,6 +69,7 @@ class ProgramPair:
         program = make_runnable(towers.on_one_host or towers, devices)
         # CPU and GPU kernels round differently, so both programs run on the same kind of device.
         single = make_runnable(reference, "simulated" if program.simulated else devices)
+        _match_gradients(program, single)
         return ProgramPair(
             replace(program, ends_at=ends_at), replace(single, ends_at=ends_at), same_towers
         )
@@ -136,3 +142,21 @@ class ProgramPair:
                 for each in (self.towers, self.reference)
             )
         return infer_inputs(towers, reference)
+
+
+def _match_gradients(program: RunnableProgram, reference: RunnableProgram) -> None:
+    """Choose comparable stages of the gradients whose updates are written out."""
+    own, others = program.gradients, reference.gradients
+    for variable in own.written.keys() | others.written.keys():
+        if variable not in own.by_variable or variable not in others.by_variable:
+            continue
+        written, expected = (each.written.get(variable) for each in (own, others))
+        stages = comparable_stages(written, expected, reference.gpus / program.gpus)
+        for gradients, update, stage in zip(
+            (own, others), (written, expected), stages or (None, None), strict=True
+        ):
+            if stages is None:
+                del gradients.by_variable[variable]
+                gradients.unreadable[variable] = _INCOMPARABLE
+            elif update is not None:
+                gradients.by_variable[variable] = gradient_at(update, stage)
