@@ -19,7 +19,7 @@ programs are comparable only if they contain the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import isclose
@@ -143,12 +143,26 @@ def comparable_stages(
     inner = len(own[0].constants)
     if _same_rate(own[-1], others[-1], inner, ratio):
         return own[-1], others[-1]
-    # A rate that is part of one last stage, but not of the earlier stages, is part of the other.
     for one in reversed(own[:-1] if written else own):
         for other in reversed(others[:-1] if reference else others):
-            if one.contains == other.contains and _same_rate(one, other, inner, ratio):
+            given = written is None or reference is None
+            has_rate = [
+                bool(_not_neutral(last.constants[len(stage.constants) :], ratio))
+                for last, stage in ((own[-1], one), (others[-1], other))
+            ]
+            if (
+                one.contains == other.contains
+                and (given or all(has_rate))
+                and _same_rate(one, other, inner, ratio)
+            ):
                 return one, other
     return None
+
+
+def _not_neutral(constants: Iterable[float], ratio: float) -> Sequence[float]:
+    """Return the constants that are no average or sum over towers."""
+    neutral = (1.0, ratio, 1 / ratio)
+    return [each for each in constants if not any(isclose(each, value) for value in neutral)]
 
 
 def _same_rate(stage: Stage, other: Stage, inner: int, ratio: float) -> bool:
@@ -164,8 +178,7 @@ def _same_rate(stage: Stage, other: Stage, inner: int, ratio: float) -> bool:
             left.remove(equal)
         elif not isclose(constant, 1):
             missing.append(constant)
-    neutral = (1.0, ratio, 1 / ratio)
-    left = [each for each in left if not any(isclose(each[1], value) for value in neutral)]
+    left = [each for each in left if _not_neutral(each[1:], ratio)]
     if not missing:
         return all(position < inner for position, _ in left)
     if len(left) != 1 or len(missing) != 1:
@@ -311,10 +324,10 @@ class WrittenUpdates:
         """Whether a tensor has the elements of the variable or, with ``after``, of its rows."""
         flow = self._analysis.flow
         op = flow.op_of(tensor)
-        if op in flow.callers or (":" not in tensor and self._scalars.outputs(tensor) > 1):
+        if op in flow.callers or flow.state_holder(op) is not None:
             return False
-        if flow.state_holder(op) is not None:
-            return False
+        if update.op in flow.callers and self._scalars.outputs(tensor) > 1:
+            return False  # an argument of a body does not name the output that it is
         if after is not None:
             return all(isinstance(each, _Region) and each.keeps_rows for each in after)
         shape, expected = self._scalars.shape(tensor), self._analysis.shapes[update.variable]
@@ -417,8 +430,8 @@ class WrittenUpdates:
         flow = self._analysis.flow
         kind, inputs = flow.types[op], self._scalars.inputs(op)
         sources = self._tensors.sources(tensor)
-        if op in flow.calls:
-            return None
+        if op in flow.calls:  # the ops of the body are sources, too
+            return _Op(sources)
         if flow.state_holder(op) is not None or kind in ASSIGNS:
             return _Op(sources, frozenset({Part.SLOT}))
         if kind in SCALES:
