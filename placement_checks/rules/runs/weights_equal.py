@@ -404,7 +404,11 @@ class _Run:
             what = f"the gradient of {min(wrong)} differs, which may be the cause"
             fix = f"fix the gradient of {min(wrong)} first, see gradients-equal"
             return Cause(what, fix, follows="gradients-equal")
-        diverging = {other.difference.variable for other in self.divergences}
+        diverging = {
+            other.difference.variable
+            for other in self.divergences
+            if other.step <= divergence.step
+        }
         if trained != name and trained in diverging:
             what = f"{trained} differs too, and may be the cause"
             return Cause(what, f"fix the finding on {trained} first", follows=root)

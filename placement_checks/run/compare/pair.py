@@ -25,9 +25,9 @@ from placement_checks.run.feeding.replayed import ReplayedFeeding, input_errors_
 from placement_checks.run.runnable import RunnableProgram, gradient_at, make_runnable
 from placement_checks.util.text import plural
 
-_INCOMPARABLE = (
-    "the two programs combine the optimizer's factors and the gradients of towers differently, so "
-    "that the gradient cannot be told from the update"
+_NOT_COMPARABLE = (
+    "a learning rate or weight decay is applied before the gradients of towers are combined, and "
+    "not at the same place in the reference"
 )
 _RANDOM_SECONDS = 60.0  # time limit of the run that fetches the values of random ops
 
@@ -150,13 +150,13 @@ def _match_gradients(program: RunnableProgram, reference: RunnableProgram) -> No
     for variable in own.written.keys() | others.written.keys():
         if variable not in own.by_variable or variable not in others.by_variable:
             continue
-        written, expected = (each.written.get(variable) for each in (own, others))
+        written, expected = own.written.get(variable), others.written.get(variable)
         stages = comparable_stages(written, expected, reference.gpus / program.gpus)
-        for gradients, update, stage in zip(
-            (own, others), (written, expected), stages or (None, None), strict=True
-        ):
-            if stages is None:
-                del gradients.by_variable[variable]
-                gradients.unreadable[variable] = _INCOMPARABLE
-            elif update is not None:
-                gradients.by_variable[variable] = gradient_at(update, stage)
+        if stages is None:
+            del own.by_variable[variable]
+            own.unreadable[variable] = _NOT_COMPARABLE
+            continue
+        if written is not None:
+            own.by_variable[variable] = gradient_at(written, stages[0])
+        if expected is not None:
+            others.by_variable[variable] = gradient_at(expected, stages[1])
