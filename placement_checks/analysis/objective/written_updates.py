@@ -19,10 +19,10 @@ programs are comparable only if they contain the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from math import isclose
+from math import isclose, prod
 from typing import NamedTuple
 
 from placement_checks.analysis.graph.updates import Update
@@ -56,6 +56,7 @@ from placement_checks.core.op_types import (
     SWITCHES,
     VARIABLE_READS,
     VARIABLES,
+    is_gradient_update,
 )
 from placement_checks.core.placement import producer_of
 
@@ -108,11 +109,12 @@ class WrittenUpdate:
     @property
     def default(self) -> Stage:
         """The last stage before the arithmetic of the optimizer."""
-        return self._last(self.stages[0].contains)[-1]
+        return self.last(self.stages[0].contains)
 
-    def _last(self, contains: Collection[Part]) -> Sequence[Stage]:
-        """The stages that contain at most the given parts."""
-        return [stage for stage in self.stages if stage.contains <= frozenset(contains)]
+    def last(self, contains: frozenset[Part]) -> Stage:
+        """Return the last stage that contains at most the given parts, and those of all stages."""
+        allowed = contains | self.stages[0].contains
+        return [stage for stage in self.stages if stage.contains <= allowed][-1]
 
 
 def comparable_stages(
@@ -157,6 +159,23 @@ def comparable_stages(
             ):
                 return one, other
     return None
+
+
+def unequal_rates(
+    written: WrittenUpdate, reference: WrittenUpdate, ratio: float
+) -> tuple[float, float] | None:
+    """Return the constant learning rates of two programs, if they differ, but not by averages.
+
+    The parameters are described in `comparable_stages`.
+    """
+    stages = comparable_stages(written, reference, ratio)
+    if stages is None:
+        return None
+    rates = [
+        _not_neutral(update.last(stage.contains).constants[len(stage.constants) :], ratio)
+        for update, stage in zip((written, reference), stages, strict=True)
+    ]
+    return (prod(rates[0]), prod(rates[1])) if all(rates) else None
 
 
 def _not_neutral(constants: Iterable[float], ratio: float) -> Sequence[float]:
@@ -245,6 +264,8 @@ class WrittenUpdates:
             for update in updates
             if any(map(self._tensors.is_gradient, self._scalars.inputs(update.op)[1:]))
         ]
+        if any(is_gradient_update(self._analysis.flow.types[update.op]) for update in taking):
+            return "an op of an optimizer updates the variable"
         if len(taking) == 1:
             return self.read(taking[0])
         if not taking:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from math import isfinite, isinf, isnan
 from typing import TYPE_CHECKING, NamedTuple
 
+from placement_checks.analysis.objective.objective import objective
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.errors import ConfigError
@@ -232,6 +233,8 @@ def unequal_constants(
     """
     of_many, of_one = _update_constants(placement), _update_constants(reference)
     for variable, many in of_many.items():
+        if rates := objective(placement).unequal_rates(objective(reference), variable):
+            return variable, *rates
         one = of_one.get(variable, many)
         if many.keys() != one.keys() and (more := many - one) and (others := one - many):
             # A learning rate may be equal to another number of the optimizer.
