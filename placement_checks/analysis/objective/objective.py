@@ -228,13 +228,14 @@ class Objective:
 
         None if they are equal, or if the optimizer is not written out in both programs.
         """
-        own, reference = (each._written_update(variable) for each in (self, other))
+        own, reference = (each.written_update(variable) for each in (self, other))
         if own is None or reference is None:
             return None
         towers, of_reference = (max(1, len(each.analysis.towers)) for each in (self, other))
         return unequal_rates(own, reference, of_reference / towers)
 
-    def _written_update(self, variable: str) -> WrittenUpdate | None:
+    def written_update(self, variable: str) -> WrittenUpdate | None:
+        """Return the update of a trained variable, if its optimizer is written out."""
         if self._placement.step.applied_gradients.get(variable):
             return None
         written = self.weights.written.of_variable(variable)

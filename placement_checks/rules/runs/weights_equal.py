@@ -271,7 +271,10 @@ def _update_constants(placement: Placement) -> Mapping[str, Counter[float]]:
     backward_ops = {op for op, is_backward in enumerate(analysis.backward.ops) if is_backward}
     is_for_one = len(analysis.towers) <= 1  # without gradients of several towers to combine
     for variable, updates in trained.items():
-        names = map(producer_of, placement.step.applied_gradients.get(variable, ()))
+        applied = placement.step.applied_gradients.get(variable, ())
+        if written := objective(placement).written_update(variable):
+            applied = [written.default.tensor]
+        names = map(producer_of, applied)
         received = {flow.number[name] for name in names if name in flow.number}
         starts = [each.op for each in updates]
         ops = behind(starts, (received | backward_ops).__contains__)
