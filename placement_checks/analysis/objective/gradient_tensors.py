@@ -25,6 +25,7 @@ class GradientTensors:
     def __init__(self, analysis: TowerAnalysis, scalars: Scalars) -> None:
         self._analysis = analysis
         self._scalars = scalars
+        self._sources: dict[str, Sequence[str]] = {}
 
     def is_leaf(self, op: OpId) -> bool:
         """Whether an op is part of the backward pass: its results are gradients."""
@@ -62,6 +63,11 @@ class GradientTensors:
         A collective is computed from the inputs of its whole group, and the value of a slot from
         the values that ops write to it. Results of the backward pass have no sources.
         """
+        if tensor not in self._sources:
+            self._sources[tensor] = self._find_sources(tensor)
+        return self._sources[tensor]
+
+    def _find_sources(self, tensor: str) -> Sequence[str]:
         flow = self._analysis.flow
         name, _, output = tensor.partition(":")
         op = flow.number[name]
@@ -93,6 +99,43 @@ class GradientTensors:
         op = self._analysis.flow.number.get(producer_of(tensor))
         is_state = op is not None and self._analysis.flow.state_holder(op) is not None
         return op in self.carriers if is_state else self.is_gradient(tensor)
+
+    def own_leaves(self, variable: str) -> frozenset[OpId]:
+        """Return the ops that compute the gradients of a variable, if they were recorded."""
+        return self._leaves.get(variable, frozenset())
+
+    def may_depend_on(self, tensor: str, variable: str) -> bool:
+        """Whether a tensor may depend on the gradients of a variable that has `own_leaves`."""
+        op = self._analysis.flow.op_of(tensor)
+        return op in self._behind_state or bool(self._variables_behind[op] & self._bits[variable])
+
+    @cached_property
+    def _leaves(self) -> Mapping[str, frozenset[OpId]]:
+        recorded = self._analysis.placement.step.gradients_by_variable
+        return {
+            variable: frozenset(self._analysis.flow.known_ops(ops))
+            for variable, ops in recorded.items()
+        }
+
+    @cached_property
+    def _bits(self) -> Mapping[str, int]:
+        return {variable: 1 << number for number, variable in enumerate(self._leaves)}
+
+    @cached_property
+    def _variables_behind(self) -> Sequence[int]:
+        """For each op the variables whose gradients it depends on, not through state."""
+        masks = [0] * len(self._analysis.flow.names)
+        for variable, leaves in self._leaves.items():
+            for op in leaves:
+                masks[op] |= self._bits[variable]
+        return self._analysis.flow.propagate(masks)
+
+    @cached_property
+    def _behind_state(self) -> set[OpId]:
+        """The ops that depend on a slot to which gradients are written."""
+        flow = self._analysis.flow
+        holders = [op for op in flow.writers if op in self.carriers]
+        return flow.reachable(holders, along=flow.consumers)
 
     def written(self, holder: OpId) -> Sequence[tuple[OpId, str]]:
         """Return the ops that write gradients to a variable, each with the gradient."""

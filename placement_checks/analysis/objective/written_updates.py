@@ -241,6 +241,7 @@ class WrittenUpdates:
         self._tensors = tensors
         self._read: dict[OpId, WrittenUpdate | str] = {}
         self._of_state: dict[str, bool] = {}
+        self._sizes: dict[str, tuple[bool, int]] = {}
 
     def read(self, update: Update) -> WrittenUpdate | str:
         """Return the stages of an update's gradient, or the reason if it has none."""
@@ -256,7 +257,7 @@ class WrittenUpdates:
         """
         updates = self._lasting(
             self._analysis.updates.select_for_one_step(
-                self._analysis.updates.by_variable[variable]
+                self._analysis.updates.by_variable.get(variable, ())
             )
         )
         taking = [
@@ -368,9 +369,10 @@ class WrittenUpdates:
             The tensors, the value first. Empty if no path leads to a gradient of the variable, or
             if there is a loop on the way.
         """
-        flow, step = self._analysis.flow, self._analysis.placement.step
-        own = set(flow.known_ops(step.gradients_by_variable.get(variable, ())))
-        ends = own if (path := self._path(value, own.__contains__)) else None
+        flow = self._analysis.flow
+        own = self._tensors.own_leaves(variable)
+        path = self._path(value, own.__contains__)
+        is_own = bool(path)
         path = path or self._path(value, self._tensors.is_leaf)
         index = {tensor: number for number, tensor in enumerate(path)}
         found: list[str] = []
@@ -385,14 +387,15 @@ class WrittenUpdates:
                 op = flow.op_of(each)
                 if flow.types[op] in LOOPS | NEXT_ITERATIONS:
                     return []
-                if self._tensors.is_leaf(op) if ends is None else op in ends:
+                if op in own if is_own else self._tensors.is_leaf(op):
                     furthest = len(path)
                 for source in self._tensors.sources(each):
                     if source in index:
                         furthest = max(furthest, index[source])
                     elif source not in seen:
                         seen.add(source)
-                        todo.append(source)
+                        if not is_own or self._tensors.may_depend_on(source, variable):
+                            todo.append(source)
         return found
 
     def _path(self, value: str, is_end: Callable[[OpId], bool]) -> Sequence[str]:
@@ -497,9 +500,11 @@ class WrittenUpdates:
 
     def _size_of_factor(self, tensor: str) -> tuple[bool, int]:
         """Order the factors of a product: a scalar that is computed from the other comes first."""
-        flow = self._analysis.flow
-        behind = flow.reachable([flow.op_of(tensor)], until=self._tensors.is_leaf)
-        return not self._scalars.is_scalar(tensor), -len(behind)
+        if tensor not in self._sizes:
+            flow = self._analysis.flow
+            behind = flow.reachable([flow.op_of(tensor)], until=self._tensors.is_leaf)
+            self._sizes[tensor] = not self._scalars.is_scalar(tensor), -len(behind)
+        return self._sizes[tensor]
 
     def _summand(self, tensor: str) -> Part | None:
         """Return what a summand without gradients adds; None if it depends on no variable."""

@@ -273,7 +273,10 @@ def _update_constants(placement: Placement) -> Mapping[str, Counter[float]]:
     for variable, updates in trained.items():
         applied = placement.step.applied_gradients.get(variable, ())
         if written := objective(placement).written_update(variable):
-            applied = [written.default.tensor]
+            before = [
+                stage for stage in written.stages if stage.contains <= written.default.contains
+            ]
+            applied = [stage.tensor for stage in before]
         names = map(producer_of, applied)
         received = {flow.number[name] for name in names if name in flow.number}
         starts = [each.op for each in updates]
