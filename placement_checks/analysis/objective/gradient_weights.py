@@ -16,7 +16,7 @@ from placement_checks.analysis.objective.linear_forms import (
     scaled,
 )
 from placement_checks.analysis.objective.scalars import Scalars
-from placement_checks.analysis.objective.written_updates import WrittenUpdates
+from placement_checks.analysis.objective.written_updates import COMBINES_WEIGHTS, WrittenUpdates
 from placement_checks.analysis.towers.analysis import TowerAnalysis
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.ids import OpId
@@ -122,6 +122,9 @@ class GradientWeights:
             gradients = [source for source in gradients if not self._is_slot(source)]
         else:
             read = self.written.read(update)
+            if read == COMBINES_WEIGHTS:
+                name = self._analysis.flow.names[update.op]
+                return Unread(name, "combines values of the variable, not gradients")
             gradients = gradients if isinstance(read, str) else [read.stages[-1].tensor]
         return self.of_tensors(gradients)
 

@@ -89,6 +89,7 @@ class Stage(NamedTuple):
     constants: Sequence[float]
 
 
+COMBINES_WEIGHTS = "values of the variable are combined, not gradients"
 _GIVEN = Stage("", frozenset(), ())  # a gradient that an optimizer receives
 
 
@@ -311,7 +312,7 @@ class WrittenUpdates:
         if isinstance(first, str):
             return first
         if Part.WEIGHTS in first.contains:
-            return "values of the variable are combined, not gradients"
+            return COMBINES_WEIGHTS
         if Part.SLOT in first.contains:
             return "each tower changes its gradient with a slot before the gradients are combined"
         regions: list[_Region | str] = [
