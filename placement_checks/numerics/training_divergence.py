@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -179,12 +179,12 @@ def compensated_factor(measured: Measurement) -> float:
     if not measured.trajectory or not is_proportional(measured.optimizers):
         return 1.0
     factor = common_factor(measured.trials[0], measured.precisions)
-    if not _would_show(measured.trajectory, factor):
-        return 1.0
-    _, divergences = compare_variables(
+    equal, divergences = compare_variables(
         measured, measured.trajectory, scale=measured.scale * factor
     )
-    return 1.0 if divergences else factor
+    compared = [each.variable for each in equal]
+    is_compensated = not divergences and _would_show(measured.trajectory, compared, factor)
+    return factor if is_compensated else 1.0
 
 
 def common_factor(trial: Trial, precisions: Mapping[str, str]) -> float:
@@ -205,8 +205,8 @@ def common_factor(trial: Trial, precisions: Mapping[str, str]) -> float:
     return float(factor)
 
 
-def _would_show(trajectory: Trajectory, factor: float) -> bool:
-    """Whether a factor on all gradients would change the weights visibly.
+def _would_show(trajectory: Trajectory, variables: Iterable[str], factor: float) -> bool:
+    """Whether a factor on all gradients would change any of the variables visibly.
 
     At a learning rate of 0, as at the start of a warm-up, the factor would not show.
     """
@@ -214,7 +214,7 @@ def _would_show(trajectory: Trajectory, factor: float) -> bool:
     return any(
         largest(last[name].expected - last[name].start) * abs(factor - 1)
         > _MIN_CHANGE * largest(last[name].expected)
-        for name in trajectory.trained & last.keys()
+        for name in trajectory.trained.intersection(variables)
     )
 
 

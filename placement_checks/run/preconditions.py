@@ -310,9 +310,9 @@ def precisions(program: RunnableProgram) -> dict[str, str]:
     analysis = analyze(program.placement)
     names = sorted(EPS, key=EPS.__getitem__)
     coarsest = [0] * len(analysis.flow.names)
-    for op, producers in enumerate(analysis.flow.inputs):
-        name, is_backward = analysis.flow.names[op], analysis.backward.ops[op]
-        outputs = program.placement.details.outputs(name) if is_backward else ()
+    for op, name in zip(analysis.flow.ops, analysis.flow.names, strict=True):
+        producers = analysis.flow.inputs[op]
+        outputs = program.placement.details.outputs(name) if analysis.has_gradient(op) else ()
         own = [names.index(output.dtype) for output in outputs if output.dtype in EPS]
         coarsest[op] = max([*own, *(coarsest[producer] for producer in producers)], default=0)
     found = {}

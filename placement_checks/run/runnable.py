@@ -4,8 +4,9 @@ Programs run on the GPUs of this machine or, if there are too few, on simulated 
 ``CPU:i+1`` for ``GPU:i``. A v1 session creates as many logical CPUs as its configuration requests.
 
 The gradient of a variable is the input of its apply op. Optimizers that assign an update have no
-apply op; their gradient is known only if the program declares it, or if `apply_gradients` was
-recorded while the program was built. An update is never mistaken for a gradient.
+apply op. Their gradient is the gradient that the program declares, or that was recorded when it
+called `apply_gradients`. Without both, the update is followed back to the gradient
+(`analysis.objective.written_updates`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from typing import Any
 import tensorflow as tf
 
 from placement_checks.analysis.graph.updates import Update
+from placement_checks.analysis.objective.objective import objective
+from placement_checks.analysis.objective.written_updates import Stage, WrittenUpdate
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.devices import Devices, local_gpus
@@ -49,6 +52,8 @@ from placement_checks.tf.startup import INSTALL_CUDA
 from placement_checks.util.text import plural
 
 tf1 = tf.compat.v1
+
+_PROPORTIONAL = "GradientDescent"  # an optimizer that is written out, with or without momentum
 
 
 @dataclass(frozen=True)
@@ -85,12 +90,15 @@ class Gradients:
         unreadable: by trained variable with an unreadable gradient, the reason.
         optimizers: the types of the apply ops, or the classes of the optimizers.
         updates: the op that updates each variable.
+        written: the updates that are followed back to a gradient, by variable. A comparison may
+            choose another stage of such a gradient.
     """
 
     by_variable: dict[str, Gradient] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)
     optimizers: set[str] = field(default_factory=set)
     updates: dict[str, str] = field(default_factory=dict)
+    written: dict[str, WrittenUpdate] = field(default_factory=dict)
 
     @property
     def tensors(self) -> list[str]:
@@ -392,16 +400,27 @@ def find_gradients(
             if given.optimizer:
                 found.optimizers.add(given.optimizer)
         elif variable in gradient_flow(placement).trained and variable not in initial.mirrors:
-            update = (
-                f"{names[-1]} ({placement.ops[names[-1]].type}) updates its variable without "
-                "a call of an optimizer"
-            )
-            found.unreadable[variable] = (
-                update
-                if initial.values
-                else f"{update}; return {{'gradients': [(gradient, variable), …]}}"
-            )
+            written = objective(placement).weights.written.of_variable(variable)
+            if isinstance(written, WrittenUpdate):
+                found.written[variable] = written
+                found.by_variable[variable] = gradient_at(written, written.default)
+                found.optimizers.add(_PROPORTIONAL if written.proportional else names[-1])
+            else:
+                found.unreadable[variable] = (
+                    written
+                    if initial.values
+                    else f"{written}; return {{'gradients': [(gradient, variable), …]}}"
+                )
     return found
+
+
+def gradient_at(written: WrittenUpdate, stage: Stage) -> Gradient:
+    """Return a stage of the gradient of an update that is written out."""
+    return Gradient(_with_output(stage.tensor), written.indices and _with_output(written.indices))
+
+
+def _with_output(tensor: str) -> str:
+    return tensor if ":" in tensor else f"{tensor}:0"
 
 
 def _is_of_one_tower(placement: Placement, gradient: Gradient, updates: Sequence[Update]) -> bool:

@@ -634,6 +634,14 @@ def test_weights_that_do_not_move_show_no_factor(moved: float) -> None:
     assert compensated_factor(numbers) == 1
 
 
+def test_weights_that_are_not_compared_show_no_factor() -> None:
+    trials = batch({"w": 2, "v": 2})
+
+    assert compensated_factor(walked(trials, trajectory=both({}), races={"w": "v"})) == 2
+    races = {"w": "v", "v": "w"}
+    assert compensated_factor(walked(trials, trajectory=both({}), races=races)) == 1
+
+
 def test_rounding_is_not_a_factor() -> None:
     assert (
         compensated_factor(walked(batch({"w": 1.000001, "v": 1.000001}), trajectory=both({}))) == 1

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 from placement_checks.analysis.graph.updates import Update
+from placement_checks.analysis.objective.gradient_tensors import GradientTensors
 from placement_checks.analysis.objective.linear_forms import (
     Form,
     Weight,
@@ -17,6 +16,7 @@ from placement_checks.analysis.objective.linear_forms import (
     scaled,
 )
 from placement_checks.analysis.objective.scalars import Scalars
+from placement_checks.analysis.objective.written_updates import COMBINES_WEIGHTS, WrittenUpdates
 from placement_checks.analysis.towers.analysis import TowerAnalysis
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.ids import OpId
@@ -41,8 +41,6 @@ from placement_checks.core.op_types import (
     OVERWRITES,
     PASSES_VALUE,
     PRODUCTS,
-    RECIPROCAL_SQUARE_ROOT,
-    RECIPROCALS,
     REDUCTIONS,
     RESHAPES,
     SLICE,
@@ -62,8 +60,6 @@ _PASSES = (PASSES_VALUE - SWITCHES) | IDENTITIES | RESHAPES | CHECKS_VALUE | {CA
 # Ops that yield the value of their first input, a variable. So does an assignment to a ref
 # variable.
 _READS_STATE = VARIABLE_READS | ASSIGNS
-_RECIPROCALS = RECIPROCALS | {RECIPROCAL_SQUARE_ROOT}
-_NO_GRADIENTS = ("int", "uint", "bool", "string", "resource", "variant")  # dtypes
 _ACCUMULATED = "accumulated"  # a symbolic factor: the gradients are added up over several runs
 
 
@@ -114,78 +110,23 @@ class GradientWeights:
     def __init__(self, analysis: TowerAnalysis, scalars: Scalars) -> None:
         self._analysis = analysis
         self._scalars = scalars
+        self.tensors = GradientTensors(analysis, scalars)
+        self.written = WrittenUpdates(analysis, scalars, self.tensors)
         self._values: dict[str, Value] = {}
         self._gradients = gradient_flow(analysis.placement)
 
     def of_update(self, update: Update) -> Form | Unread:
         """Return the gradients that an update takes, with their weights."""
-        gradients = list(filter(self._is_gradient, self._scalars.inputs(update.op)[1:]))
+        gradients = list(filter(self.tensors.is_gradient, self._scalars.inputs(update.op)[1:]))
         if is_gradient_update(self._analysis.flow.types[update.op]):
             gradients = [source for source in gradients if not self._is_slot(source)]
         else:
-            gradients = [self._before_normalization(source) or source for source in gradients]
+            read = self.written.read(update)
+            if read == COMBINES_WEIGHTS:
+                name = self._analysis.flow.names[update.op]
+                return Unread(name, "combines values of the variable, not gradients")
+            gradients = gradients if isinstance(read, str) else [read.stages[-1].tensor]
         return self.of_tensors(gradients)
-
-    def _before_normalization(self, source: str) -> str | None:
-        """Return the gradient that an adaptive optimizer takes, if its update is written out.
-
-        Such an update, as in Adam or RMSProp, divides one function of the gradient by another
-        function of the gradient, element by element. Like the fused op for Adam, the division is
-        not part of the objective.
-
-        Returns:
-            The last tensor that both functions are computed from. None if the update has no such
-            division, or if the functions are computed from several gradients.
-        """
-        flow = self._analysis.flow
-        passed: set[str] = set()  # a while loop leads back to its ops
-        while source not in passed:
-            passed.add(source)
-            op = flow.op_of(source)
-            inputs = [] if self._is_leaf(op) else self._inputs_of_this_run(op)
-            of_variable = [each for each in inputs if self._scalars.shape(each) != ()]
-            if len(of_variable) == 2 and self._is_quotient(op):
-                return self._joint_source(of_variable)
-            if len(of_variable) != 1:
-                return None
-            (source,) = of_variable
-        return None
-
-    def _is_quotient(self, op: OpId) -> bool:
-        flow = self._analysis.flow
-        if flow.types[op] in PRODUCTS:
-            producers = (flow.op_of(each) for each in self._scalars.inputs(op))
-            return any(flow.types[each] in _RECIPROCALS for each in producers)
-        return flow.types[op] in DIVISIONS
-
-    def _inputs_of_this_run(self, op: OpId) -> Sequence[str]:
-        """Return the inputs that depend on gradients of this run, not only through state."""
-        flow, behind = self._analysis.flow, self._analysis.towers_behind
-        return [
-            each
-            for each in self._scalars.inputs(op)
-            if self._is_gradient(each)
-            if behind[flow.op_of(each)] & self._analysis.gradient_bit
-        ]
-
-    def _joint_source(self, tensors: Iterable[str]) -> str | None:
-        """Return the last tensor through which all given tensors depend on gradients, if any."""
-        op_of = self._analysis.flow.op_of
-        todo = [(-op_of(each), each) for each in {*tensors}]
-        heapq.heapify(todo)
-        seen = {each for _, each in todo}
-        while todo:
-            _, tensor = heapq.heappop(todo)
-            if not todo:
-                return tensor
-            op = op_of(tensor)
-            if self._is_leaf(op):
-                return None
-            for each in self._inputs_of_this_run(op):
-                if each not in seen:
-                    seen.add(each)
-                    heapq.heappush(todo, (-op_of(each), each))
-        return None
 
     def of_tensors(self, tensors: Iterable[str]) -> Form | Unread:
         """Return the sum of several tensors as a form."""
@@ -215,84 +156,39 @@ class GradientWeights:
                 self._values[tensor] = self._combine(tensor)
         return self._values[source]
 
-    def _is_gradient(self, source: str) -> bool:
-        """Whether a tensor has floats that depend on gradients of this run or of earlier runs."""
-        op = self._analysis.flow.number.get(producer_of(source))
-        return op in self._carriers and not self._scalars.dtype(source).startswith(_NO_GRADIENTS)
-
-    @cached_property
-    def _carriers(self) -> set[OpId]:
-        """The ops that depend on gradients, directly or through state that gradients update.
-
-        Variables of the model are left out: their values are not gradients.
-        """
-        analysis = self._analysis
-        behind = analysis.towers_behind
-        carriers = {op for op in analysis.flow.ops if behind[op] & analysis.gradient_bit}
-        while True:
-            holders = {
-                holder
-                for holder, writers in analysis.flow.writers.items()
-                if holder not in carriers
-                and analysis.flow.names[holder] not in analysis.variables_read
-                and any(not carriers.isdisjoint(written) for _, written in writers)
-            }
-            if not holders:
-                return carriers
-            carriers |= analysis.flow.reachable(holders, along=analysis.flow.consumers)
-
     def _is_slot(self, source: str) -> bool:
         """Whether a tensor is a ref variable, such as a slot that an update changes too."""
         op = self._analysis.flow.op_of(source)
         return self._analysis.flow.state_holder(op) == op
 
-    def _is_leaf(self, op: OpId) -> bool:
-        return bool(self._analysis.backward.ops[op])
-
     def _sources(self, tensor: str) -> Sequence[str]:
         """Return the tensors of gradients that a tensor is computed from; empty for a leaf."""
         flow = self._analysis.flow
         op = flow.op_of(tensor)
-        if self._is_leaf(op):
+        if self.tensors.is_leaf(op):
             return ()
         kind = flow.types[op]
         inputs = self._scalars.inputs(op)
         if kind in REDUCTIONS | GATHERERS:
-            return [self._scalars.inputs(member)[0] for member in self._groups[op]]
+            return [self._scalars.inputs(member)[0] for member in self.tensors.groups[op]]
         holder = flow.state_holder(op)
         if holder == op:
-            return [source for _, source in self._written(op)]
+            return [source for _, source in self.tensors.written(op)]
         if holder is not None:  # passes on the handle or the ref of a variable
             return [flow.names[holder]]
         if kind in _READS_STATE | GRADIENT_OUTPUTS:
-            return inputs[:1] if flow.op_of(inputs[0]) in self._carriers else ()
+            return inputs[:1] if flow.op_of(inputs[0]) in self.tensors.carriers else ()
         if kind in DIVISIONS:
-            return [source for source in inputs[:1] if self._is_gradient(source)]
-        carrying = [source for source in inputs if self._is_gradient(source)]
+            return [source for source in inputs[:1] if self.tensors.is_gradient(source)]
+        carrying = [source for source in inputs if self.tensors.is_gradient(source)]
         if kind in PRODUCTS and len(carrying) == 2:  # one may be a scalar, such as a norm
             carrying = [source for source in carrying if self._scalars.shape(source) != ()]
         return carrying
 
-    def _written(self, op: OpId) -> Sequence[tuple[OpId, str]]:
-        """Return the ops that write gradients to a variable, each with the gradient."""
-        flow = self._analysis.flow
-        return [
-            (writer, source)
-            for writer, _ in flow.writers.get(op, ())
-            for source in self._scalars.inputs(writer)[1:]
-            if self._is_gradient(source)
-        ]
-
-    @cached_property
-    def _groups(self) -> Mapping[OpId, Sequence[OpId]]:
-        """For each collective the group of collectives that run together, itself included."""
-        groups = self._analysis.flow.collectives(self._analysis.placement)
-        return {member: group for group in groups for member in group}
-
     def _combine(self, tensor: str) -> Value:
         name, _, output = tensor.partition(":")
         op = self._analysis.flow.number[name]
-        if self._is_leaf(op):
+        if self.tensors.is_leaf(op):
             return leaf(Gradient(tensor))
         values = {
             source: self._values.get(source, leaf(_STATE_BEFORE))
@@ -411,7 +307,7 @@ class GradientWeights:
         None if several ops overwrite the value.
         """
         forms = []
-        written = self._written(op)
+        written = self.tensors.written(op)
         kinds = [self._analysis.flow.types[writer] for writer, _ in written]
         if sum(kind in OVERWRITES for kind in kinds) > 1:
             return None

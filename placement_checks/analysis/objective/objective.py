@@ -22,6 +22,7 @@ from placement_checks.analysis.objective.linear_forms import Factors, Form, Weig
 from placement_checks.analysis.objective.loss_terms import LossTerms, Term
 from placement_checks.analysis.objective.row_shares import RowShares
 from placement_checks.analysis.objective.scalars import Scalars
+from placement_checks.analysis.objective.written_updates import WrittenUpdate, unequal_rates
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import variable_layout
@@ -221,6 +222,24 @@ class Objective:
             if (number := LEARNING_RATES.get(types[update.op])) is not None
         }
         return rates.pop() if len(rates) == 1 else None
+
+    def unequal_rates(self, other: Objective, variable: str) -> tuple[float, float] | None:
+        """Return the constant learning rates of a variable in two programs, if they differ.
+
+        None if they are equal, or if the optimizer is not written out in both programs.
+        """
+        own, reference = (each.written_update(variable) for each in (self, other))
+        if own is None or reference is None:
+            return None
+        towers, of_reference = (max(1, len(each.analysis.towers)) for each in (self, other))
+        return unequal_rates(own, reference, of_reference / towers)
+
+    def written_update(self, variable: str) -> WrittenUpdate | None:
+        """Return the update of a trained variable, if its optimizer is written out."""
+        if self._placement.step.applied_gradients.get(variable):
+            return None
+        written = self.weights.written.of_variable(variable)
+        return written if isinstance(written, WrittenUpdate) else None
 
     def variables(self, term: Term) -> tuple[str, ...]:
         """Return the variables that a term depends on, sorted, with `first_copies` applied."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from math import isfinite, isinf, isnan
 from typing import TYPE_CHECKING, NamedTuple
 
+from placement_checks.analysis.objective.objective import objective
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.errors import ConfigError
@@ -238,6 +239,8 @@ def unequal_constants(
     """
     of_many, of_one = _update_constants(placement), _update_constants(reference)
     for variable, many in of_many.items():
+        if rates := objective(placement).unequal_rates(objective(reference), variable):
+            return variable, *rates
         one = of_one.get(variable, many)
         if many.keys() != one.keys() and (more := many - one) and (others := one - many):
             # A learning rate may be equal to another number of the optimizer.
@@ -274,7 +277,13 @@ def _update_constants(placement: Placement) -> Mapping[str, Counter[float]]:
     backward_ops = {op for op, is_backward in enumerate(analysis.backward.ops) if is_backward}
     is_for_one = len(analysis.towers) <= 1  # without gradients of several towers to combine
     for variable, updates in trained.items():
-        names = map(producer_of, placement.step.applied_gradients.get(variable, ()))
+        applied = placement.step.applied_gradients.get(variable, ())
+        if written := objective(placement).written_update(variable):
+            before = [
+                stage for stage in written.stages if stage.contains <= written.default.contains
+            ]
+            applied = [stage.tensor for stage in before]
+        names = map(producer_of, applied)
         received = {flow.number[name] for name in names if name in flow.number}
         starts = [each.op for each in updates]
         ops = behind(starts, (received | backward_ops).__contains__)
@@ -416,7 +425,11 @@ class _Run:
             what = f"the gradient of {min(wrong)} differs, which may be the cause"
             fix = f"fix the gradient of {min(wrong)} first, see gradients-equal"
             return Cause(what, fix, follows="gradients-equal")
-        diverging = {other.difference.variable for other in self.divergences}
+        diverging = {
+            other.difference.variable
+            for other in self.divergences
+            if other.step <= divergence.step
+        }
         if trained != name and trained in diverging:
             what = f"{trained} differs too, and may be the cause"
             return Cause(what, f"fix the finding on {trained} first", follows=root)

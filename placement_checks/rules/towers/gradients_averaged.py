@@ -244,6 +244,15 @@ class _Parts(NamedTuple):
     penalties: Mapping[_Penalty, float]
     shared: Factors
 
+    def divided_by(self, factor: float) -> _Parts:
+        """Return the objective with all weights divided by a factor."""
+        towers = {
+            tower: [each._replace(weight=each.weight / factor) for each in terms]
+            for tower, terms in self.towers.items()
+        }
+        penalties = {key: weight / factor for key, weight in self.penalties.items()}
+        return self._replace(towers=towers, penalties=penalties)
+
 
 def _total(penalties: Sequence[_Summand], towers: Collection[int]) -> float | None:
     """Return the weight of a penalty in all towers together; None if it depends on the rows."""
@@ -314,6 +323,8 @@ class _Comparison:
             return expected._replace(op=op)
         if reason := self._incomparable(parts, expected):
             return Unread("", reason)
+        if rates := self._many.unequal_rates(self._one, variable):
+            parts = parts.divided_by(rates[0] / rates[1])
         found = self._compare(variable, parts, expected)
         if found or variable in self._scaled:
             return found

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import final
 
+from placement_checks.analysis.objective.written_updates import comparable_stages
 from placement_checks.core.devices import Devices
 from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.program import BatchFunction, CapturedProgram
@@ -20,9 +21,19 @@ from placement_checks.run.feeding.inferred import (
 )
 from placement_checks.run.feeding.interface import PASS_BATCH
 from placement_checks.run.feeding.replayed import ReplayedFeeding, input_errors_as_reasons
-from placement_checks.run.runnable import UNLIMITED, RunnableProgram, TimeLimit, make_runnable
+from placement_checks.run.runnable import (
+    UNLIMITED,
+    RunnableProgram,
+    TimeLimit,
+    gradient_at,
+    make_runnable,
+)
 from placement_checks.util.text import plural
 
+_NOT_COMPARABLE = (
+    "a learning rate or weight decay is applied before the gradients of towers are combined, and "
+    "not at the same place in the reference"
+)
 _RANDOM_SECONDS = 60.0  # time limit of the run that fetches the values of random ops
 
 
@@ -62,6 +73,7 @@ class ProgramPair:
         program = make_runnable(towers.on_one_host or towers, devices)
         # CPU and GPU kernels round differently, so both programs run on the same kind of device.
         single = make_runnable(reference, "simulated" if program.simulated else devices)
+        _match_gradients(program, single)
         return ProgramPair(
             replace(program, limit=limit), replace(single, limit=limit), same_towers
         )
@@ -134,3 +146,21 @@ class ProgramPair:
                 for each in (self.towers, self.reference)
             )
         return infer_inputs(towers, reference)
+
+
+def _match_gradients(program: RunnableProgram, reference: RunnableProgram) -> None:
+    """Choose comparable stages of the gradients whose updates are written out."""
+    own, others = program.gradients, reference.gradients
+    for variable in own.written.keys() | others.written.keys():
+        if variable not in own.by_variable or variable not in others.by_variable:
+            continue
+        written, expected = own.written.get(variable), others.written.get(variable)
+        stages = comparable_stages(written, expected, reference.gpus / program.gpus)
+        if stages is None:
+            del own.by_variable[variable]
+            own.unreadable[variable] = _NOT_COMPARABLE
+            continue
+        if written is not None:
+            own.by_variable[variable] = gradient_at(written, stages[0])
+        if expected is not None:
+            others.by_variable[variable] = gradient_at(expected, stages[1])

@@ -43,8 +43,21 @@ _ROOTS = frozenset({"Sqrt", "Rsqrt", "Pow"})
 
 
 class _Tensor(NamedTuple):
+    """How a tensor combines rows.
+
+    Attributes:
+        kind, error: the result of `classify`.
+        is_long: whether the first axis is long enough for all rows.
+    """
+
     kind: Kind
     error: float
+    is_long: bool
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether the tensor has a part for each row; the shape decides if no kind fits."""
+        return self.is_long and (self.kind == "rows" or self.error > _ERRORS[0])
 
 
 def find_row_mixing(sessions: PairedSessions, batch: Arrays) -> RowMixing | None:
@@ -143,7 +156,10 @@ class _ExchangedRuns:
             fetched = [self._session.fetch(names, each) for each in feeds] if names else []
             for name, *values in zip(names, *fetched, strict=True):
                 if all(value is not None for value in values):
-                    found[name] = _Tensor(*classify(values, self._exchange))
+                    kind, error = classify(values, self._exchange)
+                    shape = np.shape(values[0])
+                    is_long = bool(shape and shape[0] and shape[0] % self._exchange.size == 0)
+                    found[name] = _Tensor(kind, error, is_long)
         return found
 
     def _parts(self) -> Iterator[list[str]]:
@@ -195,15 +211,19 @@ class _Statistics:
         number = self._flow.number
         forward = {producer_of(name) for name in kinds}
         self._forward = sorted(forward, key=number.__getitem__)
-        self._varying = {
+        fed = {producer_of(name) for name, value in feeds.items() if np.ndim(value)}
+        self._varying = fed | {
             producer_of(name) for name, tensor in kinds.items() if tensor.kind != "constant"
-        } | {producer_of(name) for name, value in feeds.items() if np.ndim(value)}
+        }
         fused = [op for op in self._forward if self._is_fused(op)]
         over_rows = self._over_rows()
+        with_rows = {producer_of(name) for name, tensor in kinds.items() if tensor.has_rows} | fed
         users = [
             op
             for op in self._forward
-            if op not in over_rows and not over_rows.isdisjoint(self._inputs(op))
+            if op not in over_rows
+            and not over_rows.isdisjoint(self._inputs(op))
+            and not with_rows.isdisjoint(self._inputs(op))
         ]
         used = list(walk(users, lambda op: over_rows.intersection(self._inputs(op))))
         pairs = [(op, mean) for op in used for mean in over_rows.intersection(self._inputs(op))]
