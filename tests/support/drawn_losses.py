@@ -497,6 +497,14 @@ def advantages_over_temperature(tower: Tower, way: str) -> Loss:
     return temperature - tf.reduce_mean(chosen * weights), MEAN
 
 
+@kind("statistics of all", wrong=[ADDED, DROPPED, LABELS])
+def standardized_inputs(tower: Tower, way: str) -> Loss:
+    mean, square = tf.reduce_mean(tower.x, 0), tf.reduce_mean(tf.square(tower.x), 0)
+    mean, square = (yield "sum", mean) / tower.towers, (yield "sum", square) / tower.towers
+    found = tower.predict(_standardized(tower.x, mean, square))
+    return tf.reduce_mean(tf.math.squared_difference(found, tower.y)), MEAN
+
+
 @kind("decay in each, averaged", "part of the decay", wrong=["decay in each, added up", DROPPED])
 def mean_with_decay(tower: Tower, way: str) -> Loss:
     yield from ()
