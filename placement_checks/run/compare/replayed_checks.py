@@ -26,7 +26,7 @@ from placement_checks.analysis.variables.mixed_losses import shared_ops
 from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.measurement import EPS, Measurement, RowMixing, Trial
 from placement_checks.core.placement import producer_of
-from placement_checks.numerics.comparing import differing_variables
+from placement_checks.numerics.comparing import Limits, differing_variables
 from placement_checks.numerics.diagnosis import UNEXPLAINED, diagnose
 from placement_checks.run.compare.row_mixing import find_row_mixing
 from placement_checks.run.compare.sessions import OwnRows, PairedSessions
@@ -35,6 +35,8 @@ from placement_checks.run.feeding.replayed import ReplayedFeeding
 from placement_checks.util.text import join_and, listed, plural
 
 _TOLERANCE = 32 * EPS["float32"]  # relative difference of losses that count as equal
+# A difference that noise may explain. Other statistics change gradients by more.
+_NEARLY_EQUAL = Limits(tolerance=1e-3 / EPS["float32"])
 
 
 class ReplayedChecks:
@@ -63,7 +65,7 @@ class ReplayedChecks:
             self._sessions.own_rows = OwnRows(why_not_all)
         elif self._sessions.of_other_shape or self._shares_ops or self._is_additive():
             return
-        elif self._has_only_statistics:
+        elif self._has_only_statistics and not self._is_nearly_equal():
             self._sessions.own_rows = self._statistics_per_tower()
 
     def choose_other_rows(self) -> bool:
@@ -114,6 +116,18 @@ class ReplayedChecks:
             adds_up = bool(np.all(_close(2 * once, twice)))
             return OwnRows(f"because of batch statistics ({self._mixing.statistic})", adds_up)
         return OwnRows(f"because of batch statistics ({self._mixing.statistic})")
+
+    def _is_nearly_equal(self) -> bool:
+        """Whether the gradients of both programs on all rows differ by no more than noise.
+
+        Towers may take statistics over all rows.
+        """
+        sessions = self._sessions
+        with contextlib.suppress(InputError):
+            trial = sessions.trial(self._batch, self._feeding.rows, sessions.start)
+            precisions = dict.fromkeys(trial.expected, "float32")
+            return not differing_variables(trial, precisions, _NEARLY_EQUAL)
+        return False
 
     def _why_not_all_rows(self) -> str:
         """Return why the reference cannot compute on all rows; ``""`` if it can.

@@ -22,6 +22,7 @@ import numpy as np
 from placement_checks.analysis.graph.data_flow import connected_groups
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.errors import InputError
+from placement_checks.core.ids import OpId
 from placement_checks.core.measurement import Arrays, RowMixing
 from placement_checks.core.op_types import BATCH_NORMS, MEAN, STOPS_GRADIENT, SUM
 from placement_checks.core.placement import producer_of
@@ -192,9 +193,9 @@ class _Statistics:
     """The batch statistics of a model, found by their form.
 
     A statistic is computed by an op that normalizes batches, or is a standard deviation over rows:
-    the root of means over the first axis. It is used to compute rows again, so the root of a mean
-    that is a loss is no statistic. It normalizes activations, or inputs that are then multiplied
-    by weights. Labels and rewards that are standardized over the batch are a part of the loss.
+    the root of means over the first axis. It is used to compute rows again, and these rows are
+    then combined with weights, such as the scale of the normalization or the weights of the next
+    layer. So errors, rewards and embeddings that a loss standardizes have no batch statistics.
 
     Attributes:
         fed: the tensors with normalized rows, which are all that the model gets from statistics.
@@ -228,7 +229,13 @@ class _Statistics:
         used = list(walk(users, lambda op: over_rows.intersection(self._inputs(op))))
         pairs = [(op, mean) for op in used for mean in over_rows.intersection(self._inputs(op))]
         groups = connected_groups(used, pairs)
-        of_model = {op for group in groups if self._depend_on_weights(group) for op in group}
+        weights = self._weights()
+        of_model = {
+            op
+            for group in groups
+            if any(not weights.isdisjoint(self._sources(op)) for op in self._computed_from(group))
+            for op in group
+        }
         self.fed = [f"{op}:0" for op in (*fused, *of_model.intersection(users))]
         self.inside = {*fused, *of_model}
         self.first = min(self.inside, key=number.__getitem__, default=None)
@@ -238,17 +245,22 @@ class _Statistics:
             return False
         return bool(self._graph.get_operation_by_name(op).get_attr("is_training"))
 
-    def _depend_on_weights(self, group: Collection[str]) -> bool:
-        """Whether ops, or the ops that use their results alone, depend on variables.
+    def _weights(self) -> set[str]:
+        """Return the ops that compute values from variables alone, except for scalars.
 
         Values without a gradient do not count.
         """
-        flow = self._flow
-        behind = flow.reachable(
-            [flow.number[op] for op in self._computed_from(group)],
-            until=lambda op: flow.types[op] in STOPS_GRADIENT,
-        )
-        return any(op in flow.variables for op in behind)
+        flow, outputs = self._flow, self._placement.details.outputs
+
+        def ends(op: OpId) -> bool:
+            return flow.names[op] in self._varying or flow.types[op] in STOPS_GRADIENT
+
+        computed = flow.reachable(flow.variables, along=flow.consumers, until=ends)
+        names = (flow.names[op] for op in computed if not ends(op))
+        return {name for name in names if any(each.shape != () for each in outputs(name))}
+
+    def _sources(self, op: str) -> list[str]:
+        return [producer_of(name) for name in self._placement.ops[op].inputs]
 
     def _computed_from(self, ops: Collection[str]) -> set[str]:
         """Return ops, and all ops that depend on no other rows or sums over rows."""
@@ -261,25 +273,30 @@ class _Statistics:
 
     def _inputs(self, op: str) -> list[str]:
         """The ops whose values an op uses, if they depend on rows."""
-        names = map(producer_of, self._placement.ops[op].inputs)
-        return [name for name in names if name in self._varying]
+        return [name for name in self._sources(op) if name in self._varying]
 
     def _over_rows(self) -> set[str]:
-        """Return the means over rows that lead to a root, and all that is computed from them."""
+        """Return the means over rows that lead to a root, and all that is computed from them.
+
+        A mean of the same rows may be computed twice.
+        """
         roots = [op for op in self._forward if self._placement.ops[op].type in _ROOTS]
-        means = (op for op in walk(roots, self._behind_root) if self._reduces_rows(op))
-        return self._computed_from(set(means))
+        reduced = {op: self._sources(op)[0] for op in self._forward if self._reduces_rows(op)}
+        of_roots = {reduced[op] for op in walk(roots, self._behind_root) if op in reduced}
+        return self._computed_from({op for op, rows in reduced.items() if rows in of_roots})
 
     def _behind_root(self, op: str) -> Iterator[str]:
         """Yield the inputs of an op between a root and the rows that a statistic is taken of.
 
         A mean of squared differences from a mean leads to this other mean.
         """
+        inputs = self._inputs(op)
         if not self._reduces_rows(op):
-            yield from self._inputs(op)
+            yield from inputs
             return
-        for source in self._inputs(op):
-            yield from filter(self._is_moved_mean, self._inputs(source))
+        while len(inputs) == 1:  # such as a square
+            inputs = self._inputs(inputs[0])
+        yield from filter(self._is_moved_mean, inputs)
 
     def _is_moved_mean(self, op: str) -> bool:
         """Whether an op passes on a mean over rows, such as `StopGradient` or `Squeeze`."""

@@ -456,7 +456,7 @@ class PairedSessions:
         for name in shifted_names:
             for how, order in self._shifts(rows).items():
                 with contextlib.suppress(InputError):
-                    gradients = self._gradients({**batch, name: batch[name][order]})
+                    gradients = self.expected({**batch, name: batch[name][order]}, rows)
                     description = f"the rows of '{name}' {how} against {others}"
                     yield description, select_all(gradients, elements)
 

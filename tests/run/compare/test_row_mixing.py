@@ -162,6 +162,19 @@ def test_batch_statistics_are_told_from_other_ops(
     assert with_tokens.op.startswith("RealDiv tokens, ")
 
 
+def test_a_deviation_that_is_added_to_the_loss_is_no_statistic() -> None:
+    def spread(x: Any, y: Any) -> Any:
+        hidden = dense(x)
+        _, variance = tf.nn.moments(hidden, [0])
+        return mean(hidden, y) + tf.reduce_mean(tf.nn.relu(3 - tf.sqrt(variance + 1e-3)))
+
+    found = mixing(spread)
+
+    assert found
+    assert not found.statistic
+    assert found.op
+
+
 def test_standardized_labels_are_a_part_of_the_loss() -> None:
     found = mixing(lambda x, y: mean(x, by_squares(y)))
 
