@@ -128,7 +128,8 @@ class _Worker:
                 process_group=0,
                 env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""},
             )
-        assert process.stdin and process.stdout
+        assert process.stdin
+        assert process.stdout
         begin = time.monotonic()
         answer: dict[str, Any] = {}
         try:
@@ -150,7 +151,12 @@ def _worker(needs_tensorflow: bool) -> _Worker:
     return _Worker(needs_tensorflow)
 
 
-_SERVE = "import sys; sys.path.insert(0, {root!r}); from tools.trials.files import serve; serve({mode!r})"
+_SERVE = """
+import sys
+sys.path.insert(0, {root!r})
+from tools.trials.files import serve
+serve({mode!r})
+"""
 
 
 def serve(mode: str) -> None:
@@ -168,10 +174,8 @@ def serve(mode: str) -> None:
         arguments, folder = json.loads(line)
         measure = _inline if mode == "inline" else _forked
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            began = time.monotonic()
             call = partial(_call, cli.main, arguments, folder, out.fileno(), err.fileno())
-            status, megabytes = measure(call)
-            seconds = time.monotonic() - began
+            status, megabytes, seconds = measure(call)
             texts = []
             for file in (out, err):
                 file.seek(0)
@@ -188,7 +192,7 @@ def serve(mode: str) -> None:
 
 def _call(main: Callable[[], None], arguments: list[str], folder: str, out: int, err: int) -> int:
     saved = [os.dup(1), os.dup(2)]
-    here = os.getcwd()
+    here = Path.cwd()
     os.chdir(folder)
     os.dup2(out, 1)
     os.dup2(err, 2)
@@ -207,14 +211,16 @@ def _call(main: Callable[[], None], arguments: list[str], folder: str, out: int,
     return 0
 
 
-def _inline(call: Callable[[], int]) -> tuple[int, float]:
+def _inline(call: Callable[[], int]) -> tuple[int, float, float]:
+    began = time.monotonic()
     Path("/proc/self/clear_refs").write_text("5")  # the largest memory counts from here
     status = call()
     peak = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
-    return status, int(peak[1]) / 1024 if peak else 0.0
+    return status, int(peak[1]) / 1024 if peak else 0.0, time.monotonic() - began
 
 
-def _forked(call: Callable[[], int]) -> tuple[int, float]:
+def _forked(call: Callable[[], int]) -> tuple[int, float, float]:
+    """Run in a fork. The seconds are CPU time, which other processes change little."""
     child = os.fork()
     if not child:
         try:
@@ -223,7 +229,8 @@ def _forked(call: Callable[[], int]) -> tuple[int, float]:
             status = 70
         os._exit(status)
     _, status, usage = os.wait4(child, 0)
-    return os.waitstatus_to_exitcode(status), usage.ru_maxrss / 1024
+    seconds = usage.ru_utime + usage.ru_stime
+    return os.waitstatus_to_exitcode(status), usage.ru_maxrss / 1024, seconds
 
 
 def _text(text: str) -> Write:
@@ -263,12 +270,13 @@ _GOOD_LOG = "".join(
     ]
 ).encode()
 _FRAGMENTS = [
-    *(b"x", b"tower_1/w", b": (", b"MatMul", b"): ", b")", b"/job:", b" ", b"\n", b"\\n", b"9" * 30),
-    *(_GPU.format(1).encode(), b"/job:ps/replica:0/task:1/cpu:0", b"/job:localhost/repl", b"GPU:1y"),
-    *(b"ca:0/task:0/device:GPU:1\n", b"(unspecified)", b"\xf6", b"\xe2\x80\xae", b"\0", b"\x1b[31m"),
+    *(b"x", b"tower_1/w", b": (", b"MatMul", b"): ", b")", b"/job:", b" ", b"\n", b"\\n"),
+    *(_GPU.format(1).encode(), b"/job:ps/replica:0/task:1/cpu:0", b"/job:localhost/repl"),
+    *(b"GPU:1y", b"9" * 30, b"\x1b[31m", b"["),
+    *(b"ca:0/task:0/device:GPU:1\n", b"(unspecified)", b"\xf6", b"\xe2\x80\xae", b"\0"),
     *(b"2018-10-21 18:30:00.140665: ", b"I tensorflow/core/placer.cc:922] ", b"W a/b.cc:1] "),
     *(b"I0000 00:00:1795000000.179741   19303 placer.cc:162] ", b"Executing op ", b" in device "),
-    *(b" on task ", b" placed on: ", b"Device mapping:\n", b" -> device: 0", b"\r", b"\x1b]", b"["),
+    *(b" on task ", b" placed on: ", b"Device mapping:\n", b" -> device: 0", b"\r", b"\x1b]"),
     *(b'{"log":"', b'","stream":"stdout"}', b'{"message":"', b'"}', b"&gt;", b"stdout F "),
     *(b"2024-01-21T21:16:10Z ", b"stderr P ", b"0: ", b"[1,0]<stderr>:", b"worker_1  | ", b"\t"),
 ]  # fmt: skip
@@ -334,7 +342,7 @@ def _logs(random: Random, *, verifies: bool) -> Iterator[_Case]:
         "JSON of objects": '{"a":[' + "{}," * 400_000 + "0]}\n",
         "heads": "".join(f"h{n}: (A): /job:lo\n" for n in range(100_000)),
         "equal heads and records": "".join(
-            f"2018-10-21 18:30:00.140665: I tensorflow/core/placer.cc:922] {'a' * (n % 900)}{n}: (A): "
+            f"2018-10-21 18:30:00.140665: I core/placer.cc:922] {'a' * (n % 900)}{n}: (A): "
             f"{device}\n{'a' * (n % 900)}2018-10-21 18:30:00.140665: I a/b.cc:1] y\n"
             for n in range(12_000)
         ),
@@ -355,7 +363,7 @@ def _logs(random: Random, *, verifies: bool) -> Iterator[_Case]:
 def _write_bomb(unit: bytes, path: Path) -> None:
     piece = unit * ((1 << 20) // len(unit))
     with gzip.open(path, "wb", compresslevel=1) as file:
-        for _ in range(200):
+        for _ in range(100):
             file.write(piece)
 
 
@@ -405,9 +413,9 @@ def _configurations(seed: int) -> Iterator[_Case]:
         "many programs": f"{_TABLE}programs = [{'1, ' * many}]",
         "many tables": "[[tool.placement_checks.programs]]\n" * 10_000,
         "many unknown fields": _TABLE + "".join(f"field{n} = 1\n" for n in range(10_000)),
-        "many rules": f"{_TABLE}rules = [{', '.join(f'{chr(34)}rule{n}{chr(34)}' for n in range(9000))}]",
+        "many rules": f"{_TABLE}rules = {[f'rule{n}' for n in range(9000)]}",
         "a long string": f'{_TABLE}machine = "{"x" * 400_000}"',
-        "many jobs": f'{_TABLE}machine = "{"; ".join(f"w{n}*9999: gpu*256" for n in range(2000))}"',
+        "many jobs": f'{_TABLE}machine = "{"; ".join(f"w{n}*9999: gpu*9" for n in range(2000))}"',
         "many groups": f'{_TABLE}machine = "{"; ".join("w*1" for n in range(50_000))}"',
         "too large": "#" * (1 << 20),
         "escape sequences": _TABLE + 'gpus = "\\u001b[31m\\u202e"',
@@ -518,6 +526,7 @@ def _graphs(random: Random) -> Iterator[_Case]:
         "many jobs with task 9999": jobs(200, 9999),
         "one job with task 9999": jobs(1, 9999),
         "many jobs": jobs(9000, 0),
+        "some jobs": jobs(1000, 0),
         "more jobs than tasks": jobs(20_000, 0),
         "GPU 999999999": jobs(3, 0, 999_999_999),
         "calls that double": calls,
@@ -532,8 +541,17 @@ def _graphs(random: Random) -> Iterator[_Case]:
         "a long input": graph({"name": "x", "op": "Identity", "input": ["y" * 5_000_000]}),
         "many control inputs": graph({"name": "x"}, {"name": "y", "input": ["^x"] * 300_000}),
     }
+    refused = {
+        *(
+            "many jobs with task 9999",
+            "one job with task 9999",
+            "many jobs",
+            "more jobs than tasks",
+        ),
+        *("calls that double",),
+    }
     for name, message in special.items():
-        allowed = (2,)
+        allowed = (2,) if name in refused else _STATUSES
         yield _Case(name, _graph_bytes(message), allowed, file="graph.pb")
     for name, text in {
         "deep text": "library { function { node_def { attr { value { func { " * 3000,
