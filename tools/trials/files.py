@@ -56,6 +56,7 @@ class _Case:
 
 def trials(seed: int, count: int) -> Iterator[Trial]:
     """Yield trials of all kinds of files in turn."""
+    sys.path.append(str(ROOT / "tests"))  # for `support`
     kinds: list[tuple[str, Callable[[Path, str], list[str]], Iterator[_Case], bool]] = [
         ("log", lambda _, name: ["verify", name], _logs(Random(seed), verifies=True), False),
         (
@@ -301,12 +302,12 @@ def _logs(random: Random, *, verifies: bool) -> Iterator[_Case]:
             f"{number}: {size >> 10} kB of {unit!r:.50}", _bytes(head + unit * (size // len(unit)))
         )
     for number in range(30):
-        text = bytearray(_GOOD_LOG)
+        damaged = bytearray(_GOOD_LOG)
         for _ in range(random.randint(1, 6)):
-            at = random.randrange(len(text))
-            text[at : at + random.randrange(30)] = random.choice(_FRAGMENTS)
+            at = random.randrange(len(damaged))
+            damaged[at : at + random.randrange(30)] = random.choice(_FRAGMENTS)
         packed = random.random() < 0.3
-        data = bytearray(gzip.compress(text) if packed else text)
+        data = bytearray(gzip.compress(damaged) if packed else damaged)
         if packed and random.random() < 0.7:
             data[random.randrange(10, len(data))] ^= 1 << random.randrange(8)
         yield _Case(f"{number}: damaged{', compressed' if packed else ''}", _bytes(bytes(data)))
@@ -386,13 +387,13 @@ def _configurations(seed: int) -> Iterator[_Case]:
     )
     name = "pyproject.toml"
     for number in range(40):
-        text = bytearray(good.encode())
+        changed = bytearray(good.encode())
         for _ in range(random.randint(1, 4)):
-            at = random.randrange(len(text))
-            text[at : at + random.randrange(4)] = bytes(
+            at = random.randrange(len(changed))
+            changed[at : at + random.randrange(4)] = bytes(
                 random.choices(range(256), k=random.randrange(4))
             )
-        yield _Case(f"{number}: damaged", _bytes(bytes(text)), file=name)
+        yield _Case(f"{number}: damaged", _bytes(bytes(changed)), file=name)
     many = 150_000
     # Programs are not read if a target is named.
     accepted = {
@@ -428,9 +429,8 @@ def _configurations(seed: int) -> Iterator[_Case]:
         "a table that is a list": "tool = []",
         "an array of tool": "[[tool]]\nplacement_checks = 1",
     }.items():
-        write = partial(_write_raw, text)
         allowed = _STATUSES if what in accepted else (2,)
-        yield _Case(what, write, allowed, file=name)
+        yield _Case(what, partial(_write_raw, text), allowed, file=name)
     for what, write in _special_paths():
         yield _Case(what, write, _STATUSES if what == "a directory" else (2,), file=name)
     if os.geteuid() == 0:
@@ -451,7 +451,7 @@ def _write_of_another_user(path: Path) -> None:
 
 @cache
 def _good_graph() -> Any:
-    from tests.support.mutations import two_towers
+    from support.mutations import two_towers
 
     return two_towers()
 
@@ -462,9 +462,8 @@ def _graph_bytes(graph: Any) -> Write:
 
 def _graphs(random: Random) -> Iterator[_Case]:
     from google.protobuf import text_format
+    from support.mutations import damage_bytes, damage_fields, of_kind
     from tensorflow.core.framework import graph_pb2
-
-    from tests.support.mutations import damage_bytes, damage_fields, of_kind
 
     for number in range(70):
         suffix = random.choice([".pb", ".pbtxt", ".meta"])
@@ -718,10 +717,10 @@ def _saved_cases(random: Random) -> Iterator[_Case]:
     for end in sorted(random.sample(range(len(good)), 15)):
         yield _Case(f"cut at {end}", _bytes(good[:end]), (2,), file=name)
     for number in range(30):
-        data = bytearray(good)
+        changed = bytearray(good)
         for _ in range(random.randint(1, 4)):
-            data[random.randrange(len(data))] = random.randrange(256)
-        yield _Case(f"{number}: damaged", _bytes(bytes(data)), file=name)
+            changed[random.randrange(len(changed))] = random.randrange(256)
+        yield _Case(f"{number}: damaged", _bytes(bytes(changed)), file=name)
     bomb = _npz(("0/x.npy", bytes(1 << 27)), compression=zipfile.ZIP_DEFLATED)
     pickled = b"\x80\x04\x8c\x05posix\x8c\x06system\x93\x8c\x05touch\x85R."
     for what, data in {
