@@ -28,9 +28,9 @@ from typing import Any
 
 from .base import ROOT, Execution, Outcome, Trial
 
-_SECONDS = 30.0  # more is a fault; a graph takes some seconds
+_SECONDS = 60.0  # more is a fault; a graph that ends the placer takes three starts of TensorFlow
 _MEGABYTES = 1500.0  # TensorFlow alone takes 500
-_KILLED = 90.0  # seconds until the command is ended
+_KILLED = 180.0  # seconds until the command is ended
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x80-\x9f\u202a-\u202e\u2066-\u2069]")
 _STATUSES = (0, 1, 2)
 
