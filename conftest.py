@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,13 @@ if TYPE_CHECKING:
 pytest_plugins = ["pytester"]
 
 # How long an example takes depends on what else the machine does.
-hypothesis.settings.register_profile("placement_checks", deadline=None)
+# Each night there are more examples. A failure prints how to repeat it, and its seed is kept.
+hypothesis.settings.register_profile(
+    "placement_checks",
+    deadline=None,
+    max_examples=100 * int(os.environ.get("PLACEMENT_CHECKS_EXAMPLES", "1")),
+    print_blob=True,
+)
 hypothesis.settings.load_profile("placement_checks")
 
 

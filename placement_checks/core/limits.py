@@ -45,6 +45,8 @@ class Limit(NamedTuple):
 
 GPUS: Final = Limit(256, "devices of one type in a task")
 TASKS: Final = Limit(10_000, "tasks of a machine")
+# TensorFlow's placer takes a megabyte and some milliseconds for each task.
+PLACED_TASKS: Final = Limit(1_000, "tasks of a machine on which a graph is placed")
 DEVICES: Final = Limit(100_000, "devices of a machine")
 
 LOG_LINE: Final = Limit(1 << 24, "bytes of a line of a log")

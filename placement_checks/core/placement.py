@@ -27,7 +27,7 @@ GLOBAL = "variables"  # tf.compat.v1.GraphKeys.GLOBAL_VARIABLES
 NOT_ASKED: Final = Missing("devices were not assigned", "use place(…) instead of requested(…)")
 Placer = Literal["phantom", "session", "log"]  # the source of assigned devices
 MAX_REFUSALS = 50  # per graph; each refusal needs another run of the placer
-_MAX_REFUSED_TASKS = 20_000  # in all these runs; each takes a millisecond for a task
+_MAX_REFUSED_TASKS = 20_000  # in all these runs, which take a millisecond for each task
 
 
 class Op(NamedTuple):

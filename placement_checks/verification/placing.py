@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from placement_checks.analysis.towers.analysis import analyze
+from placement_checks.core import limits
 from placement_checks.core.devices import Device, checked_gpus
 from placement_checks.core.errors import UsageError
 from placement_checks.core.evidence import Evidence
@@ -181,6 +182,9 @@ def request(
             # Most programs for clusters use one GPU in each task. A program that gets the number
             # of GPUs as an argument was built for the default number, and should use all of them.
             machine = machine.with_one_gpu_each(op.requested for op in placement.ops.values())
+    limits.PLACED_TASKS.check(
+        len(machine.tasks), placement.program, "name the tasks that a real cluster has"
+    )
     return Request(built, placement, machine.limited(built.gpu_limits), for_one_gpu)
 
 

@@ -22,6 +22,7 @@ from placement_checks.core.baseline import (
     HeldVariable,
 )
 from placement_checks.core.errors import InputError
+from placement_checks.core.limits import Limit
 from placement_checks.core.placement import Tensor
 
 GPUS = ("/job:worker/task:0/gpu:0", "/job:worker/task:0/gpu:1", "/job:worker/task:1/gpu:0")
@@ -414,13 +415,14 @@ def test_the_limits_of_a_baseline(kind: str) -> None:
 TOWERS = "towers: 1000\n  0-999: /gpu:0-999\n"
 
 
-def test_ranges_of_towers_do_not_multiply() -> None:
+def test_ranges_of_towers_do_not_multiply(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BASELINE_ENTRIES", Limit(10_000, "entries of a baseline"))
     text = changed(
         "towers: 3\n  0-1: /job:worker/task:0/gpu:0-1\n  2: /job:worker/task:1/gpu:0\n", TOWERS
     )
     text = text.replace("tower 0-1 -> /job:ps/task:0/cpu:0", "tower 0-999 -> tower 0-999")
 
-    with pytest.raises(InputError, match="exceeds the limit of 1,000,000 entries of a baseline"):
+    with pytest.raises(InputError, match="exceeds the limit of 10,000 entries of a baseline"):
         parse(text, "mnist.txt")
 
 

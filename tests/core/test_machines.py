@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.growth import check_linear
 
 from placement_checks import Device, Machine
 from placement_checks.core import machines
 from placement_checks.core.errors import InputError, UsageError
-from placement_checks.core.limits import GPUS, TASKS
+from placement_checks.core.limits import DEVICES, GPUS, TASKS
 from placement_checks.core.machines import PRESETS, GpuLimit, Task
 
 FIX = 'write it like "gpu*4" or "ps*2; worker*8: gpu*4"'
@@ -625,3 +626,28 @@ def test_a_session_may_hide_gpus_of_a_host(session: Mapping[str, Any], gpus: int
 def test_a_session_hides_no_gpus_of_a_cluster() -> None:
     cluster = Machine.parse("ps*1; worker*2: gpu*2")
     assert cluster.limited([GpuLimit(1, "a setting")]) is cluster
+
+
+LARGE = "exceeds the limit of 10,000 tasks of a machine"
+
+
+def test_the_tasks_of_all_jobs_are_limited_together() -> None:
+    assert len(Machine.parse("a*5000; b*5000").tasks) == TASKS.most
+    with pytest.raises(UsageError, match=LARGE):
+        Machine.parse("a*5000; b*5001")
+    with pytest.raises(InputError, match=LARGE):
+        Machine.of_cluster({f"j{job}": [f"a{job}:1"] for job in range(10_001)})
+    with pytest.raises(InputError, match=f"^many.pb {LARGE}"):
+        Machine.smallest((Device(f"j{job}", task=9999) for job in range(200)), 2, "many.pb")
+    with pytest.raises(InputError, match=f"^a.log {LARGE}"):
+        Machine.from_devices((Device(f"j{job}", 0, 0) for job in range(10_001)), "a.log")
+
+
+def test_the_devices_of_all_tasks_are_limited_together() -> None:
+    assert len(Machine.parse("a*1000: cpu*50, gpu*50").devices) == DEVICES.most
+    with pytest.raises(UsageError, match="exceeds the limit of 100,000 devices of a machine"):
+        Machine.parse("a*1000: cpu*50, gpu*50; b*1")
+
+
+def test_time_grows_with_the_number_of_groups() -> None:
+    check_linear(lambda size: Machine.parse("; ".join(["w*1"] * size)), 2000)

@@ -15,6 +15,7 @@ import pytest
 from google.protobuf import text_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.fuzzing import examples
 from support.mutations import damage_bytes, damage_fields, of_kind, two_towers
 
 from placement_checks import place
@@ -68,7 +69,7 @@ def whole_is_judged(suffix: str, folder: Path) -> None:
 @KINDS
 @pytest.mark.usefixtures("no_shapes")
 @given(seed=SEEDS)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 def test_damaged_fields_are_judged_or_refused(suffix: str, seed: int) -> None:
     random = Random(seed)
     message = of_kind(META, suffix)
@@ -80,7 +81,7 @@ def test_damaged_fields_are_judged_or_refused(suffix: str, seed: int) -> None:
 @KINDS
 @pytest.mark.usefixtures("no_shapes")
 @given(seed=SEEDS)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 def test_damaged_bytes_are_judged_or_refused(suffix: str, seed: int) -> None:
     random = Random(seed)
 
@@ -89,7 +90,7 @@ def test_damaged_bytes_are_judged_or_refused(suffix: str, seed: int) -> None:
 
 @pytest.mark.usefixtures("no_shapes")
 @given(seed=SEEDS)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 def test_the_placer_works_afterwards(seed: int) -> None:
     random = Random(seed)
     message = of_kind(META, ".pb")

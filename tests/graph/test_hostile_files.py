@@ -503,3 +503,18 @@ def test_a_path_with_another_suffix() -> None:
 @pytest.mark.parametrize("form", ["{}.pb", "{}.py:build", "{}/train.py:build", "{}", "./{}"])
 def test_an_invalid_file_name(name: str, form: str) -> None:
     assert "there is no such file" in refused(form.format(name)) or form == "{}"
+
+
+def test_large_clusters_are_refused_before_they_are_placed(graph: Any) -> None:
+    target = save(graph)
+    with pytest.raises(InputError) as raised:
+        place(target, machine="w*1001")
+    assert str(raised.value) == (
+        "graph.pb exceeds the limit of 1,000 tasks of a machine on which a graph is placed; name "
+        "the tasks that a real cluster has"
+    )
+
+    for job in range(200):
+        graph.node.add(name=f"n{job}", op="NoOp", device=f"/job:j{job}/task:9999")
+    with pytest.raises(InputError, match=r"^graph\.pb exceeds the limit of 10,000 tasks"):
+        place(save(graph))

@@ -8,23 +8,37 @@ import json
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from support.fuzzing import examples
+from support.growth import check_linear
 
 from placement_checks import verify
+from placement_checks.core import limits
 from placement_checks.core.errors import PlacementError
-from placement_checks.logs import Log, read_logs
+from placement_checks.core.limits import Limit
+from placement_checks.logs import Log, read_logs, sources
+from placement_checks.logs.copies import Copies
+from placement_checks.logs.reading import Tally
+from placement_checks.logs.record_formats import Record
+from placement_checks.logs.split_records import without_copy
+from placement_checks.logs.unwrap import Unwrapper
 from placement_checks.report.commands.log import render_json, render_lines, render_text
 
 DEVICE = "/job:localhost/replica:0/task:0/device:GPU:1"
 LINES = b"".join(f"tower_1/x_{n}: (MatMul): {DEVICE}\n".encode() for n in range(40))
 SECONDS = 8  # normally a fraction of a second; quadratic time would take minutes
 
-in_a_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+in_a_folder = settings(
+    max_examples=examples(100),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
+)
 
 fragments = st.sampled_from(
     [
@@ -184,17 +198,83 @@ def test_reading_time_is_linear(text: bytes, tmp_path: Path) -> None:
     assert time.process_time() - begin < SECONDS
 
 
-@settings(max_examples=40, deadline=None)
+def read_text(text: bytes) -> Log:
+    tally = Tally()
+    tally.add(b"\n" + Unwrapper().unwrap(text))
+    return tally.log("a log")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        lambda size: b"x: (" + f"{DEVICE} ".encode() * size,
+        lambda size: DEVICE.encode() * size,
+        lambda size: b"Executing op " + f"{DEVICE} ".encode() * size,
+    ],
+    ids=["after a beginning", "without blanks", "after an eager op"],
+)
+def test_time_grows_with_the_length_of_a_line(text: Callable[[int], bytes]) -> None:
+    check_linear(lambda size: read_text(text(size)), 6000)
+
+
+def test_time_grows_with_the_number_of_equal_beginnings() -> None:
+    """Beginnings of records on stdout, which match the records on stderr that come first."""
+
+    def settle(size: int) -> None:
+        copies = Copies()
+        copies.logged.update(Record(f"{'a' * 500}{n}", "A", DEVICE) for n in range(size))
+        heads = Counter({b"a" * (n + 1): size for n in range(size)})
+        assert without_copy(heads, copies, doubled=False) == heads.total() - size
+
+    check_linear(settle, 100)
+
+
+def test_names_far_in_front_of_a_device() -> None:
+    """A record behind other devices is read; a name that is too long is not cut off."""
+    padding = f"{DEVICE} " * 300
+    (record,) = read_text(f"{padding}x/y: (Add): {DEVICE}".encode()).counts
+
+    assert record == ("x/y", "Add", DEVICE)
+    assert not read_text(f"{DEVICE} {'x' * 5000}: (Add): {DEVICE}".encode()).counts
+
+
+def test_the_number_of_streams_is_limited(tmp_path: Path) -> None:
+    file = tmp_path / "a.log"
+    lines = [{"log": "end\n", "stream": "stdout"}]
+    lines += [{"log": "x" * 1000, "stream": str(number)} for number in range(20)]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines) + LINES.decode())
+
+    log = read_logs([file])
+
+    assert len(log.counts) == 40
+    assert "exceeds the limit of 16 streams of a log whose lines are in pieces" in log.unread
+
+
+@pytest.mark.parametrize(
+    ("name", "most"), [("LOG_PLACEMENTS", 30), ("LOG_TEXT", 1000), ("LOG_UNPACKED", 1000)]
+)
+def test_a_log_is_read_up_to_a_limit(
+    name: str, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, name, Limit(most, "things of a log"))
+    monkeypatch.setattr(sources, "BLOCK", 500)
+    monkeypatch.setattr(sources, "_SAMPLE", 500)
+    file = tmp_path / "a.log"
+    file.write_bytes(gzip.compress(LINES) if name == "LOG_UNPACKED" else LINES)
+
+    log = read_logs([file])
+
+    assert 0 < len(log.counts) < 40
+    assert f"{most:,} things of a log, and the rest was not read" in log.unread
+    assert all(verdict.state != "kept" for verdict in verify(log.placement()).verdicts)
+
+
+@settings(max_examples=examples(40), deadline=None)
 @given(unit=st.lists(fragments, min_size=1, max_size=4).map(b"".join))
 def test_reading_time_is_linear_for_any_repeated_text(unit: bytes) -> None:
-    from placement_checks.logs.reading import Tally
-    from placement_checks.logs.unwrap import Unwrapper
-
-    tally = Tally()
     begin = time.process_time()
 
-    tally.add(b"\n" + Unwrapper().unwrap(unit * (200_000 // len(unit))))
-    tally.log("a log")
+    read_text(unit * (200_000 // len(unit)))
 
     assert time.process_time() - begin < SECONDS
 

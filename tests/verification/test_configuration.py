@@ -11,7 +11,9 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.growth import check_linear
 
+from placement_checks.core import limits
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.target import Script
 from placement_checks.targets.forms import parse_target
@@ -482,3 +484,44 @@ def test_a_damaged_file_is_read_or_an_error(data: st.DataObject) -> None:
     with TemporaryDirectory() as folder, suppress(ConfigError):
         (Path(folder) / "pyproject.toml").write_bytes(content)
         load(Path(folder))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a." * 101 + "b = 1",
+        "[" + "a." * 101 + "b]",
+        "x = {" + '"\\"" . ' * 101 + "b = 1}",
+        "'a'." * 100_000 + "b = 1",
+    ],
+    ids=["key", "table", "quoted", "long"],
+)
+def test_a_key_of_many_parts_is_refused(project: Callable[..., Path], text: str) -> None:
+    folder = project("gpus = 2\n" + text)
+
+    assert str(error_of(folder)) == (
+        f"{folder}/pyproject.toml:3 exceeds the limit of 100 parts of a key of a pyproject.toml; "
+        "shorten the key"
+    )
+
+
+def test_a_large_file_is_refused(project: Callable[..., Path]) -> None:
+    folder = project("gpus = 2\n" + "#" * limits.CONFIG_BYTES.most)
+
+    assert "exceeds the limit of 524,288 bytes of a pyproject.toml" in str(error_of(folder))
+
+
+def test_many_faults_are_summarized(project: Callable[..., Path]) -> None:
+    folder = project("".join(f"field{number} = 1\n" for number in range(1000)))
+
+    assert str(error_of(folder)).endswith("; and 980 more")
+
+
+@pytest.mark.parametrize("unit", ["a.", '"', '\\"', "a ", ". ", "'a'.x "])
+def test_time_grows_with_the_size_of_the_file(unit: str, tmp_path: Path) -> None:
+    def read(size: int) -> None:
+        (tmp_path / "pyproject.toml").write_text(unit * size)
+        with suppress(ConfigError):
+            load(tmp_path)
+
+    check_linear(read, 20_000)

@@ -28,9 +28,9 @@ from typing import Any
 
 from .base import ROOT, Execution, Outcome, Trial
 
-_SECONDS = 30.0  # more is a fault; a graph takes some seconds
+_SECONDS = 60.0  # more is a fault; a graph that ends the placer takes three starts of TensorFlow
 _MEGABYTES = 1500.0  # TensorFlow alone takes 500
-_KILLED = 90.0  # seconds until the command is ended
+_KILLED = 180.0  # seconds until the command is ended
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x80-\x9f\u202a-\u202e\u2066-\u2069]")
 _STATUSES = (0, 1, 2)
 
@@ -56,6 +56,7 @@ class _Case:
 
 def trials(seed: int, count: int) -> Iterator[Trial]:
     """Yield trials of all kinds of files in turn."""
+    sys.path.append(str(ROOT / "tests"))  # for `support`
     kinds: list[tuple[str, Callable[[Path, str], list[str]], Iterator[_Case], bool]] = [
         ("log", lambda _, name: ["verify", name], _logs(Random(seed), verifies=True), False),
         (
@@ -128,7 +129,8 @@ class _Worker:
                 process_group=0,
                 env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""},
             )
-        assert process.stdin and process.stdout
+        assert process.stdin
+        assert process.stdout
         begin = time.monotonic()
         answer: dict[str, Any] = {}
         try:
@@ -150,7 +152,12 @@ def _worker(needs_tensorflow: bool) -> _Worker:
     return _Worker(needs_tensorflow)
 
 
-_SERVE = "import sys; sys.path.insert(0, {root!r}); from tools.trials.files import serve; serve({mode!r})"
+_SERVE = """
+import sys
+sys.path.insert(0, {root!r})
+from tools.trials.files import serve
+serve({mode!r})
+"""
 
 
 def serve(mode: str) -> None:
@@ -168,10 +175,8 @@ def serve(mode: str) -> None:
         arguments, folder = json.loads(line)
         measure = _inline if mode == "inline" else _forked
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            began = time.monotonic()
             call = partial(_call, cli.main, arguments, folder, out.fileno(), err.fileno())
-            status, megabytes = measure(call)
-            seconds = time.monotonic() - began
+            status, megabytes, seconds = measure(call)
             texts = []
             for file in (out, err):
                 file.seek(0)
@@ -188,7 +193,7 @@ def serve(mode: str) -> None:
 
 def _call(main: Callable[[], None], arguments: list[str], folder: str, out: int, err: int) -> int:
     saved = [os.dup(1), os.dup(2)]
-    here = os.getcwd()
+    here = Path.cwd()
     os.chdir(folder)
     os.dup2(out, 1)
     os.dup2(err, 2)
@@ -207,14 +212,16 @@ def _call(main: Callable[[], None], arguments: list[str], folder: str, out: int,
     return 0
 
 
-def _inline(call: Callable[[], int]) -> tuple[int, float]:
+def _inline(call: Callable[[], int]) -> tuple[int, float, float]:
+    began = time.monotonic()
     Path("/proc/self/clear_refs").write_text("5")  # the largest memory counts from here
     status = call()
     peak = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
-    return status, int(peak[1]) / 1024 if peak else 0.0
+    return status, int(peak[1]) / 1024 if peak else 0.0, time.monotonic() - began
 
 
-def _forked(call: Callable[[], int]) -> tuple[int, float]:
+def _forked(call: Callable[[], int]) -> tuple[int, float, float]:
+    """Run in a fork. The seconds are CPU time, which other processes change little."""
     child = os.fork()
     if not child:
         try:
@@ -223,7 +230,8 @@ def _forked(call: Callable[[], int]) -> tuple[int, float]:
             status = 70
         os._exit(status)
     _, status, usage = os.wait4(child, 0)
-    return os.waitstatus_to_exitcode(status), usage.ru_maxrss / 1024
+    seconds = usage.ru_utime + usage.ru_stime
+    return os.waitstatus_to_exitcode(status), usage.ru_maxrss / 1024, seconds
 
 
 def _text(text: str) -> Write:
@@ -263,12 +271,13 @@ _GOOD_LOG = "".join(
     ]
 ).encode()
 _FRAGMENTS = [
-    *(b"x", b"tower_1/w", b": (", b"MatMul", b"): ", b")", b"/job:", b" ", b"\n", b"\\n", b"9" * 30),
-    *(_GPU.format(1).encode(), b"/job:ps/replica:0/task:1/cpu:0", b"/job:localhost/repl", b"GPU:1y"),
-    *(b"ca:0/task:0/device:GPU:1\n", b"(unspecified)", b"\xf6", b"\xe2\x80\xae", b"\0", b"\x1b[31m"),
+    *(b"x", b"tower_1/w", b": (", b"MatMul", b"): ", b")", b"/job:", b" ", b"\n", b"\\n"),
+    *(_GPU.format(1).encode(), b"/job:ps/replica:0/task:1/cpu:0", b"/job:localhost/repl"),
+    *(b"GPU:1y", b"9" * 30, b"\x1b[31m", b"["),
+    *(b"ca:0/task:0/device:GPU:1\n", b"(unspecified)", b"\xf6", b"\xe2\x80\xae", b"\0"),
     *(b"2018-10-21 18:30:00.140665: ", b"I tensorflow/core/placer.cc:922] ", b"W a/b.cc:1] "),
     *(b"I0000 00:00:1795000000.179741   19303 placer.cc:162] ", b"Executing op ", b" in device "),
-    *(b" on task ", b" placed on: ", b"Device mapping:\n", b" -> device: 0", b"\r", b"\x1b]", b"["),
+    *(b" on task ", b" placed on: ", b"Device mapping:\n", b" -> device: 0", b"\r", b"\x1b]"),
     *(b'{"log":"', b'","stream":"stdout"}', b'{"message":"', b'"}', b"&gt;", b"stdout F "),
     *(b"2024-01-21T21:16:10Z ", b"stderr P ", b"0: ", b"[1,0]<stderr>:", b"worker_1  | ", b"\t"),
 ]  # fmt: skip
@@ -293,12 +302,12 @@ def _logs(random: Random, *, verifies: bool) -> Iterator[_Case]:
             f"{number}: {size >> 10} kB of {unit!r:.50}", _bytes(head + unit * (size // len(unit)))
         )
     for number in range(30):
-        text = bytearray(_GOOD_LOG)
+        damaged = bytearray(_GOOD_LOG)
         for _ in range(random.randint(1, 6)):
-            at = random.randrange(len(text))
-            text[at : at + random.randrange(30)] = random.choice(_FRAGMENTS)
+            at = random.randrange(len(damaged))
+            damaged[at : at + random.randrange(30)] = random.choice(_FRAGMENTS)
         packed = random.random() < 0.3
-        data = bytearray(gzip.compress(text) if packed else text)
+        data = bytearray(gzip.compress(damaged) if packed else damaged)
         if packed and random.random() < 0.7:
             data[random.randrange(10, len(data))] ^= 1 << random.randrange(8)
         yield _Case(f"{number}: damaged{', compressed' if packed else ''}", _bytes(bytes(data)))
@@ -334,7 +343,7 @@ def _logs(random: Random, *, verifies: bool) -> Iterator[_Case]:
         "JSON of objects": '{"a":[' + "{}," * 400_000 + "0]}\n",
         "heads": "".join(f"h{n}: (A): /job:lo\n" for n in range(100_000)),
         "equal heads and records": "".join(
-            f"2018-10-21 18:30:00.140665: I tensorflow/core/placer.cc:922] {'a' * (n % 900)}{n}: (A): "
+            f"2018-10-21 18:30:00.140665: I core/placer.cc:922] {'a' * (n % 900)}{n}: (A): "
             f"{device}\n{'a' * (n % 900)}2018-10-21 18:30:00.140665: I a/b.cc:1] y\n"
             for n in range(12_000)
         ),
@@ -355,7 +364,7 @@ def _logs(random: Random, *, verifies: bool) -> Iterator[_Case]:
 def _write_bomb(unit: bytes, path: Path) -> None:
     piece = unit * ((1 << 20) // len(unit))
     with gzip.open(path, "wb", compresslevel=1) as file:
-        for _ in range(200):
+        for _ in range(100):
             file.write(piece)
 
 
@@ -378,13 +387,13 @@ def _configurations(seed: int) -> Iterator[_Case]:
     )
     name = "pyproject.toml"
     for number in range(40):
-        text = bytearray(good.encode())
+        changed = bytearray(good.encode())
         for _ in range(random.randint(1, 4)):
-            at = random.randrange(len(text))
-            text[at : at + random.randrange(4)] = bytes(
+            at = random.randrange(len(changed))
+            changed[at : at + random.randrange(4)] = bytes(
                 random.choices(range(256), k=random.randrange(4))
             )
-        yield _Case(f"{number}: damaged", _bytes(bytes(text)), file=name)
+        yield _Case(f"{number}: damaged", _bytes(bytes(changed)), file=name)
     many = 150_000
     # Programs are not read if a target is named.
     accepted = {
@@ -405,9 +414,9 @@ def _configurations(seed: int) -> Iterator[_Case]:
         "many programs": f"{_TABLE}programs = [{'1, ' * many}]",
         "many tables": "[[tool.placement_checks.programs]]\n" * 10_000,
         "many unknown fields": _TABLE + "".join(f"field{n} = 1\n" for n in range(10_000)),
-        "many rules": f"{_TABLE}rules = [{', '.join(f'{chr(34)}rule{n}{chr(34)}' for n in range(9000))}]",
+        "many rules": f"{_TABLE}rules = {[f'rule{n}' for n in range(9000)]}",
         "a long string": f'{_TABLE}machine = "{"x" * 400_000}"',
-        "many jobs": f'{_TABLE}machine = "{"; ".join(f"w{n}*9999: gpu*256" for n in range(2000))}"',
+        "many jobs": f'{_TABLE}machine = "{"; ".join(f"w{n}*9999: gpu*9" for n in range(2000))}"',
         "many groups": f'{_TABLE}machine = "{"; ".join("w*1" for n in range(50_000))}"',
         "too large": "#" * (1 << 20),
         "escape sequences": _TABLE + 'gpus = "\\u001b[31m\\u202e"',
@@ -420,9 +429,8 @@ def _configurations(seed: int) -> Iterator[_Case]:
         "a table that is a list": "tool = []",
         "an array of tool": "[[tool]]\nplacement_checks = 1",
     }.items():
-        write = partial(_write_raw, text)
         allowed = _STATUSES if what in accepted else (2,)
-        yield _Case(what, write, allowed, file=name)
+        yield _Case(what, partial(_write_raw, text), allowed, file=name)
     for what, write in _special_paths():
         yield _Case(what, write, _STATUSES if what == "a directory" else (2,), file=name)
     if os.geteuid() == 0:
@@ -443,7 +451,7 @@ def _write_of_another_user(path: Path) -> None:
 
 @cache
 def _good_graph() -> Any:
-    from tests.support.mutations import two_towers
+    from support.mutations import two_towers
 
     return two_towers()
 
@@ -454,9 +462,8 @@ def _graph_bytes(graph: Any) -> Write:
 
 def _graphs(random: Random) -> Iterator[_Case]:
     from google.protobuf import text_format
+    from support.mutations import damage_bytes, damage_fields, of_kind
     from tensorflow.core.framework import graph_pb2
-
-    from tests.support.mutations import damage_bytes, damage_fields, of_kind
 
     for number in range(70):
         suffix = random.choice([".pb", ".pbtxt", ".meta"])
@@ -518,6 +525,7 @@ def _graphs(random: Random) -> Iterator[_Case]:
         "many jobs with task 9999": jobs(200, 9999),
         "one job with task 9999": jobs(1, 9999),
         "many jobs": jobs(9000, 0),
+        "some jobs": jobs(1000, 0),
         "more jobs than tasks": jobs(20_000, 0),
         "GPU 999999999": jobs(3, 0, 999_999_999),
         "calls that double": calls,
@@ -532,8 +540,17 @@ def _graphs(random: Random) -> Iterator[_Case]:
         "a long input": graph({"name": "x", "op": "Identity", "input": ["y" * 5_000_000]}),
         "many control inputs": graph({"name": "x"}, {"name": "y", "input": ["^x"] * 300_000}),
     }
+    refused = {
+        *(
+            "many jobs with task 9999",
+            "one job with task 9999",
+            "many jobs",
+            "more jobs than tasks",
+        ),
+        *("calls that double",),
+    }
     for name, message in special.items():
-        allowed = (2,)
+        allowed = (2,) if name in refused else _STATUSES
         yield _Case(name, _graph_bytes(message), allowed, file="graph.pb")
     for name, text in {
         "deep text": "library { function { node_def { attr { value { func { " * 3000,
@@ -700,10 +717,10 @@ def _saved_cases(random: Random) -> Iterator[_Case]:
     for end in sorted(random.sample(range(len(good)), 15)):
         yield _Case(f"cut at {end}", _bytes(good[:end]), (2,), file=name)
     for number in range(30):
-        data = bytearray(good)
+        changed = bytearray(good)
         for _ in range(random.randint(1, 4)):
-            data[random.randrange(len(data))] = random.randrange(256)
-        yield _Case(f"{number}: damaged", _bytes(bytes(data)), file=name)
+            changed[random.randrange(len(changed))] = random.randrange(256)
+        yield _Case(f"{number}: damaged", _bytes(bytes(changed)), file=name)
     bomb = _npz(("0/x.npy", bytes(1 << 27)), compression=zipfile.ZIP_DEFLATED)
     pickled = b"\x80\x04\x8c\x05posix\x8c\x06system\x93\x8c\x05touch\x85R."
     for what, data in {

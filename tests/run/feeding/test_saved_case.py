@@ -15,8 +15,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.fuzzing import examples
 
+from placement_checks.core import limits
 from placement_checks.core.errors import InputError
+from placement_checks.core.limits import Limit
 from placement_checks.run.feeding import batches
 from placement_checks.run.feeding.batches import Case
 
@@ -239,7 +242,7 @@ SAVED = saved()
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_a_damaged_case_is_an_error_with_the_file_name(data: st.DataObject) -> None:
     content = bytearray(SAVED)
     for _ in range(data.draw(st.integers(1, 4))):
@@ -249,3 +252,11 @@ def test_a_damaged_case_is_an_error_with_the_file_name(data: st.DataObject) -> N
     with suppress(InputError):
         case = Case.load(Path("no.npz"))
         assert sum(array.nbytes for batch in case.batches for array in batch.values()) < len(SAVED)
+
+
+def test_the_number_of_arrays_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CASE_ARRAYS", Limit(2, "arrays of a saved case"))
+    Path("no.npz").write_bytes(SAVED)
+
+    with pytest.raises(InputError, match="exceeds the limit of 2 arrays of a saved case"):
+        Case.load(Path("no.npz"))
