@@ -1,0 +1,54 @@
+"""Descendants of a process, also those in other process groups and sessions (Linux)."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+_SET_SIGNAL_OF_PARENT, _SET_SUBREAPER = 1, 36  # options of prctl(2)
+_PATIENCE = 10.0  # seconds; a process in an uninterruptible system call does not end earlier
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of all descendants whose parents end."""
+    ctypes.CDLL(None).prctl(_SET_SUBREAPER, 1)
+
+
+def die_with_parent(parent: int) -> None:
+    """Let the kernel kill this process when its parent is killed."""
+    ctypes.CDLL(None).prctl(_SET_SIGNAL_OF_PARENT, int(signal.SIGKILL))
+    if os.getppid() != parent:  # it has ended already
+        os._exit(1)
+
+
+def children(parent: int) -> Sequence[int]:
+    """The IDs of the child processes of a process."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError):
+                # The fields after the name of the program are the state and the parent.
+                fields = Path("/proc", name, "stat").read_bytes().rpartition(b")")[2].split()
+                if int(fields[1]) == parent:
+                    found.append(int(name))
+    return found
+
+
+def end_descendants() -> None:
+    """Kill all descendants of this process, which has called `adopt_orphans`."""
+    end = time.monotonic() + _PATIENCE
+    while time.monotonic() < end:
+        for child in children(os.getpid()):
+            with contextlib.suppress(OSError):  # it has other privileges, such as sudo
+                os.kill(child, signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(0.002)
