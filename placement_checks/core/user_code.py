@@ -134,8 +134,14 @@ _FRAME = re.compile(r'File "(.+)", line (\d+), in ')
 _KERAS_INTRODUCTION = "Exception encountered when calling"  # before the layer and the user's error
 
 
+# Other exceptions without the base `Exception` end the test or the capture that runs the code.
+_OF_BUILDERS = (Exception, SystemExit, GeneratorExit)
+
+
 @contextlib.contextmanager
-def users_code(object: str, what: str, folder: Path | None, fix: str = "") -> Iterator[None]:
+def users_code(
+    object: str, what: str, folder: Path | None, fix: str = "", *, is_whole: bool = False
+) -> Iterator[None]:
     """Run a user's code in this block.
 
     Args:
@@ -143,6 +149,8 @@ def users_code(object: str, what: str, folder: Path | None, fix: str = "") -> It
         what: the code in words, such as "the builder".
         folder: the directory of the program, as for `is_user_file`.
         fix: the fix if no line of the user is at fault.
+        is_whole: whether the code is a program with a process of its own, which Ctrl-C in a
+            terminal does not reach. Then a `KeyboardInterrupt` comes from the code.
 
     Raises:
         InputError: the code raised, or called ``sys.exit``.
@@ -151,7 +159,10 @@ def users_code(object: str, what: str, folder: Path | None, fix: str = "") -> It
         yield
     except PlacementError:
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        is_ours = type(error).__module__.startswith("placement_checks.")
+        if is_ours or not (is_whole or isinstance(error, _OF_BUILDERS)):
+            raise
         raise _failed(object, f"{what} {_what_happened(error)}", error, folder, fix) from None
 
 
@@ -185,7 +196,7 @@ def _hint(error: BaseException) -> str:
     return ""
 
 
-def _what_happened(error: Exception | SystemExit) -> str:
+def _what_happened(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return f"called sys.exit({', '.join(map(repr, error.args))})"
     reason = _reason(_COLORS.sub("", message_of(error)))

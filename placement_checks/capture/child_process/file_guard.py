@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import glob
+import inspect
 import numbers
 import os
 import stat
@@ -69,7 +70,9 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
         return
     if event == "open" and not (isinstance(arguments[2], int) and arguments[2] & _WRITING):
         return
-    if sys._getframe(1).f_globals is not vars(file_journal):
+    frame = inspect.currentframe()
+    caller = frame.f_back if frame else None
+    if caller is None or caller.f_globals is not vars(file_journal):
         _EVENTS[event](_current, *arguments)
 
 

@@ -196,7 +196,7 @@ class CapturedRun:
             try:
                 with (
                     explain_refusals(self._script.target.name),
-                    users_code(self._script.target.name, BEFORE_STEP, None),
+                    users_code(self._script.target.name, BEFORE_STEP, None, is_whole=True),
                     _allow_exit(),
                 ):
                     with explain_outdated(self._script.target.name, is_v1=self._script.v1):

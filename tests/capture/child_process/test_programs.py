@@ -295,6 +295,21 @@ def test_a_program_that_starts_another_program(folder: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        ("KeyboardInterrupt", "it raised KeyboardInterrupt"),
+        ("GeneratorExit", "it raised GeneratorExit"),
+        ("BaseException('why')", "it raised BaseException: why"),
+        ("type('Bad', (Exception,), {'__str__': lambda _: 1 / 0})()", "it raised Bad"),
+    ],
+)
+def test_any_exception_of_the_program_names_its_line(folder: Path, error: str, words: str) -> None:
+    assert refused(folder, f"\nraise {error}\n") == (
+        f"train.py: before its first training step {words}; look at train.py:2"
+    )
+
+
 def test_a_timeout_names_the_current_line(folder: Path) -> None:
     program = "import time\n\ntime.sleep(600)\n"
 
