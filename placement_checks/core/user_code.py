@@ -73,7 +73,7 @@ def is_user_file(file: str, folder: Path | None) -> bool:
     """
     if _UNSAVED.fullmatch(file):
         return True
-    path = Path(file).resolve()
+    path = Path(current_folder(), file).resolve()
     is_library = (
         str(path).startswith(_LIBRARIES) or "site-packages" in path.parts or _is_framework(path)
     )
@@ -117,15 +117,22 @@ def relative_path(file: str) -> str:
 
 
 def current_folder() -> str:
-    """The directory that source lines in reports are relative to."""
-    return os.getcwd()  # noqa: PTH109  # called for each op; Path.cwd takes 15 us
+    """The directory that source lines in reports are relative to.
+
+    The root if the current directory has been deleted. Then the lines have absolute paths.
+    """
+    try:
+        return os.getcwd()  # noqa: PTH109  # called for each op; Path.cwd takes 15 us
+    except FileNotFoundError:
+        return os.sep
 
 
 @lru_cache(maxsize=4096)
 def _relative(file: str, folder: str) -> str:
     if _UNSAVED.fullmatch(file):
         return file
-    return os.path.relpath(Path(folder, file).resolve(), folder)
+    path = Path(folder, file).resolve()
+    return str(path) if folder == os.sep else os.path.relpath(path, folder)
 
 
 _COLORS = re.compile(r"\x1b\[[\d;]*m")  # Keras 3 prints the line with the reason in bold
