@@ -184,6 +184,9 @@ class Arena:
         (self.home / "logs").chmod(0o750)
         for path in self.home.rglob("*"):
             os.utime(path, (1e9, 1e9), follow_symlinks=False)
+        self._captures: set[str] = set()  # the names of directories of captures
+        self._is_closed = threading.Event()
+        threading.Thread(target=self._note_captures, daemon=True).start()
 
     @property
     def environment(self) -> dict[str, str]:
@@ -233,11 +236,6 @@ class Arena:
         """The processes and temporary files that exist now."""
         return [*self._files_left(), *self._processes()]
 
-    def give_to(self, user: int) -> None:
-        """Make a user the owner of all files."""
-        for path in (self._root, *self._root.rglob("*")):
-            os.chown(path, user, user, follow_symlinks=False)
-
     def mount(self, size: int) -> Callable[[], int] | None:
         """Move all files to a disk of its own; return a function for its free bytes.
 
@@ -257,8 +255,10 @@ class Arena:
 
     def _files_left(self) -> Iterator[str]:
         for directory in (self.home, *self.home.parents):
-            yield from map(str, directory.glob(".placement_checks_capture_*"))
-        yield from map(str, self.temporary.glob(".placement_checks_capture_*"))
+            for name in self._captures:
+                if (hidden := directory / f".{name}").exists():
+                    yield str(hidden)
+        yield from map(str, self.temporary.glob("*placement_checks*"))
 
     def _processes(self) -> Iterator[str]:
         for process in psutil.process_iter():
@@ -268,8 +268,15 @@ class Arena:
                 ):
                     yield f"process {process.pid}: {' '.join(process.cmdline())[:200]}"
 
+    def _note_captures(self) -> None:
+        while not self._is_closed.wait(0.02):
+            self._captures |= {
+                path.name for path in self.temporary.glob("placement_checks_capture_*")
+            }
+
     def close(self) -> None:
         """Delete all files."""
+        self._is_closed.set()
         for left in self._processes():
             with contextlib.suppress(OSError):
                 os.kill(int(left.split()[1].rstrip(":")), signal.SIGKILL)

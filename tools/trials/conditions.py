@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
 import resource
-import stat
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from .base import Arena, Outcome, Trial, execute
 from .programs import RULE, prepared
@@ -19,6 +21,8 @@ os.remove("notes.txt")
 shutil.rmtree("logs", ignore_errors=True)
 """
 _NOBODY = 65534
+_DROP_CAPABILITY, _CAPABILITIES = 24, 41  # prctl(2)
+_NO_BYTECODE = {"PYTHONDONTWRITEBYTECODE": "1"}
 _VERIFY = ("verify", "train.py", "--limit", "60", *RULE)
 
 
@@ -66,68 +70,47 @@ def _on_small_disk(free: int) -> Outcome:
     (arena.home / "filler").write_bytes(bytes(max(0, disk() - free)))
     try:
         return arena.run(
-            lambda: execute(
-                _VERIFY, arena.home, {**arena.environment, "PYTHONDONTWRITEBYTECODE": "1"}
-            ),
+            lambda: execute(_VERIFY, arena.home, {**arena.environment, **_NO_BYTECODE}),
             [0, 2],
         )
     finally:
         arena.unmount()
 
 
-def _as_nobody(prepare: Callable[[Arena], object], statuses: Sequence[int]) -> Outcome:
-    """Run as another user, if this user may."""
-    if os.geteuid() != 0:
-        return Outcome()
-    arena = prepared(_CHANGES)
-    arena.give_to(_NOBODY)
-    prepare(arena)
-    done = arena.run(
-        lambda: execute(_VERIFY, arena.home, arena.environment, before=_become_nobody), statuses
-    )
-    return done
-
-
-def _become_nobody() -> None:
-    os.setgroups([])
-    os.setgid(_NOBODY)
-    os.setuid(_NOBODY)
+def _drop_privileges() -> None:
+    """Let root have the permissions of an ordinary user, from the next exec on."""
+    for capability in range(_CAPABILITIES):
+        ctypes.CDLL(None).prctl(_DROP_CAPABILITY, capability, 0, 0, 0)
 
 
 def _make_read_only(arena: Arena) -> None:
     for directory, _, _ in os.walk(arena.home, topdown=False):
-        os.chmod(directory, 0o555)
+        Path(directory).chmod(0o555)
 
 
-def _give_back_files(arena: Arena) -> None:
-    """The directory is the user's, the files in it belong to root."""
-    for name in ("notes.txt", "logs/model.ckpt"):
-        os.chown(arena.home / name, 0, 0)
+def _give_away_files(arena: Arena) -> None:
+    """The directory is the user's, the files in it are not. So the user may delete them."""
+    if os.geteuid() == 0:
+        for name in ("notes.txt", "logs/model.ckpt"):
+            os.chown(arena.home / name, _NOBODY, _NOBODY)
+
+
+def _leave_foreign_files(arena: Arena) -> None:
+    """Another user was killed, and has left files in the directory for temporary files."""
+    foreign = arena.temporary / "placement_checks_capture_foreign"
+    foreign.mkdir(mode=0o777)
+    (foreign / "lock").touch()
+    if os.geteuid() == 0:
+        os.chown(foreign, _NOBODY, _NOBODY)
 
 
 def _two_users() -> Outcome:
-    """Root leaves the files of a killed capture; another user must not touch them."""
+    outcome = _verify([0], before=_drop_privileges, prepare=_leave_foreign_files)
     if os.geteuid() != 0:
-        return Outcome()
-    arena = prepared(_CHANGES)
-    arena.give_to(_NOBODY)
-    foreign = arena.temporary / "placement_checks_capture_foreign"
-    foreign.mkdir(mode=0o700)
-    (foreign / "lock").touch()
-    arena.temporary.chmod(stat.S_ISVTX | 0o777)
-    outcome = arena.run(
-        lambda: execute(_VERIFY, arena.home, arena.environment, before=_become_nobody), [0]
-    )
-    left = [each for each in outcome.left_over if str(foreign) not in each]
-    lost = [] if len(left) < len(outcome.left_over) else [str(foreign)]
-    return Outcome(
-        [*outcome.lost, *lost],
-        outcome.wrong_verdict,
-        outcome.traceback,
-        outcome.seconds,
-        outcome.megabytes,
-        left,
-    )
+        return outcome
+    left = [each for each in outcome.left_over if "placement_checks_capture_foreign" not in each]
+    lost = outcome.lost if len(left) < len(outcome.left_over) else [*outcome.lost, "foreign files"]
+    return replace(outcome, left_over=left, lost=lost)
 
 
 _TRIALS: dict[str, Callable[[], Outcome]] = {
@@ -140,12 +123,12 @@ _TRIALS: dict[str, Callable[[], Outcome]] = {
     "files of at most 4 kB": lambda: _verify(
         [0, 2],
         before=_limit(resource.RLIMIT_FSIZE, 4096),
-        variables={"PYTHONDONTWRITEBYTECODE": "1"},
+        variables=_NO_BYTECODE,
     ),
     "files of at most 100 bytes": lambda: _verify(
         [0, 2],
         before=_limit(resource.RLIMIT_FSIZE, 100),
-        variables={"PYTHONDONTWRITEBYTECODE": "1"},
+        variables=_NO_BYTECODE,
     ),
     "no core files": lambda: _verify([0], before=_limit(resource.RLIMIT_CORE, 0)),
     "a strict umask": lambda: _verify([0], before=lambda: (os.umask(0o777), None)[1]),
@@ -157,8 +140,12 @@ _TRIALS: dict[str, Callable[[], Outcome]] = {
     "disk with 4 kB": partial(_on_small_disk, 4096),
     "disk with 16 kB": partial(_on_small_disk, 16384),
     "disk with 64 kB": partial(_on_small_disk, 65536),
-    "another user": partial(_as_nobody, lambda _: None, [0]),
-    "a read-only home": partial(_as_nobody, _make_read_only, [2]),
-    "files of root in a directory of the user": partial(_as_nobody, _give_back_files, [2]),
+    "a read-only home": lambda: _verify([2], before=_drop_privileges, prepare=_make_read_only),
+    "files of another user": lambda: _verify(
+        [0],
+        code="os.remove('notes.txt'); shutil.rmtree('logs')",
+        before=_drop_privileges,
+        prepare=_give_away_files,
+    ),
     "two users": _two_users,
 }

@@ -1,4 +1,4 @@
-"""Kills with SIGKILL at random moments: of the command, of the processes of the program, of both."""
+"""Kills at random moments: of the command, of the processes of the program, of both."""
 
 from __future__ import annotations
 

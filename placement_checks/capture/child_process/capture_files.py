@@ -24,6 +24,7 @@ from placement_checks.capture.child_process.file_journal import (
     put_back,
     read,
 )
+from placement_checks.core.errors import InputError
 from placement_checks.util.temporary import abandoned_directories, lock_directory
 from placement_checks.util.text import listed
 
@@ -49,15 +50,22 @@ class CaptureFiles(NamedTuple):
         """Create the files of a new capture, and restore those of captures that were killed.
 
         Raises:
-            InputError: a file of a killed capture cannot be restored.
+            InputError: files cannot be created, or files of a killed capture cannot be restored.
         """
         parent = Path(os.path.realpath(tempfile.gettempdir()))
         recover(parent)
-        control = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-        lock = lock_directory(control)
-        temporary = parent / f"placement_checks_{secrets.token_hex(8)}"
-        journal = create_journal(control / _JOURNAL, temporary)
-        temporary.mkdir(mode=0o700)
+        try:
+            control = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+            lock = lock_directory(control)
+            temporary = parent / f"placement_checks_{secrets.token_hex(8)}"
+            journal = create_journal(control / _JOURNAL, temporary)
+            temporary.mkdir(mode=0o700)
+        except OSError as error:
+            raise InputError(
+                str(parent),
+                f"temporary files cannot be created there: {error.strerror}",
+                "free space there, or set TMPDIR to another directory",
+            ) from None
         return CaptureFiles(control, journal, lock)
 
     @staticmethod

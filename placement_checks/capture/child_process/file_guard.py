@@ -133,6 +133,8 @@ class _FileGuard:
 
     def _before_rmtree(self, path: Any, directory: int | None = _HERE) -> None:
         place = resolve_parent(path, directory)
+        if self._is_hidden(place):
+            return  # shutil.rmtree ignores errors only of the operations that follow
         with self._of_user(place) as journal:
             # A relative path would no longer lead from a moved working directory to its parents.
             if journal and _is_directory(place) and not _is_below(place, os.getcwd()):
@@ -200,9 +202,12 @@ class _FileGuard:
             yield None
             return
         with self._journal.locked():
-            if whole.startswith(self._hidden) or self._journal.is_hidden(path):
+            if self._is_hidden(path):
                 raise PermissionError(errno.EPERM, "belongs to placement_checks", path)
             yield self._journal if self._journal.is_users(path) else None
+
+    def _is_hidden(self, path: str) -> bool:
+        return f"{path}{os.sep}".startswith(self._hidden) or self._journal.is_hidden(path)
 
 
 _current: _FileGuard | None = None
@@ -232,7 +237,9 @@ def _delete_tree(original: Any, path: Any, *args: Any) -> None:
     if local := _local_path(path):
         if not _is_directory(local):
             sys.audit("os.remove", local, _HERE)
-        sys.audit("shutil.rmtree", os.path.realpath(local), _HERE)  # it follows links
+        place = os.path.realpath(local)  # it follows links
+        sys.audit("os.rmdir", place, _HERE)
+        sys.audit("shutil.rmtree", place, _HERE)
     original(path, *args)
 
 

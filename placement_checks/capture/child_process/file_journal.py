@@ -266,7 +266,7 @@ class Journal:
     def _link_aside(self, path: str) -> tuple[str, bool]:
         """Set a file aside; returns its new path, and whether it was moved instead of linked.
 
-        If it was moved, a copy is at its old path.
+        If it was moved, an empty file is at its old path.
         """
         reason: OSError | None = None
         for top in _tops(path):
@@ -281,7 +281,7 @@ class Journal:
             with contextlib.suppress(OSError):
                 os.rename(path, aside)
                 try:
-                    _copy(aside, path, is_empty=False)
+                    _copy(aside, path, is_empty=True)
                 except OSError as error:
                     os.rename(aside, path)
                     reason = error

@@ -165,7 +165,7 @@ def test_deleted_files_are_restored_after_a_kill(folder: Path) -> None:
 
     notes = watched(folder, program).notes
     assert notes[-1] == (
-        "the program deletes or overwrites checkpoints and train.log; the originals are restored"
+        "the program changes or deletes checkpoints and train.log; the originals are restored"
     )
     assert [path.name for path in (folder / "checkpoints").iterdir()] == ["model"]
     assert (folder / "train.log").read_text() == "a week of training"
