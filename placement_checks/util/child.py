@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from placement_checks.util.fork_server import ForkServer
+from placement_checks.util.processes import is_running
 from placement_checks.util.streams import unnamed_file
 
 _PATIENCE = 15.0  # seconds for a supervisor to end processes
@@ -157,11 +158,13 @@ class Child(contextlib.AbstractContextManager["Child"]):
 
     def kill(self) -> None:
         """Kill the child and its own children."""
-        if self._is_supervised and self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+        if self._is_supervised:
+            end = time.monotonic() + _PATIENCE
+            with contextlib.suppress(ProcessLookupError):
                 for number in (signal.SIGTERM, signal.SIGCONT):
                     os.kill(self.pid, number)
-                self._process.wait(_PATIENCE)
+            while is_running(self.pid) and time.monotonic() < end:
+                time.sleep(0.01)
         end_group(self.pid)
 
     def end(self) -> None:

@@ -28,15 +28,23 @@ def die_with_parent(parent: int) -> None:
 
 def children(parent: int) -> Sequence[int]:
     """The IDs of the child processes of a process."""
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with contextlib.suppress(OSError):
-                # The fields after the name of the program are the state and the parent.
-                fields = Path("/proc", name, "stat").read_bytes().rpartition(b")")[2].split()
-                if int(fields[1]) == parent:
-                    found.append(int(name))
-    return found
+    processes = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return [each for each in processes if _status(each)[1] == str(parent)]
+
+
+def is_running(process: int) -> bool:
+    """Whether a process exists and has not ended."""
+    return _status(process)[0] not in "ZX"
+
+
+def _status(process: int) -> tuple[str, str]:
+    """The state of a process, and the ID of its parent; the state X if it does not exist."""
+    try:
+        text = Path("/proc", str(process), "stat").read_text(errors="replace")
+    except OSError:
+        return "X", ""
+    state, parent, *_ = text.rpartition(")")[2].split()  # the name of the program may have blanks
+    return state, parent
 
 
 def end_descendants() -> None:

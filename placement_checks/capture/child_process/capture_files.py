@@ -54,13 +54,15 @@ class CaptureFiles(NamedTuple):
         """
         parent = Path(os.path.realpath(tempfile.gettempdir()))
         recover(parent)
+        control = parent / f"{_PREFIX}{secrets.token_hex(8)}"
         try:
-            control = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+            control.mkdir(mode=0o700)
             lock = lock_directory(control)
             temporary = parent / f"placement_checks_{secrets.token_hex(8)}"
             journal = create_journal(control / _JOURNAL, temporary)
             temporary.mkdir(mode=0o700)
         except OSError as error:
+            shutil.rmtree(control, ignore_errors=True)
             raise InputError(
                 str(parent),
                 f"temporary files cannot be created there: {error.strerror}",

@@ -159,12 +159,14 @@ class _FileGuard:
             if journal:  # from now on, the program's own file is there
                 journal.note_created(after)
 
-    def _before_link(self, source: Any, _target: Any, directory: int, _other: int) -> None:
-        place = resolve_parent(source, directory)
+    def _before_link(self, source: Any, target: Any, directory: int, other: int) -> None:
+        place, link = resolve_parent(source, directory), resolve_parent(target, other)
+        if os.path.lexists(link):
+            return
         for each in (place, os.path.realpath(place)):
             with self._of_user(each) as journal:
                 if journal:
-                    journal.note_users(each)
+                    journal.note_link(each, link)
 
     def _before_symlink(self, _source: Any, target: Any, directory: int = _HERE) -> None:
         self._before_creation(resolve_parent(target, directory))

@@ -29,6 +29,7 @@ from placement_checks.core.errors import InputError
 _LONGEST = 120  # characters of a name that are preserved in the name of the link
 _CLONE = 0x40049409  # FICLONE of ioctl(2): copies without reading, on Btrfs and XFS
 _BLOCK = 1 << 30
+_COPY = ".copy"  # after the name of a file that is set aside
 # The file system has no links, such as FAT, or not for files of other users, or too many.
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _CONTENT_KINDS = ("file", "status", "moved")  # entries that `put_back` undoes
@@ -43,6 +44,7 @@ class _Entry(NamedTuple):
     * ``status``: the path of a file or directory, its mode, owner, group, and two times in ns
     * ``moved``: both paths, device and inode of something that the program moves
     * ``created``: a path that the program creates
+    * ``linked``: a path at which the program makes a link to a file of the user
     * ``users``: device and inode of a file that belongs to the user wherever it is moved
     * ``asked``: the program has asked for the number of GPUs
     * ``undone``: the position of an entry that is undone, and whether that changed a file
@@ -200,6 +202,11 @@ class Journal:
         if identity is not None and identity not in self._users:
             self._write("users", *identity, durable=False)
 
+    def note_link(self, path: str, link: str) -> None:
+        """Note that the program makes a link to a file of the user."""
+        self.note_users(path)
+        self._write("linked", link, durable=False)
+
     def note_status(self, path: str) -> None:
         """Note mode, owner and times of a file or directory that the program changes or deletes.
 
@@ -239,7 +246,7 @@ class Journal:
             InputError: the file system refuses, or is full.
         """
         aside, is_moved = self._link_aside(path)
-        copy = f"{aside}.copy"
+        copy = f"{aside}{_COPY}"
         try:
             _copy(aside, copy, is_empty=truncates)
             os.rename(copy, path)
@@ -424,54 +431,31 @@ def put_back(journal: int, hidden: str, near: Sequence[Path] = ()) -> Sequence[P
     is_damaged = contents.damaged or not entries
     left = restoration.left_over(_holdings_above(near, hidden) if is_damaged else ())
     if failed or left or contents.damaged:
-        _raise_failure(failed, left, contents.damaged)
+        raise _failure(failed, left, contents.damaged)
     paths = [Path(each.values[0]) for each in entries if undone.get(each.position)]
     return list(dict.fromkeys(paths))
 
 
-def _raise_failure(
+def _failure(
     failed: Sequence[tuple[_Entry, str]], left: Sequence[str], damaged: int
-) -> None:
-    lines = []
-    known = set()
+) -> InputError:
+    """Return an error that names each file that is still set aside, and how to get it back."""
+    faults = {}  # by the path where the file is now
     for entry, reason in failed:
-        before, after = entry.values[0], entry.values[1]
-        if entry.kind != "status":
-            known.add(after)
-            lines.append(f"{before} is preserved as {after}: {reason}")
-        else:
-            lines.append(f"mode, owner and times of {before} are not restored: {reason}")
-    lines += [
-        f"{path} is set aside; its path before is not known" for path in left if path not in known
-    ]
-    if failed:
-        (first, reason), *_ = failed
-        after = first.values[1]
-        fix = f"it is preserved as {after}: rename it yourself"
-        if first.kind == "status":
-            fix = f"its mode was {after:o}"
-        raise InputError(
-            str(first.values[0]),
-            f"could not be restored: {reason}",
-            fix,
-            details="\n".join(lines),
-            is_predicate=True,
-        )
-    if left:
-        raise InputError(
-            left[0],
-            "was set aside while a program ran, and the record of its path before is damaged or "
-            "missing",
-            "move it back yourself; its name ends with its name before",
-            details="\n".join(lines),
-            is_predicate=True,
-        )
-    raise InputError(
-        "",
-        f"{damaged} lines of the record of files that the program changes are damaged; no file is "
-        "set aside any more",
-        "check the files that the program changes",
-    )
+        before, after, *_ = entry.values
+        is_status = entry.kind == "status"
+        place = f"its mode was {after:o}" if is_status else f"it is preserved as {after}"
+        faults[before if is_status else after] = before, f"could not be restored: {reason}", place
+    unknown = "is set aside, but the record is damaged", "its name ends with its former name"
+    for after in left:
+        faults.setdefault(after, (after, *unknown))
+    if not faults:
+        problem = f"the record of changed files has {damaged} damaged lines, but none is set aside"
+        return InputError("", problem, "check the files that the program changes")
+    (path, problem, place), *_ = faults.values()
+    details = "\n".join(f"{name}: {why}; {where}" for name, why, where in faults.values())
+    fix = f"{place}: rename it yourself"
+    return InputError(path, problem, fix, details=details, is_predicate=True)
 
 
 class _Restoration:
@@ -481,6 +465,8 @@ class _Restoration:
         self._entries = entries
         self._began = next((each.values[0] for each in entries if each.kind == "run"), 0)
         self._created = {each.values[0] for each in entries if each.kind == "created"}
+        moved = {each.values[1] for each in entries if each.kind == "moved"}
+        self._links = {each.values[0] for each in entries if each.kind == "linked"} - moved
         self._made: list[str] = []  # directories, to restore something in them
 
     def undo(self, entry: _Entry) -> bool:
@@ -498,9 +484,12 @@ class _Restoration:
             if not is_moved or not os.path.lexists(other):
                 return False
         else:
+            with contextlib.suppress(FileNotFoundError):  # the program was killed as it copied
+                os.unlink(f"{other}{_COPY}")
             if not os.path.lexists(other):
                 return False
-            if _identity(other) == _identity(path):  # the program did not delete it
+            is_spare = path in self._links and os.lstat(other).st_nlink > 1
+            if is_spare or _identity(other) == _identity(path):  # the program did not delete it
                 os.unlink(other)
                 return False
         self._clear(path)

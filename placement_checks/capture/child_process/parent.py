@@ -26,7 +26,7 @@ from placement_checks.core.errors import InputError, PlacementError
 from placement_checks.core.program import CapturedProgram
 from placement_checks.core.target import Script
 from placement_checks.tf1.renamed import environment as environment_of_version_1
-from placement_checks.util.child import Child, Ended, end_group
+from placement_checks.util.child import Child, Ended
 from placement_checks.util.processes import children
 from placement_checks.util.resources import gc_paused, peak_memory
 
@@ -240,8 +240,8 @@ class _Capture:
     def _clean_up(self) -> None:
         """Clean up as soon as the child process has ended, even if its answer is needed later."""
         with contextlib.suppress(OSError):
-            self._child.wait()
-            end_group(self._child.pid)  # the supervisor may have been killed
+            self._child.wait()  # also ends if the server of forks is killed
+            self._child.kill()
         self._has_ended.set()
         try:
             self._restored = self._files.put_back()

@@ -759,12 +759,25 @@ def test_a_damaged_journal_names_the_files(home: Path, name: str) -> None:
     with pytest.raises(InputError) as error:
         put_back(journal, hidden_name(home), [home])
 
-    named = [line.partition(" is set aside")[0] for line in error.value.details.splitlines()]
+    named = [line.partition(": is set aside")[0] for line in error.value.details.splitlines()]
     assert sorted(Path(each).read_text() for each in named) == ["a week of training", "notes"]
     assert error.value.object == named[0]
     for each in named:
         Path(each).unlink()
     Path(named[0]).parent.rmdir()
+
+
+def test_an_unfinished_copy_is_deleted(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = tree(home)
+    with guarded_only(home) as journal, monkeypatch.context() as patch:
+        patch.setattr(file_journal.os, "rename", lambda *_: os._exit(0))
+        child = os.fork()
+        if child == 0:
+            written("notes.txt", "a")
+        os.waitpid(child, 0)
+
+    assert put_back(journal, hidden_name(home)) == []
+    assert changes(before, tree(home)) == []
 
 
 def test_a_torn_last_line_does_not_count(home: Path) -> None:
