@@ -48,13 +48,17 @@ def send_and_exit(answer: Any, channels: Channels) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
     gc.disable()
+    status = 1
     try:
-        descriptor = os.open(channels.answers, os.O_WRONLY)
-    except OSError:
-        os.closerange(3, _SOME)  # the program may have used up all descriptors
-        descriptor = os.open(channels.answers, os.O_WRONLY)
-    status = os.fstat(descriptor)
-    if (status.st_dev, status.st_ino) == channels.pipe:
-        with contextlib.suppress(BrokenPipeError), open(descriptor, "wb") as stream:
-            pickle.dump(answer, stream, pickle.HIGHEST_PROTOCOL)
-    os._exit(0)
+        try:
+            descriptor = os.open(channels.answers, os.O_WRONLY)
+        except OSError:
+            os.closerange(3, _SOME)  # the program may have used up all descriptors
+            descriptor = os.open(channels.answers, os.O_WRONLY)
+        pipe = os.fstat(descriptor)
+        if (pipe.st_dev, pipe.st_ino) == channels.pipe:
+            with os.fdopen(descriptor, "wb") as stream:
+                pickle.dump(answer, stream, pickle.HIGHEST_PROTOCOL)
+            status = 0
+    finally:  # the supervisor or the parent may have ended
+        os._exit(status)
