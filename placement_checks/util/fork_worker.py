@@ -17,11 +17,11 @@ import struct
 import sys
 import tempfile
 import traceback
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import NamedTuple, NoReturn
 
-from placement_checks.util.processes import adopt_orphans, children
+from placement_checks.util.processes import adopt_orphans, end_descendants
 from placement_checks.util.streams import flush
 
 WORD = struct.Struct("=q")  # a message about a worker: its ID, and later its return code
@@ -67,8 +67,7 @@ def serve(descriptor: int, owner: int, *, ends_orphans: bool = False) -> NoRetur
         ready, _, _ = select.select([control.fileno(), wakeup], [], [], _OWNER_CHECK)
         if wakeup in ready:
             os.read(wakeup, 4096)
-        if _report_ends(running) and ends_orphans:
-            _end_orphans(running)
+        _report_ends(running, ends_orphans=ends_orphans)
         if control.fileno() in ready:
             message, given, *_ = socket.recv_fds(control, 1, _DESCRIPTORS)
             if not message:
@@ -84,28 +83,22 @@ def serve(descriptor: int, owner: int, *, ends_orphans: bool = False) -> NoRetur
             _send(messages, pid)
             for end in (request, *streams):
                 os.close(end)
-    if ends_orphans:
-        _end_orphans(running)
+    _report_ends(running, ends_orphans=ends_orphans)
     os._exit(0)
 
 
-def _end_orphans(running: Collection[int]) -> None:
-    """Kill the processes that ended workers have left."""
-    for orphan in {*children(os.getpid())} - {*running}:
-        with contextlib.suppress(OSError):  # it has other privileges
-            os.kill(orphan, signal.SIGKILL)
-
-
-def _report_ends(running: dict[int, int]) -> bool:
-    """Send the return codes of workers that have ended; return whether a process has ended."""
-    has_ends = False
+def _report_ends(running: dict[int, int], *, ends_orphans: bool) -> None:
+    """Send the return codes of workers that have ended."""
+    ended = {}
     with contextlib.suppress(ChildProcessError):
-        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-            has_ends = True
-            if messages := running.pop(ended[0], None):
-                _send(messages, os.waitstatus_to_exitcode(ended[1]))
-                os.close(messages)
-    return has_ends
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            ended[found[0]] = found[1]
+    if ended and ends_orphans:
+        end_descendants(running.keys() - ended.keys())
+    for pid in ended.keys() & running.keys():
+        messages = running.pop(pid)
+        _send(messages, os.waitstatus_to_exitcode(ended[pid]))
+        os.close(messages)
 
 
 def _send(messages: int, word: int) -> None:

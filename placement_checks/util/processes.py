@@ -7,7 +7,7 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 
 _SET_SIGNAL_OF_PARENT, _SET_SUBREAPER = 1, 36  # options of prctl(2)
@@ -47,16 +47,18 @@ def _status(process: int) -> tuple[str, str]:
     return state, parent
 
 
-def end_descendants() -> None:
-    """Kill all descendants of this process, which has called `adopt_orphans`."""
+def end_descendants(spared: Container[int] = ()) -> None:
+    """Kill all descendants of this process, which has called `adopt_orphans`.
+
+    ``spared`` are child processes that stay, with their descendants.
+    """
     end = time.monotonic() + _PATIENCE
     while time.monotonic() < end:
-        for child in children(os.getpid()):
+        found = [child for child in children(os.getpid()) if child not in spared]
+        if not found:
+            return
+        for child in found:
             with contextlib.suppress(OSError):  # it has other privileges, such as sudo
                 os.kill(child, signal.SIGKILL)
-        try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        except ChildProcessError:
-            return
+            os.waitpid(child, os.WNOHANG)
         time.sleep(0.002)
