@@ -571,7 +571,7 @@ def test_files_that_cannot_be_set_aside_are_not_changed(
     with guarded(home):
         with monkeypatch.context() as patch:
             for name in ("link", "rename"):
-                patch.setattr(file_journal.os, name, refusing)
+                patch.setattr(os, name, refusing)
             for change in (os.remove, written, lambda path: os.truncate(path, 0)):
                 with pytest.raises(InputError) as error:
                     change("notes.txt")
@@ -591,7 +591,7 @@ def test_without_links_files_are_moved(home: Path, monkeypatch: pytest.MonkeyPat
 
     before = tree(home)
     with guarded(home), monkeypatch.context() as patch:
-        patch.setattr(file_journal.os, "link", refusing)
+        patch.setattr(os, "link", refusing)
         written("logs/model.ckpt")
         os.remove("notes.txt")  # noqa: PTH107
         assert not Path("notes.txt").exists()
@@ -681,7 +681,7 @@ def test_files_that_cannot_be_restored_are_reported(
 
     before = tree(home.parent)
     with monkeypatch.context() as patch:
-        patch.setattr(file_journal.os, "rename", refusing)
+        patch.setattr(os, "rename", refusing)
         with pytest.raises(InputError) as error:
             put_back(journal, hidden_name(home))
 
@@ -770,7 +770,7 @@ def test_a_damaged_journal_names_the_files(home: Path, name: str) -> None:
 def test_an_unfinished_copy_is_deleted(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = tree(home)
     with guarded_only(home) as journal, monkeypatch.context() as patch:
-        patch.setattr(file_journal.os, "rename", lambda *_: os._exit(0))
+        patch.setattr(os, "rename", lambda *_: os._exit(0))
         child = os.fork()
         if child == 0:
             written("notes.txt", "a")
