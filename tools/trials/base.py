@@ -1,4 +1,4 @@
-"""What a trial is, and helpers to run the command and to compare files before and after."""
+"""What a trial is, how it runs the command, and how it compares files before and after."""
 
 from __future__ import annotations
 
