@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
@@ -15,7 +16,7 @@ import click
 from click.shell_completion import shell_complete
 
 from placement_checks.cli.output import standard_streams, write_stderr
-from placement_checks.core.errors import DEBUG, PlacementError, UsageError, as_error
+from placement_checks.core.errors import DEBUG, InputError, PlacementError, UsageError, as_error
 
 FAILED = 2  # exit status: invalid usage, configuration or input, or nothing could be checked
 COMPLETE = "_PLACEMENT_CHECKS_COMPLETE"  # environment variable of shells that request a completion
@@ -34,19 +35,32 @@ _COMMANDS = (
 )
 
 
-class _Terminated(KeyboardInterrupt):
+class _Signaled(KeyboardInterrupt):
     """A signal ends the command; context managers still run, for example to restore files."""
 
 
-def _raise_terminated(number: int, _frame: object) -> None:
-    raise _Terminated(number)
+_signals: list[int] = []  # received by this process, even if code of a library or the user goes on
+
+
+def _raise_signaled(number: int, _frame: object) -> None:
+    _signals.append(number)
+    raise _Signaled(number)
+
+
+def _exit_after_signal(owner: int) -> None:
+    if _signals and os.getpid() == owner:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(_SIGNALED + _signals[0])
 
 
 def main() -> None:
     """Run the command. An error is one line on stderr and exit status 2."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, _raise_terminated)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+            signal.signal(number, _raise_signaled)
+    atexit.register(_exit_after_signal, os.getpid())  # before others, so it is called last
     with standard_streams():
         status = _status(sys.argv[1:])
     raise SystemExit(status)  # the program under test may have replaced sys.exit
@@ -54,6 +68,7 @@ def main() -> None:
 
 def _status(arguments: Sequence[str]) -> int:
     try:
+        _check_directory()
         # Not cli.main(), which ends the process with 1 if a pipe was closed.
         if instruction := os.environ.get(COMPLETE):
             return shell_complete(cli, {}, "placement-checks", COMPLETE, instruction)
@@ -64,7 +79,7 @@ def _status(arguments: Sequence[str]) -> int:
             status = done.exit_code
         sys.stdout.flush()
         return status
-    except _Terminated as signaled:
+    except _Signaled as signaled:
         return _SIGNALED + int(signaled.args[0])
     except (KeyboardInterrupt, click.exceptions.Abort):
         return _SIGNALED + signal.SIGINT
@@ -72,6 +87,17 @@ def _status(arguments: Sequence[str]) -> int:
         return _fail(UsageError("", error.format_message().rstrip("."), _fix(error)), arguments)
     except BaseException as fault:
         return _fail(as_error("", fault), arguments)
+
+
+def _check_directory() -> None:
+    try:
+        os.getcwd()  # noqa: PTH109
+    except OSError as error:
+        raise InputError(
+            "",
+            f"the working directory cannot be used: {error.strerror}; maybe it has been deleted",
+            "change to another directory",
+        ) from None
 
 
 def _fix(error: click.ClickException) -> str:

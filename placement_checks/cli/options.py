@@ -16,6 +16,7 @@ from placement_checks.core.cluster_spec import TF_CONFIG
 from placement_checks.core.devices import checked_gpus
 from placement_checks.core.errors import UsageError
 from placement_checks.core.machines import Machine
+from placement_checks.core.target import checked_limit
 from placement_checks.rules.registry import RULES
 from placement_checks.verification import configuration
 from placement_checks.verification.configuration import Settings
@@ -120,7 +121,7 @@ _PROGRAM_OPTIONS = (
     ),
     click.option(
         "--limit",
-        type=click.FloatRange(0, min_open=True),
+        type=float,
         metavar="SECONDS",
         help="The longest time until the first training step of a program; default: 300.",
     ),
@@ -229,6 +230,7 @@ def _settings(
     gpus: int | None = None,
     machine: str | None = None,
     horovod: int | None = None,
+    limit: float | None = None,
     let: Iterable[str] = (),
     sets: Iterable[str] = (),
     **others: Any,
@@ -244,6 +246,8 @@ def _settings(
         checked_gpus(gpus)
     if machine is not None:
         Machine.parse(machine)
+    if limit is not None:
+        checked_limit(limit)
     policy: dict[str, dict[str, Any]] = {}
     for rule, field, value in map(parse_setting, sets):
         policy.setdefault(rule, {})[field] = value
@@ -259,5 +263,11 @@ def _settings(
             )
         overrides[name] = value
     return Settings(
-        gpus=gpus, machine=machine, horovod=horovod, policy=policy, let=overrides, **others
+        gpus=gpus,
+        machine=machine,
+        horovod=horovod,
+        limit=limit,
+        policy=policy,
+        let=overrides,
+        **others,
     )

@@ -188,7 +188,7 @@ def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> 
     checked. In ARGS, {gpus} is replaced by the number of GPUs, and {gpu_list} by 0,1,…. An
     argument with {each_gpu} is repeated for each GPU: --gpu_ids {each_gpu} is --gpu_ids 0 1 ….
 
-    The files of a program are preserved: files that it deletes or overwrites are restored, and no
+    The files of a program are preserved: files that it changes or deletes are restored, and no
     checkpoint is saved. Event files and new files are still written.
 
     With --baseline, each program is compared with its baseline in FOLDER, a file that records the

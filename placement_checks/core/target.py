@@ -10,12 +10,32 @@ import ast
 import shlex
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
+
+from placement_checks.core.errors import UsageError
 
 GPUS = "{gpus}"  # Python parses it as a set with the name ``gpus``
 GPU_LIST = "{gpu_list}"
 EACH_GPU = "{each_gpu}"
+
+
+def checked_limit(seconds: float) -> float:
+    """Return ``seconds`` if it is a valid time limit.
+
+    Raises:
+        UsageError: the limit is not a finite positive number.
+    """
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not is_number or not 0 < seconds < inf:
+        raise UsageError(
+            f"limit={seconds!r:.60}",
+            "is not a finite positive number of seconds",
+            "give one, such as limit=600",
+            is_predicate=True,
+        )
+    return seconds
 
 
 def for_gpus(text: str, gpus: int) -> str:

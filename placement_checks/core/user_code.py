@@ -78,7 +78,7 @@ def is_user_file(file: str, folder: Path | None) -> bool:
     """
     if _UNSAVED.fullmatch(file):
         return True
-    path = Path(file).resolve()
+    path = Path(current_folder(), file).resolve()
     is_library = (
         str(path).startswith(_LIBRARIES) or "site-packages" in path.parts or _is_framework(path)
     )
@@ -122,15 +122,22 @@ def relative_path(file: str) -> str:
 
 
 def current_folder() -> str:
-    """The directory that source lines in reports are relative to."""
-    return os.getcwd()  # noqa: PTH109  # called for each op; Path.cwd takes 15 us
+    """The directory that source lines in reports are relative to.
+
+    The root if the current directory has been deleted. Then the lines have absolute paths.
+    """
+    try:
+        return os.getcwd()  # noqa: PTH109  # called for each op; Path.cwd takes 15 us
+    except FileNotFoundError:
+        return os.sep
 
 
 @lru_cache(maxsize=4096)
 def _relative(file: str, folder: str) -> str:
     if _UNSAVED.fullmatch(file):
         return file
-    return os.path.relpath(Path(folder, file).resolve(), folder)
+    path = Path(folder, file).resolve()
+    return str(path) if folder == os.sep else os.path.relpath(path, folder)
 
 
 _COLORS = re.compile(r"\x1b\[[\d;]*m")  # Keras 3 prints the line with the reason in bold
@@ -139,8 +146,14 @@ _FRAME = re.compile(r'File "(.+)", line (\d+), in ')
 _KERAS_INTRODUCTION = "Exception encountered when calling"  # before the layer and the user's error
 
 
+# Other exceptions without the base `Exception` end the test or the capture that runs the code.
+_OF_BUILDERS = (Exception, SystemExit, GeneratorExit)
+
+
 @contextlib.contextmanager
-def users_code(object: str, what: str, folder: Path | None, fix: str = "") -> Iterator[None]:
+def users_code(
+    object: str, what: str, folder: Path | None, fix: str = "", *, is_whole: bool = False
+) -> Iterator[None]:
     """Run a user's code in this block.
 
     Args:
@@ -148,6 +161,8 @@ def users_code(object: str, what: str, folder: Path | None, fix: str = "") -> It
         what: the code in words, such as "the builder".
         folder: the directory of the program, as for `is_user_file`.
         fix: the fix if no line of the user is at fault.
+        is_whole: whether the code is a program with a process of its own, which Ctrl-C in a
+            terminal does not reach. Then a `KeyboardInterrupt` comes from the code.
 
     Raises:
         InputError: the code raised, or called ``sys.exit``.
@@ -156,7 +171,10 @@ def users_code(object: str, what: str, folder: Path | None, fix: str = "") -> It
         yield
     except PlacementError:
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        is_ours = type(error).__module__.startswith("placement_checks.")
+        if is_ours or not (is_whole or isinstance(error, _OF_BUILDERS)):
+            raise
         raise _failed(object, f"{what} {_what_happened(error)}", error, folder, fix) from None
 
 
@@ -190,7 +208,7 @@ def _hint(error: BaseException) -> str:
     return ""
 
 
-def _what_happened(error: Exception | SystemExit) -> str:
+def _what_happened(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return f"called sys.exit({', '.join(map(repr, error.args))})"
     reason = _reason(_COLORS.sub("", message_of(error)))

@@ -35,6 +35,7 @@ from placement_checks.core.target import (
     Script,
     SourceTree,
     Target,
+    checked_limit,
     value_of,
 )
 from placement_checks.util.text import close_matches, join_and
@@ -126,7 +127,8 @@ def resolve(
 
     Raises:
         UsageError: another argument is given, but the target is not code in a file or module;
-            ``let`` is given for a function; or ``target`` has none of the known types.
+            ``let`` is given for a function; ``limit`` is not a finite positive number; or
+            ``target`` has none of the known types.
         InputError: the target does not exist, or is a placement log.
     """
     if isinstance(target, str | Path):
@@ -143,7 +145,7 @@ def resolve(
             )
         if target.kind == "program" or wants_process:
             pairs = tuple(sorted(let.items()))
-            seconds = DEFAULT_LIMIT if limit is None else limit
+            seconds = DEFAULT_LIMIT if limit is None else checked_limit(limit)
             return Script(target, tuple(args), v1, pairs, seconds, tree=tree, ranks=ranks)
         return target
     if wants_process:

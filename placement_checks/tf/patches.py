@@ -196,24 +196,18 @@ class Patch(Enum):
     C_JOIN_SERVER = _C_SESSION, "TF_ServerJoin", "refuse parameter servers"
 
     # Files
-    REMOVE = "os", "remove", _FILES
-    UNLINK = "os", "unlink", _FILES
-    RMDIR = "os", "rmdir", _FILES
-    RENAME = "os", "rename", _FILES
-    REPLACE = "os", "replace", _FILES
-    RMTREE = "shutil", "rmtree", _FILES
-    OPEN = "builtins", "open", _FILES
-    IO_OPEN = "io", "open", _FILES
     C_DELETE = _C_FILES, "DeleteFile", _FILES
     C_DELETE_TREE = _C_FILES, "DeleteRecursively", _FILES
     C_RENAME = _C_FILES, "RenameFile", _FILES
     C_COPY = _C_FILES, "CopyFile", _FILES
     C_WRITE = _C_FILES, "WritableFile", _FILES
-    C_CREATE = _C_FILES, "CreateDir", _HELD
-    C_CREATE_TREE = _C_FILES, "RecursivelyCreateDir", _HELD
-    NEW_RECORD_FILE = "tensorflow:io.TFRecordWriter", "__init__", _HELD
-    CACHE_FILE = "tensorflow:data.Dataset", "cache", _HELD
-    NEW_EVENT_FILE = f"{_TF}.client._pywrap_events_writer", "EventsWriter", _HELD
+    C_CREATE = _C_FILES, "CreateDir", _FILES
+    C_CREATE_TREE = _C_FILES, "RecursivelyCreateDir", _FILES
+    NEW_RECORD_FILE = "tensorflow:io.TFRecordWriter", "__init__", _FILES
+    CACHE_FILE = "tensorflow:data.Dataset", "cache", _FILES
+    NEW_EVENT_FILE = f"{_TF}.client._pywrap_events_writer", "EventsWriter", _FILES
+    WRITE_FILE = "tensorflow:io", "write_file", _FILES
+    WRITE_CHECKPOINT = f"{_TF}.checkpoint.functional_saver:MultiDeviceSaver", "save", _FILES
     EXISTS = "posixpath", "exists", _HELD
     IS_FILE = "posixpath", "isfile", _HELD
     PATH_EXISTS = "pathlib:Path", "exists", _HELD

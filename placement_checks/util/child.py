@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from placement_checks.util.fork_server import ForkServer
+from placement_checks.util.processes import is_running
 from placement_checks.util.streams import unnamed_file
 
+_PATIENCE = 15.0  # seconds for a supervisor to end processes
 _MAX_OUTPUT = 4000  # bytes of a process's output
 
 
@@ -59,6 +61,7 @@ class Child(contextlib.AbstractContextManager["Child"]):
         is_shown: bool = False,
         directory: str | None = None,
         forks: Callable[[Mapping[str, str]], ForkServer | None] = lambda _: None,
+        is_supervised: bool = False,
     ) -> None:
         """Start the process.
 
@@ -71,7 +74,10 @@ class Child(contextlib.AbstractContextManager["Child"]):
             directory: the working directory; None for the directory of this process.
             forks: returns the server that forks the process, given the whole environment; None to
                 start a new interpreter.
+            is_supervised: whether the module, when it receives SIGTERM, kills the processes that
+                it has started and ends.
         """
+        self._is_supervised = is_supervised
         self._owner = os.getpid()
         self._errors = unnamed_file()
         errors = 2 if is_shown else self._errors.fileno()
@@ -109,7 +115,7 @@ class Child(contextlib.AbstractContextManager["Child"]):
 
         def kill() -> None:
             timed_out.set()
-            self._process.kill()
+            self.kill()
 
         watch = threading.Timer(limit, kill)
         watch.daemon = True
@@ -150,10 +156,21 @@ class Child(contextlib.AbstractContextManager["Child"]):
                 self._process.wait(patience)
         self.end()
 
+    def kill(self) -> None:
+        """Kill the child and its own children."""
+        if self._is_supervised:
+            end = time.monotonic() + _PATIENCE
+            with contextlib.suppress(ProcessLookupError):
+                for number in (signal.SIGTERM, signal.SIGCONT):
+                    os.kill(self.pid, number)
+            while is_running(self.pid) and time.monotonic() < end:
+                time.sleep(0.01)
+        end_group(self.pid)
+
     def end(self) -> None:
         """Kill the child and its own children; in a fork of its owner, only close the pipes."""
         if self.is_own:
-            end_group(self.pid)
+            self.kill()
             self._process.wait()
         else:
             self._process.returncode = 0  # the owner waits for it
@@ -187,22 +204,17 @@ def end_group(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
 
 
-def end_with_parent(last: Callable[[], object] = lambda: None) -> None:
+def end_with_parent() -> None:
     """Kill this process and its children when its parent is gone.
 
     The input of this process may stay open after the end of the parent, because forks of the
     parent may have it open, too.
-
-    Args:
-        last: called before the processes are killed.
     """
     parent = int(sys.argv[-1])
 
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(1)
-        with contextlib.suppress(Exception):
-            last()
         end_group(os.getpgrp())
 
     threading.Thread(target=watch, daemon=True).start()

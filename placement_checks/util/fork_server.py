@@ -124,7 +124,7 @@ class ForkServer:
                 control.close()
                 release()
                 _remove_users_path()
-                serve(remote.detach(), owner)
+                serve(remote.detach(), owner, ends_orphans=True)
             finally:
                 os._exit(1)
         remote.close()

@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import NamedTuple, NoReturn
 
+from placement_checks.util.processes import adopt_orphans, end_descendants
 from placement_checks.util.streams import flush
 
 WORD = struct.Struct("=q")  # a message about a worker: its ID, and later its return code
@@ -44,12 +45,13 @@ class Request(NamedTuple):
     folder: str
 
 
-def serve(descriptor: int, owner: int) -> NoReturn:
+def serve(descriptor: int, owner: int, *, ends_orphans: bool = False) -> NoReturn:
     """Fork a worker for each request, until the owner is gone.
 
     Args:
         descriptor: the socket for requests.
         owner: the ID of the process that sends requests, which is this process's parent.
+        ends_orphans: whether to kill the processes that a worker has left when it ends.
     """
     gc.freeze()  # a collection writes to all objects, and a fork would copy their memory
     control = socket.socket(fileno=descriptor)
@@ -59,11 +61,13 @@ def serve(descriptor: int, owner: int) -> NoReturn:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(signals, warn_on_full_buffer=False)
     running: dict[int, int] = {}  # the pipe for messages, by process
+    if ends_orphans:
+        adopt_orphans()
     while os.getppid() == owner:
         ready, _, _ = select.select([control.fileno(), wakeup], [], [], _OWNER_CHECK)
         if wakeup in ready:
             os.read(wakeup, 4096)
-        _report_ends(running)
+        _report_ends(running, ends_orphans=ends_orphans)
         if control.fileno() in ready:
             message, given, *_ = socket.recv_fds(control, 1, _DESCRIPTORS)
             if not message:
@@ -79,17 +83,21 @@ def serve(descriptor: int, owner: int) -> NoReturn:
             _send(messages, pid)
             for end in (request, *streams):
                 os.close(end)
+    _report_ends(running, ends_orphans=ends_orphans)
     os._exit(0)
 
 
-def _report_ends(running: dict[int, int]) -> None:
+def _report_ends(running: dict[int, int], *, ends_orphans: bool) -> None:
     """Send the return codes of workers that have ended."""
-    while running:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if pid == 0:
-            return
+    ended = {}
+    with contextlib.suppress(ChildProcessError):
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            ended[found[0]] = found[1]
+    if ended and ends_orphans:
+        end_descendants(running.keys() - ended.keys())
+    for pid in ended.keys() & running.keys():
         messages = running.pop(pid)
-        _send(messages, os.waitstatus_to_exitcode(status))
+        _send(messages, os.waitstatus_to_exitcode(ended[pid]))
         os.close(messages)
 
 

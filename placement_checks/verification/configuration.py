@@ -46,7 +46,7 @@ from placement_checks.core.errors import ConfigError, InputError, UsageError
 from placement_checks.core.input_files import link_fault, read_text
 from placement_checks.core.machines import Machine
 from placement_checks.core.program import Loadable
-from placement_checks.core.target import SourceTree, Target
+from placement_checks.core.target import SourceTree, Target, checked_limit
 from placement_checks.targets.forms import parse_command, path_of_target, rebase, resolve
 from placement_checks.util.text import close_matches
 from placement_checks.verification.policy import (
@@ -226,7 +226,11 @@ def to_toml(value: Any) -> str:
 _NAME = "placement_checks"
 _TABLE = f"tool.{_NAME}"
 _MOST_NAMED = 20  # invalid fields
-_CHECKS: Mapping[str, Callable[[Any], object]] = {"machine": Machine.parse, "gpus": checked_gpus}
+_CHECKS: Mapping[str, Callable[[Any], object]] = {
+    "machine": Machine.parse,
+    "gpus": checked_gpus,
+    "limit": checked_limit,
+}
 
 
 def load(folder: Path) -> Config:

@@ -1,9 +1,10 @@
-"""What a trial is, and helpers to run the command and to compare files before and after."""
+"""What a trial is, how it runs the command, and how it compares files before and after."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -16,9 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
+import psutil
+
 ROOT = Path(__file__).parents[2]
+_PACKAGE = str(ROOT / "placement_checks")
 _TRACEBACK = "Traceback (most recent call last)"
 _REPORT_IT = "and report it"  # the end of the message of an internal error
+_PATIENCE = 10.0  # seconds until what a command leaves is gone
 
 
 @dataclass(frozen=True)
@@ -84,11 +89,11 @@ class Execution:
     def traceback(self) -> str:
         """The output from a traceback or an internal error on; ``""`` without one."""
         for text in (self.err, self.out):
-            start = text.find(_TRACEBACK)
-            if start < 0 and _REPORT_IT in text:
-                start = 0
-            if start >= 0:
-                return text[start:]
+            if _REPORT_IT in text:
+                return text
+            for block in text.split(_TRACEBACK)[1:]:
+                if _PACKAGE in block:  # otherwise it is of the program
+                    return block
         return ""
 
 
@@ -153,6 +158,129 @@ def _kill(pid: int) -> None:
 def _text(file: IO[bytes]) -> str:
     file.seek(0)
     return file.read().decode(errors="replace")
+
+
+class Arena:
+    """A directory for a trial, with files of a user and a directory for temporary files.
+
+    Attributes:
+        home: the user's files, and the working directory of commands.
+        temporary: the directory for temporary files.
+    """
+
+    def __init__(self) -> None:
+        self._root = Path(tempfile.mkdtemp(prefix="trial_"))
+        self.home = self._root / "home"
+        self.temporary = self._root / "temporary"
+        for directory in (self.home / "logs" / "old", self.home / "empty", self.temporary):
+            directory.mkdir(parents=True)
+        for name in ("model.ckpt", "old/events"):
+            (self.home / "logs" / name).write_text("a week of training")
+        (self.home / "notes.txt").write_text("notes")
+        (self.home / "linked.txt").hardlink_to(self.home / "notes.txt")
+        (self.home / "data.db").touch()
+        (self.home / "link").symlink_to("logs")
+        (self.home / "notes.txt").chmod(0o640)
+        (self.home / "logs").chmod(0o750)
+        for path in self.home.rglob("*"):
+            os.utime(path, (1e9, 1e9), follow_symlinks=False)
+        self._captures: set[str] = set()  # the names of directories of captures
+        self._is_closed = threading.Event()
+        threading.Thread(target=self._note_captures, daemon=True).start()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment variables of commands."""
+        return {
+            **os.environ,
+            "HOME": str(self.home),
+            "TMPDIR": str(self.temporary),
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+        }
+
+    def write(self, name: str, text: str) -> None:
+        """Add a file to the user's files."""
+        (self.home / name).write_text(text)
+
+    def run(
+        self, run: Callable[[], Execution], statuses: Sequence[int], words: str = ""
+    ) -> Outcome:
+        """Run a command, and compare what it leaves with what was there before.
+
+        Args:
+            run: runs the command.
+            statuses: the correct exit statuses.
+            words: a part of a correct report.
+        """
+        before = snapshot(self.home)
+        done = run()
+        lost = changed(before, snapshot(self.home))
+        wrong = ""
+        if done.status not in statuses:
+            wrong = f"status {done.status}, not {statuses}: {done.err[-2000:]}"
+        elif words not in done.out + done.err:
+            wrong = f"{words!r} is not in the report: {(done.out + done.err)[-2000:]}"
+        left = self.left_over()
+        outcome = Outcome(lost, wrong, done.traceback, done.seconds, done.megabytes, left)
+        self.close()
+        return outcome
+
+    def left_over(self) -> Sequence[str]:
+        """The processes and temporary files that remain after some time."""
+        end = time.monotonic() + _PATIENCE
+        while (left := self.left_over_now()) and time.monotonic() < end:
+            time.sleep(0.1)
+        return left
+
+    def left_over_now(self) -> Sequence[str]:
+        """The processes and temporary files that exist now."""
+        return [*self._files_left(), *self._processes()]
+
+    def mount(self, size: int) -> Callable[[], int] | None:
+        """Move all files to a disk of its own; return a function for its free bytes.
+
+        None if this user may not mount.
+        """
+        with tempfile.TemporaryDirectory() as copy:
+            subprocess.run(["cp", "-a", f"{self._root}/.", copy], check=True)
+            disk = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(self._root)]
+            if subprocess.run(disk, stderr=subprocess.DEVNULL).returncode:
+                return None
+            subprocess.run(["cp", "-a", f"{copy}/.", str(self._root)], check=True)
+        return lambda: shutil.disk_usage(self._root).free
+
+    def unmount(self) -> None:
+        subprocess.run(["umount", "-l", str(self._root)], check=True)
+        shutil.rmtree(self._root, ignore_errors=True)
+
+    def _files_left(self) -> Iterator[str]:
+        for directory in (self.home, *self.home.parents):
+            for name in self._captures:
+                if (hidden := directory / f".{name}").exists():
+                    yield str(hidden)
+        yield from map(str, self.temporary.glob("*placement_checks*"))
+
+    def _processes(self) -> Iterator[str]:
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.status() != psutil.STATUS_ZOMBIE and Path(process.cwd()).is_relative_to(
+                    self._root
+                ):
+                    yield f"process {process.pid}: {' '.join(process.cmdline())[:200]}"
+
+    def _note_captures(self) -> None:
+        while not self._is_closed.wait(0.02):
+            self._captures |= {
+                path.name for path in self.temporary.glob("placement_checks_capture_*")
+            }
+
+    def close(self) -> None:
+        """Delete all files."""
+        self._is_closed.set()
+        for left in self._processes():
+            with contextlib.suppress(OSError):
+                os.kill(int(left.split()[1].rstrip(":")), signal.SIGKILL)
+        shutil.rmtree(self._root, ignore_errors=True)
 
 
 def snapshot(directory: Path) -> dict[str, tuple[object, ...]]:

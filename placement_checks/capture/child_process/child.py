@@ -1,8 +1,8 @@
 """The child process: runs a program until its first training step, and sends what it built.
 
 The parent runs ``python -m placement_checks.capture.child_process.child PARENT``. The child ends
-when the process PARENT ends. It sends its answer from inside the training step and then
-exits at once: threads, exit handlers and ``finally`` blocks of the program do not run.
+when the process PARENT ends (`supervisor`). It sends its answer from inside the training step and
+then exits at once: threads, exit handlers and ``finally`` blocks of the program do not run.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ import sys
 import tempfile
 from pathlib import Path
 
-from placement_checks.capture.child_process.file_journal import delete_directory, put_back
 from placement_checks.capture.child_process.request import (
     DRIVER,
     CaptureRequest,
     send_and_exit,
 )
 from placement_checks.capture.child_process.source_tree import enter_tree
+from placement_checks.capture.child_process.supervisor import supervise
 from placement_checks.core.cluster_spec import parameter_servers
 from placement_checks.core.devices import VISIBLE_GPUS
 from placement_checks.core.errors import as_error
 from placement_checks.tf.startup import hide_deprecations, import_tensorflow
-from placement_checks.util.child import end_with_parent, reserve_stdout
 from placement_checks.util.streams import quiet_stderr
 
 _PACKAGES = str(Path(__file__).resolve().parents[3])
@@ -33,9 +32,8 @@ _PACKAGES = str(Path(__file__).resolve().parents[3])
 
 def main() -> None:
     """Answer one request."""
-    answers = reserve_stdout()
     request: CaptureRequest = pickle.load(sys.stdin.buffer)
-    end_with_parent(lambda: _clean_up(request.journal))
+    channels = supervise(request.control)
     # Standard input is empty: a program that prompts the user reads the end of the file.
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
@@ -55,18 +53,10 @@ def main() -> None:
         _set_visible_gpus(request)
         if not request.script.v1:  # before TensorFlow creates its devices
             configure_logical_cpus(request.gpus + 1 + parameter_servers())
-        answer: object = CapturedRun(request, answers).run()
+        answer: object = CapturedRun(request, channels).run()
     except BaseException as fault:  # programs may raise other than Exception
         answer = as_error(request.script.target.name, fault)
-    send_and_exit(answer, answers)
-
-
-def _clean_up(journal: Path) -> None:
-    """Restore the user's files and delete the temporary directory, if the parent has ended."""
-    try:
-        put_back(journal)
-    finally:
-        delete_directory(journal.parent)
+    send_and_exit(answer, channels)
 
 
 def _restore_module_path(request: CaptureRequest) -> None:

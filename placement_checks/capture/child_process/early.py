@@ -6,7 +6,7 @@ Captures have the same results as if each one started at the end of the one befo
   (`held_effects`).
 * If an early capture fails, its program is captured again when the answer is needed. So every
   error comes from a capture that ran alone.
-* If a program deletes or overwrites files of the user, these files are renamed until its capture
+* If a program changes or deletes files of the user, these files are different until its capture
   ends (`file_journal`). All early captures are then discarded, because they may have looked for
   the files in the meantime.
 """

@@ -1,335 +1,586 @@
-"""Sets files and directories aside, and restores them from a journal.
+"""Sets the user's files aside, and restores them from a journal.
 
-A file is set aside by renaming it. Each rename is written to the journal before it happens, so
-that another process can undo the rename if this process is killed. Renames are undone in reverse
-order. Files that the program has created in the meantime are deleted.
+A file is set aside as a link in a hidden directory at the top of its file system, and a directory
+is moved there. Before, an entry of the journal is written to the disk. `put_back` undoes the
+entries in reverse order, and can be called again after an interruption: an entry is undone once.
 
-The module is also the command that replaces ``rm`` while a program runs: `rm_script` starts it as
-``main JOURNAL REAL_RM [OPTION…] [FILE…]``. The command sets aside the user's files and passes all
-other files to the real ``rm``. The module does not import TensorFlow, because each call of ``rm``
-would import it again.
+The journal is a file of lines that are only appended. Each line has a checksum.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import errno
+import fcntl
 import itertools
 import json
 import os
-import shlex
 import shutil
-import struct
-import sys
+import stat
+import threading
 import time
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from placement_checks.core.errors import InputError
 
-_MARK = ".kept-"
-# The original functions, which the file guard patches.
-original_rename, _original_unlink, _original_rmdir = os.rename, os.unlink, os.rmdir
-_LONGEST = 255 - 60  # bytes of a name, before the mark and numbers are added
+_LONGEST = 120  # characters of a name that are preserved in the name of the link
+_CLONE = 0x40049409  # FICLONE of ioctl(2): copies without reading, on Btrfs and XFS
+_BLOCK = 1 << 30
+_COPY = ".copy"  # after the name of a file that is set aside
+# The file system has no links, such as FAT, or not for files of other users, or too many.
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+_CONTENT_KINDS = ("file", "status", "moved")  # entries that `put_back` undoes
 
 
-class _Rename(NamedTuple):
-    """A rename of a file or directory that the program did not create.
+class _Entry(NamedTuple):
+    """A line of the journal. The values depend on the kind:
 
-    Attributes:
-        before: the original path.
-        after: the new path.
-        device, inode: identify the file, because the program may create another file at ``after``.
+    * ``run``: the start of the program in ns since 1970, and its temporary directory
+    * ``holding``: a directory for files that are set aside
+    * ``file``: the path of a file or directory, and its path while it is set aside
+    * ``status``: the path of a file or directory, its mode, owner, group, and two times in ns
+    * ``moved``: both paths, device and inode of something that the program moves
+    * ``created``: a path that the program creates
+    * ``linked``: a path at which the program makes a link to a file of the user
+    * ``users``: device and inode of a file that belongs to the user wherever it is moved
+    * ``asked``: the program has asked for the number of GPUs
+    * ``undone``: the position of an entry that is undone, and whether that changed a file
     """
 
-    before: str
-    after: str
-    device: int
-    inode: int
+    position: int
+    kind: str
+    values: Sequence[Any]
+
+
+class Contents(NamedTuple):
+    """The entries of a journal, and the number of lines that cannot be read."""
+
+    entries: Sequence[_Entry]
+    damaged: int
+
+    @property
+    def has_files(self) -> bool:
+        """Whether the program changes files of the user."""
+        return any(each.kind in _CONTENT_KINDS for each in self.entries)
+
+    @property
+    def has_asked(self) -> bool:
+        """Whether the program has asked for the number of GPUs."""
+        return any(each.kind == "asked" for each in self.entries)
+
+    @property
+    def temporary(self) -> Path | None:
+        """The temporary directory of the program."""
+        return next((Path(each.values[1]) for each in self.entries if each.kind == "run"), None)
+
+
+def create_journal(path: Path, temporary: Path) -> int:
+    """Create the journal of a program that starts now; return a descriptor.
+
+    Through the descriptor, the journal can be read even if its path is deleted.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o600)
+    _append(descriptor, "run", time.time_ns(), str(temporary))
+    return descriptor
+
+
+def read(journal: int) -> Contents:
+    """Read a journal. A last line without an end does not count: its file was not yet moved."""
+    size = os.fstat(journal).st_size
+    return _parse(os.pread(journal, size, 0), 0)
+
+
+def _parse(text: bytes, start: int) -> Contents:
+    entries, damaged = [], 0
+    for line in text[: text.rfind(b"\n") + 1].splitlines(keepends=True):
+        checksum, _, body = line.rstrip(b"\n").partition(b" ")
+        try:
+            if int(checksum, 16) != zlib.crc32(body):
+                raise ValueError
+            kind, *values = json.loads(body)
+            entries.append(_Entry(start, kind, values))
+        except ValueError:
+            damaged += 1
+        start += len(line)
+    return Contents(entries, damaged)
+
+
+def _append(journal: int, kind: str, *values: Any, durable: bool = True) -> int:
+    """Append an entry as a whole, or raise an OSError; return its position."""
+    body = json.dumps([kind, *values]).encode()
+    line = b"%08x %s\n" % (zlib.crc32(body), body)
+    position = os.fstat(journal).st_size
+    try:
+        written = os.write(journal, line)
+        if written < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if durable:
+            os.fsync(journal)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.ftruncate(journal, position)
+        raise
+    return position
 
 
 class Journal:
-    """The renames since the start of a program at the time ``began``, in ns since 1970."""
+    """A journal that the program and its forks write. ``path`` reopens the file for each use.
 
-    def __init__(self, path: Path, began: int) -> None:
-        self._path = path.resolve()
-        self._began = began
-        self._mark = f"{_MARK}{began % 10**9}-"
+    Args:
+        path: the file.
+        hidden: the name of the directories for files that are set aside.
+        temporary: the temporary directory of the program.
+    """
+
+    def __init__(self, path: str, hidden: str, temporary: Path) -> None:
+        self._path = path
+        self._hidden = hidden
+        self._read = 0
+        self._holdings: list[str] = []
+        self._created = {os.path.realpath(temporary)}
+        self._users: set[tuple[int, int]] = set()
+        self._noted: set[str] = set()
+        self._files: dict[tuple[int, int], int] = {}  # descriptors, by process and thread
+        self._file = -1  # the descriptor that holds the lock
         self._numbers = itertools.count()
 
-    @staticmethod
-    def create(path: Path) -> Journal:
-        """Create the journal of a program that starts now. The file must not exist."""
-        began = time.time_ns()
-        with open(path, "x") as file:
-            file.write(f"{began}\n")
-        return Journal(path, began)
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Exclude other threads and processes, and learn what they have written."""
+        me = os.getpid(), threading.get_ident()
+        file = self._files.get(me)
+        is_nested = file is not None  # a signal handler has interrupted this method or its caller
+        if file is None:
+            try:
+                file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+            except OSError as error:
+                problem = f"files that the program changes cannot be set aside: {error.strerror}"
+                raise InputError("", problem) from None
+            self._files[me] = file
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)  # of the same descriptor: nested calls do not wait
+            self._file = file
+            self._catch_up()
+            yield
+        finally:
+            if not is_nested:
+                fcntl.flock(file, fcntl.LOCK_UN)  # a fork may have inherited the descriptor
+                del self._files[me]
+                os.close(file)
 
-    @staticmethod
-    def open(path: Path) -> Journal:
-        """Open a journal that another process has created."""
-        with open(path) as file:
-            return Journal(path, int(file.readline()))
+    def is_users(self, path: str) -> bool:
+        """Whether neither a path nor its directory was created by the program."""
+        while True:
+            if self._users and _identity(path) in self._users:
+                return True
+            if path in self._created:
+                return False
+            parent = os.path.dirname(path)
+            if parent == path:
+                return True
+            path = parent
 
-    def is_programs_own(self, path: Path) -> bool:
-        """Whether the program created a file, or a directory and everything in it."""
-        return all(_is_younger(each, self._began) for each in _walk(path))
+    def is_hidden(self, path: str) -> bool:
+        """Whether a path lies in a directory with files that are set aside."""
+        return any(path == each or path.startswith(f"{each}/") for each in self._holdings)
 
-    def is_empty(self, directory: Path) -> bool:
-        """Whether a directory contains nothing except files that were set aside."""
-        return all(self._mark in each.name for each in directory.iterdir())
+    def note_created(self, path: str) -> None:
+        """Note that the program creates a path."""
+        self._write("created", path, durable=False)
 
-    def set_aside(self, path: Path) -> Path:
-        """Rename a file, directory or link, so that it no longer exists for the program.
+    def note_asked(self) -> None:
+        """Note that the program has asked for the number of GPUs."""
+        with self.locked():
+            self._write("asked", durable=False)
 
-        Returns:
-            The new path.
+    def note_users(self, path: str) -> None:
+        """Note that a file belongs to the user wherever the program moves or links it."""
+        identity = _identity(path)
+        if identity is not None and identity not in self._users:
+            self._write("users", *identity, durable=False)
+
+    def note_link(self, path: str, link: str) -> None:
+        """Note that the program makes a link to a file of the user."""
+        self.note_users(path)
+        self._write("linked", link, durable=False)
+
+    def note_status(self, path: str) -> None:
+        """Note mode, owner and times of a file or directory that the program changes or deletes.
+
+        `put_back` creates the directory again.
+        """
+        if path in self._noted:
+            return
+        status = os.lstat(path)
+        owner, times = (status.st_uid, status.st_gid), (status.st_atime_ns, status.st_mtime_ns)
+        self._write("status", path, stat.S_IMODE(status.st_mode), *owner, *times)
+        self._noted.add(path)
+
+    def note_move(self, before: str, after: str) -> None:
+        """Note that the program moves a file or directory of the user."""
+        identity = _identity(before)
+        assert identity is not None
+        self.note_users(before)
+        self._write("moved", before, after, *identity)
+
+    def set_aside(self, path: str) -> None:
+        """Make a second link to a file, so that the program can delete or replace the first one.
 
         Raises:
-            InputError: the path cannot be renamed.
+            InputError: the file system refuses.
         """
-        short = os.fsdecode(os.fsencode(path.name)[:_LONGEST])
-        aside = path.with_name(f".{short}{self._mark}{os.getpid()}-{next(self._numbers)}")
-        self.note(path, aside)
+        if not self._link_aside(path)[1]:
+            self.note_users(path)
+
+    def set_aside_for_writing(self, path: str, *, truncates: bool) -> None:
+        """Replace a file by a copy, which the program may change.
+
+        Args:
+            path: the file.
+            truncates: whether the program empties the file at once, so that the copy may be empty.
+
+        Raises:
+            InputError: the file system refuses, or is full.
+        """
+        aside, is_moved = self._link_aside(path)
+        copy = f"{aside}{_COPY}"
         try:
-            original_rename(path, aside)
+            _copy(aside, copy, is_empty=truncates)
+            os.rename(copy, path)
         except OSError as error:
-            raise InputError(
-                str(path),
-                "the program deletes or replaces it, but it cannot be moved to a backup: "
-                f"{error.strerror}",
-                "let the program use another directory, or move this file away",
-            ) from None
+            with contextlib.suppress(OSError):
+                os.unlink(copy)
+            if is_moved:
+                os.rename(aside, path)
+            raise _refusal(path, error) from None
+        self.note_created(path)
+
+    def set_aside_tree(self, path: str) -> None:
+        """Move a directory aside, and leave an empty one. Does nothing if it cannot be moved."""
+        status = os.lstat(path)
+        for top in _tops(path):
+            aside = self._note_aside(path, top)
+            with contextlib.suppress(OSError):
+                os.rename(path, aside)
+                os.mkdir(path)
+                os.chmod(path, stat.S_IMODE(status.st_mode))
+                self.note_created(path)
+                return
+
+    def _link_aside(self, path: str) -> tuple[str, bool]:
+        """Set a file aside; returns its new path, and whether it was moved instead of linked.
+
+        If it was moved, an empty file is at its old path.
+        """
+        reason: OSError | None = None
+        for top in _tops(path):
+            aside = self._note_aside(path, top)
+            try:
+                os.link(path, aside, follow_symlinks=False)
+                return aside, False
+            except OSError as error:
+                reason = error
+            if reason.errno not in _NO_LINKS:  # such as EXDEV: a bind mount lies between the two
+                continue
+            with contextlib.suppress(OSError):
+                os.rename(path, aside)
+                try:
+                    _copy(aside, path, is_empty=True)
+                except OSError as error:
+                    os.rename(aside, path)
+                    reason = error
+                    break
+                self.note_created(path)
+                return aside, True
+        raise _refusal(path, reason or OSError(errno.EACCES, os.strerror(errno.EACCES)))
+
+    def _note_aside(self, path: str, top: str) -> str:
+        """Write the entry of a file, and return the path to which it can be linked or moved."""
+        name = os.path.basename(path)[:_LONGEST]
+        try:
+            holding = os.path.join(top, self._hidden)
+            if holding not in self._holdings:
+                self._write("holding", holding)
+                os.mkdir(holding, 0o700)
+            number = f"{os.fstat(self._file).st_size}-{next(self._numbers)}"  # also in forks
+            aside = f"{holding}/{number}-{name}"
+            self._write("file", path, aside)
+        except OSError as error:
+            raise _refusal(path, error) from None
         return aside
 
-    def note(self, before: Path, after: Path) -> None:
-        """Add a rename to the journal, before it happens."""
-        status = before.lstat()
-        line = json.dumps(_Rename(str(before), str(after), status.st_dev, status.st_ino)) + "\n"
-        file = os.open(self._path, os.O_WRONLY | os.O_APPEND)
-        try:
-            os.write(file, line.encode())  # atomic, because forks write to the same journal
-        finally:
-            os.close(file)
+    def _write(self, kind: str, *values: Any, durable: bool = True) -> None:
+        _append(self._file, kind, *values, durable=durable)
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        size = os.fstat(self._file).st_size
+        if size <= self._read:
+            return
+        for entry in _parse(os.pread(self._file, size - self._read, self._read), 0).entries:
+            if entry.kind == "created":
+                self._created.add(entry.values[0])
+            elif entry.kind == "users":
+                self._users.add((entry.values[0], entry.values[1]))
+            elif entry.kind == "holding":
+                self._holdings.append(entry.values[0])
+        self._read = size
 
 
-def has_renames(journal: Path) -> bool:
-    """Whether a program has set files aside; False if the journal does not exist."""
+def _refusal(path: str, error: OSError) -> InputError:
+    return InputError(
+        path,
+        f"the program changes or deletes it, but it cannot be set aside: {error.strerror}",
+        "let the program use another directory, or move this file away",
+    )
+
+
+def _tops(path: str) -> Iterator[str]:
+    """Yield the directories above a path to which it can be moved, the highest one first.
+
+    A program that deletes its own directories does not reach the highest one.
+    """
+    device = os.stat(_parent(path)).st_dev
+    parents = [str(each) for each in reversed(Path(path).parents)]
+    for parent in parents[1:] or parents:
+        if os.stat(parent).st_dev == device and os.access(parent, os.W_OK | os.X_OK):
+            yield parent
+
+
+def _parent(path: str) -> str:
+    return os.path.dirname(path)
+
+
+def _identity(path: str) -> tuple[int, int] | None:
     try:
-        return len(_read(journal)[1]) > 0
-    except (OSError, ValueError, IndexError):  # the journal is incomplete or deleted
-        return False
+        status = os.lstat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
-def put_back(journal: Path) -> Sequence[Path]:
-    """Undo all renames of a journal, and delete the journal.
+def _copy(source: str, target: str, *, is_empty: bool) -> None:
+    """Copy a file or link with its mode, owner, times and attributes."""
+    status = os.lstat(source)
+    if stat.S_ISLNK(status.st_mode):
+        os.symlink(os.readlink(source), target)
+        return
+    new = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        if not is_empty and stat.S_ISREG(status.st_mode):
+            old = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                _copy_content(old, new)
+            finally:
+                os.close(old)
+        with contextlib.suppress(OSError):
+            os.fchown(new, status.st_uid, status.st_gid)
+        os.fchmod(new, stat.S_IMODE(status.st_mode))
+        with contextlib.suppress(OSError):
+            for name in os.listxattr(source):
+                os.setxattr(new, name, os.getxattr(source, name))
+        os.utime(new, ns=(status.st_atime_ns, status.st_mtime_ns))
+    finally:
+        os.close(new)
 
-    Files that the program has created at the original paths are deleted. Does nothing if the
-    journal does not exist. After an interrupted call, another call restores the rest.
+
+def _copy_content(old: int, new: int) -> None:
+    try:
+        fcntl.ioctl(new, _CLONE, old)
+    except OSError:
+        while os.sendfile(new, old, None, _BLOCK):
+            pass
+
+
+def put_back(journal: int, hidden: str, near: Sequence[Path] = ()) -> Sequence[Path]:
+    """Undo all entries of a journal. The program and its forks must have ended.
+
+    Files that the program has created at the paths of restored files are deleted.
+
+    Args:
+        journal: a descriptor of the journal.
+        hidden: the name of the directories for files that are set aside.
+        near: if the journal is damaged, such directories are also searched above these paths.
 
     Returns:
-        The restored paths, in the order of the renames.
+        The restored paths, in the order of the changes, also those of an earlier call.
 
     Raises:
-        InputError: a file cannot be restored. All other files are restored before.
+        InputError: the journal is damaged, or a file cannot be restored. All other files are
+            restored before. After the cause is removed, another call restores the rest.
     """
-    if not journal.exists():
-        return []
-    began, renames = _read(journal)
-    created: list[Path] = []
-    restored: list[Path] = []
-    failed: list[tuple[_Rename, OSError]] = []
-    for position, rename in reversed(renames):
-        try:
-            if _is_pending(rename):
-                created += _clear_path(Path(rename.before), began)
-                Path(rename.after).rename(rename.before)
-                restored.insert(0, Path(rename.before))
-        except OSError as error:
-            failed.append((rename, error))
-        os.truncate(journal, position)
-    for directory in reversed(created):
-        with contextlib.suppress(OSError):  # it is not empty
-            directory.rmdir()
-    journal.unlink()
-    if failed:
-        (first, reason), *_ = failed
-        raise InputError(
-            first.before,
-            f"could not be restored: {reason.strerror}",
-            f"it is preserved as {first.after}: rename it yourself",
-            details="\n".join(
-                f"{each.before} is preserved as {each.after}: {why}" for each, why in failed
-            ),
-            is_predicate=True,
-        )
-    return list(dict.fromkeys(restored))
+    contents = read(journal)
+    entries = contents.entries
+    undone = {each.values[0]: bool(each.values[1]) for each in entries if each.kind == "undone"}
+    restoration = _Restoration(entries)
+    failed: list[tuple[_Entry, str]] = []
+    for entry in reversed(entries):
+        if entry.kind in _CONTENT_KINDS and entry.position not in undone:
+            try:
+                changes = restoration.undo(entry)
+            except OSError as error:
+                failed.append((entry, str(error.strerror)))
+                continue
+            undone[entry.position] = changes
+            with contextlib.suppress(OSError):  # the disk is full
+                _append(journal, "undone", entry.position, changes, durable=False)
+    restoration.finish()
+    is_damaged = contents.damaged or not entries
+    left = restoration.left_over(_holdings_above(near, hidden) if is_damaged else ())
+    if failed or left or contents.damaged:
+        raise _failure(failed, left, contents.damaged)
+    paths = [Path(each.values[0]) for each in entries if undone.get(each.position)]
+    return list(dict.fromkeys(paths))
 
 
-def delete_directory(path: Path) -> None:
-    """Delete a directory while the file guard is active. Errors are ignored."""
-    for parent, directories, files in os.walk(path, topdown=False):
-        for name in directories + files:
-            place = Path(parent, name)
+def _failure(
+    failed: Sequence[tuple[_Entry, str]], left: Sequence[str], damaged: int
+) -> InputError:
+    """Return an error that names each file that is still set aside, and how to get it back."""
+    faults = {}  # by the path where the file is now
+    for entry, reason in failed:
+        before, after, *_ = entry.values
+        is_status = entry.kind == "status"
+        place = f"its mode was {after:o}" if is_status else f"it is preserved as {after}"
+        faults[before if is_status else after] = before, f"could not be restored: {reason}", place
+    unknown = "is set aside, but the record is damaged", "its name ends with its former name"
+    for after in left:
+        faults.setdefault(after, (after, *unknown))
+    if not faults:
+        problem = f"the record of changed files has {damaged} damaged lines, but none is set aside"
+        return InputError("", problem, "check the files that the program changes")
+    (path, problem, place), *_ = faults.values()
+    details = "\n".join(f"{name}: {why}; {where}" for name, why, where in faults.values())
+    fix = f"{place}: rename it yourself"
+    return InputError(path, problem, fix, details=details, is_predicate=True)
+
+
+class _Restoration:
+    """Undoes entries of a journal."""
+
+    def __init__(self, entries: Sequence[_Entry]) -> None:
+        self._entries = entries
+        self._began = next((each.values[0] for each in entries if each.kind == "run"), 0)
+        self._created = {each.values[0] for each in entries if each.kind == "created"}
+        moved = {each.values[1] for each in entries if each.kind == "moved"}
+        self._links = {each.values[0] for each in entries if each.kind == "linked"} - moved
+        self._made: list[str] = []  # directories, to restore something in them
+
+    def undo(self, entry: _Entry) -> bool:
+        """Undo an entry; returns whether a file changed.
+
+        Raises:
+            OSError: the system refuses.
+        """
+        path, *values = entry.values
+        if entry.kind == "status":
+            return _undo_status(path, *values, clear=self._clear)
+        other, *identity = values
+        if entry.kind == "moved":
+            is_moved = _identity(other) == tuple(identity) or not os.path.lexists(path)
+            if not is_moved or not os.path.lexists(other):
+                return False
+        else:
+            with contextlib.suppress(FileNotFoundError):  # the program was killed as it copied
+                os.unlink(f"{other}{_COPY}")
+            if not os.path.lexists(other):
+                return False
+            is_spare = path in self._links and os.lstat(other).st_nlink > 1
+            if is_spare or _identity(other) == _identity(path):  # the program did not delete it
+                os.unlink(other)
+                return False
+        self._clear(path)
+        os.rename(other, path)
+        return True
+
+    def _clear(self, path: str) -> None:
+        """Make room for a file: create its directory, and delete what the program put there."""
+        for directory in reversed(Path(path).parents):
+            if not directory.is_dir():
+                self._discard(str(directory))
+                directory.mkdir()
+                self._made.append(str(directory))
+        self._discard(path)
+
+    def _discard(self, path: str) -> None:
+        """Delete a path that the program created.
+
+        Something that is older than the program was moved there by another command. It is
+        preserved under another name.
+        """
+        if not os.path.lexists(path):
+            return
+        if not all(map(self._is_programs, _walk(path))):
+            os.rename(path, f"{path}.before-restoration-{self._began % 10**9}")
+        elif os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
+
+    def _is_programs(self, path: str) -> bool:
+        parents = map(str, (path, *Path(path).parents))
+        return not self._created.isdisjoint(parents) or os.lstat(path).st_mtime_ns >= self._began
+
+    def finish(self) -> None:
+        """Restore times, and remove directories that are no longer needed."""
+        for entry in reversed(self._entries):  # after all files are in their directories
+            if entry.kind == "status":
+                path, *_, accessed, modified = entry.values
+                with contextlib.suppress(OSError):
+                    os.utime(path, ns=(accessed, modified), follow_symlinks=False)
+        for directory in (*reversed(self._made), *self._holdings()):
+            with contextlib.suppress(OSError):  # it is not empty, or gone
+                os.rmdir(directory)
+
+    def left_over(self, more: Iterable[str]) -> Sequence[str]:
+        """The files that are still set aside, in known directories and in ``more``."""
+        left = []
+        for holding in dict.fromkeys([*self._holdings(), *more]):
             with contextlib.suppress(OSError):
-                (_original_rmdir if is_directory(place) else _original_unlink)(place)
-    with contextlib.suppress(OSError):
-        _original_rmdir(path)
+                left += [f"{holding}/{name}" for name in sorted(os.listdir(holding))]
+        return left
+
+    def _holdings(self) -> Sequence[str]:
+        named = [each.values[0] for each in self._entries if each.kind == "holding"]
+        named += [_parent(each.values[1]) for each in self._entries if each.kind == "file"]
+        return list(dict.fromkeys(named))
 
 
-def resolve_parent(path: Any, dir_fd: int | None = None) -> Path:
-    """Resolve the links in the directory of a path, but not the path itself."""
-    whole = Path(os.fsdecode(path))
-    if dir_fd is not None:
-        whole = Path(os.readlink(f"/proc/self/fd/{dir_fd}"), whole)
-    if whole.name in ("", ".."):
-        return Path(os.path.realpath(whole))
-    return Path(os.path.realpath(whole.parent), whole.name)
+def _undo_status(
+    path: str,
+    mode: int,
+    owner: int,
+    group: int,
+    _accessed: int,
+    modified: int,
+    *,
+    clear: Callable[[str], None],
+) -> bool:
+    is_missing = not os.path.lexists(path)
+    if is_missing:
+        clear(path)
+        os.mkdir(path)
+    status = os.lstat(path)
+    if (status.st_uid, status.st_gid) != (owner, group):
+        os.chown(path, owner, group, follow_symlinks=False)
+    if not stat.S_ISLNK(status.st_mode) and stat.S_IMODE(status.st_mode) != mode:
+        os.chmod(path, mode)
+    return is_missing or (stat.S_IMODE(status.st_mode), status.st_mtime_ns) != (mode, modified)
 
 
-def _read(journal: Path) -> tuple[int, list[tuple[int, _Rename]]]:
-    """Read the start time of the program, and each rename with the position of its line."""
-    lines = journal.read_bytes().splitlines(keepends=True)
-    positions = itertools.accumulate(map(len, lines))
-    return json.loads(lines[0]), [
-        (position, _Rename(*json.loads(line)))
-        for position, line in zip(positions, lines[1:], strict=False)
-    ]
+def _holdings_above(places: Sequence[Path], hidden: str) -> Iterator[str]:
+    for place in places:
+        for parent in (place, *place.parents):
+            yield str(parent / hidden)
 
 
-def _is_pending(rename: _Rename) -> bool:
-    """Whether a rename of the journal was executed and is not yet undone."""
-    try:
-        status = Path(rename.after).lstat()
-    except OSError:
-        return False
-    return (status.st_dev, status.st_ino) == (rename.device, rename.inode)
-
-
-def _clear_path(path: Path, began: int) -> list[Path]:
-    """Prepare a path, so that a file can be moved there; returns the created directories."""
-    created = []
-    for directory in reversed(path.parents):
-        if not directory.is_dir():
-            _discard(directory, began)
-            directory.mkdir()
-            created.append(directory)
-    _discard(path, began)
-    return created
-
-
-def _discard(path: Path, began: int) -> None:
-    """Delete a path that the program created. Rename an older file that was moved there."""
-    if not os.path.lexists(path):
-        return
-    if not all(_is_younger(each, began, unknown=True) for each in _walk(path)):
-        path.rename(f"{path}.while-watched-{began % 10**9}")
-    elif is_directory(path):
-        shutil.rmtree(path)
-    else:
-        path.unlink()
-
-
-def is_directory(path: Path) -> bool:
-    """Whether a path is a directory, and not a link to one."""
-    return path.is_dir() and not path.is_symlink()
-
-
-def _walk(path: Path) -> Iterator[Path]:
+def _walk(path: str) -> Iterator[str]:
     """Yield a path and, for a directory, everything in it. Links are not followed."""
     yield path
-    if is_directory(path):
+    if os.path.isdir(path) and not os.path.islink(path):
         for parent, directories, files in os.walk(path):
             for name in directories + files:
-                yield Path(parent, name)
-
-
-def _is_younger(path: Path, began: int, *, unknown: bool = False) -> bool:
-    """Whether a file was created after a time; ``unknown`` if its birth time is unknown."""
-    born = birth_time(path)
-    return unknown if born is None else born > began
-
-
-# statx(2) and linux/stat.h; Python's os.stat has no birth time on Linux.
-_AT_FDCWD, _AT_SYMLINK_NOFOLLOW = -100, 0x100
-_STATX_BTIME = 0x800
-_statx = getattr(ctypes.CDLL(None), "statx", None)
-_SIZE, _MASK, _BTIME = 256, 0, 80  # bytes of struct statx, and offsets of two fields
-
-
-def birth_time(path: Path) -> int | None:
-    """Return when a file, directory or link was created, in ns since 1970; None if unknown."""
-    if _statx is None:
-        return None
-    answer = ctypes.create_string_buffer(_SIZE)
-    if _statx(_AT_FDCWD, os.fsencode(path), _AT_SYMLINK_NOFOLLOW, _STATX_BTIME, answer):
-        return None
-    (mask,) = struct.unpack_from("I", answer, _MASK)
-    seconds, fraction = struct.unpack_from("qI", answer, _BTIME)
-    return int(seconds) * 10**9 + int(fraction) if mask & _STATX_BTIME else None
-
-
-_PACKAGES = Path(__file__).parents[3]
-_START = f"import sys; sys.path.insert(0, {str(_PACKAGES)!r}); from {__name__} import main; main()"
-_DIRECTORY_OPTIONS = ("--recursive", "--dir", "r", "R", "d")  # of rm, to delete directories
-
-
-def rm_script(journal: Path) -> str:
-    """Return the shell script that replaces ``rm``; ``""`` if there is no such command."""
-    real = shutil.which("rm")
-    if real is None:
-        return ""
-    # -I and -S isolate the command from the environment and packages of the program.
-    command = [sys.executable, "-I", "-S", "-c", _START, str(journal.resolve()), real]
-    return f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n'
-
-
-def main() -> None:
-    """Set aside the user's files, delete all other files, and exit with the status of ``rm``."""
-    journal, real, *arguments = sys.argv[1:]
-    options, files = _split_command(arguments)
-    status, left = 0, files
-    if Path(journal).exists():  # otherwise the files are restored already
-        status, left = _set_aside(Journal.open(Path(journal)), options, files)
-    if left or not files:
-        status |= os.spawnv(os.P_WAIT, real, ["rm", *options, "--", *left])
-    sys.exit(status)
-
-
-def _split_command(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    options, files, is_option = [], [], True
-    for argument in arguments:
-        if is_option and argument == "--":
-            is_option = False
-        elif is_option and argument.startswith("-") and argument != "-":
-            options.append(argument)
-        else:
-            files.append(argument)
-    return options, files
-
-
-def _set_aside(
-    journal: Journal, options: Sequence[str], files: Sequence[str]
-) -> tuple[int, list[str]]:
-    """Set the user's files aside; returns the exit status, and the files left to delete."""
-    removes_directories = any(
-        option in _DIRECTORY_OPTIONS
-        if option.startswith("--")
-        else set(option) & set(_DIRECTORY_OPTIONS)
-        for option in options
-    )
-    status, left = 0, []
-    for file in files:
-        place = resolve_parent(file)
-        if not os.path.lexists(place) or journal.is_programs_own(place):
-            left.append(file)
-        elif is_directory(place) and not removes_directories:
-            left.append(file)  # the real command refuses
-        else:
-            try:
-                journal.set_aside(place)
-            except InputError as error:
-                print(f"rm: {error}", file=sys.stderr)
-                status = 1
-    return status, left
+                yield f"{parent}/{name}"

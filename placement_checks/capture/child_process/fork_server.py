@@ -114,7 +114,7 @@ def main() -> None:
     """Import TensorFlow, and fork a child process for each request."""
     import_tensorflow()
     import_module(_RUNNER)  # imports TensorFlow itself, so it cannot be imported above
-    serve(int(sys.argv[1]), int(sys.argv[2]))
+    serve(int(sys.argv[1]), int(sys.argv[2]), ends_orphans=True)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ An early capture gives up if it reads a file that is younger than the capture, b
 capture may not have finished writing this file. It also gives up if it looked for a missing file,
 and another capture has created this file before the turn of the early capture.
 
-An audit hook of Python and patches of functions detect changes and reads. They detect neither
-changes by C libraries nor listings of directories.
+An audit hook detects changes and reads, also those that `file_guard` announces for TensorFlow. It
+detects neither changes by C libraries nor listings of directories.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ import signal
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from placement_checks.capture.child_process.file_guard import COMPILED, SYSTEM_DIRECTORIES
 from placement_checks.tf.patches import Patch
-from placement_checks.tf.patching import Around, all_patched, around_builtin
+from placement_checks.tf.patching import all_patched
 
 _INTERVAL = 0.02  # seconds between checks for the turn
-_SYSTEM_DIRECTORIES = ("/dev/", "/proc/", "/sys/")  # they contain no ordinary files
-_COMPILED = f"{os.sep}__pycache__{os.sep}"
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 # The number of leading arguments that are paths, by audit event.
 _CHANGES = {
@@ -40,17 +39,12 @@ _CHANGES = {
     "os.symlink": 2,
     "os.remove": 1,
     "os.rmdir": 1,
+    "shutil.rmtree": 1,
     "os.truncate": 1,
     "os.chmod": 1,
     "os.chown": 1,
+    "os.utime": 1,
     "sqlite3.connect": 1,
-}
-# The same for functions of Python and TensorFlow that `file_guard` replaces, or that change files
-# in C++. The process waits before `file_guard` examines the files.
-_FUNCTIONS = {
-    **dict.fromkeys((Patch.RENAME, Patch.REPLACE, Patch.C_RENAME, Patch.C_COPY), 2),
-    **dict.fromkeys((Patch.REMOVE, Patch.UNLINK, Patch.RMDIR, Patch.RMTREE), 1),
-    **dict.fromkeys((Patch.C_DELETE, Patch.C_DELETE_TREE, Patch.C_WRITE, Patch.NEW_EVENT_FILE), 1),
 }
 _LOOKUPS = (
     *(Patch.EXISTS, Patch.IS_FILE, Patch.PATH_EXISTS, Patch.PATH_IS_FILE),
@@ -130,47 +124,13 @@ class HeldEffects:
     def hold(self) -> Iterator[None]:
         """Hold back changes of files and other effects until it is the turn of this process.
 
-        Functions are patched in this block. The audit hook cannot be removed; after the turn has
-        come, it does nothing.
+        The audit hook cannot be removed; after the turn has come, it does nothing. Hooks are
+        called in the order in which they were added, and the hook of `file_guard` comes later. Its
+        patches announce what TensorFlow's functions do.
         """
         sys.addaudithook(self.audit)
-        waiting = {
-            patch: self._wait_before(lambda *paths, most=most, **_: paths[:most])
-            for patch, most in _FUNCTIONS.items()
-        }
-        waiting |= dict.fromkeys((Patch.OPEN, Patch.IO_OPEN), self._wait_before(_written_by_open))
-        waiting |= dict.fromkeys(
-            (Patch.C_CREATE, Patch.C_CREATE_TREE), self._wait_before(_created_directory)
-        )
-        waiting |= dict.fromkeys(
-            (Patch.NEW_RECORD_FILE, Patch.CACHE_FILE), self._wait_before_method
-        )
-        waiting |= dict.fromkeys(_LOOKUPS, self._note_absences)
-        with all_patched(waiting):
+        with all_patched(dict.fromkeys(_LOOKUPS, self._note_absences)):
             yield
-
-    def _wait_before(self, changed: Callable[..., Sequence[Any]]) -> Around:
-        """Return a patch that waits before a function changes files.
-
-        ``changed`` gets the arguments of the function, and returns the paths that it changes.
-        """
-
-        def wait_and_call(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            self.before_change(*changed(*args, **kwargs))
-            return original(*args, **kwargs)
-
-        return around_builtin(wait_and_call)
-
-    def _wait_before_method(self, original: Callable[..., Any]) -> Any:
-        """Patch a method to wait if it gets a path. A cache without a path is in memory."""
-
-        def wait_and_call(owner: Any, *args: Any, **kwargs: Any) -> Any:
-            for path in (*args[:1], *kwargs.values()):
-                if isinstance(path, str | bytes | os.PathLike) and path:
-                    self.before_change(path)
-            return original(owner, *args, **kwargs)
-
-        return wait_and_call
 
     def _note_absences(self, original: Callable[..., Any]) -> Any:
         """Patch a function that returns False or raises an error if a file is missing."""
@@ -217,16 +177,7 @@ class HeldEffects:
             text = f"{os.path.realpath(os.fsdecode(path))}{os.sep}"
         except (TypeError, ValueError):
             return False
-        return text.startswith((self._own, *_SYSTEM_DIRECTORIES)) or _COMPILED in text
-
-
-def _written_by_open(file: Any, mode: Any = "r", *_: Any, **__: Any) -> Sequence[Any]:
-    writes = isinstance(mode, str) and not {"w", "a", "x", "+"}.isdisjoint(mode)
-    return [file] if writes else []
-
-
-def _created_directory(path: Any, *_: Any) -> Sequence[Any]:
-    return [] if _is_directory(path) else [path]
+        return text.startswith((self._own, *SYSTEM_DIRECTORIES)) or COMPILED in text
 
 
 def _is_harmless(arguments: tuple[Any, ...]) -> bool:

@@ -57,10 +57,10 @@ def _called_at(steps: Iterable[SeenStep]) -> str:
 
 
 def file_guard_note(restored: Sequence[Path]) -> Iterator[str]:
-    """Yield a remark if the program deleted or overwrote files, which were restored."""
+    """Yield a remark if the program changed or deleted files, which were restored."""
     if restored:
         files = [relative_path(str(path)) for path in dict.fromkeys(restored)]
-        yield f"the program deletes or overwrites {listed(files)}; the originals are restored"
+        yield f"the program changes or deletes {listed(files)}; the originals are restored"
 
 
 def created_path(script: Script, began: float, ended: float) -> tuple[str, str] | None:

@@ -8,9 +8,7 @@ import os
 import pickle
 import select
 import sys
-import tempfile
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,7 +17,7 @@ from types import MappingProxyType
 from typing import NamedTuple, Self
 
 from placement_checks.capture.child_process import early
-from placement_checks.capture.child_process.file_journal import has_renames, put_back
+from placement_checks.capture.child_process.capture_files import CaptureFiles
 from placement_checks.capture.child_process.fork_server import fork_server
 from placement_checks.capture.child_process.notes import file_guard_note
 from placement_checks.capture.child_process.request import CaptureRequest
@@ -28,7 +26,8 @@ from placement_checks.core.errors import InputError, PlacementError
 from placement_checks.core.program import CapturedProgram
 from placement_checks.core.target import Script
 from placement_checks.tf1.renamed import environment as environment_of_version_1
-from placement_checks.util.child import Child, Ended, end_group
+from placement_checks.util.child import Child, Ended
+from placement_checks.util.processes import children
 from placement_checks.util.resources import gc_paused, peak_memory
 
 # Seconds beyond the program's limit, to import TensorFlow and to record the graph.
@@ -117,17 +116,14 @@ def _start_early(task: _Task) -> _Capture | None:
 class _Capture:
     """A capture in a child process, which starts at once. Implements `early.Capture`.
 
-    The child process exits without cleaning up, so this object creates and deletes the directory
-    of its temporary files. The output of an early capture is stored until its answer is needed.
+    The child process exits without cleaning up, so this object creates and deletes its files. The
+    output of an early capture is stored until its answer is needed.
     """
 
     def __init__(self, task: _Task, *, is_early: bool = False) -> None:
         self._script = script = task.script
-        self._directory = tempfile.TemporaryDirectory(prefix="placement_checks_")
-        directory = Path(self._directory.name)
-        self._journal = directory / "set_aside"
-        self._asked = directory / "asked"
-        self._early = directory / "early" if is_early else None
+        self._files = CaptureFiles.create()
+        self._early = self._files.control / "early" if is_early else None
         self._has_ended = threading.Event()
         self._reader: threading.Thread | None = None
         self._received = io.BytesIO()
@@ -136,7 +132,7 @@ class _Capture:
         environment = {
             VISIBLE_GPUS: "-1",  # TensorFlow must allocate no memory of real GPUs
             **dict(task.variables),
-            "TMPDIR": self._directory.name,
+            "TMPDIR": str(self._files.read().temporary),
             **(environment_of_version_1() if script.v1 else {}),
         }
         if self._early is not None:
@@ -147,18 +143,19 @@ class _Capture:
             python_path=os.environ.get("PYTHONPATH"),
             path=task.path,
             names_gpus=VISIBLE_GPUS in os.environ,
-            journal=self._journal,
-            asked=self._asked,
+            control=self._files.control,
             early=self._early,
         )
         with contextlib.ExitStack() as unless_started:
-            unless_started.callback(self._directory.cleanup)
+            unless_started.callback(self._files.close)
+            unless_started.callback(self._files.delete)
             self._child = Child(
                 _CHILD,
                 environment=environment,
                 is_shown=not is_early,
                 directory=task.directory,
                 forks=fork_server,
+                is_supervised=True,
             )
             unless_started.callback(self._child.end)
             self._cleaner = threading.Thread(target=self._clean_up, daemon=True)
@@ -177,15 +174,16 @@ class _Capture:
 
     @property
     def has_renames(self) -> bool:
-        return has_renames(self._journal)
+        return self._files.read().has_files
 
     @property
     def has_queried(self) -> bool:
-        return self._asked.exists()
+        return self._files.read().has_asked
 
     @property
     def memory(self) -> int:
-        return peak_memory(self._child.pid)
+        supervisor = self._child.pid
+        return max(map(peak_memory, (supervisor, *children(supervisor))))
 
     def let_continue(self) -> None:
         if self._early is not None:
@@ -199,13 +197,10 @@ class _Capture:
         """
         child = self._child
         limit = self._script.limit + _GRACE
-        end = time.monotonic() + limit
         try:
             with child.time_limit(limit), gc_paused():
                 if self._reader is None:
                     while not select.select([child.replies], [], [], _INTERVAL)[0]:
-                        if self.is_answered and time.monotonic() > end:
-                            raise EOFError  # a process that left the group keeps the pipe open
                         meanwhile()
                     return pickle.load(child.replies)
                 while self._reader.is_alive():
@@ -225,7 +220,7 @@ class _Capture:
             self._output = self._output[os.write(2, self._output) :]
 
     def kill(self) -> None:
-        end_group(self._child.pid)
+        self._child.kill()
 
     def end(self) -> Sequence[Path]:
         """End all processes of the program, and return the paths of the restored files.
@@ -245,15 +240,17 @@ class _Capture:
     def _clean_up(self) -> None:
         """Clean up as soon as the child process has ended, even if its answer is needed later."""
         with contextlib.suppress(OSError):
-            self._child.wait()
-            end_group(self._child.pid)  # its children may keep the pipe for the answer open
+            self._child.wait()  # also ends if the server of forks is killed
+            self._child.kill()
         self._has_ended.set()
         try:
-            self._restored = put_back(self._journal)
-        except InputError as error:
+            self._restored = self._files.put_back()
+            self._files.delete()
+        except InputError as error:  # the next run tries again
             self._restored = error
+            self._files.delete_temporary()
         finally:
-            self._directory.cleanup()
+            self._files.close()
 
     def _receive(self) -> None:
         """Store the answer of the child process, so that the child can end."""

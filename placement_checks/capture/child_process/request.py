@@ -7,13 +7,14 @@ import gc
 import os
 import pickle
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
+from placement_checks.capture.child_process.supervisor import Channels
 from placement_checks.core.target import Script
 
+_SOME = 64  # descriptors
 DRIVER = Path("/dev/nvidiactl")  # exists if NVIDIA's driver is loaded
 
 
@@ -27,8 +28,7 @@ class CaptureRequest(NamedTuple):
         path: further directories of modules, such as the ``sys.path`` of a test that names a
             function.
         names_gpus: whether the user has set ``CUDA_VISIBLE_DEVICES``.
-        journal: the journal of the user's files that are set aside.
-        asked: the child creates this file when the program asks for the number of GPUs.
+        control: the directory of the capture's journal (`capture_files.CaptureFiles`).
         early: a file that exists until it is the turn of this early capture; None if the capture
             is not early.
     """
@@ -38,23 +38,27 @@ class CaptureRequest(NamedTuple):
     python_path: str | None
     path: Sequence[str]
     names_gpus: bool
-    journal: Path
-    asked: Path
+    control: Path
     early: Path | None = None
 
 
-def send_and_exit(answer: Any, stream: BinaryIO) -> NoReturn:
-    """Send a captured program or an error, and exit this process at once.
-
-    If the parent has ended, wait until `end_with_parent` restores the files and ends this process.
-    """
+def send_and_exit(answer: Any, channels: Channels) -> NoReturn:
+    """Send a captured program or an error, and exit this process at once."""
     with contextlib.suppress(Exception):  # the program may have closed the streams
         sys.stdout.flush()
         sys.stderr.flush()
     gc.disable()
+    status = 1
     try:
-        pickle.dump(answer, stream, pickle.HIGHEST_PROTOCOL)
-        stream.flush()
-    except BrokenPipeError:
-        threading.Event().wait()
-    os._exit(0)
+        try:
+            descriptor = os.open(channels.answers, os.O_WRONLY)
+        except OSError:
+            os.closerange(3, _SOME)  # the program may have used up all descriptors
+            descriptor = os.open(channels.answers, os.O_WRONLY)
+        pipe = os.fstat(descriptor)
+        if (pipe.st_dev, pipe.st_ino) == channels.pipe:
+            with os.fdopen(descriptor, "wb") as stream:
+                pickle.dump(answer, stream, pickle.HIGHEST_PROTOCOL)
+            status = 0
+    finally:  # the supervisor or the parent may have ended
+        os._exit(status)

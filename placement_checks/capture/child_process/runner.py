@@ -10,6 +10,7 @@ import contextlib
 import importlib.util
 import os
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -18,9 +19,10 @@ from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, NoReturn
 
 from placement_checks.capture.child_process.file_guard import guard_files
+from placement_checks.capture.child_process.file_journal import Journal
 from placement_checks.capture.child_process.held_effects import HeldEffects
 from placement_checks.capture.child_process.notes import (
     BEFORE_STEP,
@@ -33,6 +35,7 @@ from placement_checks.capture.child_process.servers import record_servers
 from placement_checks.capture.child_process.source_edits import SourceValues
 from placement_checks.capture.child_process.source_errors import explain_outdated
 from placement_checks.capture.child_process.source_tree import check_imports
+from placement_checks.capture.child_process.supervisor import Channels
 from placement_checks.capture.eager.calls import CallWatch
 from placement_checks.capture.eager.errors import explain_refusals, no_traced_step_error
 from placement_checks.capture.in_process.builder import (
@@ -124,17 +127,18 @@ _INTERVAL = 0.1  # seconds between checks for queries of the number of GPUs
 
 
 class CapturedRun:
-    """Runs a program until its first training step, and writes the answer to a stream."""
+    """Runs a program until its first training step, and sends the answer."""
 
-    def __init__(self, request: CaptureRequest, answers: BinaryIO) -> None:
+    def __init__(self, request: CaptureRequest, channels: Channels) -> None:
         self._script = request.script.for_gpus(request.gpus)
         self._gpus = request.gpus
-        self._journal = request.journal
-        self._asked = request.asked
+        self._control = request.control
+        self._temporary = Path(tempfile.gettempdir())
+        self._journal = Journal(channels.journal, f".{request.control.name}", self._temporary)
         self._effects: HeldEffects | None = None
         if request.early is not None:
-            self._effects = HeldEffects(request.early, request.journal.parent)
-        self._answers = answers
+            self._effects = HeldEffects(request.early, self._temporary)
+        self._channels = channels
         self._directory = Path.cwd()
         self._process = os.getpid()
         self._main_thread = threading.get_ident()
@@ -158,9 +162,9 @@ class CapturedRun:
             InputError: the program failed, or ended without a training step.
         """
         threading.Thread(target=self._time_out, daemon=True).start()
-        self._files.enter_context(guard_files(self._journal))
         if self._effects is not None:
             self._files.enter_context(self._effects.hold())
+        self._files.enter_context(guard_files(self._journal, self._control))
         with self._surroundings as surroundings:
             self._servers = surroundings.enter_context(record_servers())
             if self._script.ranks:
@@ -192,7 +196,7 @@ class CapturedRun:
             try:
                 with (
                     explain_refusals(self._script.target.name),
-                    users_code(self._script.target.name, BEFORE_STEP, None),
+                    users_code(self._script.target.name, BEFORE_STEP, None, is_whole=True),
                     _allow_exit(),
                 ):
                     with explain_outdated(self._script.target.name, is_v1=self._script.v1):
@@ -220,13 +224,13 @@ class CapturedRun:
             return self._record(build_eagerly(building))
 
     def _report_query(self, building: BuildRecorder) -> None:
-        """Create a file for the parent as soon as the program asks for the number of GPUs."""
+        """Report to the parent as soon as the program asks for the number of GPUs."""
 
         def report() -> None:
             while not building.gpu_queries:
                 time.sleep(_INTERVAL)
-            with contextlib.suppress(OSError):
-                self._asked.touch()
+            with contextlib.suppress(OSError, InputError):
+                self._journal.note_asked()
 
         threading.Thread(target=report, daemon=True).start()
 
@@ -253,7 +257,7 @@ class CapturedRun:
             )
         except BaseException as fault:
             answer = as_error(self._script.target.name, fault)
-        send_and_exit(answer, self._answers)
+        send_and_exit(answer, self._channels)
 
     def _record(
         self,
@@ -294,7 +298,7 @@ class CapturedRun:
             f"raise the limit, --limit {2 * limit:g}, or do less before the first training step",
             is_predicate=True,
         )
-        send_and_exit(error, self._answers)
+        send_and_exit(error, self._channels)
 
 
 @gc_paused()

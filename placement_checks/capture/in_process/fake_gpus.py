@@ -20,8 +20,6 @@ import inspect
 import os
 import re
 import shlex
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -37,6 +35,7 @@ from placement_checks.tf import eager, patching
 from placement_checks.tf.patches import Patch
 from placement_checks.tf.patching import all_patched, patched
 from placement_checks.tf.simulated_devices import is_stand_in
+from placement_checks.util.temporary import locked_directory
 
 _GPU = "GPU"
 _MEMORY = 16 << 30  # bytes of each GPU
@@ -442,16 +441,13 @@ def shadow_command(name: str, script: Callable[[Path], str]) -> Iterator[Path]:
     Yields:
         The directory, which is removed at the end.
     """
-    owner = os.getpid()
-    folder = Path(tempfile.mkdtemp(prefix="placement_checks_"))
-    command = folder / name
-    command.write_text(script(folder))
-    command.chmod(0o755)
-    os.environ["PATH"] = os.pathsep.join([str(folder), os.environ.get("PATH", os.defpath)])
-    try:
-        yield folder
-    finally:
-        path = os.environ.get("PATH", os.defpath).split(os.pathsep)
-        os.environ["PATH"] = os.pathsep.join(each for each in path if each != str(folder))
-        if os.getpid() == owner:  # not in a fork of the program
-            shutil.rmtree(folder, ignore_errors=True)
+    with locked_directory("placement_checks_command_") as folder:
+        command = folder / name
+        command.write_text(script(folder))
+        command.chmod(0o755)
+        os.environ["PATH"] = os.pathsep.join([str(folder), os.environ.get("PATH", os.defpath)])
+        try:
+            yield folder
+        finally:
+            path = os.environ.get("PATH", os.defpath).split(os.pathsep)
+            os.environ["PATH"] = os.pathsep.join(each for each in path if each != str(folder))

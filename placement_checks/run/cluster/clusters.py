@@ -12,7 +12,6 @@ import os
 import queue
 import signal
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -28,6 +27,7 @@ from placement_checks.core.machines import Machine
 from placement_checks.core.placement import Placement
 from placement_checks.run.cluster.server_process import SERVING
 from placement_checks.util.child import Child, Ended, describe_exit
+from placement_checks.util.temporary import locked_directory
 
 if TYPE_CHECKING:
     from placement_checks.core.program import Batch, TargetLike
@@ -439,8 +439,8 @@ def local_cluster(machine: Machine | str) -> Iterator[LocalCluster]:
     """
     if isinstance(machine, str):
         machine = Machine.parse(machine)
-    with tempfile.TemporaryDirectory(prefix="placement_checks") as folder:
-        cluster = LocalCluster(machine, Path(folder))
+    with locked_directory("placement_checks_cluster_") as folder:
+        cluster = LocalCluster(machine, folder)
         try:
             cluster.start()
             yield cluster

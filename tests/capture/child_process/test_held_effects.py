@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from placement_checks.capture.child_process import held_effects
+from placement_checks.capture.child_process import file_guard, held_effects
 from placement_checks.capture.child_process.held_effects import HeldEffects
 from placement_checks.tf.patching import all_patched
 
@@ -116,15 +116,29 @@ def test_a_change_waits_for_the_turn(
     name: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "addaudithook", lambda _: None)  # a hook would stay
-    unlink = os.unlink
-    monkeypatch.setattr(Path, "unlink", lambda path: unlink(path))  # does not wait
+    hooks: list[Callable[..., None]] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "addaudithook", hooks.append)  # a hook would stay
+        holding = effects.hold()
+        holding.__enter__()
+    main = threading.get_ident()
+    is_running = True
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if is_running and threading.get_ident() != main:
+            hooks[0](event, arguments)
+
+    sys.addaudithook(hook)
     (tmp_path / "old").write_text("rows")
     (tmp_path / "empty").mkdir()
     (tmp_path / "logs").mkdir()
 
-    with effects.hold():
-        assert waits(CHANGES[name], marker)
+    try:
+        with all_patched(file_guard._ANNOUNCEMENTS):
+            assert waits(CHANGES[name], marker)
+    finally:
+        is_running = False
+        holding.__exit__(None, None, None)
 
 
 @pytest.mark.parametrize("age", [-10, 10])

@@ -212,7 +212,7 @@ def test_a_note_names_deleted_files(
     paths = [tmp_path / name for name in kept]
 
     assert list(file_guard_note(paths)) == [
-        f"the program deletes or overwrites {files}; the originals are restored"
+        f"the program changes or deletes {files}; the originals are restored"
     ]
     assert list(file_guard_note([])) == []
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import pytest
 
 from placement_checks.capture.child_process.request import CaptureRequest
 from placement_checks.capture.child_process.runner import CapturedRun
+from placement_checks.capture.child_process.supervisor import Channels
 from placement_checks.core.target import RowsToRead, Script
 from placement_checks.targets.forms import parse_target
 
@@ -23,9 +23,8 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def rows_of(program: Path, rows: RowsToRead, ranks: int) -> RowsToRead:
     script = Script(parse_target(str(program)), ranks=ranks, rows=rows)
-    paths = {"journal": program.parent / "journal", "asked": program.parent / "asked"}
-    request = CaptureRequest(script, 2, None, (), names_gpus=False, early=None, **paths)
-    return CapturedRun(request, io.BytesIO())._rows
+    request = CaptureRequest(script, 2, None, (), names_gpus=False, control=program.parent)
+    return CapturedRun(request, Channels("", "", (0, 0)))._rows
 
 
 @pytest.mark.parametrize(
