@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from support.graphs import op, placement
 
-from placement_checks import Op, Placement
+from placement_checks import Device, Op, Placement
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import StepOps, producer_of
+from placement_checks.core.strategies import Copy, Strategy
 from placement_checks.rules.base import Rule
 
 NO_TOWERS = (
@@ -20,6 +21,10 @@ NO_TOWERS = (
 )
 
 _APPLY = "ResourceApplyGradientDescent"
+
+GPUS = [Device.parse(f"/gpu:{i}") for i in (0, 1)]
+# The strategy of `program(mirrored=True)`.
+MIRRORED = Strategy("MirroredStrategy", GPUS, {f"v{i}/w": Copy("v0/w", i) for i in (0, 1)})
 
 
 def program(
