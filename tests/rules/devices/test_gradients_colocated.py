@@ -116,6 +116,9 @@ CASES = {
         for scope in ("gradients", "gradients_1", "train/gradients", "tower_1/gradients_12")
     },
     "a request for another GPU": broken(program(on(0, ADRIFT, "MatMul", "tower_1/x"))),
+    "a tape of a traced function cannot colocate gradients": broken(
+        program(*adrift(ADRIFT), step={"traced": True})
+    ),
     "a backward op on the host": broken(program(host(ADRIFT, "MatMul", "tower_1/x"))),
     "the forward op is a lookup on the host": kept(
         program(
