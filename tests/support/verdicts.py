@@ -7,6 +7,7 @@ The snapshot is the verdict as text, in the directory ``__snapshots__`` next to 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -59,6 +60,8 @@ def check_case(rule: type[Rule], case: Case, snapshot: SnapshotAssertion) -> Non
     text = verdict_text(verdict)
     assert verdict.state == case.state, text
     assert text == snapshot
+    # Reports write figures as JSON.
+    assert json.loads(json.dumps(verdict.figures, allow_nan=False)) == [*verdict.figures]
 
 
 def verdict_text(verdict: Verdict) -> str:
@@ -110,4 +113,4 @@ def _finding_lines(finding: Finding) -> Iterator[str]:
 
 
 def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
-from support.towers import objects_of, program
+from support.towers import program
 from support.verdicts import broken, kept, not_checked, verdicts
 
 from placement_checks import Placement
@@ -72,6 +72,8 @@ test_verdicts = verdicts(FilesApart, CASES)
 def test_a_path_is_found_if_two_ranks_write_it(paths: list[list[str]]) -> None:
     every = [path for each in paths for path in each]
 
-    found = objects_of(FilesApart(), ranks(*([write(path) for path in each] for each in paths)))
+    verdict = FilesApart().judge(ranks(*([write(path) for path in each] for each in paths)))
 
-    assert sorted(found) == sorted({path for path in every if every.count(path) > 1})
+    assert sorted(finding.object for finding in verdict.findings) == sorted(
+        {path for path in every if every.count(path) > 1}
+    )
