@@ -278,34 +278,34 @@ CASES = {
             host("train", "NoOp", "^update/w", "^put_0", "^put_1"),
         )
     ),
-    " momentum": kept(
+    "momentum": kept(
         program(host("update/w", "ResourceApplyMomentum", "w", "slot", "rate", "mean/w", "0.9"))
     ),
-    " indexed slices": kept(
+    "indexed slices": kept(
         program(
             host("values", "ConcatV2", gradient(0), gradient(1), "axis"),
             host("rows", "ConcatV2", "rows_0", "rows_1", "axis"),
             host("update/w", "ResourceScatterSub", "w", "rows", "values"),
         )
     ),
-    " a step written out": kept(
+    "a step written out": kept(
         program(
             host("new", "Sub", "w", "mean/w"), host("update/w", "AssignVariableOp", "w", "new")
         )
     ),
-    " a loss that is scaled": kept(
+    "a loss that is scaled": kept(
         program(
             on(0, "gradients/tower_0/loss_grad/Mul", "Mul", "tower_0/w/MatMul", "scale"),
             host("mean/w", "Mul", "sum/w", "unscale"),
         )
     ),
-    " gradients that are passed over if they are not finite": kept(
+    "gradients that are passed over if they are not finite": kept(
         program(
             host("finite", "IsFinite", "sum/w"),
             host("mean/w", "SelectV2", "finite", "sum/w", "zeros"),
         )
     ),
-    " towers of unequal size": kept(
+    "towers of unequal size": kept(
         program(
             host("weighted_0", "Mul", gradient(0), "0.25"),
             host("weighted_1", "Mul", gradient(1), "0.75"),

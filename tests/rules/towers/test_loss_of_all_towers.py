@@ -87,36 +87,36 @@ CASES = {
     "a mean that lacks one tower": broken(
         program(host("loss", "AddN", "tower_0/loss", "tower_2/loss"), gpus=[0, 1, 2])
     ),
-    " one loss of all towers": kept(joint()),
-    " a summary of something else": kept(program(host("shown", "ScalarSummary", "tag", "rate"))),
-    " a loss of no tower": kept(program(host("l2", "L2Loss", "w"), step={"losses": ("l2:0",)})),
-    " a summary of the mean": kept(program(host("shown", "ScalarSummary", "tag", "loss"))),
-    " a histogram of one tower": kept(
+    "one loss of all towers": kept(joint()),
+    "a summary of something else": kept(program(host("shown", "ScalarSummary", "tag", "rate"))),
+    "a loss of no tower": kept(program(host("l2", "L2Loss", "w"), step={"losses": ("l2:0",)})),
+    "a summary of the mean": kept(program(host("shown", "ScalarSummary", "tag", "loss"))),
+    "a histogram of one tower": kept(
         program(host("shown", "HistogramSummary", "tag", "tower_1/w/MatMul"))
     ),
-    " an accuracy of one tower": kept(
+    "an accuracy of one tower": kept(
         program(
             on(1, "tower_1/accuracy", "InTopKV2", "tower_1/w/MatMul"),
             host("shown", "ScalarSummary", "tag", "tower_1/accuracy"),
         )
     ),
-    " a histogram of one tower's loss": kept(
+    "a histogram of one tower's loss": kept(
         program(host("shown", "HistogramSummary", "tag", "tower_1/loss"))
     ),
-    " layers that one line builds in every tower": kept(
+    "layers that one line builds in every tower": kept(
         program(lines={"tower_0/w/MatMul": "net.py:5", "tower_1/w/MatMul": "net.py:5"})
     ),
-    " a line that summarizes one tower and something else": kept(
+    "a line that summarizes one tower and something else": kept(
         program(
             on(0, "shown", "HistogramSummary", "tag", "tower_0/w/MatMul"),
             host("shown_1", "HistogramSummary", "tag", "rate"),
             lines={"shown": "net.py:7", "shown_1": "net.py:7"},
         )
     ),
-    " a summary of the mean and no loss reported": kept(
+    "a summary of the mean, and no loss is reported": kept(
         program(host("shown", "ScalarSummary", "tag", "loss"), step={"losses": ()})
     ),
-    " summaries of a saved graph": kept(summaries("HistogramSummary", "w/MatMul", lines=False)),
+    "summaries of a saved graph": kept(summaries("HistogramSummary", "w/MatMul", lines=False)),
     "a summary of one tower's loss": broken(
         program(
             host("shown", "ScalarSummary", "tag", "tower_1/loss"), lines={"shown": "main.py:50"}

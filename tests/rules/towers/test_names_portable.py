@@ -125,33 +125,33 @@ CASES = {
     "the scope that TensorFlow gives a second tower": broken(
         read_in(["clone/w", "clone_1/w"], ["clone/w", "clone/v"], ["clone_1/w", "clone_1/v"])
     ),
-    " layers in towers": kept(read_in(["conv1/w"], ["tower_0/conv1"], ["tower_1/conv1"])),
-    " a layer that is built again": kept(read_in(["conv1/w"], ["conv1"], ["conv1_1"])),
-    " conv1 and conv2 of one model": kept(
+    "layers in towers": kept(read_in(["conv1/w"], ["tower_0/conv1"], ["tower_1/conv1"])),
+    "a layer that is built again": kept(read_in(["conv1/w"], ["conv1"], ["conv1_1"])),
+    "conv1 and conv2 of one model": kept(
         read_in(["conv1/w", "conv2/w"], ["conv1", "conv2"], ["conv1_1", "conv2_1"])
     ),
-    " fc and fc_1 of one model, without scopes for towers": kept(
+    "fc and fc_1 of one model, without scopes for towers": kept(
         read_in(["fc/w", "fc_1/w"], ["fc", "fc_1"], ["fc_2", "fc_1_1"])
     ),
-    " numbered blocks in towers": kept(
+    "numbered blocks in towers": kept(
         read_in(
             ["block_0/w", "block_1/w"],
             ["tower_0/block_0", "tower_0/block_1"],
             ["tower_1/block_0", "tower_1/block_1"],
         )
     ),
-    " a scope that all towers share": kept(read_in(["stage_0/w"], ["stage_0"], ["stage_0"])),
-    " a scope that all towers share next to one of each": kept(
+    "a scope that all towers share": kept(read_in(["stage_0/w"], ["stage_0"], ["stage_0"])),
+    "a scope that all towers share next to one of each": kept(
         read_in(["stage_0/w", "v"], ["stage_0", "stage_1"], ["stage_0", "stage_2"])
     ),
-    " the other tower has a scope of that name elsewhere": kept(
+    "the other tower has a scope of that name elsewhere": kept(
         read_in(["model/tower_0/w"], ["model/tower_0"], ["tower_1"])
     ),
-    " a name without a number": kept(read_in(["head/w"], ["head"], ["body"])),
-    " no op is in the scope": kept(read_in(["tower_0/w"], ["a"], ["b"])),
-    " the other tower has no such scope": kept(read_in(["tower_0/w"], ["tower_0"], ["other"])),
-    " the variable itself": kept(read_in(["tower_0"], ["tower_0"], ["tower_1"])),
-    " the last part of the name": kept(read_in(["w/tower_0"], ["tower_0"], ["tower_1"])),
+    "a name without a number": kept(read_in(["head/w"], ["head"], ["body"])),
+    "no op is in the scope": kept(read_in(["tower_0/w"], ["a"], ["b"])),
+    "the other tower has no such scope": kept(read_in(["tower_0/w"], ["tower_0"], ["other"])),
+    "the variable itself": kept(read_in(["tower_0"], ["tower_0"], ["tower_1"])),
+    "the last part of the name": kept(read_in(["w/tower_0"], ["tower_0"], ["tower_1"])),
     # Its numbered layers are on different GPUs.
     "one model on two GPUs": not_checked(
         program(

@@ -248,23 +248,23 @@ CASES = {
             *tower(2, "w", "extra"),
         )
     ),
-    " variables of other shapes": kept(
+    "variables of other shapes": kept(
         placement(*variables("w", "v"), *tower(0, "w"), *tower(1, "v"), shapes={"v": (9,)})
     ),
-    " variables of another use": kept(
+    "variables of another use": kept(
         placement(
             *variables("w", "bias"),
             *tower(0, "w"),
             op("add", "BiasAdd", "/gpu:1", "GPU:1", "images", "bias"),
         )
     ),
-    " one model on two GPUs": kept(
+    "one model on two GPUs": kept(
         placement(*variables("w", "v"), *tower(0, "w"), *tower(1, "v", after="matmul0_0"))
     ),
-    " one model on two GPUs, the last one first": kept(
+    "one model on two GPUs, the last one first": kept(
         placement(*variables("w", "v"), *tower(1, "w"), *tower(0, "v", after="matmul1_0"))
     ),
-    " variable that is written and not read": kept(
+    "a variable that is written and not read": kept(
         placement(
             *variables("w", "step"),
             *tower(0, "w"),
@@ -631,11 +631,12 @@ CASES = {
     ),
     # The layout that the program declares. The step counter is not trainable and needs no copies.
     **{
-        f"central variables, declared: {layout}": kept(CENTRAL, layout=layout)
+        f"central variables, declared: {layout or 'no layout'}": kept(CENTRAL, layout=layout)
         for layout in ("central", "")
     },
     **{
-        f"copies, declared: {layout}": kept(MIRRORED, layout=layout) for layout in ("mirrored", "")
+        f"copies, declared: {layout or 'no layout'}": kept(MIRRORED, layout=layout)
+        for layout in ("mirrored", "")
     },
     "central variables instead of copies": broken(CENTRAL, layout="mirrored"),
     "copies instead of central variables": broken(MIRRORED, layout="central"),
@@ -654,7 +655,9 @@ CASES = {
         layout="mirrored",
     ),
     **{
-        f"a split model, declared: {layout}": not_checked(towers.split(), layout=layout)
+        f"a split model, declared: {layout or 'no layout'}": not_checked(
+            towers.split(), layout=layout
+        )
         for layout in ("central", "mirrored")
     },
     "a split model": kept(towers.split()),
