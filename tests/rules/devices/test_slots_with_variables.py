@@ -228,6 +228,7 @@ CASES = {
         f"allowed: {allow}": broken(SLOW, allow=allow)
         for allow in ((), ("a/slow",), ("*/Slow", "a", "slow"))
     },
+    "a log of a machine without GPUs": not_checked(momentum(placer="log", machine="cpu*1")),
     "plain gradient descent": not_checked(program()),
     "no train op": not_checked(average(step={"train_op": ()})),
     "each update takes a gradient": not_checked(

@@ -313,6 +313,8 @@ CASES = {
     "one tower": not_checked(ran(program(gpus=[0]), works(0))),
     "two towers on one GPU": not_checked(ran(program(gpus=[0, 0]), works(0))),
     "no tower": not_checked(ran(program(gpus=[]))),
+    "no variable": not_checked(ran(placement(host("a", "NoOp")))),
+    "a log": not_checked(ran(program(requested=Missing("a log lacks requested devices")))),
 }
 
 test_verdicts = verdicts(TowersOverlap, CASES)
