@@ -85,9 +85,8 @@ def _lines(verdict: Verdict) -> Iterator[str]:
 def _group_lines(group: Group) -> Iterator[str]:
     for finding in group.findings:
         yield from _finding_lines(finding)
-    for consequence in dict.fromkeys(finding.consequence for finding in group.findings):
-        if consequence:
-            yield f"  consequence: {consequence}"
+    consequences = dict.fromkeys(finding.consequence for finding in group.findings)
+    yield from (f"  consequence: {each}" for each in consequences if each != "")
     yield f"  {group.first.advice}"
 
 
