@@ -441,6 +441,12 @@ CASES = {
             lines={"step": "main.py:7"},
         )
     ),
+    "the step counter of a decaying rate is only initialized": broken(
+        counted(
+            host("rate", "Pow", "decay", "step"),
+            host("step/add", "AssignVariableOp", "step", "step/one"),
+        )
+    ),
     "the step counter is never incremented, and the line of the update is known": broken(
         counted(
             host("rate", "Pow", "decay", "step"),
