@@ -345,6 +345,11 @@ CASES = {
             kind="ResourceApplyGradientDescent",
         )
     ),
+    "one addition updates a slot": broken(
+        repeated(
+            steps(slot=[[10, 2]] * 3), "w/Momentum", "more", kind="ResourceApplyGradientDescent"
+        )
+    ),
     "two additions update a slot, and no optimizer is known": broken(
         repeated(steps(slot=[[10, 2]] * 3), "w/Momentum", "more", "again")
     ),
