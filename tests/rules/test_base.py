@@ -1,20 +1,15 @@
-"""What all rules have in common."""
+"""What all rules have in common: explanations, and the user's line that a finding names."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from support.graphs import op, placement
-from support.snapshots import messages
-from support.towers import program
-from syrupy.assertion import SnapshotAssertion
 
-from placement_checks.core.missing import Missing
-from placement_checks.core.results import Verdict
-from placement_checks.rules.base import Rule
+from placement_checks.core.results import Finding
+from placement_checks.rules.base import Rule, locate
 from placement_checks.rules.devices.no_fallback import NoFallback
-from placement_checks.rules.towers.towers_alike import TowersAlike
 
 
 def test_an_explanation_is_the_docstring_and_the_parameters() -> None:
@@ -34,40 +29,95 @@ def test_an_explanation_of_a_rule_without_docstring_and_parameters_is_empty() ->
     assert Bare.explanation() == ""
 
 
+LINES = {
+    "w": "train.py:88 train.py:40 model.py:12 model.py:3",
+    "w_1": "train.py:88 train.py:40 model.py:12 model.py:3",
+    "b": "train.py:88 train.py:40 model.py:12 model.py:4",
+    "out": "train.py:88 train.py:41",
+    "other": "eval.py:7",
+    "calls": "train.py:88 train.py:40",
+}
+
+
+def at(*ops: str, object: str = "w", placed: str | None = None) -> Finding:
+    """A finding with its lines."""
+    graph = placement(
+        *(op(name, "VarHandleOp") for name in [*LINES, "of_a_library"]),
+        op("slot", "VarHandleOp", colocated=("w",)),
+        op("around", "Identity", colocated=("around_too",)),
+        op("around_too", "Identity", colocated=("around",)),
+        lines=LINES,
+        device_lines={"w": "train.py:39"},
+    )
+    finding = Finding(object, "VarHandleOp", "assigned", "", "", "", "", ops=ops, placed=placed)
+    return locate(finding, graph)
+
+
+def test_the_innermost_line_of_the_object_itself() -> None:
+    finding = at()
+
+    assert finding.where == "model.py:3"
+    assert finding.frames == ("train.py:88", "train.py:40", "model.py:12", "model.py:3")
+    assert finding.device_line is None
+
+
 @pytest.mark.parametrize(
-    ("placer", "machine", "state"),
+    ("ops", "where", "frames"),
     [
-        ("log", "gpu*2", "kept"),
-        ("log", "cpu*2", "not-checked"),
-        ("log", None, "not-checked"),
-        ("phantom", "gpu*2", "kept"),
+        (["w", "w_1"], "model.py:3", 4),
+        (["w", "b"], "model.py:3", 4),
+        (["b", "w"], "model.py:4", 4),
+        (["w", "out"], "train.py:40", 2),
+        (["out", "w", "b"], "train.py:41", 2),
+        (["w", "of_a_library"], "model.py:3", 4),
+        (["w", "calls"], "train.py:40", 2),  # one function built both
+        (["out", "other"], "train.py:41", 2),  # none in common
     ],
 )
-def test_not_checked_on_a_log_of_a_machine_without_gpus(
-    placer: str, machine: str | None, state: str, snapshot: SnapshotAssertion
-) -> None:
-    graph = placement(op("a", "MatMul", "/gpu:0", "GPU:0"), placer=placer, machine=machine)
+def test_the_line_distinguishes_the_ops(ops: list[str], where: str, frames: int) -> None:
+    finding = at(*ops)
 
-    verdict = NoFallback().judge(graph)
-
-    assert verdict.state == state
-    assert messages(verdict) == snapshot
+    assert (finding.where, len(finding.frames)) == (where, frames)
 
 
-def test_not_checked_without_requests() -> None:
-    graph = placement(
-        op("a", "MatMul", "/gpu:0", "GPU:0"), requested=Missing("a log lacks requested devices")
+def test_an_op_of_a_library_has_no_line() -> None:
+    finding = at(object="of_a_library", placed="of_a_library")
+
+    assert (finding.where, finding.frames, finding.device_line) == (None, (), None)
+
+
+@pytest.mark.parametrize("name", ["w", "slot"])
+def test_the_scope_that_decided_the_device_of_an_op_or_of_its_colocated_op(name: str) -> None:
+    assert at(placed=name).device_line == "train.py:39"
+
+
+@pytest.mark.parametrize("name", ["b", "around", "gone"])
+def test_no_scope_decided(name: str) -> None:
+    assert at(placed=name).device_line is None
+
+
+def test_a_line_on_which_one_function_calls_another_is_named_once() -> None:
+    """A lambda, for example."""
+    graph = placement(op("a", "MatMul"), lines={"a": "a.py:3 a.py:3 b.py:5"})
+    finding = Finding("a", "MatMul", "assigned", "", "", "", "")
+
+    assert locate(finding, graph).frames == ("a.py:3", "b.py:5")
+
+
+def test_a_rule_may_choose_another_line_than_the_innermost() -> None:
+    finding = replace(at(), at="train.py:40")
+
+    assert (finding.where, finding.frames[-1]) == ("train.py:40", "model.py:3")
+
+
+def test_the_lines_are_the_first_ops_if_the_chosen_one_is_not_shared() -> None:
+    graph = placement(op("w", "VarHandleOp"), op("out", "MatMul"), lines=LINES)
+    finding = Finding("w", "VarHandleOp", "requested", "", "", "", "", ops=("w", "out"))
+
+    assert locate(finding, graph).frames == ("train.py:88", "train.py:40")
+    assert locate(replace(finding, at="model.py:12"), graph).frames == (
+        "train.py:88",
+        "train.py:40",
+        "model.py:12",
+        "model.py:3",
     )
-
-    assert NoFallback().judge(graph) == Verdict(
-        "no-fallback", "not-checked", None, "a log lacks requested devices"
-    )
-
-
-def test_towers_on_one_gpu_are_recognized_by_reported_losses(
-    snapshot: SnapshotAssertion,
-) -> None:
-    losses = ["tower_0/loss", "tower_1/loss"]
-    graph = program(gpus=[0, 0], step={"objectives": (), "losses": losses})
-
-    assert messages(TowersAlike().judge(graph)) == snapshot

@@ -1,12 +1,74 @@
+"""The lines that findings name for ops that the same lines build in each tower."""
+
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
 from support.graphs import HandWrittenDetails, op, placement
+from support.towers import host, on, program
 
 from placement_checks.core.placement import Frame
-from placement_checks.rules.source_lines import frames_up_to
+from placement_checks.rules.source_lines import LoopLines, frames_up_to
+
+LOOP = {  # build() loops over towers, and averages
+    "shared": "main.py:3 main.py:20 net.py:5 net.py:1",
+    "loss": "main.py:3 main.py:30",
+}
+
+
+def line(op: str, lines: dict[str, str], *shared: str) -> str | None:
+    return LoopLines(program(lines={**LOOP, **lines}), shared).line(op)
+
+
+def test_the_loop_is_in_the_function_that_combines_towers() -> None:
+    """Not in a function that is called for each tower: it builds ops of one tower."""
+    assert line("own", {"own": "main.py:3 main.py:20 net.py:5 net.py:1"}) == "main.py:20"
+
+
+def test_the_loop_is_in_a_function_that_creates_shared_variables() -> None:
+    """A layer of many that is not shared: the line that calls it is in the network's function."""
+    own = {"own": "main.py:3 main.py:20 net.py:6 net.py:1"}
+
+    assert line("own", own, "shared") == "net.py:6"
+
+
+def test_without_combining_ops_the_loop_is_in_the_function_that_splits_the_batch() -> None:
+    """Towers that share nothing, each with an update of its own."""
+    graph = placement(
+        host("x", "Placeholder"),
+        *(
+            each
+            for i in (0, 1)
+            for each in (
+                on(i, f"tower_{i}/w", "VarHandleOp"),
+                on(i, f"tower_{i}/read", "ReadVariableOp", f"tower_{i}/w"),
+                on(i, f"tower_{i}/MatMul", "MatMul", "x", f"tower_{i}/read"),
+            )
+        ),
+        lines={"x": "main.py:3 main.py:10", "tower_1/w": "main.py:3 main.py:20 net.py:5"},
+    )
+
+    assert LoopLines(graph).line("tower_1/w") == "main.py:20"
+
+
+def test_an_average_in_a_helper_locates_its_call() -> None:
+    lines = {"loss": "main.py:3 main.py:30 average.py:8", "own": "main.py:3 main.py:20 net.py:5"}
+
+    assert line("own", lines) == "main.py:20"
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"), [("other.py:7 other.py:9", "other.py:7"), ("", None)]
+)
+def test_ops_without_a_line_in_a_common_function(lines: str, expected: str | None) -> None:
+    assert line("own", {"own": lines}) == expected
+
+
+def test_the_innermost_line_without_a_common_function() -> None:
+    graph = program(gpus=[0], lines={"w": "main.py:20 net.py:5"})
+
+    assert LoopLines(graph).line("w") == "net.py:5"
 
 
 class Details(HandWrittenDetails):

@@ -5,21 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import pytest
 from support.graphs import op, placement
 
-from placement_checks import Op, Placement
-from placement_checks.core.evidence import Evidence
-from placement_checks.core.missing import Missing
+from placement_checks import Device, Op, Placement
 from placement_checks.core.placement import StepOps, producer_of
-from placement_checks.rules.base import Rule
-
-NO_TOWERS = (
-    "no op that requests a GPU reads a variable, so there are no towers; build each tower "
-    "under its own device: tf.device('/gpu:0'), tf.device('/gpu:1') …"
-)
+from placement_checks.core.strategies import Copy, Strategy
 
 _APPLY = "ResourceApplyGradientDescent"
+
+GPUS = [Device.parse(f"/gpu:{i}") for i in (0, 1)]
+# The strategy of `program(mirrored=True)`.
+MIRRORED = Strategy("MirroredStrategy", GPUS, {f"v{i}/w": Copy("v0/w", i) for i in (0, 1)})
 
 
 def program(
@@ -111,13 +107,6 @@ def _tower(i: int, gpu: str, variables: Sequence[str], copies: str) -> Iterator[
         before = f"tower_{i}/{name}/MatMul"
 
 
-def objects_of(rule: Rule, graph: Evidence | Placement) -> list[str]:
-    """The objects of a rule's findings. Fails if the rule was not checked."""
-    verdict = rule.judge(graph)
-    assert verdict.state != "not-checked", verdict.reason
-    return [finding.object for finding in verdict.findings]
-
-
 def gradient(i: int, variable: str = "w") -> str:
     """The op that computes the gradient of a variable in tower i."""
     return f"gradients/tower_{i}/{variable}/MatMul_grad/MatMul"
@@ -181,27 +170,6 @@ def accumulating(*changes: Op, **more: Any) -> Placement:
 def joint(gpus: Sequence[int] = (0, 1), **more: Any) -> Placement:
     """Towers with one joint loss, and its gradients."""
     return program(gpus=gpus, **{"step": {"objectives": ("loss:0",)}, **more})
-
-
-without_two_towers = pytest.mark.parametrize(
-    ("graph", "reason"),
-    [
-        pytest.param(program(gpus=[0]), "there is one tower, on /device:GPU:0", id="one tower"),
-        pytest.param(
-            program(gpus=[0, 0]),
-            "there is one tower, on /device:GPU:0: 2 copies of the model run on the same devices, "
-            "as micro-batches do",
-            id="two towers on one GPU",
-        ),
-        pytest.param(program(gpus=[]), NO_TOWERS, id="no tower"),
-        pytest.param(placement(host("a", "NoOp")), "the graph has no variables", id="no variable"),
-        pytest.param(
-            program(requested=Missing("a log lacks requested devices")),
-            "a log lacks requested devices",
-            id="log",
-        ),
-    ],
-)
 
 
 def broken_mirror(*changes: Op, named: bool = True) -> Placement:

@@ -1,415 +1,53 @@
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
-from unittest.mock import ANY
 
-import pytest
 from support.graphs import op, placement
-from support.snapshots import messages
-from syrupy.assertion import SnapshotAssertion
+from support.verdicts import broken, kept, not_checked, verdicts
 
-from placement_checks import Finding, Op, Placement, Verdict
+from placement_checks import Op, Placement
 from placement_checks.core.machines import GpuLimit, Machine
-from placement_checks.core.missing import Missing
+from placement_checks.core.placement import Details, Tensor
 from placement_checks.rules.devices.no_fallback import NoFallback
 
 NO_KERNEL = "Print has no GPU kernel"
+
 BOUND = "it must be on the device of another op, with which it is colocated or which it uses"
 
 
 def fallen(name: str, type: str, *inputs: str, **more: Any) -> Op:
-    """An op that requests GPU:0 and ends on the CPU, for its own reason unless `bound`."""
+    """An op that requests GPU:0 and ends on the CPU."""
     return op(name, type, "/gpu:0", "CPU:0", *inputs, **more)
 
 
-def objects(graph: Placement, **parameters: Any) -> list[str]:
-    return [finding.object for finding in NoFallback(**parameters).judge(graph).findings]
+def bound(name: str, type: str, *inputs: str, **more: Any) -> Op:
+    """A fallen op that must be on the device of another op."""
+    return fallen(name, type, *inputs, fallback_reason=BOUND, fell_with_another=True, **more)
 
 
-def test_kept() -> None:
-    graph = placement(op("a", "MatMul", "/gpu:0", "GPU:0"), op("b", "NoOp", "", "CPU:0"))
-    assert NoFallback().judge(graph) == Verdict("no-fallback", "kept", "assigned", findings=[])
-
-
-def test_broken(snapshot: SnapshotAssertion) -> None:
-    graph = placement(
-        fallen("tower_0/print", "Print", fallback_reason=NO_KERNEL),
-        lines={"tower_0/print": "main.py:30 main.py:9 net.py:3"},
-    )
-    verdict = NoFallback().judge(graph)
-    assert (verdict.state, verdict.evidence) == ("broken", "assigned")
-    assert verdict.findings == [
-        Finding(
-            object="tower_0/print",
-            op="Print",
-            evidence="assigned",
-            expected="/device:GPU:0",
-            found="/device:CPU:0",
-            frames=("main.py:30", "main.py:9", "net.py:3"),
-            message=ANY,
-            consequence=ANY,
-            fix=ANY,
-        )
-    ]
-    assert messages(verdict) == snapshot
-
-
-@pytest.mark.parametrize(
-    ("requested", "assigned", "broken"),
-    [
-        ("/gpu:0", "GPU:0", False),
-        ("/gpu:1", "CPU:0", True),
-        ("/gpu", "CPU:0", True),
-        ("/gpu", "GPU:1", False),
-        ("/gpu:7", "GPU:0", True),
-        ("/gpu:7", "CPU:0", True),
-        ("/job:worker/gpu:0", "GPU:0", True),
-        ("/gpu:0", "", False),
-    ],
-)
-def test_fallbacks(requested: str, assigned: str, broken: bool) -> None:
-    """To a CPU, or to another GPU because the machine lacks the requested one."""
-    graph = placement(op("a", "MatMul", requested, assigned), op("b", "NoOp", "/gpu:0", "GPU:0"))
-    assert NoFallback().judge(graph).state == ("broken" if broken else "kept")
-
-
-def test_ops_bound_to_a_fallen_op_are_in_its_finding(snapshot: SnapshotAssertion) -> None:
-    graph = placement(
-        fallen("step", "VariableV2", fallback_reason="VariableV2 does not take int32"),
-        fallen("step/read", "Identity", "step", fell_with_another=True),
-        fallen(
-            "step/Assign", "Assign", "step", "zero", fell_with_another=True, colocated=["step"]
-        ),
-        fallen("other", "Print", fallback_reason=NO_KERNEL),
-    )
-    step, other = NoFallback().judge(graph).findings
-    assert (step.object, step.path) == ("step", ("step/read", "step/Assign"))
-    assert messages(step) == snapshot
-    assert (other.object, other.path) == ("other", ())
-
-
-def test_a_variable_leads_ops_with_their_own_reasons() -> None:
-    """Users know the variable, not the ops around it without a kernel."""
-    graph = placement(
-        fallen(
-            "step/Assign", "Assign", "step", "zero", colocated=["step"], fallback_reason="no int32"
-        ),
-        fallen("step/read", "Identity", colocated=["step"], fell_with_another=True),
-        fallen("step", "VariableV2", fallback_reason="no int32"),
-    )
-    (finding,) = NoFallback().judge(graph).findings
-    assert (finding.object, finding.path) == ("step", ("step/Assign", "step/read"))
-
-
-@pytest.mark.parametrize(
-    ("follower", "leader"),
-    [
-        pytest.param({"colocated": ["print"]}, {}, id="asks to be with it"),
-        pytest.param({}, {"colocated": ["add"]}, id="it asks to be there"),
-        pytest.param({"colocated": ["c"]}, {"colocated": ["c"]}, id="both ask to be with a third"),
-    ],
-)
-def test_colocation_binds_both_ways(
-    follower: Mapping[str, Sequence[str]], leader: Mapping[str, Sequence[str]]
-) -> None:
-    graph = placement(
+def colocated(follower: Sequence[str], leader: Sequence[str]) -> Placement:
+    """An op that fell with another one, and the ops with which they request to be colocated."""
+    return placement(
         op("c", "Const", "", "CPU:0"),
-        fallen("add", "Add", "c", fell_with_another=True, **follower),
-        fallen("print", "Print", "c", fallback_reason=NO_KERNEL, **leader),
-    )
-    (finding,) = NoFallback().judge(graph).findings
-    assert (finding.object, finding.path) == ("print", ("add",))
-
-
-def test_binding_is_followed_through_copies_and_loops() -> None:
-    """From the body of a loop, through its second input and output, to a table."""
-    graph = placement(
-        fallen("table", "HashTableV2", fallback_reason="HashTableV2 has no GPU kernel"),
-        op("switch", "Switch", "/gpu:0", "GPU:0", "table", "x"),
-        op("loop", "While", "/gpu:0", "GPU:0", "i", "switch:1"),
-        fallen("find", "LookupTableFindV2", "loop:1", fell_with_another=True),
-        fallen("count", "LookupTableSizeV2", "loop", fell_with_another=True),
-    )
-    table, count = NoFallback().judge(graph).findings
-    assert (table.object, table.path) == ("table", ("find",))
-    assert (count.object, count.path) == ("count", ())
-
-
-def test_control_edges_bind_nothing() -> None:
-    graph = placement(
-        fallen("step", "VariableV2", fallback_reason="no int32"),
-        fallen("after", "Identity", "^step", fell_with_another=True),
-    )
-    assert objects(graph) == ["step", "after"]
-
-
-def test_an_op_without_a_reason_is_reported(snapshot: SnapshotAssertion) -> None:
-    (finding,) = NoFallback().judge(placement(fallen("a", "MatMul"))).findings
-    assert messages(finding) == snapshot
-
-
-@pytest.mark.parametrize(
-    "ops",
-    [
-        pytest.param(
-            [op("a", "Print", "/cpu:0", "CPU:0"), op("b", "MatMul", "/gpu:0", "GPU:0")],
-            id="inner scope on the host",
-        ),
-        pytest.param(
-            [
-                op("w", "VarHandleOp", "/cpu:0", "CPU:0"),
-                fallen("w/read", "ReadVariableOp", "w", fell_with_another=True),
-                fallen("w/IsInitialized", "VarIsInitializedOp", "w", fell_with_another=True),
-            ],
-            id="reads of a variable on the host",
-        ),
-        pytest.param(
-            [
-                op("w", "VariableV2", "/job:ps/cpu:0", "/job:ps/cpu:0"),
-                fallen("step", "ApplyAdam", "w", fell_with_another=True, colocated=["w"]),
-                fallen("slot", "VariableV2", fell_with_another=True, colocated=["w"]),
-                fallen("slot/read", "Identity", "slot", fell_with_another=True),
-            ],
-            id="slots of a variable on a parameter server",
-        ),
-        pytest.param(
-            [
-                op("iterator", "IteratorV2", "/cpu:0", "CPU:0"),
-                fallen("next", "IteratorGetNext", "iterator", fell_with_another=True),
-            ],
-            id="batches of an iterator on the host",
-        ),
-        pytest.param(
-            [
-                op("sum", "ConditionalAccumulator", "/cpu:0", "CPU:0"),
-                fallen("take", "AccumulatorTakeGradient", "sum", fell_with_another=True),
-            ],
-            id="gradients of an accumulator on the host",
-        ),
-    ],
-)
-def test_kept_where_the_program_requests_the_host(ops: Sequence[Op]) -> None:
-    assert NoFallback().judge(placement(*ops)).state == "kept"
-
-
-@pytest.mark.parametrize(
-    ("allow", "found"),
-    [
-        ((), ["step", "print", "other"]),
-        (("Print",), ["step"]),
-        (("print",), ["step", "other"]),
-        (("VariableV2", "other"), ["print"]),
-        (("Assign",), ["step", "print", "other"]),
-        (("step*", "oth??"), ["print"]),
-        (("Pr*",), ["step", "print", "other"]),
-    ],
-)
-def test_allow_takes_types_and_names_of_ops_that_fell_first(
-    allow: Sequence[str], found: Sequence[str]
-) -> None:
-    graph = placement(
-        fallen("step", "VariableV2", fallback_reason="no int32"),
-        fallen("step/Assign", "Assign", "step", fell_with_another=True),
-        fallen("print", "Print", fallback_reason=NO_KERNEL),
-        fallen("other", "Print", fallback_reason=NO_KERNEL),
-    )
-    assert objects(graph, allow=allow) == found
-
-
-@pytest.mark.parametrize(
-    "graph",
-    [
-        pytest.param(placement(fallen("a", "Print"), placer=None), id="no placer"),
-        pytest.param(placement(fallen("a", "Print"), assigned=Missing("it died")), id="unplaced"),
-        pytest.param(placement(op("a", "Print", "/cpu:0", "CPU:0")), id="a CPU requested"),
-        pytest.param(placement(op("a", "Print", "", "GPU:0")), id="no device requested"),
-        pytest.param(
-            placement(op("a", "MatMul", "/gpu:0"), op("b", "NoOp", "/cpu:0", "CPU:0")),
-            id="what requests a GPU was not placed",
-        ),
-    ],
-)
-def test_not_checked(graph: Placement, snapshot: SnapshotAssertion) -> None:
-    verdict = NoFallback().judge(graph)
-    assert verdict == Verdict("no-fallback", "not-checked", None, ANY)
-    assert messages(verdict) == snapshot
-
-
-def test_the_fix_for_a_device_that_the_machine_lacks(snapshot: SnapshotAssertion) -> None:
-    graph = placement(
-        op("a", "MatMul", "/gpu:7", "GPU:0", fallback_reason="the machine has no GPU:7")
+        fallen("add", "Add", "c", fell_with_another=True, colocated=follower),
+        fallen("print", "Print", "c", fallback_reason=NO_KERNEL, colocated=leader),
     )
 
-    (finding,) = NoFallback().judge(graph).findings
 
-    assert messages(finding) == snapshot
-
-
-def test_the_body_of_a_loop_is_one_finding_that_names_the_fix(snapshot: SnapshotAssertion) -> None:
-    """The loop itself got its GPU; its body went to the variable that the loop takes."""
-    graph = placement(
-        op("w", "VarHandleOp", "/cpu:0", "CPU:0"),
-        op("loop", "While", "/gpu:0", "GPU:0", "w"),
-        *(
-            fallen(
-                f"loop/body/{name}",
-                "MatMul",
-                fallback_reason=BOUND,
-                fell_with_another=True,
-                caller="loop",
-            )
-            for name in ("one", "two")
-        ),
-    )
-
-    (finding,) = NoFallback().judge(graph).findings
-
-    assert finding.object == "loop"
-    assert finding.path == ("loop/body/one", "loop/body/two")
-    assert messages(finding) == snapshot
-
-
-def test_kept_by_ops_that_follow_a_variable_of_a_job() -> None:
-    """A device function of a parameter server: the reads request the worker's GPU."""
-    server = "/job:ps/replica:0/task:0/cpu:0"
-    graph = placement(
-        op("w", "VarHandleOp", "/job:ps/task:0", server),
-        op(
-            "read",
-            "ReadVariableOp",
-            "/job:worker/gpu:0",
-            server,
-            "w",
-            fallback_reason=BOUND,
-            fell_with_another=True,
-        ),
-        machine="ps*1; worker*1: gpu*1",
-    )
-
-    assert NoFallback().judge(graph).state == "kept"
-
-
-def test_kept_by_a_read_of_a_host_variable_in_a_body() -> None:
-    graph = placement(
-        op("w", "VarHandleOp", "/cpu:0", "CPU:0"),
-        op("call", "PartitionedCall", "/gpu:0", "GPU:0", "w"),
-        fallen(
-            "call/read",
-            "ReadVariableOp",
-            "w",
-            fallback_reason=BOUND,
-            fell_with_another=True,
-            caller="call",
-        ),
-    )
-
-    assert NoFallback().judge(graph).state == "kept"
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "VarHandleOp",
-        "VariableV2",
-        "BoostedTreesEnsembleResourceHandleOp",
-        "HashTable",
-        "HashTableV2",
-        "FIFOQueue",
-        "FIFOQueueV2",
-        "Iterator",
-        "IteratorV2",
-    ],
-)
-@pytest.mark.parametrize(
-    "copy", ["Identity", "Enter", "RefEnter", "Switch", "RefSwitch", "RefIdentity", "RefMerge"]
-)
-def test_kept_by_ops_that_use_a_copy_of_a_host_resource(kind: str, copy: str) -> None:
-    graph = placement(
+def copied(kind: str = "VarHandleOp", copy: str = "Identity") -> Placement:
+    """Ops that use a resource on the host and its copy."""
+    return placement(
         op("state", kind, "/cpu:0", "CPU:0"),
-        fallen("use", "Sum", "state", fallback_reason=BOUND, fell_with_another=True),
-        op(
-            "copy", copy, "/gpu:0", "CPU:0", "state", fallback_reason=BOUND, fell_with_another=True
-        ),
-        fallen("use/copy", "Sum", "copy", fallback_reason=BOUND, fell_with_another=True),
-    )
-
-    assert objects(graph) == []
-
-
-@pytest.mark.parametrize(
-    ("inputs", "colocated", "why"),
-    [
-        (["state"], [], "which it uses"),
-        ([], ["state"], "with which it is colocated"),
-    ],
-)
-def test_the_op_that_decides_the_device_is_named(
-    inputs: Sequence[str], colocated: Sequence[str], why: str
-) -> None:
-    graph = placement(
-        op("state", "VarHandleOp", "", "CPU:0"),
-        fallen(
-            "use",
-            "Sum",
-            *inputs,
-            colocated=colocated,
-            fallback_reason=BOUND,
-            fell_with_another=True,
-        ),
-    )
-
-    (finding,) = NoFallback().judge(graph).findings
-    assert finding.message == (
-        "use (Sum) requests /device:GPU:0 and ends on /device:CPU:0: it must be on the device of "
-        f"state, {why}"
+        bound("use", "Sum", "state"),
+        bound("copy", copy, "state"),
+        bound("use/copy", "Sum", "copy"),
     )
 
 
-def test_without_a_machine_another_gpu_is_no_fallback() -> None:
-    """A log of assigned devices does not list the GPUs of the machine."""
-    graph = placement(op("a", "MatMul", "/gpu:7", "GPU:0"), machine=None)
-
-    assert NoFallback().judge(graph).state == "kept"
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        "While",
-        "StatelessWhile",
-        "If",
-        "Case",
-        "StatelessCase",
-        "StatelessIf",
-        "PartitionedCall",
-        "StatefulPartitionedCall",
-    ],
-)
-def test_the_fix_for_a_call_with_a_variable(call: str, snapshot: SnapshotAssertion) -> None:
-    graph = placement(fallen("call", call, fallback_reason=BOUND))
-
-    (finding,) = NoFallback().judge(graph).findings
-
-    assert messages(finding) == snapshot
-
-
-def test_the_reason_is_from_the_named_op_in_any_order_of_building(
-    snapshot: SnapshotAssertion,
-) -> None:
-    graph = placement(
-        fallen("first", "Identity", "step", fallback_reason=BOUND, fell_with_another=True),
-        fallen("step", "VariableV2", fallback_reason="no int32"),
-    )
-
-    (finding,) = NoFallback().judge(graph).findings
-
-    assert messages(finding) == snapshot
-
-
-@pytest.mark.parametrize("kind", ["While", "StatelessWhile"])
-def test_each_output_of_a_loop_follows_its_own_input(kind: str) -> None:
-    graph = placement(
+def looped(kind: str) -> Placement:
+    return placement(
         fallen("step", "VariableV2", fallback_reason="no int32"),
         fallen("table", "HashTableV2", fallback_reason="HashTableV2 has no GPU kernel"),
         op("loop", kind, "/gpu:0", "GPU:0", "step", "table"),
@@ -418,117 +56,368 @@ def test_each_output_of_a_loop_follows_its_own_input(kind: str) -> None:
         fallen("third", "Sum", "loop:2", fell_with_another=True),
     )
 
-    assert [(finding.object, finding.path) for finding in NoFallback().judge(graph).findings] == [
-        ("step", ("first",)),
-        ("table", ("second",)),
-        ("third", ()),
-    ]
 
-
-def test_the_consumer_of_a_value_is_not_bound_to_its_producer() -> None:
-    graph = placement(
-        fallen("print", "Print", fallback_reason=NO_KERNEL),
-        fallen("sum", "Sum", "print", fell_with_another=True),
-    )
-
-    assert objects(graph) == ["print", "sum"]
-
-
-def test_one_op_in_the_body_of_a_function(snapshot: SnapshotAssertion) -> None:
-    graph = placement(
-        op("w", "VarHandleOp", "/cpu:0", "CPU:0"),
-        op("call", "PartitionedCall", "/gpu:0", "GPU:0", "w"),
-        fallen("call/one", "MatMul", fallback_reason=BOUND, fell_with_another=True, caller="call"),
-    )
-
-    (finding,) = NoFallback().judge(graph).findings
-
-    assert messages(finding) == snapshot
-
-
-def test_an_op_in_a_body_with_its_own_reason_is_the_object() -> None:
-    graph = placement(
-        op("call", "PartitionedCall", "/gpu:0", "GPU:0"),
-        fallen("call/print", "Print", fallback_reason=NO_KERNEL, caller="call"),
-    )
-
-    assert objects(graph) == ["call/print"]
-
-
-def test_the_fix_where_the_machine_is_not_known(snapshot: SnapshotAssertion) -> None:
-    (finding,) = NoFallback().judge(placement(fallen("a", "MatMul"), machine=None)).findings
-
-    assert messages(finding) == snapshot
-
-
-def test_the_consumer_of_a_computed_value_is_not_bound_to_the_variable() -> None:
-    graph = placement(
-        fallen("step", "VariableV2", fallback_reason="no int32"),
-        op("double", "Add", "/gpu:0", "GPU:0", "step", "step"),
-        fallen("print", "Print", "double", fell_with_another=True),
-    )
-
-    assert objects(graph) == ["step", "print"]
-
-
-def test_an_op_bound_to_an_op_without_request_is_the_object() -> None:
-    graph = placement(
-        op("c", "Const", "", "CPU:0"),
-        fallen("add", "Add", fell_with_another=True, colocated=["c"]),
-    )
-
-    assert objects(graph) == ["add"]
-
-
-KINDS = [("a", "MatMul"), ("b", "Add")]
-
-
-@pytest.mark.parametrize("assigned", ["GPU:0", "CPU:0"])
-def test_the_consequence_of_a_tower_without_a_gpu(
-    assigned: str, snapshot: SnapshotAssertion
-) -> None:
-    """All findings name the scope that has the wrong index."""
+def without_gpu(assigned: str) -> Placement:
+    """Ops of a tower whose scope has the wrong index."""
     reason = "the machine has no GPU:2"
-    graph = placement(
-        *(op(name, kind, "/gpu:2", assigned, fallback_reason=reason) for name, kind in KINDS),
+    return placement(
+        *(
+            op(name, type, "/gpu:2", assigned, fallback_reason=reason)
+            for name, type in (("a", "MatMul"), ("b", "Add"))
+        ),
         op("own", "MatMul", "/gpu:0", "GPU:0"),
         device_lines={"a": "main.py:4"},
     )
 
-    one, other = NoFallback().judge(graph).findings
 
-    assert (one.alike, one.fix) == (other.alike, other.fix)
-    assert one.device_line == other.device_line == "main.py:4"
-    assert messages(one) == snapshot
-
-
-def test_fallbacks_of_several_towers_are_grouped_by_reason() -> None:
-    graph = placement(
-        *(op(f"{i}/print", "Print", f"/gpu:{i}", "CPU:0", fallback_reason="a") for i in (0, 1)),
-        op("hash", "Hash", "/gpu:0", "CPU:0", fallback_reason="b"),
-    )
-
-    one, other, different = NoFallback().judge(graph).findings
-
-    assert one.alike == other.alike != different.alike
-
-
-def test_host_only_ops_may_be_on_the_host() -> None:
-    graph = placement(
-        fallen("shown", "ScalarSummary", "mean", fallback_reason="no kernel"),
-        fallen("mean", "Where", fallback_reason="no kernel"),
-        fallen("print", "Print", fallback_reason="no kernel"),
-    )
-
-    assert [finding.object for finding in NoFallback().judge(graph).findings] == ["print"]
-
-
-def test_ops_on_a_hidden_gpu_are_one_finding(snapshot: SnapshotAssertion) -> None:
+def hidden() -> Placement:
+    """Two ops that request a GPU that the program hides, and one that fell for another reason."""
     ops = [op(name, "MatMul", "/gpu:1", "/gpu:0") for name in ("a", "b")]
     machine = Machine.local(2).limited([GpuLimit(1, "CUDA_VISIBLE_DEVICES='0'")])
     graph = placement(*ops, fallen("print", "Print", fallback_reason=NO_KERNEL))
-    graph = graph.with_fields(machine=machine)
+    return graph.with_fields(machine=machine)
 
-    assert messages(NoFallback().judge(graph)) == snapshot
-    assert objects(graph) == ["print", "/device:GPU:1"]
-    assert objects(graph, allow=("MatMul",)) == ["print"]
+
+class Outputs(Details):
+    """Output dtypes as in the name of the op."""
+
+    def outputs(self, op: str) -> Sequence[Tensor]:
+        return [Tensor(dtype, ()) for dtype in op.split("_")]
+
+
+def with_outputs(*ops: Op) -> Placement:
+    return replace(placement(*ops), details=Outputs())
+
+
+def used(*ops: Op) -> Placement:
+    """An op that fell, and ops that may use it."""
+    return placement(fallen("a", "Where"), *ops)
+
+
+def switched(*ops: Op, **more: Any) -> Placement:
+    """A branch of a value that is on the host, and the ops that compute the value."""
+    return placement(*ops, fallen("s", "Switch", "value", "p", **more))
+
+
+def exchanged(dtype: str, *takers: str) -> Placement:
+    """Replicas with different ids pad theirs, before they give them to the others."""
+    return placement(
+        fallen("padded", "Pad"),
+        *(op(f"taker_{i}", kind, "/gpu:0", "GPU:0", "padded") for i, kind in enumerate(takers)),
+        outputs={"padded": (8,)},
+        dtypes={"padded": dtype},
+    )
+
+
+def counted(dtype: str, kind: str) -> Placement:
+    """A part of what replicas exchange."""
+    return with_outputs(op("sum", kind, "/gpu:0", "GPU:0"), fallen(dtype, "SplitV", "sum:0"))
+
+
+FOUR = placement(
+    fallen("step", "VariableV2", fallback_reason="no int32"),
+    fallen("step/Assign", "Assign", "step", fell_with_another=True),
+    fallen("print", "Print", fallback_reason=NO_KERNEL),
+    fallen("other", "Print", fallback_reason=NO_KERNEL),
+)
+
+CASES = {
+    "an op on its GPU": kept(
+        placement(op("a", "MatMul", "/gpu:0", "GPU:0"), op("b", "NoOp", "", "CPU:0"))
+    ),
+    "an op that prints": broken(
+        placement(
+            fallen("tower_0/print", "Print", fallback_reason=NO_KERNEL),
+            lines={"tower_0/print": "main.py:30 main.py:9 net.py:3"},
+        )
+    ),
+    # To a CPU, or to another GPU because the machine lacks the requested one.
+    **{
+        f"{requested} requested, {assigned or 'none'} assigned": kept(
+            placement(op("a", "MatMul", requested, assigned), op("b", "NoOp", "/gpu:0", "GPU:0"))
+        )
+        for requested, assigned in [("/gpu:0", "GPU:0"), ("/gpu", "GPU:1"), ("/gpu:0", "")]
+    },
+    **{
+        f"{requested} requested, {assigned or 'none'} assigned": broken(
+            placement(op("a", "MatMul", requested, assigned), op("b", "NoOp", "/gpu:0", "GPU:0"))
+        )
+        for requested, assigned in [
+            ("/gpu:1", "CPU:0"),
+            ("/gpu", "CPU:0"),
+            ("/gpu:7", "GPU:0"),
+            ("/gpu:7", "CPU:0"),
+            ("/job:worker/gpu:0", "GPU:0"),
+        ]
+    },
+    "ops bound to a fallen op are in its finding": broken(
+        placement(
+            fallen("step", "VariableV2", fallback_reason="VariableV2 does not take int32"),
+            fallen("step/read", "Identity", "step", fell_with_another=True),
+            fallen(
+                "step/Assign", "Assign", "step", "zero", fell_with_another=True, colocated=["step"]
+            ),
+            fallen("other", "Print", fallback_reason=NO_KERNEL),
+        )
+    ),
+    # Users know the variable, not the ops around it without a kernel.
+    "a variable leads ops with their own reasons": broken(
+        placement(
+            fallen(
+                "step/Assign",
+                "Assign",
+                "step",
+                "zero",
+                colocated=["step"],
+                fallback_reason="no int32",
+            ),
+            fallen("step/read", "Identity", colocated=["step"], fell_with_another=True),
+            fallen("step", "VariableV2", fallback_reason="no int32"),
+        )
+    ),
+    "a follower is colocated with the fallen op": broken(colocated(["print"], [])),
+    "the fallen op is colocated with a follower": broken(colocated([], ["add"])),
+    "both are colocated with a third op": broken(colocated(["c"], ["c"])),
+    # From the body of a loop, through its second input and output, to a table.
+    "binding is followed through copies and loops": broken(
+        placement(
+            fallen("table", "HashTableV2", fallback_reason="HashTableV2 has no GPU kernel"),
+            op("switch", "Switch", "/gpu:0", "GPU:0", "table", "x"),
+            op("loop", "While", "/gpu:0", "GPU:0", "i", "switch:1"),
+            fallen("find", "LookupTableFindV2", "loop:1", fell_with_another=True),
+            fallen("count", "LookupTableSizeV2", "loop", fell_with_another=True),
+        )
+    ),
+    "control edges bind nothing": broken(
+        placement(
+            fallen("step", "VariableV2", fallback_reason="no int32"),
+            fallen("after", "Identity", "^step", fell_with_another=True),
+        )
+    ),
+    "an op without a reason": broken(placement(fallen("a", "MatMul"))),
+    "inner scope on the host": kept(
+        placement(op("a", "Print", "/cpu:0", "CPU:0"), op("b", "MatMul", "/gpu:0", "GPU:0"))
+    ),
+    "reads of a variable on the host": kept(
+        placement(
+            op("w", "VarHandleOp", "/cpu:0", "CPU:0"),
+            fallen("w/read", "ReadVariableOp", "w", fell_with_another=True),
+            fallen("w/IsInitialized", "VarIsInitializedOp", "w", fell_with_another=True),
+        )
+    ),
+    "slots of a variable on a parameter server": kept(
+        placement(
+            op("w", "VariableV2", "/job:ps/cpu:0", "/job:ps/cpu:0"),
+            fallen("step", "ApplyAdam", "w", fell_with_another=True, colocated=["w"]),
+            fallen("slot", "VariableV2", fell_with_another=True, colocated=["w"]),
+            fallen("slot/read", "Identity", "slot", fell_with_another=True),
+        )
+    ),
+    "batches of an iterator on the host": kept(
+        placement(
+            op("iterator", "IteratorV2", "/cpu:0", "CPU:0"),
+            fallen("next", "IteratorGetNext", "iterator", fell_with_another=True),
+        )
+    ),
+    "gradients of an accumulator on the host": kept(
+        placement(
+            op("sum", "ConditionalAccumulator", "/cpu:0", "CPU:0"),
+            fallen("take", "AccumulatorTakeGradient", "sum", fell_with_another=True),
+        )
+    ),
+    **{
+        f"allowed: {allow}": broken(FOUR, allow=allow)
+        for allow in (
+            *((), ("Print",), ("print",), ("VariableV2", "other"), ("Assign",)),
+            *(("step*", "oth??"), ("Pr*",)),
+        )
+    },
+    "no op requests a GPU": not_checked(placement(op("a", "Print", "/cpu:0", "CPU:0"))),
+    "no op requests a device": not_checked(placement(op("a", "Print", "", "GPU:0"))),
+    "the op that requests a GPU was not placed": not_checked(
+        placement(op("a", "MatMul", "/gpu:0"), op("b", "NoOp", "/cpu:0", "CPU:0"))
+    ),
+    "the machine lacks the device": broken(
+        placement(op("a", "MatMul", "/gpu:7", "GPU:0", fallback_reason="the machine has no GPU:7"))
+    ),
+    # The loop itself got its GPU; its body went to the variable that the loop takes.
+    "the body of a loop is one finding": broken(
+        placement(
+            op("w", "VarHandleOp", "/cpu:0", "CPU:0"),
+            op("loop", "While", "/gpu:0", "GPU:0", "w"),
+            *(bound(f"loop/body/{name}", "MatMul", caller="loop") for name in ("one", "two")),
+        )
+    ),
+    # A device function of a parameter server: the reads request the worker's GPU.
+    "ops that follow a variable of a job": kept(
+        placement(
+            op("w", "VarHandleOp", "/job:ps/task:0", "/job:ps/replica:0/task:0/cpu:0"),
+            op(
+                "read",
+                "ReadVariableOp",
+                "/job:worker/gpu:0",
+                "/job:ps/replica:0/task:0/cpu:0",
+                "w",
+                fallback_reason=BOUND,
+                fell_with_another=True,
+            ),
+            machine="ps*1; worker*1: gpu*1",
+        )
+    ),
+    "a read of a host variable in a body": kept(
+        placement(
+            op("w", "VarHandleOp", "/cpu:0", "CPU:0"),
+            op("call", "PartitionedCall", "/gpu:0", "GPU:0", "w"),
+            bound("call/read", "ReadVariableOp", "w", caller="call"),
+        )
+    ),
+    **{
+        f"a {kind} on the host": kept(copied(kind))
+        for kind in (
+            *("VariableV2", "BoostedTreesEnsembleResourceHandleOp", "HashTable", "HashTableV2"),
+            *("FIFOQueue", "FIFOQueueV2", "Iterator", "IteratorV2"),
+        )
+    },
+    **{
+        f"a {copy} of a variable on the host": kept(copied(copy=copy))
+        for copy in (
+            *("Identity", "Enter", "RefEnter", "Switch", "RefSwitch", "RefIdentity", "RefMerge"),
+        )
+    },
+    "the op that it uses decides its device": broken(
+        placement(op("state", "VarHandleOp", "", "CPU:0"), bound("use", "Sum", "state"))
+    ),
+    "the op with which it is colocated decides its device": broken(
+        placement(
+            op("state", "VarHandleOp", "", "CPU:0"), bound("use", "Sum", colocated=["state"])
+        )
+    ),
+    # A log of assigned devices does not list the GPUs of the machine.
+    "without a machine, another GPU is no fallback": kept(
+        placement(op("a", "MatMul", "/gpu:7", "GPU:0"), machine=None)
+    ),
+    **{
+        f"{call} with a variable": broken(placement(fallen("call", call, fallback_reason=BOUND)))
+        for call in (
+            *("While", "StatelessWhile", "If", "Case", "StatelessCase", "StatelessIf"),
+            *("PartitionedCall", "StatefulPartitionedCall"),
+        )
+    },
+    "the reason is from the named op in any order of building": broken(
+        placement(
+            bound("first", "Identity", "step"),
+            fallen("step", "VariableV2", fallback_reason="no int32"),
+        )
+    ),
+    **{
+        f"each output of a {kind} follows its own input": broken(looped(kind))
+        for kind in ("While", "StatelessWhile")
+    },
+    "the consumer of a value is not bound to its producer": broken(
+        placement(
+            fallen("print", "Print", fallback_reason=NO_KERNEL),
+            fallen("sum", "Sum", "print", fell_with_another=True),
+        )
+    ),
+    "one op of a function": broken(
+        placement(
+            op("w", "VarHandleOp", "/cpu:0", "CPU:0"),
+            op("call", "PartitionedCall", "/gpu:0", "GPU:0", "w"),
+            bound("call/one", "MatMul", caller="call"),
+        )
+    ),
+    "an op in a body with its own reason is the object": broken(
+        placement(
+            op("call", "PartitionedCall", "/gpu:0", "GPU:0"),
+            fallen("call/print", "Print", fallback_reason=NO_KERNEL, caller="call"),
+        )
+    ),
+    "the machine is not known": broken(placement(fallen("a", "MatMul"), machine=None)),
+    "the consumer of a computed value is not bound to the variable": broken(
+        placement(
+            fallen("step", "VariableV2", fallback_reason="no int32"),
+            op("double", "Add", "/gpu:0", "GPU:0", "step", "step"),
+            fallen("print", "Print", "double", fell_with_another=True),
+        )
+    ),
+    "an op bound to an op without request is the object": broken(
+        placement(
+            op("c", "Const", "", "CPU:0"),
+            fallen("add", "Add", fell_with_another=True, colocated=["c"]),
+        )
+    ),
+    "a tower without a GPU, on another GPU": broken(without_gpu("GPU:0")),
+    "a tower without a GPU, on the host": broken(without_gpu("CPU:0")),
+    "fallbacks of several towers are grouped by reason": broken(
+        placement(
+            *(
+                op(f"{i}/print", "Print", f"/gpu:{i}", "CPU:0", fallback_reason="a")
+                for i in (0, 1)
+            ),
+            op("hash", "Hash", "/gpu:0", "CPU:0", fallback_reason="b"),
+        )
+    ),
+    "host-only ops may be on the host": broken(
+        placement(
+            fallen("shown", "ScalarSummary", "mean", fallback_reason="no kernel"),
+            fallen("mean", "Where", fallback_reason="no kernel"),
+            fallen("print", "Print", fallback_reason="no kernel"),
+        )
+    ),
+    "ops on a hidden GPU are one finding": broken(hidden()),
+    "ops on a hidden GPU are allowed": broken(hidden(), allow=("MatMul",)),
+    "a log of a machine with GPUs": kept(
+        placement(op("a", "MatMul", "/gpu:0", "GPU:0"), placer="log")
+    ),
+    **{
+        f"{kind} needs no GPU": kept(placement(fallen("a", kind)))
+        for kind in (
+            *("ScalarSummary", "MergeSummary", "WriteScalarSummary", "Assert", "PrintV2"),
+            *("SaveV2", "RestoreV2"),
+        )
+    },
+    **{
+        f"{kind} needs a GPU": broken(placement(fallen("a", kind)))
+        for kind in ("Print", "MatMul", "Where")
+    },
+    "text needs no GPU": kept(with_outputs(fallen("string", "Const"))),
+    "two texts need no GPU": kept(with_outputs(fallen("string_string", "Const"))),
+    "text and a number": broken(with_outputs(fallen("string_int32", "Const"))),
+    "outputs that are not known": broken(placement(fallen("string", "Const"))),
+    "only a summary uses it": kept(used(fallen("shown", "ScalarSummary", "a"))),
+    "only an assertion without a request uses it": kept(used(op("shown", "Assert", "", "", "a"))),
+    "a summary and an op of the model use it": broken(
+        used(fallen("shown", "ScalarSummary", "a"), op("used", "MatMul", "/cpu:0", "", "a"))
+    ),
+    "only a print uses what is computed from it": kept(
+        used(fallen("b", "Unique", "a"), fallen("shown", "PrintV2", "b"))
+    ),
+    "a print waits for it": broken(used(fallen("shown", "PrintV2", "^a"))),
+    "nothing uses it": broken(used()),
+    "a branch of a predicate on the host": kept(
+        switched(op("value", "Placeholder", "", "CPU:0"), fell_with_another=True)
+    ),
+    "a branch without a kernel": broken(switched(op("value", "Placeholder", "", "CPU:0"))),
+    **{
+        f"a branch of {what}": broken(switched(value, fell_with_another=True))
+        for what, value in (
+            ("a value that fell", op("value", "Greater", "/gpu:0", "CPU:0")),
+            ("a value on a GPU", op("value", "Greater", "", "GPU:0")),
+            ("a variable", op("value", "VariableV2", "", "CPU:0")),
+            ("a missing value", op("other", "Greater", "", "CPU:0")),
+        )
+    },
+    "replicas exchange numbers of rows": kept(exchanged("int64", "CollectiveGatherV2")),
+    "two replicas exchange numbers of rows": kept(
+        exchanged("int32", "CollectiveGatherV2", "CollectiveGatherV2")
+    ),
+    "replicas exchange values": broken(exchanged("float32", "CollectiveGatherV2")),
+    "numbers that the model uses too": broken(exchanged("int64", "CollectiveGatherV2", "MatMul")),
+    "numbers that replicas add up": broken(exchanged("int64", "CollectiveReduceV2")),
+    "numbers that nothing uses": broken(exchanged("int64")),
+    "a count of replicas needs no GPU": kept(counted("int64", "CollectiveReduceV2")),
+    "a sum of values of replicas": broken(counted("float32", "CollectiveReduceV2")),
+    "numbers of one replica": broken(counted("int64", "ConcatV2")),
+}
+
+test_verdicts = verdicts(NoFallback, CASES)

@@ -3,256 +3,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
-from unittest.mock import ANY
 
 import pytest
 from support.graphs import op, placement
-from support.snapshots import messages
-from support.towers import on, program, variable
-from syrupy.assertion import SnapshotAssertion
+from support.towers import gradient, on, program, variable
+from support.verdicts import broken, kept, not_checked, verdicts
 
-from placement_checks import Finding, Op, Placement, Verdict
+from placement_checks import Op, Placement
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import InputError
+from placement_checks.core.evidence import Evidence
 from placement_checks.core.machines import GpuLimit
 from placement_checks.core.missing import Missing
-from placement_checks.core.placement import StepOps
+from placement_checks.core.placement import TRAINABLE, StepOps
 from placement_checks.core.strategies import Strategy
 from placement_checks.rules.devices.no_idle_device import NoIdleDevice
 
-_APPLY = "ResourceApplyGradientDescent"
+APPLY = "ResourceApplyGradientDescent"
 
 
 def busy(*gpus: str, machine: str | None = "gpu*2") -> Placement:
     """A MatMul on each of the GPUs."""
     ops = (op(f"op{number}", "MatMul", gpu, gpu) for number, gpu in enumerate(gpus))
     return placement(*ops, machine=machine)
-
-
-def test_kept(snapshot: SnapshotAssertion) -> None:
-    verdict = NoIdleDevice().judge(busy("/gpu:0", "/gpu:1", "/gpu:1", "/cpu:0"))
-    assert verdict == Verdict("no-idle-device", "kept", "assigned", findings=[], note=ANY)
-    assert messages(verdict) == snapshot
-
-
-def test_broken(snapshot: SnapshotAssertion) -> None:
-    verdict = NoIdleDevice().judge(busy("/gpu:0", "/gpu:0", "/cpu:0", "/cpu:0", "/cpu:0"))
-    assert (verdict.state, verdict.evidence) == ("broken", "assigned")
-    assert verdict.findings == [
-        Finding(
-            object="/device:GPU:1",
-            op="",
-            evidence="assigned",
-            expected="ops that compute",
-            found="none",
-            message=ANY,
-            consequence=ANY,
-            fix=ANY,
-        )
-    ]
-    assert messages(verdict) == snapshot
-
-
-def test_ops_of_all_kinds_are_counted() -> None:
-    ops = [op(f"op{type}", type, "/gpu:0", "/gpu:0") for type in ("Add", "MatMul", "Mul")]
-    note = NoIdleDevice().judge(placement(*ops, machine="gpu*1")).note
-
-    assert note == "/device:GPU:0 computes with 3 ops"
-
-
-def test_allow_must_name_devices() -> None:
-    with pytest.raises(InputError, match="'gpu0' is not part of a device name"):
-        NoIdleDevice(allow=("gpu0",))
-
-
-def test_all_gpus_idle(snapshot: SnapshotAssertion) -> None:
-    verdict = NoIdleDevice().judge(busy("/cpu:0"))
-    assert messages(verdict) == snapshot
-
-
-def test_if_all_losses_are_on_one_gpu_its_scope_is_named(snapshot: SnapshotAssertion) -> None:
-    """The finding lists the other losses."""
-    graph = placement(
-        op("x", "Placeholder", "/gpu:0", "GPU:0"),
-        *(op(f"tower_{i}/loss", "Mean", "/gpu:0", "GPU:0", "x") for i in (0, 1)),
-        machine="gpu*3",
-        step=StepOps(objectives=["tower_0/loss:0", "tower_1/loss:0"]),
-        lines={f"tower_{i}/loss": "main.py:9 net.py:3" for i in (0, 1)},
-        device_lines={"tower_1/loss": "main.py:7"},
-    )
-
-    one, other = NoIdleDevice().judge(graph).findings
-
-    assert (one.where, one.device_line) == ("net.py:3", "main.py:7")
-    assert (one.alike, one.fix) == (other.alike, other.fix)
-    assert messages(one) == snapshot
-
-
-def test_the_scope_of_most_ops_of_towers_is_named() -> None:
-    """Not the scope around the loop over towers, with a model that is not trained and updates."""
-    towers = [
-        on(0, f"tower_{i}/w/MatMul", "MatMul", f"tower_{i}/x", f"tower_{i}/w/read") for i in (0, 1)
-    ]
-    unused = [on(0, f"serial/{i}", "MatMul", "tower_0/x", "tower_0/w/read") for i in range(9)]
-    graph = program(
-        *unused,
-        *towers,
-        *(on(0, f"tower_{i}/loss", "Mean", f"tower_{i}/w/MatMul") for i in (0, 1)),
-        on(0, "update/w", "ResourceApplyGradientDescent", "w", "rate", "mean/w"),
-        device_lines={
-            **dict.fromkeys(["update/w", *(each.name for each in unused)], "main.py:1"),
-            **{each.name: "net.py:2" for each in towers},
-        },
-    )
-
-    (finding,) = NoIdleDevice().judge(graph).findings
-
-    assert finding.device_line == "net.py:2"
-
-
-def test_without_requests_for_gpus_the_placer_chose(snapshot: SnapshotAssertion) -> None:
-    graph = placement(
-        op("a", "MatMul", "", "GPU:0"), step=StepOps(objectives=["a"]), lines={"a": "main.py:9"}
-    )
-
-    (finding,) = NoIdleDevice().judge(graph).findings
-
-    assert finding.where is None
-    assert messages(finding) == snapshot
-
-
-def test_gpus_of_a_cluster_are_distinguished_by_task() -> None:
-    graph = busy("/job:worker/task:0/gpu:0", machine="ps*1; worker*2: gpu*1")
-    (finding,) = NoIdleDevice().judge(graph).findings
-    assert finding.object == "/job:worker/replica:0/task:1/device:GPU:0"
-
-
-@pytest.mark.parametrize(
-    ("type", "computes"),
-    [
-        ("Add", True),
-        ("ApplyGradientDescent", True),
-        ("VarHandleOp", False),
-        ("VariableV2", False),
-        ("Assign", False),
-        ("AssignVariableOp", False),
-        ("Const", False),
-        ("Identity", False),
-        ("IdentityN", False),
-        ("IsVariableInitialized", False),
-        ("Placeholder", False),
-        ("PlaceholderWithDefault", False),
-        ("ReadVariableOp", False),
-        ("VarIsInitializedOp", False),
-        ("NoOp", False),
-        ("AssignAdd", True),
-        ("Cast", True),
-        ("PlaceholderV2", False),
-        ("VariableShape", False),
-        ("RefIdentity", False),
-        ("Enter", False),
-        ("Switch", False),
-        ("Merge", False),
-        ("NextIteration", False),
-    ],
-)
-def test_which_ops_compute(type: str, computes: bool) -> None:
-    graph = placement(op("a", type, "/gpu:0", "GPU:0"), machine="gpu*1")
-    assert NoIdleDevice().judge(graph).state == ("kept" if computes else "broken")
-
-
-def test_kept_where_ops_are_placed_on_gpus_that_they_did_not_request() -> None:
-    graph = placement(op("a", "MatMul", "", "GPU:0"), op("b", "MatMul", "/gpu:7", "GPU:1"))
-    assert NoIdleDevice().judge(graph).state == "kept"
-
-
-def gpu(job: str, index: int) -> str:
-    return f"/job:{job}/replica:0/task:0/device:GPU:{index}"
-
-
-@pytest.mark.parametrize(
-    ("allow", "found"),
-    [
-        (("/gpu:1",), [gpu("eval", 0), gpu("worker", 0)]),
-        (("/job:eval",), [gpu("worker", 0), gpu("worker", 1)]),
-        (("/job:worker/gpu:0", "/job:eval/gpu:1"), [gpu("eval", 0), gpu("worker", 1)]),
-        (("/cpu:0",), [gpu(job, index) for job in ("eval", "worker") for index in (0, 1)]),
-    ],
-)
-def test_allow_takes_patterns_of_devices(allow: tuple[str, ...], found: Sequence[str]) -> None:
-    graph = busy("/cpu:0", machine="eval*1: gpu*2; worker*1: gpu*2")
-    assert [finding.object for finding in NoIdleDevice(allow).judge(graph).findings] == found
-
-
-def test_an_allowed_gpu_that_computes_is_named() -> None:
-    (finding,) = NoIdleDevice(allow=("/gpu:0",)).judge(busy("/gpu:0")).findings
-
-    assert finding.message == "/device:GPU:1 computes nothing; /device:GPU:0 computes with 1 op"
-    assert (
-        finding.consequence == "the step is no faster than on one GPU, as the other does nothing"
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "replicas", "fix"),
-    [
-        ("MirroredStrategy", "0", "name all GPUs in the list of devices of MirroredStrategy, or"),
-        ("CentralStorageStrategy", "0", "name all GPUs in the list of devices of Central"),
-        ("OneDeviceStrategy", "0", "use tf.distribute.MirroredStrategy(), which"),
-        ("MirroredStrategy", "01", "run the training step on all replicas: strategy.run("),
-        ("MultiWorkerMirroredStrategy", "0", "build tower i under"),
-    ],
-)
-def test_the_fix_for_a_strategy(name: str, replicas: str, fix: str) -> None:
-    devices = [Device.parse(f"/device:GPU:{index}") for index in replicas]
-    graph = replace(busy("/gpu:0"), strategy=Strategy(name, devices))
-
-    (finding,) = NoIdleDevice().judge(graph).findings
-
-    assert finding.fix.startswith(fix)
-
-
-def test_note_is_short_on_large_machines(snapshot: SnapshotAssertion) -> None:
-    assert messages(NoIdleDevice().judge(busy("/gpu:0", machine="gpu*16"))) == snapshot
-
-
-@pytest.mark.parametrize(
-    "work",
-    [
-        [1, 1, 1, 2],
-        [1, 1, 1, 1, 1],
-        [2, 2, 2, 2, 2],
-        [0, 0, 0, 0, 0],
-        [3, 1, 2, 1, 1],
-    ],
-)
-def test_the_note_has_four_gpus_one_by_one(
-    work: Sequence[int], snapshot: SnapshotAssertion
-) -> None:
-    ops = [
-        op(f"{index}/{number}", "MatMul", f"/gpu:{index}", f"GPU:{index}")
-        for index, count in enumerate(work)
-        for number in range(count)
-    ]
-    assert messages(NoIdleDevice().judge(placement(*ops, machine=f"gpu*{len(work)}"))) == snapshot
-
-
-@pytest.mark.parametrize(
-    ("graph", "allow"),
-    [
-        pytest.param(placement(placer=None), (), id="no placer"),
-        pytest.param(placement(assigned=Missing("it died")), (), id="unplaced"),
-        pytest.param(busy("/cpu:0", machine="cpu*2"), (), id="no GPU"),
-        pytest.param(busy("/cpu:0"), ("/gpu",), id="all GPUs allowed"),
-        pytest.param(busy("/gpu:0", machine=None), (), id="no machine"),
-    ],
-)
-def test_not_checked(
-    graph: Placement, allow: tuple[str, ...], snapshot: SnapshotAssertion
-) -> None:
-    verdict = NoIdleDevice(allow).judge(graph)
-    assert verdict == Verdict("no-idle-device", "not-checked", None, ANY)
-    assert messages(verdict) == snapshot
 
 
 WORKERS = "ps*1; worker*3: gpu*2"
@@ -278,184 +51,6 @@ def of_task(number: int, *gpus: int, job: str = "worker", named: bool = True) ->
     ]
 
 
-def worker(task: int, index: int) -> str:
-    return f"/job:worker/replica:0/task:{task}/device:GPU:{index}"
-
-
-def test_the_gpus_of_other_tasks_are_left_to_their_graphs(snapshot: SnapshotAssertion) -> None:
-    verdict = NoIdleDevice().judge(between(*of_task(1, 0, 1)))
-    assert verdict == Verdict("no-idle-device", "kept", "assigned", findings=[], note=ANY)
-    assert messages(verdict) == snapshot
-
-
-def test_one_gpu_of_another_task(snapshot: SnapshotAssertion) -> None:
-    graph = between(*of_task(0, 0), machine="ps*1; worker*2: gpu*1")
-    assert messages(NoIdleDevice().judge(graph)) == snapshot
-
-
-def test_an_idle_gpu_of_the_own_task_is_a_finding(snapshot: SnapshotAssertion) -> None:
-    verdict = NoIdleDevice().judge(between(*of_task(1, 1)))
-
-    assert messages(verdict) == snapshot
-
-
-ALL_OTHERS = [worker(task, index) for task in (1, 2) for index in (0, 1)]
-
-
-@pytest.mark.parametrize(
-    "graph",
-    [
-        pytest.param(between(*of_task(0, 0, 1, named=False)), id="ops leave the task open"),
-        pytest.param(
-            between(*of_task(0, 0), *of_task(0, 1, named=False)), id="one op leaves the task open"
-        ),
-        pytest.param(
-            between(*of_task(0, 0, 1), variables="worker"), id="variables with the worker"
-        ),
-        pytest.param(
-            placement(*of_task(0, 0, 1), machine=WORKERS),
-            id="no variables",
-        ),
-        pytest.param(
-            placement(op("w", "VarHandleOp", "/job:ps"), *of_task(0, 0, 1), machine=WORKERS),
-            id="no variable that was placed",
-        ),
-    ],
-)
-def test_the_gpus_of_other_tasks_are_idle(graph: Placement, snapshot: SnapshotAssertion) -> None:
-    verdict = NoIdleDevice().judge(graph)
-
-    assert [finding.object for finding in verdict.findings] == ALL_OTHERS
-    assert messages(verdict) == snapshot
-
-
-def test_further_variables_on_the_worker_make_no_difference() -> None:
-    at = "/job:worker/task:0/cpu:0"
-    graph = between(op("local", "VarHandleOp", at, at), *of_task(0, 0, 1))
-    assert NoIdleDevice().judge(graph).state == "kept"
-
-
-@pytest.mark.parametrize(("master", "state"), [(0, "kept"), (1, "broken")])
-def test_ops_without_a_task_belong_to_the_master(master: int, state: str) -> None:
-    """A program that makes a server is known by its task."""
-    machine = f"{WORKERS}; master=worker/task:{master}"
-    graph = between(*of_task(0, 0), *of_task(0, 1, named=False), machine=machine)
-    assert NoIdleDevice().judge(graph).state == state
-
-
-def test_a_graph_for_two_tasks_is_judged_on_all(snapshot: SnapshotAssertion) -> None:
-    verdict = NoIdleDevice().judge(between(*of_task(0, 0, 1), *of_task(1, 0, 1)))
-
-    assert [finding.object for finding in verdict.findings] == [worker(2, 0), worker(2, 1)]
-    assert messages(verdict) == snapshot
-
-
-def test_every_job_has_its_own_task(snapshot: SnapshotAssertion) -> None:
-    """A chief that computes on all its tasks, and a worker that names one."""
-    machine = "ps*1; chief*2: gpu*1; worker*2: gpu*1"
-    open_chief = of_task(0, 0, job="chief", named=False)
-
-    verdict = NoIdleDevice().judge(between(*open_chief, *of_task(1, 0), machine=machine))
-
-    assert [finding.object for finding in verdict.findings] == [
-        "/job:chief/replica:0/task:1/device:GPU:0"
-    ]
-    assert messages(verdict) == snapshot
-
-
-def test_ops_without_computation_name_no_task() -> None:
-    """An op that is not on a GPU names none either."""
-    graph = between(
-        *of_task(1, 0, 1),
-        op("c", "Const", "/job:worker/gpu:0", "/job:worker/task:0/gpu:0"),
-        op("d", "MatMul", "/job:worker", "/job:worker/task:0/cpu:0"),
-    )
-    assert NoIdleDevice().judge(graph).state == "kept"
-
-
-def test_all_gpus_are_judged_if_none_computes() -> None:
-    graph = between(*of_task(0, 0, job="ps"), machine="ps*1; worker*2: gpu*1")
-    assert len(NoIdleDevice().judge(graph).findings) == 2
-
-
-def test_allowed_gpus_name_no_task(snapshot: SnapshotAssertion) -> None:
-    graph = between(*of_task(0, 0), *of_task(1, 0, 1))
-
-    verdict = NoIdleDevice(allow=("/job:worker/task:0",)).judge(graph)
-
-    assert verdict.state == "kept"
-    assert messages(verdict) == snapshot
-
-
-def test_a_log_that_names_no_other_gpus_is_not_judged(snapshot: SnapshotAssertion) -> None:
-    verdict = NoIdleDevice().judge(
-        between(*of_task(1, 0, 1), all_devices=Missing("a log names only devices with ops"))
-    )
-    assert verdict.state == "not-checked"
-    assert messages(verdict) == snapshot
-
-
-def test_a_visible_idle_gpu_is_found_even_if_there_may_be_more() -> None:
-    graph = placement(
-        op("a", "MatMul", "/gpu:0", "GPU:0"),
-        machine="gpu*2",
-        all_devices=Missing("the log was cut"),
-    )
-    verdict = NoIdleDevice().judge(graph)
-
-    assert [finding.object for finding in verdict.findings] == ["/device:GPU:1"]
-
-
-def test_without_a_visible_idle_gpu_there_may_be_an_invisible_one(
-    snapshot: SnapshotAssertion,
-) -> None:
-    graph = placement(
-        op("a", "MatMul", "/gpu:0", "GPU:0"),
-        machine="gpu*1",
-        all_devices=Missing("the log was cut"),
-    )
-
-    verdict = NoIdleDevice().judge(graph)
-    assert verdict == Verdict("no-idle-device", "not-checked", None, ANY)
-    assert messages(verdict) == snapshot
-
-
-def test_for_many_gpus_the_note_has_the_fewest_and_the_most_ops(
-    snapshot: SnapshotAssertion,
-) -> None:
-    """One of them has less to do than the others."""
-    graph = busy("/gpu:0", *(f"/gpu:{i}" for i in (1, 2, 3, 4) for _ in range(3)), machine="gpu*5")
-
-    assert messages(NoIdleDevice().judge(graph)) == snapshot
-
-
-@pytest.mark.parametrize("held", [0, 1, 2])
-def test_a_gpu_that_only_serves_towers_on_another(held: int, snapshot: SnapshotAssertion) -> None:
-    """They are as many as there are GPUs, and take turns on the first."""
-    names = ["a", "b"]
-    graph = program(
-        *(variable(name, at="GPU:1") for name in names[:held]),
-        *(on(1, f"update/{name}", _APPLY, name, "rate", f"mean/{name}") for name in names),
-        gpus=(0, 0),
-        variables=names,
-        machine="gpu*2",
-    )
-
-    (finding,) = NoIdleDevice().judge(graph).findings
-
-    assert (finding.object, finding.expected) == ("/device:GPU:1", "a part of a loss")
-    assert messages(finding) == snapshot
-    assert NoIdleDevice(allow=("/gpu:1",)).judge(graph).state == "kept"
-
-
-def test_a_gpu_that_only_serves_towers_on_several_gpus(snapshot: SnapshotAssertion) -> None:
-    graph = program(
-        on(2, "update/w", _APPLY, "w", "rate", "mean/w"), gpus=(0, 1, 1), machine="gpu*3"
-    )
-
-    assert messages(NoIdleDevice().judge(graph)) == snapshot
-
-
 def hiding(placement: Placement, gpus: int) -> Placement:
     """The placement on a machine of which a setting leaves a number of GPUs."""
     assert placement.machine is not None
@@ -463,23 +58,299 @@ def hiding(placement: Placement, gpus: int) -> Placement:
     return replace(placement, machine=limited)
 
 
-def test_a_hidden_gpu_is_idle(snapshot: SnapshotAssertion) -> None:
-    graph = hiding(busy("/gpu:0"), 1)
+def on_one_gpu() -> Placement:
+    """Two towers on one GPU; the outer scope also has updates and a model that is not trained."""
+    towers = [
+        on(0, f"tower_{i}/w/MatMul", "MatMul", f"tower_{i}/x", f"tower_{i}/w/read") for i in (0, 1)
+    ]
+    unused = [on(0, f"serial/{i}", "MatMul", "tower_0/x", "tower_0/w/read") for i in range(9)]
+    return program(
+        *unused,
+        *towers,
+        *(on(0, f"tower_{i}/loss", "Mean", f"tower_{i}/w/MatMul") for i in (0, 1)),
+        on(0, "update/w", APPLY, "w", "rate", "mean/w"),
+        device_lines={
+            **dict.fromkeys(["update/w", *(each.name for each in unused)], "main.py:1"),
+            **{each.name: "net.py:2" for each in towers},
+        },
+    )
 
-    assert messages(NoIdleDevice().judge(graph)) == snapshot
-    assert NoIdleDevice(allow=("/gpu:1",)).judge(graph).state == "kept"
+
+def replicated(name: str, *gpus: int) -> Placement:
+    """A strategy that computes on the first GPU."""
+    replicas = [Device.parse(f"/device:GPU:{index}") for index in gpus]
+    return replace(busy("/gpu:0"), strategy=Strategy(name, replicas))
 
 
-def test_all_gpus_are_hidden() -> None:
-    graph = hiding(busy("/cpu:0"), 0)
-    objects = [finding.object for finding in NoIdleDevice().judge(graph).findings]
+def working(*ops: int) -> Placement:
+    """A machine with this number of ops on each GPU."""
+    return busy(
+        *(f"/gpu:{index}" for index, count in enumerate(ops) for _ in range(count)),
+        machine=f"gpu*{len(ops)}",
+    )
 
-    assert objects == ["/device:GPU:0", "/device:GPU:1"]
-    assert NoIdleDevice(allow=("/gpu",)).judge(graph).state == "not-checked"
+
+def mastered(task: int) -> Placement:
+    """An op that leaves the task open, in a program that makes a server of a task."""
+    ops = [*of_task(0, 0), *of_task(0, 1, named=False)]
+    return between(*ops, machine=f"{WORKERS}; master=worker/task:{task}")
 
 
-def test_ops_that_lack_their_gpu_are_not_pinned_to_another() -> None:
-    ops = [op("own", "MatMul", "/gpu:0", "/gpu:0"), op("other", "MatMul", "/gpu:7", "/gpu:0")]
-    (finding,) = NoIdleDevice().judge(placement(*ops)).findings
+def serving(held: int) -> Placement:
+    """As many towers as GPUs, which take turns on the first GPU; the second updates variables."""
+    return program(
+        *(variable(name, at="GPU:1") for name in ["a", "b"][:held]),
+        *(on(1, f"update/{name}", APPLY, name, "rate", f"mean/{name}") for name in ["a", "b"]),
+        gpus=(0, 0),
+        variables=["a", "b"],
+        machine="gpu*2",
+    )
 
-    assert finding.ops == ("own",)
+
+ONE = program(gpus=(0,), collections={TRAINABLE: ["w"]}, machine="gpu*1")
+TWO_LOSSES = program(gpus=(0, 0), collections={TRAINABLE: ["w"]}, machine="gpu*1")
+SINGLE = {"": None, ", compared with the program for one GPU": ONE}
+
+
+def with_single(graph: Placement, single: Placement | None) -> Evidence:
+    """A program, and the same program for one GPU."""
+    return Evidence(graph) if single is None else Evidence(graph, single_gpu=single)
+
+
+def crowded(*changes: Op, gpus: Sequence[int] = (0, 0), **more: Any) -> Placement:
+    """Towers on GPU 0 of two; GPU 1 holds the variable and updates it."""
+    held = [
+        variable("w", at="GPU:1"),
+        on(1, "sum/w", "AddN", *(gradient(i) for i in range(len(gpus)))),
+        on(1, "update/w", APPLY, "w", "rate", "mean/w"),
+    ]
+    collected = {TRAINABLE: ["w"]}
+    return program(*held, *changes, gpus=gpus, machine="gpu*2", collections=collected, **more)
+
+
+def with_losses(*towers: int, single: Placement = ONE) -> Evidence:
+    """Towers on two GPUs; the step minimizes only the losses of some towers."""
+    losses = tuple(f"tower_{i}/loss:0" for i in towers)
+    graph = program(step={"objectives": losses, "losses": losses}, collections={TRAINABLE: ["w"]})
+    return Evidence(graph, single_gpu=single)
+
+
+CASES = {
+    "two GPUs that compute": kept(busy("/gpu:0", "/gpu:1", "/gpu:1", "/cpu:0")),
+    "a GPU that computes nothing": broken(busy("/gpu:0", "/gpu:0", "/cpu:0", "/cpu:0", "/cpu:0")),
+    "ops of several types": kept(
+        placement(
+            *[op(f"op{type}", type, "/gpu:0", "/gpu:0") for type in ("Add", "MatMul", "Mul")],
+            machine="gpu*1",
+        )
+    ),
+    "all GPUs are idle": broken(busy("/cpu:0")),
+    # The finding lists the other losses.
+    "all losses are on one GPU": broken(
+        placement(
+            op("x", "Placeholder", "/gpu:0", "GPU:0"),
+            *(op(f"tower_{i}/loss", "Mean", "/gpu:0", "GPU:0", "x") for i in (0, 1)),
+            machine="gpu*3",
+            step=StepOps(objectives=["tower_0/loss:0", "tower_1/loss:0"]),
+            lines={f"tower_{i}/loss": "main.py:9 net.py:3" for i in (0, 1)},
+            device_lines={"tower_1/loss": "main.py:7"},
+        )
+    ),
+    # The line is the scope of the towers, not the scope around the loop.
+    "towers on one GPU, in the same scope": broken(on_one_gpu()),
+    "the program requests no GPU": broken(
+        placement(
+            op("a", "MatMul", "", "GPU:0"),
+            step=StepOps(objectives=["a"]),
+            lines={"a": "main.py:9"},
+        )
+    ),
+    "a GPU of another task": broken(
+        busy("/job:worker/task:0/gpu:0", machine="ps*1; worker*2: gpu*1")
+    ),
+    **{
+        f"{type} computes": kept(placement(op("a", type, "/gpu:0", "GPU:0"), machine="gpu*1"))
+        for type in ("Add", "ApplyGradientDescent", "AssignAdd", "Cast")
+    },
+    **{
+        f"{type} computes nothing": broken(
+            placement(op("a", type, "/gpu:0", "GPU:0"), machine="gpu*1")
+        )
+        for type in (
+            *("VarHandleOp", "VariableV2", "Assign", "AssignVariableOp", "Const", "Identity"),
+            *("IdentityN", "IsVariableInitialized", "Placeholder", "PlaceholderWithDefault"),
+            *("ReadVariableOp", "VarIsInitializedOp", "NoOp", "PlaceholderV2", "VariableShape"),
+            *("RefIdentity", "Enter", "Switch", "Merge", "NextIteration"),
+        )
+    },
+    "GPUs that ops did not request": kept(
+        placement(op("a", "MatMul", "", "GPU:0"), op("b", "MatMul", "/gpu:7", "GPU:1"))
+    ),
+    **{
+        f"allowed: {allow}": broken(
+            busy("/cpu:0", machine="eval*1: gpu*2; worker*1: gpu*2"), allow=allow
+        )
+        for allow in (
+            *(("/gpu:1",), ("/job:eval",), ("/job:worker/gpu:0", "/job:eval/gpu:1")),
+            ("/cpu:0",),
+        )
+    },
+    "an allowed GPU that computes is named": broken(busy("/gpu:0"), allow=("/gpu:0",)),
+    **{
+        f"{name} with one replica": broken(replicated(name, 0))
+        for name in (
+            *("MirroredStrategy", "CentralStorageStrategy", "OneDeviceStrategy"),
+            "MultiWorkerMirroredStrategy",
+        )
+    },
+    "a strategy with a replica on the idle GPU": broken(replicated("MirroredStrategy", 0, 1)),
+    "a large machine": broken(busy("/gpu:0", machine="gpu*16")),
+    "four GPUs, listed one by one": kept(working(1, 1, 1, 2)),
+    "five GPUs with an op each": kept(working(1, 1, 1, 1, 1)),
+    "five GPUs with two ops each": kept(working(2, 2, 2, 2, 2)),
+    "five GPUs, with the fewest and the most ops": kept(working(3, 1, 2, 1, 1)),
+    "five GPUs, and the first has the fewest ops": kept(working(1, 3, 3, 3, 3)),
+    "five idle GPUs": broken(working(0, 0, 0, 0, 0)),
+    "no GPU": not_checked(busy("/cpu:0", machine="cpu*2")),
+    "all GPUs are allowed": not_checked(busy("/cpu:0"), allow=("/gpu",)),
+    "no machine": not_checked(busy("/gpu:0", machine=None)),
+    "the GPUs of other tasks are left to their graphs": kept(between(*of_task(1, 0, 1))),
+    "one GPU of another task": kept(between(*of_task(0, 0), machine="ps*1; worker*2: gpu*1")),
+    "an idle GPU of the own task": broken(between(*of_task(1, 1))),
+    "ops leave the task open": broken(between(*of_task(0, 0, 1, named=False))),
+    "one op leaves the task open": broken(between(*of_task(0, 0), *of_task(0, 1, named=False))),
+    "tasks without a parameter server": broken(between(*of_task(0, 0, 1), variables="worker")),
+    "tasks without variables": broken(placement(*of_task(0, 0, 1), machine=WORKERS)),
+    "tasks without a variable that was placed": broken(
+        placement(op("w", "VarHandleOp", "/job:ps"), *of_task(0, 0, 1), machine=WORKERS)
+    ),
+    "further variables on the worker": kept(
+        between(
+            op("local", "VarHandleOp", "/job:worker/task:0/cpu:0", "/job:worker/task:0/cpu:0"),
+            *of_task(0, 0, 1),
+        )
+    ),
+    "an op without a task, in the program of the first task": kept(mastered(0)),
+    "an op without a task, in the program of another task": broken(mastered(1)),
+    "a graph for two of three tasks": broken(between(*of_task(0, 0, 1), *of_task(1, 0, 1))),
+    # A chief that computes on all its tasks, and a worker that names one.
+    "every job has its own task": broken(
+        between(
+            *of_task(0, 0, job="chief", named=False),
+            *of_task(1, 0),
+            machine="ps*1; chief*2: gpu*1; worker*2: gpu*1",
+        )
+    ),
+    # An op that is not on a GPU names none either.
+    "ops without computation name no task": kept(
+        between(
+            *of_task(1, 0, 1),
+            op("c", "Const", "/job:worker/gpu:0", "/job:worker/task:0/gpu:0"),
+            op("d", "MatMul", "/job:worker", "/job:worker/task:0/cpu:0"),
+        )
+    ),
+    "only a server computes": broken(
+        between(*of_task(0, 0, job="ps"), machine="ps*1; worker*2: gpu*1")
+    ),
+    "allowed GPUs name no task": kept(
+        between(*of_task(0, 0), *of_task(1, 0, 1)), allow=("/job:worker/task:0",)
+    ),
+    "a log that names only devices with ops": not_checked(
+        between(*of_task(1, 0, 1), all_devices=Missing("a log names only devices with ops"))
+    ),
+    "a log that was cut, with an idle GPU": broken(
+        placement(
+            op("a", "MatMul", "/gpu:0", "GPU:0"),
+            machine="gpu*2",
+            all_devices=Missing("the log was cut"),
+        )
+    ),
+    "a log that was cut, without an idle GPU": not_checked(
+        placement(
+            op("a", "MatMul", "/gpu:0", "GPU:0"),
+            machine="gpu*1",
+            all_devices=Missing("the log was cut"),
+        )
+    ),
+    **{
+        f"a GPU that only updates {held} of its own variables": broken(serving(held))
+        for held in (0, 1, 2)
+    },
+    **{
+        f"an allowed GPU that only updates {held} of its own variables": kept(
+            serving(held), allow=("/gpu:1",)
+        )
+        for held in (0, 1, 2)
+    },
+    "a GPU that only updates a variable of towers on several GPUs": broken(
+        program(on(2, "update/w", APPLY, "w", "rate", "mean/w"), gpus=(0, 1, 1), machine="gpu*3")
+    ),
+    "a hidden GPU is idle": broken(hiding(busy("/gpu:0"), 1)),
+    "a hidden GPU is allowed": kept(hiding(busy("/gpu:0"), 1), allow=("/gpu:1",)),
+    "all GPUs are hidden": broken(hiding(busy("/cpu:0"), 0)),
+    "all GPUs are hidden and allowed": not_checked(hiding(busy("/cpu:0"), 0), allow=("/gpu",)),
+    "the other tower requests a missing GPU": broken(
+        placement(
+            op("own", "MatMul", "/gpu:0", "/gpu:0"), op("other", "MatMul", "/gpu:7", "/gpu:0")
+        )
+    ),
+    # Towers on the first GPU of two; the second holds the variable and updates it.
+    **{
+        f"a GPU that only holds variables{compared}": broken(with_single(crowded(), single))
+        for compared, single in SINGLE.items()
+    },
+    "towers with one loss, compared with the program for one GPU": broken(
+        with_single(crowded(step={"objectives": ("loss:0",)}), ONE)
+    ),
+    # Without the program for one GPU, they may be layers of one model.
+    "towers with one loss": kept(crowded(step={"objectives": ("loss:0",)})),
+    **{
+        f"a GPU for variables, and one tower{compared}": kept(
+            with_single(crowded(gpus=(0,)), single)
+        )
+        for compared, single in SINGLE.items()
+    },
+    # Two networks that are trained in turns, on one GPU of any number.
+    "the program for one GPU has as many losses": kept(with_single(crowded(), TWO_LOSSES)),
+    # One network for two tasks.
+    "two losses with shared computation are no towers": kept(
+        crowded(on(0, "tower_1/w/MatMul", "MatMul", "tower_0/w/MatMul", "tower_1/w/read"))
+    ),
+    "a lookup on the GPU of a table works for its tower": broken(
+        crowded(on(1, "tower_1/w/read", "GatherV2", "w", "tower_1/x", colocated=("w",)))
+    ),
+    **{
+        f"the second GPU computes {part}": kept(with_single(crowded(*changes), ONE))
+        for part, changes in {
+            "a loss": [on(1, "tower_1/loss", "Mean", "tower_1/w/MatMul")],
+            "a layer": [
+                on(1, "own", "MatMul", "tower_1/x", "tower_1/w/read"),
+                on(0, "tower_1/loss", "Mean", "own"),
+            ],
+            "an evaluation": [
+                on(1, "read", "ReadVariableOp", "w"),
+                on(1, "eval", "MatMul", "rows", "read"),
+            ],
+            "an op that requests no device": [
+                op("half", "Mul", "", "GPU:1", "tower_1/w/MatMul"),
+                on(0, "tower_1/loss", "Mean", "half"),
+            ],
+            "an op that requests a missing GPU": [
+                op("tower_1/loss", "Mean", "/gpu:2", "GPU:1", "tower_1/w/MatMul")
+            ],
+        }.items()
+    },
+    "each GPU has its own model": kept(with_single(program(), ONE)),
+    "no loss depends on the first copy of the model": broken(with_losses(1)),
+    "losses depend on all copies of the model": kept(with_losses(0, 1)),
+    "a copy that the program for one GPU has too, which evaluates": kept(
+        with_losses(1, single=TWO_LOSSES)
+    ),
+}
+
+test_verdicts = verdicts(NoIdleDevice, CASES)
+
+
+def test_allow_must_name_devices() -> None:
+    with pytest.raises(InputError, match="'gpu0' is not part of a device name"):
+        NoIdleDevice(allow=("gpu0",))

@@ -1,20 +1,17 @@
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
-from unittest.mock import ANY
 
 import numpy as np
 import pytest
 from support.measurements import displaced, measurement, trajectory
-from support.snapshots import messages
-from support.towers import host, program
-from syrupy.assertion import SnapshotAssertion
+from support.towers import GPUS, host, on, program, variable
+from support.verdicts import broken, kept, not_checked, verdicts
 
-from placement_checks import Device, Finding, Verdict
+from placement_checks import Op
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.measurement import Measurement, Trajectory, Trial
 from placement_checks.core.missing import Missing
@@ -22,18 +19,32 @@ from placement_checks.core.strategies import Copy, Strategy
 from placement_checks.rules.runs.weights_equal import WeightsEqual
 from placement_checks.verification.policy import policy_errors
 
+NAMES = ("w", "v", "w/Momentum")
 # The values of w and v after three steps from 0.
 STEPS = [[1.0, 2.0], [2.0, 4.0], [3.0, 6.0]]
 START = [0.0, 0.0]
+# Other values.
+AHEAD = [[2, 4], [3, 6], [4, 8]]
+APART = [[1.0, 2.0], [2.0, 5.0], [3.0, 9.0]]
 
 
-def steps(found: Mapping[str, Sequence[Any]], **more: Any) -> Trajectory:
-    """A trajectory of w and v, which are trained, a slot of w, and a counter."""
-    slot = [[5.0, 1.0], [4.0, 2.0], [3.0, 3.0]]
+def steps(
+    *, w: Any = None, v: Any = None, slot: Any = None, step: Any = None, **more: Any
+) -> Trajectory:
+    """A trajectory of w and v, which are trained, a slot of w, and a counter.
+
+    The arguments are the values of the program, if they differ from the values of the reference.
+    """
+    found = {"w": w, "v": v, "w/Momentum": slot, "step": step}
     return trajectory(
         {"w": START, "v": START, "w/Momentum": START, "step": 0},
-        {"w": STEPS, "v": STEPS, "w/Momentum": slot, "step": [1, 2, 3]},
-        found,
+        {
+            "w": STEPS,
+            "v": STEPS,
+            "w/Momentum": [[5.0, 1.0], [4.0, 2.0], [3.0, 3.0]],
+            "step": [1, 2, 3],
+        },
+        {name: values for name, values in found.items() if values is not None},
         uncertain={"w": [False, False], "v": [False, False]},
         **more,
     )
@@ -50,467 +61,410 @@ def batch(wrong: Sequence[str] = (), noisy: Sequence[str] = (), by: float = 2) -
     )
 
 
-def ran(trained: Trajectory | Missing, wrong: Sequence[str] = (), **more: Any) -> Measurement:
-    """A measurement; the gradients of the variables in `wrong` differ."""
+def numbers(trained: Trajectory | Missing, *trials: Trial, **more: Any) -> Measurement:
     dtypes = {name: "int64" if name == "step" else "float32" for name in ("step", *NAMES)}
-    return measurement(batch(wrong), **{"trajectory": trained, "dtypes": dtypes, **more})
+    return measurement(*(trials or [batch()]), **{"trajectory": trained, "dtypes": dtypes, **more})
 
 
-NAMES = ("w", "v", "w/Momentum")
-
-
-def built(numbers: Measurement, lines: Mapping[str, str] | None = None) -> Evidence:
-    return Evidence(program(variables=NAMES, lines=lines or {}), measurement=numbers)
-
-
-def checked(
+def ran(
     trained: Trajectory | Missing,
-    wrong: Sequence[str] = (),
-    *,
-    fields: Mapping[str, Any] | None = None,
+    *trials: Trial,
+    ops: Sequence[Op] = (),
+    lines: Mapping[str, str] | None = None,
     **more: Any,
-) -> Verdict:
-    return WeightsEqual(**(fields or {})).judge(built(ran(trained, wrong, **more)))
+) -> Evidence:
+    """A program with these training steps, and with the gradients of these batches."""
+    graph = program(*ops, variables=NAMES, lines=lines or {})
+    return Evidence(graph, measurement=numbers(trained, *trials, **more))
 
 
-def steps_of(verdict: Verdict) -> dict[str, int]:
-    """The number of steps after which each variable in a finding differs."""
-    assert verdict.state != "not-checked", verdict.reason
-    return {
-        finding.object: int(finding.expected.split()[-2])  # "the reference's value after 2 steps"
-        for finding in verdict.findings
-    }
+def typed(**dtypes: str) -> dict[str, str]:
+    """The dtypes of all variables, by default float32, and of the counter."""
+    return {**dict.fromkeys(NAMES, "float32"), "step": "int64", **dtypes}
 
 
-def test_kept(snapshot: SnapshotAssertion) -> None:
-    verdict = checked(steps({}))
+def with_mean(*wrong: str, trained: Sequence[str] = ("w",)) -> Evidence:
+    """A statistic that differs, and trained variables, whose gradients may be wrong.
 
-    assert verdict == Verdict(
-        "weights-equal",
-        "kept",
-        "executed",
-        findings=[],
-        note=ANY,
-        figures=verdict.figures,
-    )
-    assert messages(verdict) == snapshot
-    assert [
-        (figure["variable"], figure["state"], figure["error"]) for figure in verdict.figures
-    ] == [(name, "equal", 0.0) for name in ("w", "v", "w/Momentum", "step")]
-
-
-def test_broken(snapshot: SnapshotAssertion) -> None:
-    numbers = ran(steps({"w": [[2, 4], [3, 6], [4, 8]]}), updates={"w": "update/w"})
-    graph = built(numbers, {"update/w": "main.py:40 net.py:3", "w": "main.py:9"})
-
-    verdict = WeightsEqual().judge(graph)
-
-    assert (verdict.state, verdict.evidence) == ("broken", "executed")
-    assert messages(verdict) == snapshot
-    assert verdict.findings == [
-        Finding(
-            object="w",
-            op="VarHandleOp",
-            evidence="executed",
-            expected="the reference's value after 1 step",
-            found="off by 0.33 of its change in the reference",
-            frames=("main.py:40", "net.py:3"),
-            message=ANY,
-            consequence=ANY,
-            fix=ANY,
-        )
-    ]
-    assert [(figure["variable"], figure["state"]) for figure in verdict.figures] == [
-        ("w", "differs"),
-        ("v", "equal"),
-        ("w/Momentum", "equal"),
-        ("step", "equal"),
-    ]
-    assert json.loads(json.dumps(verdict.figures, allow_nan=False)) == verdict.figures
-
-
-def test_without_a_known_update() -> None:
-    numbers = ran(steps({"w": [[2, 4]] * 3}))
-
-    (finding,) = WeightsEqual().judge(built(numbers, {"w": "main.py:9"})).findings
-
-    assert finding.where == "main.py:9"
-    assert "built at" not in finding.message
-
-
-def test_a_later_copy_of_a_strategy_does_not_change() -> None:
-    gpus = [Device.parse(f"/gpu:{number}") for number in (0, 1)]
-    copies = {"w": Copy("w", 0), "v": Copy("w", 1)}
-    graph = program(variables=NAMES).with_fields(
-        strategy=Strategy("MirroredStrategy", gpus, copies)
-    )
-
-    verdict = WeightsEqual().judge(
-        Evidence(graph, measurement=ran(steps({"v": [[0.0, 0.0]] * 3})))
-    )
-
-    (finding,) = verdict.findings
-    assert (
-        "that step changes the copy on /device:GPU:1 0 times as much as the copy on /device:GPU:0"
-    ) in finding.message
-
-
-# What is not checked.
-
-
-def test_not_checked_without_numbers() -> None:
-    graph = Evidence(program(), measurement=Missing("no reference is given"))
-
-    assert WeightsEqual().judge(graph) == Verdict(
-        "weights-equal", "not-checked", None, "no reference is given"
-    )
-
-
-def test_not_checked_without_steps() -> None:
-    why = "which op is one step is not expected"
-
-    assert checked(Missing(why)) == Verdict("weights-equal", "not-checked", None, why)
-
-
-def test_types_that_are_too_coarse(snapshot: SnapshotAssertion) -> None:
-    """A difference of a twentieth is accepted, so a variable that never changes is not found."""
-    still = steps({"w": [START] * 3, "v": [START] * 3})
-    coarse = displaced(still, w=100, v=100)
-
-    verdict = checked(coarse, dtypes={**dict.fromkeys(NAMES, "bfloat16"), "step": "int64"})
-
-    assert verdict.state == "not-checked"
-    assert messages(verdict) == snapshot
-    assert {figure["state"] for figure in verdict.figures} == {"too-coarse", "equal"}
-
-
-def test_gradients_that_are_too_coarse_for_their_variables(snapshot: SnapshotAssertion) -> None:
-    """Other findings, such as a counter, are still reported."""
-    precisions = dict.fromkeys("wv", "bfloat16")
-
-    assert checked(steps({}), precisions=precisions).state == "not-checked"
-    verdict = checked(steps({"step": [2, 4, 6]}), precisions=precisions)
-    assert steps_of(verdict) == {"step": 1}
-    assert messages(verdict) == snapshot
-
-
-def test_variables_that_are_finer_than_their_gradients() -> None:
-    """A gradient rounded to float32 changes a float64 variable by slightly more or less."""
-    trained = steps({"w": [*STEPS[:2], [3, 6 + 20 * 2.0**-23]]})
-    dtypes = {**dict.fromkeys(NAMES, "float64"), "step": "int64"}
-
-    assert checked(trained, dtypes=dtypes, precisions=dict.fromkeys("wv", "float64")).findings
-    coarse = checked(trained, dtypes=dtypes, precisions=dict.fromkeys("wv", "float32"))
-    assert coarse.state == "kept"
-
-
-def test_variables_that_follow_rounding_errors() -> None:
-    """A variable is left out if its gradient is noise, and so are its slots."""
-    trained = steps({"w": [[9, 9]] * 3, "w/Momentum": [[9, 9]] * 3})
-    numbers = replace(ran(trained), trials=[batch(noisy="w")])
-
-    verdict = WeightsEqual().judge(built(numbers))
-
-    assert verdict.state == "kept"
-    assert [figure["variable"] for figure in verdict.figures] == ["v", "step"]
-
-
-# Causes.
-
-
-@pytest.mark.parametrize("wrong", ["w", "wv"])
-def test_weights_of_a_wrong_gradient_refer_to_its_rule(
-    wrong: str, snapshot: SnapshotAssertion
-) -> None:
-    """The gradient of the variable, or of the slot's variable, whichever comes first."""
-    trained = steps({"w/Momentum": [[10, 2]] * 3, "w": [[1, 2], [2, 4], [3, 7]]})
-
-    verdict = checked(trained, wrong)
-
-    assert steps_of(verdict) == {"w": 3, "w/Momentum": 1}
-    assert messages(verdict) == snapshot
-
-
-def test_later_differences_follow(snapshot: SnapshotAssertion) -> None:
-    trained = steps({"v": [[1, 2], [2, 5], [3, 6]], "w": [[1, 2], [2, 4], [9, 9]]})
-
-    verdict = checked(trained)
-
-    assert steps_of(verdict) == {"w": 3, "v": 2}
-    assert messages(verdict) == snapshot
-
-
-def test_differences_after_a_different_gradient_follow(snapshot: SnapshotAssertion) -> None:
-    trained = steps({"v": [[2, 4], [3, 6], [4, 8]], "w": [[1, 2], [2, 5], [9, 9]]})
-
-    verdict = checked(trained, ["v"])
-
-    assert steps_of(verdict) == {"w": 2, "v": 1}
-    assert messages(verdict) == snapshot
-
-
-@pytest.mark.parametrize("dtype", ["int64", "int32", "uint16"])
-@pytest.mark.parametrize("by", [2, 16, 0, -1])
-def test_a_counter_with_another_increment_is_found(
-    dtype: str, by: int, snapshot: SnapshotAssertion
-) -> None:
-    dtypes = {**dict.fromkeys(NAMES, "float32"), "step": dtype}
-    verdict = checked(steps({"step": [by, 2 * by, 3 * by]}), dtypes=dtypes)
-
-    assert steps_of(verdict) == {"step": 1}
-    assert messages(verdict) == snapshot
-
-
-def test_a_counter_that_does_not_start_at_zero(snapshot: SnapshotAssertion) -> None:
-    trained = steps({"step": [3, 5, 7]})
-
-    verdict = checked(displaced(trained, step=100))
-
-    assert steps_of(verdict) == {"step": 1}
-    assert messages(verdict) == snapshot
-
-
-def test_integers_of_more_than_one_element(snapshot: SnapshotAssertion) -> None:
-    dtypes = {**dict.fromkeys(NAMES, "float32"), "v": "int32", "step": "int64"}
-
-    verdict = checked(steps({"v": [[2, 4]] * 3}), dtypes=dtypes)
-
-    assert steps_of(verdict) == {"v": 1}
-    assert messages(verdict) == snapshot
-
-
-def test_a_counter_that_differs_late(snapshot: SnapshotAssertion) -> None:
-    verdict = checked(steps({"step": [1, 3, 5]}))
-
-    assert steps_of(verdict) == {"step": 2}
-    assert messages(verdict) == snapshot
-
-
-@pytest.mark.parametrize(
-    ("found", "step"),
-    [
-        pytest.param({"w": [START] * 3}, 1, id="the first step"),
-        pytest.param({"w": [[1, 2]] * 3}, 2, id="the second step"),
-        pytest.param({"w": [[1, 2], [2, 4], [2, 4]]}, 3, id="the last step"),
-        pytest.param({"w/Momentum": [START] * 3}, 1, id="a slot"),
-    ],
-)
-def test_variables_that_the_step_does_not_change(
-    found: Mapping[str, Any], step: int, snapshot: SnapshotAssertion
-) -> None:
-    verdict = checked(steps(found))
-
-    assert steps_of(verdict) == dict.fromkeys(found, step)
-    assert messages(verdict) == snapshot
-
-
-@pytest.mark.parametrize(
-    ("found", "step"),
-    [
-        pytest.param({"w": [[2, 4], [4, 8], [6, 12]]}, 1, id="twice"),
-        pytest.param({"w": [[1.1, 2.2], [2, 4], [3, 6]]}, 1, id="a tenth more"),
-        pytest.param({"w": [[-1, -2], [2, 4], [3, 6]]}, 1, id="the other way"),
-        pytest.param({"w": [[1, 2], [2.5, 5], [3, 6]]}, 2, id="in the second step"),
-        pytest.param({"w/Momentum": [[10, 2]] * 3}, 1, id="a slot"),
-    ],
-)
-def test_the_factor_of_a_change(
-    found: Mapping[str, Any], step: int, snapshot: SnapshotAssertion
-) -> None:
-    verdict = checked(steps(found))
-
-    assert steps_of(verdict) == dict.fromkeys(found, step)
-    assert messages(verdict) == snapshot
-
-
-def test_copies_that_are_not_updated(snapshot: SnapshotAssertion) -> None:
-    """In the second step, the gradients of w come from another variable, and the gradients of v do
-    not."""
-    trained = steps(
-        {"w": [[1, 2], [2, 5], [3, 9]], "v": [[1, 2], [3, 4], [3, 8]], "w/Momentum": [[5, 1]] * 3},
-        after=batch("w"),
-    )
-
-    verdict = checked(trained)
-
-    assert steps_of(verdict) == {"w": 2, "v": 2, "w/Momentum": 2}
-    assert messages(verdict) == snapshot
-
-
-@pytest.mark.parametrize("late", [None, batch()], ids=["no trial", "an equal trial"])
-def test_no_copy_without_a_difference_after_the_steps(
-    late: Trial | None, snapshot: SnapshotAssertion
-) -> None:
-    trained = steps({"w": [[1, 2], [2, 5], [3, 9]]}, after=late)
-
-    verdict = checked(trained)
-
-    assert steps_of(verdict) == {"w": 2}
-    assert messages(verdict) == snapshot
-
-
-def test_no_copy_if_the_first_gradient_differs(snapshot: SnapshotAssertion) -> None:
-    trained = steps({"w": [[1, 2], [2, 5], [3, 9]]}, after=batch("wv"))
-
-    verdict = checked(trained, ["w", "v"])
-
-    assert steps_of(verdict) == {"w": 2}
-    assert messages(verdict) == snapshot
-
-
-def test_stale_copies_with_equal_weights(snapshot: SnapshotAssertion) -> None:
-    """The weights may be equal within the tolerance; the gradient after the steps is not."""
-    trained = steps({}, after=batch("v"))
-    graph = built(ran(trained, updates={"v": "update/v"}), {"update/v": "main.py:40 net.py:3"})
-
-    verdict = WeightsEqual().judge(graph)
-
-    assert messages(verdict) == snapshot
-    assert verdict.findings == [
-        Finding(
-            object="v",
-            op="VarHandleOp",
-            evidence="executed",
-            expected="the reference's gradient from equal variables",
-            found="a different gradient after 3 steps",
-            frames=("main.py:40", "net.py:3"),
-            message=ANY,
-            consequence=ANY,
-            fix=ANY,
-        )
-    ]
-    assert checked(trained, fields={"allow": "v"}).state == "kept"
-
-
-def test_copies_are_found_once(snapshot: SnapshotAssertion) -> None:
-    """A finding for each variable, whether its weights diverge or not."""
-    trained = steps({"w": [[1, 2], [2, 5], [3, 9]]}, after=batch("wv"))
-
-    verdict = checked(trained)
-
-    assert [finding.object for finding in verdict.findings] == ["w", "v"]
-    assert messages(verdict) == snapshot
-
-
-@pytest.mark.parametrize("first", [[2, 1], [1.0005, 2.001]], ids=["elsewhere", "hardly further"])
-def test_an_update_of_no_known_cause_is_found(
-    first: Sequence[float], snapshot: SnapshotAssertion
-) -> None:
-    verdict = checked(steps({"w": [first, [2, 4], [3, 6]]}))
-
-    assert steps_of(verdict) == {"w": 1}
-    assert messages(verdict) == snapshot
-
-
-def test_broken_by_a_weight_that_is_not_finite(snapshot: SnapshotAssertion) -> None:
-    verdict = checked(steps({"w": [[math.nan, 2]] * 3}))
-
-    assert steps_of(verdict) == {"w": 1}
-    assert messages(verdict) == snapshot
-
-
-@pytest.mark.parametrize(
-    ("trained", "expected"),
-    [
-        (steps({"w": [[math.nan, 2]] * 3}), "NaN or infinite"),
-        (
-            trajectory(
-                {"w": START}, {"w": [START] * 3}, {"w": [[1, 1]] * 3}, uncertain={"w": [False] * 2}
-            ),
-            "changed, but not in the reference",
-        ),
-    ],
-)
-def test_the_error_is_in_the_finding(trained: Trajectory, expected: str) -> None:
-    (finding,) = checked(trained).findings
-
-    assert finding.found == expected
-
-
-def test_a_statistic_is_no_trained_variable(snapshot: SnapshotAssertion) -> None:
-    """A statistic does not have a gradient."""
-    trained = trajectory(
-        {"w": START, "mean": START},
-        {"w": STEPS, "mean": STEPS},
+    A statistic does not have a gradient.
+    """
+    names = [*trained, "mean"]
+    run = trajectory(
+        dict.fromkeys(names, START),
+        dict.fromkeys(names, STEPS),
         {"mean": [[1.9, 3.8], [2, 4], [3, 6]]},
-        uncertain={"w": [False, False]},
+        uncertain={name: [False, False] for name in trained},
     )
-    for wrong in ([], ["w"]):
-        numbers = ran(trained, wrong, dtypes=dict.fromkeys(["w", "v", "mean"], "float32"))
-        evidence = Evidence(program(variables=["w", "mean"]), measurement=numbers)
-        verdict = WeightsEqual().judge(evidence)
-        assert steps_of(verdict) == {"mean": 1}
-        assert messages(verdict) == snapshot
+    dtypes = dict.fromkeys(["w", "v", "mean"], "float32")
+    measured = numbers(run, batch(wrong), dtypes=dtypes)
+    return Evidence(program(variables=names), measurement=measured)
 
 
-# Declared differences.
+def mirrored() -> Evidence:
+    """The second copy of a variable does not change."""
+    copies = {"w": Copy("w", 0), "v": Copy("w", 1)}
+    strategy = Strategy("MirroredStrategy", GPUS, copies)
+    graph = program(variables=NAMES).with_fields(strategy=strategy)
+    return Evidence(graph, measurement=numbers(steps(v=[START] * 3)))
 
 
-@pytest.mark.parametrize(
-    ("allow", "left"),
-    [((), ["w", "v"]), (("w",), ["v"]), (("?",), []), (("w*", "V"), ["v"])],
-)
-def test_variables_that_are_left_out(allow: tuple[str, ...], left: list[str]) -> None:
-    trained = steps({"w": [[2, 1]] * 3, "v": [[2, 1]] * 3})
-
-    verdict = checked(trained, fields={"allow": allow})
-
-    assert [finding.object for finding in verdict.findings] == left
-    assert verdict.state == ("broken" if left else "kept")
-
-
-def test_no_finding_follows_an_allowed_variable(snapshot: SnapshotAssertion) -> None:
-    trained = steps({"v": [[9, 1]] * 3, "w": [[1, 2], [9, 9], [9, 9]]})
-
-    verdict = checked(trained, fields={"allow": ("v",)})
-
-    assert steps_of(verdict) == {"w": 2}
-    assert messages(verdict) == snapshot
-
-
-def test_tolerance_and_noise() -> None:
-    """After the last step w, which is 6, is off by 42 eps."""
-    trained = steps({"w": [*STEPS[:2], [3, 6 * (1 + 42 * 2.0**-23)]]}, noise=2.0**-22)
-
-    cases: list[tuple[dict[str, float], bool]] = [
-        ({}, False),
-        ({"tolerance": 41}, False),
-        ({"tolerance": 43}, True),
-        ({"noise": 125.0}, False),
-        ({"noise": 127.0}, True),
+def certain(optimizer: str, *, elements: Sequence[bool] = (True, True)) -> Evidence:
+    """The second element of w moves the other way; rounding errors decide the other elements."""
+    trained = steps(w=[[1, -2], [2, -4], [3, -6]])
+    doubtful = [
+        {**step, "w": step["w"]._replace(certain=np.array(elements))} for step in trained.steps
     ]
-    for fields, is_kept in cases:
-        assert (checked(trained, fields=fields).state == "kept") == is_kept
+    return ran(replace(trained, steps=doubtful), optimizers=frozenset([optimizer]))
 
 
-def test_the_scale_of_the_gradients_applies_to_slots(snapshot: SnapshotAssertion) -> None:
-    trained = steps({"w/Momentum": [[640, 128], [512, 256], [384, 384]]})
-
-    assert checked(trained, scale=128.0).state == "kept"
-    verdict = checked(trained)
-    assert steps_of(verdict) == {"w/Momentum": 1}
-    assert messages(verdict) == snapshot
-
-
-def test_a_compensated_factor_is_the_factor_of_the_slots() -> None:
-    """All gradients are twice as large, and the learning rate is half."""
-    trained = steps({"w/Momentum": [[10, 2], [8, 4], [6, 6]]})
-
-    assert checked(trained, ["w", "v"]).state == "kept"
-    assert list(steps_of(checked(trained, ["w"]))) == ["w/Momentum"]
-    assert list(steps_of(checked(trained))) == ["w/Momentum"]
+def changing(expected: Sequence[Any], found: Sequence[Any] | None = None) -> Evidence:
+    """One trained variable with these values after each step."""
+    start = np.zeros(len(expected[0])).tolist()
+    values = {} if found is None else {"w": found}
+    uncertain = {"w": [False] * len(start)}
+    return ran(trajectory({"w": start}, {"w": expected}, values, uncertain=uncertain))
 
 
-@pytest.mark.parametrize("optimizer", ["ResourceApplyGradientDescent", "ResourceApplyAdam"])
-def test_elements_that_follow_rounding_errors(optimizer: str) -> None:
-    trained = steps({"w": [[1, -2], [2, -4], [3, -6]]})
-    certain = np.array([True, False])
-    doubtful = [{**step, "w": step["w"]._replace(certain=certain)} for step in trained.steps]
+def small_steps(change: float, trial: Trial | None = None) -> Evidence:
+    """Variables of up to 1000, without slots, with a given change in each step."""
+    start = {"w": [1000.0, 500.0], "v": [1000.0, 1.0]}
+    trained = trajectory(
+        start,
+        {name: [np.add(start[name], change * n) for n in (1, 2, 3)] for name in start},
+        {},
+        uncertain={"w": [False, False], "v": [False, False]},
+    )
+    unread = Trial(4, (), {}, {}, {})
+    return ran(trained, trial or unread, dtypes=dict.fromkeys("wv", "float32"))
 
-    verdict = checked(replace(trained, steps=doubtful), optimizers=frozenset([optimizer]))
 
-    assert verdict.state == ("kept" if "Adam" in optimizer else "broken")
-    assert checked(trained, optimizers=frozenset([optimizer])).state == "broken"
+def at_rates(many: float, one: float, trained: Trajectory, **more: Any) -> Evidence:
+    """Two programs with these learning rates."""
+    of_towers, of_one = (
+        program(host("rate", "Const"), gpus=gpus, variables=NAMES, values={"rate": rate})
+        for gpus, rate in (((0, 1), many), ((0,), one))
+    )
+    measured = numbers(trained, **{"reference": of_towers.program, **more})
+    return Evidence(of_towers, reference=of_one, measurement=measured)
+
+
+def frozen_copy(**more: Any) -> Evidence:
+    """The second tower reads a copy of w, which starts as w, and another variable, which does not.
+
+    No step updates them.
+    """
+    ops = [
+        variable("copy"),
+        host("value", "ReadVariableOp", "w"),
+        host("start", "Identity", "value"),
+        host("assign", "AssignVariableOp", "copy", "start"),
+        on(1, "tower_1/w/read", "ReadVariableOp", "copy"),
+        variable("other"),
+        host("zero", "Const"),
+        host("zeros", "AssignVariableOp", "other", "zero"),
+        on(1, "tower_1/own", "MatMul", "tower_1/w/MatMul", "tower_1/other"),
+        on(1, "tower_1/other", "ReadVariableOp", "other"),
+        on(1, "tower_1/loss", "Mean", "tower_1/own"),
+    ]
+    lines = {"copy": "main.py:5", "other": "main.py:6", "update/w": "main.py:40"}
+    return ran(ops=ops, lines=lines, updates={"w": "update/w"}, **more)
+
+
+def repeated(trained: Trajectory, to: str, *updates: str, kind: str = "NoOp") -> Evidence:
+    """The step has further updates of a variable, in a function that each tower calls."""
+    ops = [
+        *(host(name, "AssignAddVariableOp", to, "share") for name in updates),
+        host("update/w", kind, "w", "rate", "mean/w"),
+        host("train", "NoOp", "^update/w", "^update/v", "^step/add", *(f"^{u}" for u in updates)),
+    ]
+    lines = {"update/w": "main.py:25", **dict.fromkeys(updates, "main.py:26 ema.py:9")}
+    return ran(trained, ops=ops, lines=lines)
+
+
+COARSE = dict.fromkeys("wv", "bfloat16")
+STILL = trajectory(
+    {"w": START, "v": START}, {"w": [START] * 3, "v": [START] * 3}, {"w": [START] * 3}
+)
+# A learning rate that begins at 0, or gradients that are only collected.
+UNCHANGED = trajectory(
+    {"w": START, "v": START, "step": 0},
+    {"w": [START] * 3, "v": [START] * 3, "step": [1, 2, 3]},
+    {},
+    uncertain={"w": [False, False], "v": [False, False]},
+)
+BOTH_DIFFER = steps(w=[[2, 1]] * 3, v=[[2, 1]] * 3)
+# After the last step w, which is 6, is off by 42 eps.
+OFF_BY_42 = steps(w=[*STEPS[:2], [3, 6 * (1 + 42 * 2.0**-23)]], noise=2.0**-22)
+# A gradient rounded to float32 changes a float64 variable by slightly more or less.
+FINE = steps(w=[*STEPS[:2], [3, 6 + 20 * 2.0**-23]])
+DOUBLE = {**dict.fromkeys(NAMES, "float64"), "step": "int64"}
+LARGER_SLOT = steps(slot=[[10, 2], [8, 4], [6, 6]])
+SLOT_128 = steps(slot=[[640, 128], [512, 256], [384, 384]])
+# The difference is five times the noise of 1e-4; eight times are allowed.
+OFF_BY_NOISE = [[value + 5e-4 for value in step] for step in STEPS]
+
+CASES = {
+    "equal weights": kept(ran(steps())),
+    "a variable is ahead": broken(
+        ran(
+            steps(w=AHEAD),
+            updates={"w": "update/w"},
+            lines={"update/w": "main.py:40 net.py:3", "w": "main.py:9"},
+        )
+    ),
+    "a variable is ahead, and its update is not known": broken(
+        ran(steps(w=[[2, 4]] * 3), lines={"w": "main.py:9"})
+    ),
+    "a later copy of a strategy does not change": broken(mirrored()),
+    "no run": not_checked(Evidence(program(), measurement=Missing("no reference is given"))),
+    "no step": not_checked(ran(Missing("which op is one step is not expected"))),
+    # A difference of a twentieth is accepted, so a variable that never changes is not found.
+    "variables in bfloat16": not_checked(
+        ran(
+            displaced(steps(w=[START] * 3, v=[START] * 3), w=100, v=100),
+            dtypes={**dict.fromkeys(NAMES, "bfloat16"), "step": "int64"},
+        )
+    ),
+    "gradients in bfloat16": not_checked(ran(steps(), precisions=COARSE)),
+    # Other findings, such as a counter, are still reported.
+    "gradients in bfloat16, and the counter differs": broken(
+        ran(steps(step=[2, 4, 6]), precisions=COARSE)
+    ),
+    "variables and gradients in float64": broken(
+        ran(FINE, dtypes=DOUBLE, precisions=dict.fromkeys("wv", "float64"))
+    ),
+    "variables in float64, and gradients in float32": kept(
+        ran(FINE, dtypes=DOUBLE, precisions=dict.fromkeys("wv", "float32"))
+    ),
+    "a variable whose gradient is noise differs, and its slot": kept(
+        ran(steps(w=[[9, 9]] * 3, slot=[[9, 9]] * 3), batch(noisy="w"))
+    ),
+    # The gradient of the variable, or of the slot's variable, whichever comes first.
+    **{
+        f"a variable and its slot differ, and the gradients of {wrong}": broken(
+            ran(steps(slot=[[10, 2]] * 3, w=[[1, 2], [2, 4], [3, 7]]), batch(wrong))
+        )
+        for wrong in ("w", "wv")
+    },
+    "two variables differ, one after the other": broken(
+        ran(steps(v=[[1, 2], [2, 5], [3, 6]], w=[[1, 2], [2, 4], [9, 9]]))
+    ),
+    "two variables differ from the first step, and one later": broken(
+        ran(steps(w=[[2, 1]] * 3, v=[[1, 2], [2, 9], [3, 9]]))
+    ),
+    "a variable differs after another one with a different gradient": broken(
+        ran(steps(v=AHEAD, w=[[1, 2], [2, 5], [9, 9]]), batch("v"))
+    ),
+    **{
+        f"a counter of {dtype} is incremented by {by}": broken(
+            ran(steps(step=[by, 2 * by, 3 * by]), dtypes=typed(step=dtype))
+        )
+        for dtype, by in (
+            *(("int64", by) for by in (2, 16, 0, -1)),
+            *(("int32", 2), ("uint16", 2)),
+        )
+    },
+    "a counter that does not start at zero": broken(
+        ran(displaced(steps(step=[3, 5, 7]), step=100))
+    ),
+    "integers of more than one element": broken(
+        ran(steps(v=[[2, 4]] * 3), dtypes=typed(v="int32"))
+    ),
+    "a counter that differs late": broken(ran(steps(step=[1, 3, 5]))),
+    **{
+        f"a variable that does not change in {which}": broken(ran(trained))
+        for which, trained in {
+            "the first step": steps(w=[START] * 3),
+            "the second step": steps(w=[[1, 2]] * 3),
+            "the last step": steps(w=[[1, 2], [2, 4], [2, 4]]),
+        }.items()
+    },
+    "a slot that does not change": broken(ran(steps(slot=[START] * 3))),
+    **{
+        f"a variable that changes {how}": broken(ran(trained))
+        for how, trained in {
+            "twice as much": steps(w=[[2, 4], [4, 8], [6, 12]]),
+            "by a tenth more": steps(w=[[1.1, 2.2], [2, 4], [3, 6]]),
+            "the other way": steps(w=[[-1, -2], [2, 4], [3, 6]]),
+            "by half more in the second step": steps(w=[[1, 2], [2.5, 5], [3, 6]]),
+            "in another direction": steps(w=[[2, 1], [2, 4], [3, 6]]),
+            "hardly further": steps(w=[[1.0005, 2.001], [2, 4], [3, 6]]),
+        }.items()
+    },
+    "a slot that changes twice as much": broken(ran(steps(slot=[[10, 2]] * 3))),
+    # In the second step, the gradients of w come from another variable, and the gradients of v do
+    # not.
+    "the gradients of w differ after the steps, and both variables differ": broken(
+        ran(steps(w=APART, v=[[1, 2], [3, 4], [3, 8]], slot=[[5, 1]] * 3, after=batch("w")))
+    ),
+    **{
+        f"a variable differs, and {what} after the steps": broken(ran(steps(w=APART, after=late)))
+        for what, late in {"no gradient is known": None, "gradients are equal": batch()}.items()
+    },
+    "a variable and all gradients differ from the first step": broken(
+        ran(steps(w=APART, after=batch("wv")), batch("wv"))
+    ),
+    # The weights may be equal within the tolerance; the gradient after the steps is not.
+    "equal weights, and a gradient differs after the steps": broken(
+        ran(
+            steps(after=batch("v")),
+            updates={"v": "update/v"},
+            lines={"update/v": "main.py:40 net.py:3"},
+        )
+    ),
+    "equal weights, and a gradient that is allowed differs after the steps": kept(
+        ran(steps(after=batch("v"))), allow=("v",)
+    ),
+    "equal weights, and two gradients differ after the steps": broken(
+        ran(steps(after=batch("wv")))
+    ),
+    "a variable differs, and two gradients after the steps": broken(
+        ran(steps(w=APART, after=batch("wv")))
+    ),
+    "a tower reads a copy, and a gradient differs after the steps": broken(
+        frozen_copy(trained=steps(after=batch("w")))
+    ),
+    "a tower reads a copy, and a variable differs": broken(
+        frozen_copy(trained=steps(w=APART, after=batch("w")))
+    ),
+    "an optimizer and two additions update a variable": broken(
+        repeated(
+            steps(w=[[2, 4], [4, 8], [6, 12]]),
+            "w",
+            "more",
+            "again",
+            kind="ResourceApplyGradientDescent",
+        )
+    ),
+    "two additions update a slot": broken(
+        repeated(
+            steps(slot=[[10, 2]] * 3),
+            "w/Momentum",
+            "more",
+            "again",
+            kind="ResourceApplyGradientDescent",
+        )
+    ),
+    "one addition updates a slot": broken(
+        repeated(
+            steps(slot=[[10, 2]] * 3), "w/Momentum", "more", kind="ResourceApplyGradientDescent"
+        )
+    ),
+    "two additions update a slot, and no optimizer is known": broken(
+        repeated(steps(slot=[[10, 2]] * 3), "w/Momentum", "more", "again")
+    ),
+    "a variable is not finite": broken(ran(steps(w=[[math.nan, 2]] * 3))),
+    "a variable changes only in the program": broken(changing([START] * 3, [[1, 1]] * 3)),
+    "a statistic differs": broken(with_mean()),
+    "a statistic and the gradient of a variable differ": broken(with_mean("w")),
+    "a statistic and two gradients differ": broken(with_mean("w", "v", trained=("w", "v"))),
+    **{
+        f"two variables differ, allowed: {allow}": expected(ran(BOTH_DIFFER), allow=allow)
+        for allow, expected in (
+            ((), broken),
+            (("w",), broken),
+            (("?",), kept),
+            (("w*", "V"), broken),
+        )
+    },
+    "a variable differs after an allowed one": broken(
+        ran(steps(v=[[9, 1]] * 3, w=[[1, 2], [9, 9], [9, 9]])), allow=("v",)
+    ),
+    **{
+        f"off by 42 eps, which are 126 times the noise: {fields}": expected(
+            ran(OFF_BY_42), **fields
+        )
+        for fields, expected in (
+            ({}, broken),
+            ({"tolerance": 41}, broken),
+            ({"tolerance": 43}, kept),
+            ({"noise": 125.0}, broken),
+            ({"noise": 127.0}, kept),
+        )
+    },
+    "off by five times the noise": kept(ran(steps(w=OFF_BY_NOISE, noise=1e-4))),
+    "off by ten times the noise": broken(ran(steps(w=OFF_BY_NOISE, noise=5e-5))),
+    "a slot has the scale of the gradients": kept(ran(SLOT_128, scale=128.0)),
+    "a slot has another scale than the gradients": broken(ran(SLOT_128)),
+    # All gradients are twice as large, and the learning rate is half.
+    "all gradients and a slot are twice as large": kept(ran(LARGER_SLOT, batch("wv"))),
+    "one gradient and a slot are twice as large": broken(ran(LARGER_SLOT, batch("w"))),
+    "only a slot is twice as large": broken(ran(LARGER_SLOT)),
+    "rounding errors decide an element, by Adam": kept(
+        certain("ResourceApplyAdam", elements=(True, False))
+    ),
+    "rounding errors decide an element, by gradient descent": broken(
+        certain("ResourceApplyGradientDescent", elements=(True, False))
+    ),
+    "rounding errors decide no element, by Adam": broken(certain("ResourceApplyAdam")),
+    "seven steps": kept(changing([[n, n] for n in range(1, 8)])),
+    "all variables are allowed": not_checked(ran(steps()), allow=("*",)),
+    "no variable changes": not_checked(ran(STILL)),
+    "weights do not change, and the counter does": not_checked(ran(UNCHANGED)),
+    "a counter differs, and a variable with a different gradient": broken(
+        ran(steps(w=[[2, 1]] * 3, step=[2, 4, 6]), batch("w"))
+    ),
+    "a variable that changes in the last step": kept(changing([START, START, [0.0, 1.0]])),
+    "a variable of which one element changes": kept(
+        changing([[0.0, 1.0], [0.0, 2.0], [0.0, 3.0]])
+    ),
+    "a variable that changes there and back": not_checked(changing([[1.0, 2.0], START, START])),
+    **{
+        f"two elements change twice as much, and the third {how}": broken(
+            changing([[1.0, 2.0, 0.0]] * 3, [found] * 3)
+        )
+        for how, found in {
+            "stays": [2.0, 4.0, 0.0],
+            "moves": [2.0, 4.0, 5.0],
+            "moves by little": [1000.0, 2000.0, 0.5],
+        }.items()
+    },
+    "variables that are computed from a counter with a race": kept(
+        ran(steps(slot=APART, v=APART), races={"w/Momentum": "w", "v": "step"})
+    ),
+    "a slot differs, and another variable has a race": broken(
+        ran(steps(slot=APART, v=APART), races={"v": "step"})
+    ),
+    "a variable with a race and its slot": kept(
+        ran(steps(w=APART, slot=APART), races={"w": "step"})
+    ),
+    "an allowed variable with a race": kept(ran(steps(), races={"v": "step"}), allow=("v",)),
+    "a variable differs, and another has a race": broken(ran(steps(w=APART), races={"v": "step"})),
+    "races of all variables but the counter": not_checked(
+        ran(steps(w=APART, v=APART), races={"w": "step", "v": "step"})
+    ),
+    "races of all variables": not_checked(
+        ran(steps(w=APART, v=APART), races={"w": "step", "v": "step", "step": "step"})
+    ),
+    "races of all variables but the counter, which differs": broken(
+        ran(steps(step=[2, 4, 6]), races={"w": "step", "v": "step"})
+    ),
+    "a race, and trained variables are unknown": kept(
+        ran(
+            trajectory({"w": 0.0, "v": 0.0}, {"w": [1.0, 2.0, 3.0], "v": [1.0, 2.0, 3.0]}, {}),
+            races={"v": "step"},
+        )
+    ),
+    "changes of 0.001, and no gradient was compared": not_checked(small_steps(0.001)),
+    "changes of 0.01, and no gradient was compared": kept(small_steps(0.01)),
+    "changes of 1, and no gradient was compared": kept(small_steps(1.0)),
+    "changes of 0.001, and gradients were compared": kept(small_steps(0.001, batch())),
+    "twice the learning rate on two towers, and a variable is ahead": not_checked(
+        at_rates(0.2, 0.1, steps(w=AHEAD))
+    ),
+    "twice the learning rate on two towers, and a counter differs": broken(
+        at_rates(0.2, 0.1, steps(w=AHEAD, step=[2, 4, 6]))
+    ),
+    "twice the learning rate on two towers, and equal weights": kept(at_rates(0.2, 0.1, steps())),
+    "one learning rate, and a variable is ahead": broken(at_rates(0.1, 0.1, steps(w=AHEAD))),
+    "twice the learning rate of another program, and a variable is ahead": broken(
+        at_rates(0.2, 0.1, steps(w=AHEAD), reference="single.py:build")
+    ),
+    # Only the counter is left, which proves nothing about the training.
+    "all gradients are noise": not_checked(ran(steps(), batch(noisy="wv"))),
+}
+
+test_verdicts = verdicts(WeightsEqual, CASES)
 
 
 @pytest.mark.parametrize(
@@ -537,299 +491,3 @@ def test_policy_errors_name_the_wrong_fields(
     found = [str(error) for error in policy_errors({"weights-equal": values})]
 
     assert found == [f"weights-equal.{error}" for error in errors]
-
-
-def test_the_note_has_the_number_of_steps(snapshot: SnapshotAssertion) -> None:
-    trained = trajectory(
-        {"w": START}, {"w": [[n, n] for n in range(1, 8)]}, {}, uncertain={"w": [False, False]}
-    )
-
-    assert messages(checked(trained)) == snapshot
-
-
-def test_equal_constants_do_not_keep_the_rule(snapshot: SnapshotAssertion) -> None:
-    trained = steps({})
-    still = trajectory(
-        {"w": START, "v": START}, {"w": [START] * 3, "v": [START] * 3}, {"w": [START] * 3}
-    )
-
-    for verdict in (checked(trained, fields={"allow": ("*",)}), checked(still)):
-        assert verdict.state == "not-checked"
-        assert messages(verdict) == snapshot
-
-
-def test_a_counter_follows_no_gradient(snapshot: SnapshotAssertion) -> None:
-    """Its cause is separate from other mistakes."""
-    verdict = checked(steps({"w": [[2, 1]] * 3, "step": [2, 4, 6]}), ["w"])
-
-    assert steps_of(verdict) == {"w": 1, "step": 1}
-    assert messages(verdict) == snapshot
-
-
-def test_a_statistic_follows_the_first_of_several_different_gradients(
-    snapshot: SnapshotAssertion,
-) -> None:
-    trained = trajectory(
-        {"w": START, "v": START, "mean": START},
-        {"w": STEPS, "v": STEPS, "mean": STEPS},
-        {"mean": [[1.9, 3.8], [2, 4], [3, 6]]},
-        uncertain={"w": [False, False], "v": [False, False]},
-    )
-    numbers = ran(trained, ["w", "v"], dtypes=dict.fromkeys(["w", "v", "mean"], "float32"))
-
-    (finding,) = (
-        WeightsEqual()
-        .judge(Evidence(program(variables=["w", "v", "mean"]), measurement=numbers))
-        .findings
-    )
-
-    assert messages(finding) == snapshot
-
-
-@pytest.mark.parametrize(
-    ("expected", "state"),
-    [
-        ([START, START, [0.0, 1.0]], "kept"),
-        ([[0.0, 1.0], [0.0, 2.0], [0.0, 3.0]], "kept"),
-        ([[1.0, 2.0], START, START], "not-checked"),
-    ],
-    ids=["in the last step", "one element", "there and back"],
-)
-def test_variables_that_the_steps_change_in_the_end_are_compared(
-    expected: Any, state: str
-) -> None:
-    trained = trajectory({"w": START}, {"w": expected}, {}, uncertain={"w": [False, False]})
-
-    assert WeightsEqual().judge(built(ran(trained))).state == state
-
-
-@pytest.mark.parametrize(
-    "found",
-    [
-        pytest.param([2.0, 4.0, 0.0], id="it stays"),
-        pytest.param([2.0, 4.0, 5.0], id="it moves"),
-        pytest.param([1000.0, 2000.0, 0.5], id="it moves by little"),
-    ],
-)
-def test_the_factor_of_a_change_with_a_constant_element(
-    found: Sequence[float], snapshot: SnapshotAssertion
-) -> None:
-    way = [1.0, 2.0, 0.0]
-    start = [0.0, 0.0, 0.0]
-    trained = trajectory(
-        {"w": start}, {"w": [way] * 3}, {"w": [found] * 3}, uncertain={"w": [False] * 3}
-    )
-
-    verdict = checked(trained)
-
-    assert steps_of(verdict) == {"w": 1}
-    assert messages(verdict) == snapshot
-
-
-def test_copies_are_in_the_order_of_their_names() -> None:
-    """Several variables have gradients that differ only after the steps."""
-    verdict = checked(steps({}, after=batch(["w", "v"])))
-
-    assert [finding.object for finding in verdict.findings] == ["v", "w"]
-
-
-def test_a_few_times_the_noise_is_no_difference() -> None:
-    """The difference is five times the noise; eight times are allowed."""
-    found = [[value + 5e-4 for value in step] for step in STEPS]
-
-    assert checked(steps({"w": found}, noise=1e-4)).state == "kept"
-    assert checked(steps({"w": found}, noise=5e-5)).state == "broken"
-
-
-def test_later_differences_follow_the_first_for_all_names(
-    snapshot: SnapshotAssertion,
-) -> None:
-    verdict = checked(steps({"w": [[2, 1]] * 3, "v": [[1, 2], [2, 9], [3, 9]]}))
-
-    assert steps_of(verdict) == {"w": 1, "v": 2}
-    assert messages(verdict) == snapshot
-
-
-APART = [[1.0, 2.0], [2.0, 5.0], [3.0, 9.0]]
-
-
-def raced(number: int, name: str) -> str:
-    """The note on variables that are computed from a counter that races with its update."""
-    return (
-        f"{f'{name} is' if number == 1 else f'{number} variables are'} not compared: the step may "
-        f"read step for {name} before or after step is updated; read it under "
-        "tf.control_dependencies([train_op])"
-    )
-
-
-def test_a_variable_with_a_race_is_left_out() -> None:
-    trained = steps({"w/Momentum": APART, "v": APART})
-
-    verdict = checked(trained, races={"w/Momentum": "w", "v": "step"})
-
-    assert verdict.state == "kept"
-    assert verdict.note == f"2 variables equal after 3 steps; {raced(2, 'v')}"
-    assert {figure["variable"] for figure in verdict.figures} == {"w", "step"}
-    assert steps_of(checked(trained, races={"v": "step"})) == {"w/Momentum": 1}
-
-
-def test_the_slots_of_a_variable_with_a_race_are_left_out() -> None:
-    verdict = checked(steps({"w": APART, "w/Momentum": APART}), races={"w": "step"})
-
-    assert verdict.note == f"2 variables equal after 3 steps; {raced(2, 'w')}"
-
-
-def test_a_race_of_an_allowed_variable_is_not_in_the_note() -> None:
-    verdict = checked(steps({}), races={"v": "step"}, fields={"allow": ("v",)})
-
-    assert verdict.note == "3 variables equal after 3 steps"
-
-
-def test_races_are_in_the_note_of_a_broken_rule() -> None:
-    verdict = checked(steps({"w": APART}), races={"v": "step"})
-
-    assert steps_of(verdict) == {"w": 2}
-    assert verdict.note == f"2 variables equal after 3 steps; {raced(1, 'v')}"
-
-
-@pytest.mark.parametrize(
-    ("races", "left", "number"),
-    [
-        (("w", "v"), "no trained variable is left to compare", 3),
-        (("w", "v", "step"), "no variable that the steps change is left to compare", 4),
-    ],
-    ids=["but the counter", "none"],
-)
-def test_not_checked_if_races_leave_no_variable(
-    races: Sequence[str], left: str, number: int
-) -> None:
-    trained = steps({name: APART for name in races if name != "step"})
-
-    verdict = checked(trained, races=dict.fromkeys(races, "step"))
-
-    assert (verdict.state, verdict.reason) == ("not-checked", f"{left}; {raced(number, 'w')}")
-
-
-def test_weights_that_no_step_changes_prove_nothing() -> None:
-    """A learning rate that begins at 0, or gradients that are only collected."""
-    trained = trajectory(
-        {"w": START, "v": START, "step": 0},
-        {"w": [START] * 3, "v": [START] * 3, "step": [1, 2, 3]},
-        {},
-        uncertain={"w": [False, False], "v": [False, False]},
-    )
-
-    verdict = checked(trained)
-
-    assert (verdict.state, verdict.reason) == (
-        "not-checked",
-        "no trained variable changes in these steps, as with a learning rate of 0",
-    )
-
-
-def test_findings_remain_if_races_leave_no_trained_variable() -> None:
-    trained = steps({"step": [2, 4, 6]})
-
-    assert steps_of(checked(trained, races={"w": "step", "v": "step"})) == {"step": 1}
-
-
-def test_other_variables_are_compared_if_the_trained_ones_are_unknown() -> None:
-    way = [1.0, 2.0, 3.0]
-    trained = trajectory({"w": 0.0, "v": 0.0}, {"w": way, "v": way}, {})
-
-    verdict = checked(trained, races={"v": "step"})
-
-    assert verdict.note == f"1 variable equal after 3 steps; {raced(1, 'v')}"
-
-
-def after_small_steps(change: float, trial: Trial | None = None) -> Verdict:
-    """The verdict on w and v without slots: up to 1000, with a given change in each step."""
-    start = {"w": [1000.0, 500.0], "v": [1000.0, 1.0]}
-    trained = trajectory(
-        start,
-        {name: [np.add(start[name], change * n) for n in (1, 2, 3)] for name in start},
-        {},
-        uncertain={"w": [False, False], "v": [False, False]},
-    )
-    dtypes = dict.fromkeys("wv", "float32")
-    unread = Trial(4, (), {}, {}, {})
-    numbers = measurement(trial or unread, trajectory=trained, dtypes=dtypes)
-    return WeightsEqual().judge(built(numbers))
-
-
-def test_not_checked_if_changes_are_too_small_to_show_a_mistake() -> None:
-    verdict = after_small_steps(0.001)
-
-    assert verdict.state == "not-checked"
-    assert verdict.reason == (
-        "the trained variables change so little in these steps that an error of half the "
-        "change would not be detected, and no gradient was compared; check at a larger learning "
-        "rate"
-    )
-    assert verdict.fix == "check at a larger learning rate"
-
-
-def at_rates(many: float, one: float, found: Mapping[str, Sequence[Any]], **more: Any) -> Verdict:
-    """The verdict on two programs with these learning rates."""
-    of_towers, of_one = (
-        program(host("rate", "Const"), gpus=gpus, variables=NAMES, values={"rate": rate})
-        for gpus, rate in (((0, 1), many), ((0,), one))
-    )
-    numbers = ran(steps(found), **{"reference": of_towers.program, **more})
-    return WeightsEqual().judge(Evidence(of_towers, reference=of_one, measurement=numbers))
-
-
-def test_a_learning_rate_that_is_multiplied_by_the_number_of_towers() -> None:
-    verdict = at_rates(0.2, 0.1, {"w": [[2, 4], [3, 6], [4, 8]]})
-
-    assert (verdict.state, verdict.reason) == (
-        "not-checked",
-        "a constant in the update of w, such as the learning rate, is 0.2 with 2 towers and 0.1 "
-        "with one, so the weights differ on purpose; use the same constant to compare weights",
-    )
-
-
-def test_counters_are_judged_at_any_learning_rate() -> None:
-    found: Mapping[str, Sequence[Any]] = {"w": [[2, 4], [3, 6], [4, 8]], "step": [2, 4, 6]}
-
-    assert steps_of(at_rates(0.2, 0.1, found)) == {"step": 1}
-
-
-def test_weights_are_judged_if_the_learning_rate_is_no_reason() -> None:
-    """They are equal; or the rates are; or the reference is another program."""
-    other = {"w": [[2, 4], [3, 6], [4, 8]]}
-
-    assert at_rates(0.2, 0.1, {}).state == "kept"
-    assert steps_of(at_rates(0.1, 0.1, other)) == {"w": 1}
-    assert steps_of(at_rates(0.2, 0.1, other, reference="single.py:build")) == {"w": 1}
-
-
-def test_noise_in_all_gradients_leaves_no_weights_to_compare() -> None:
-    """Only the counter is left, which proves nothing about the training."""
-    verdict = WeightsEqual().judge(built(replace(ran(steps({})), trials=[batch(noisy="wv")])))
-
-    assert (verdict.state, verdict.reason) == (
-        "not-checked",
-        "no trained variable is left to compare; the gradients of v and w are too noisy to "
-        "compare weights",
-    )
-
-
-def test_the_undetectable_part_of_a_change_is_in_the_note() -> None:
-    verdict = after_small_steps(0.01)
-
-    assert verdict.state == "kept"
-    assert verdict.note == (
-        "2 variables equal after 3 steps; an error of up to 13% of the change of w would not "
-        "be detected"
-    )
-
-
-def test_small_steps_hide_nothing_where_gradients_were_compared() -> None:
-    verdict = after_small_steps(0.001, batch())
-
-    assert verdict.note == "2 variables equal after 3 steps"
-
-
-def test_large_steps_have_no_note() -> None:
-    assert after_small_steps(1.0).note == "2 variables equal after 3 steps"

@@ -1,11 +1,7 @@
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
-from support.snapshots import messages
-from support.towers import gradient, host, objects_of, on, program, variable
-from syrupy.assertion import SnapshotAssertion
+from support.towers import gradient, host, on, program, variable
+from support.verdicts import broken, kept, verdicts
 
 from placement_checks import Device, Op, Placement
 from placement_checks.core.strategies import Copy, Strategy
@@ -29,70 +25,14 @@ def each_updates(variable: str = "w", at: str = "replica_1/") -> list[Op]:
     ]
 
 
-def found(graph: Placement, **parameters: Any) -> list[str]:
-    return objects_of(CreatedInScope(**parameters), graph)
-
-
-def test_a_variable_that_each_replica_updates(snapshot: SnapshotAssertion) -> None:
-    graph = program(
-        variable("w", at="GPU:0"), *each_updates(), strategy=strategy("w"), lines={"w": "net.py:3"}
-    )
-    verdict = CreatedInScope().judge(graph)
-
-    assert found(graph) == ["w"]
-    assert verdict.findings[0].where == "net.py:3"
-    assert messages(verdict) == snapshot
-
-
-def test_all_replicas_may_share_it_on_purpose() -> None:
-    graph = program(*each_updates(), strategy=strategy("w"))
-
-    assert found(graph, allow=("w",)) == []
-
-
-def test_a_variable_on_one_gpu_among_copies_of_the_strategy(snapshot: SnapshotAssertion) -> None:
-    on_gpu = variable("w", at="GPU:0")
-
-    assert found(program(on_gpu, strategy=strategy("w"))) == []
-    beside = program(on_gpu, strategy=strategy("w", copies=True))
-    assert found(beside) == ["w"]
-    assert messages(CreatedInScope().judge(beside)) == snapshot
-
-
-def test_a_variable_on_the_host_that_one_op_updates_is_kept() -> None:
-    assert found(program(strategy=strategy("w", copies=True))) == []
-
-
-def test_one_update_in_a_replica_does_not_race() -> None:
-    update = on(1, "replica_1/update/w", "AssignSubVariableOp", "w", "sum/w")
-    train = host("train", "NoOp", "^replica_1/update/w")
-
-    assert found(program(update, train, strategy=strategy("w"))) == []
-
-
-def test_towers_by_hand_are_not_replicas() -> None:
-    assert found(program(*each_updates(at="tower_1/"), strategy=strategy("w"))) == []
-
-
-def test_variables_created_in_the_scope_are_kept(snapshot: SnapshotAssertion) -> None:
-    verdict = CreatedInScope().judge(program(*each_updates(), strategy=strategy()))
-
-    assert messages(verdict) == snapshot
-
-
-@pytest.mark.parametrize("shape", [(4,), ()])
-def test_slots_are_created_in_the_scope_too(
-    shape: tuple[int, ...], snapshot: SnapshotAssertion
-) -> None:
-    """A scalar is not a slot: it scales or counts."""
-    slot = variable("m", at="GPU:0")
-    sets = [
-        on(i, f"{at}set/m", "AssignVariableOp", "m", gradient(i))
-        for i, at in enumerate(("", "replica_1/"))
-    ]
-    graph = program(
-        slot,
-        *sets,
+def with_slot(shape: tuple[int, ...]) -> Placement:
+    """Each replica sets a variable that the update reads."""
+    return program(
+        variable("m", at="GPU:0"),
+        *(
+            on(i, f"{at}set/m", "AssignVariableOp", "m", gradient(i))
+            for i, at in enumerate(("", "replica_1/"))
+        ),
         host("m/read", "ReadVariableOp", "m"),
         host("update/w", "AssignSubVariableOp", "w", "m/read"),
         host("train", "NoOp", "^update/w", "^set/m", "^replica_1/set/m"),
@@ -100,27 +40,50 @@ def test_slots_are_created_in_the_scope_too(
         shapes={"m": shape},
     )
 
-    assert found(graph) == (["m"] if shape else [])
-    assert messages(CreatedInScope().judge(graph)) == snapshot
 
+CASES = {
+    "a variable that each replica updates": broken(
+        program(
+            variable("w", at="GPU:0"),
+            *each_updates(),
+            strategy=strategy("w"),
+            lines={"w": "net.py:3"},
+        )
+    ),
+    "a variable that all replicas share on purpose": kept(
+        program(*each_updates(), strategy=strategy("w")), allow=("w",)
+    ),
+    "a variable on one GPU": kept(program(variable("w", at="GPU:0"), strategy=strategy("w"))),
+    "a variable on one GPU among copies of other variables": broken(
+        program(variable("w", at="GPU:0"), strategy=strategy("w", copies=True))
+    ),
+    "a variable on the host that one op updates": kept(
+        program(strategy=strategy("w", copies=True))
+    ),
+    "one replica updates the variable": kept(
+        program(
+            on(1, "replica_1/update/w", "AssignSubVariableOp", "w", "sum/w"),
+            host("train", "NoOp", "^replica_1/update/w"),
+            strategy=strategy("w"),
+        )
+    ),
+    "towers by hand": kept(program(*each_updates(at="tower_1/"), strategy=strategy("w"))),
+    "a variable in the scope that each replica updates": kept(
+        program(*each_updates(), strategy=strategy())
+    ),
+    "a scalar that the update reads scales or counts": kept(with_slot(())),
+    "a slot": broken(with_slot((4,))),
+    "a variable that the update does not read": kept(
+        program(
+            variable("shown", at="GPU:0"),
+            *(
+                on(i, f"{at}set/m", "AssignAddVariableOp", "shown", gradient(i))
+                for i, at in enumerate(("", "replica_1/"))
+            ),
+            host("train", "NoOp", "^update/w", "^set/m", "^replica_1/set/m"),
+            strategy=strategy("shown"),
+        )
+    ),
+}
 
-def test_a_variable_that_updates_do_not_read_is_no_slot() -> None:
-    sums = variable("shown", at="GPU:0")
-    sets = [
-        on(i, f"{at}set/m", "AssignAddVariableOp", "shown", gradient(i))
-        for i, at in enumerate(("", "replica_1/"))
-    ]
-    train = host("train", "NoOp", "^update/w", "^set/m", "^replica_1/set/m")
-
-    assert found(program(sums, *sets, train, strategy=strategy("shown"))) == []
-
-
-@pytest.mark.parametrize(
-    ("given", "reason"),
-    [
-        (None, "no tf.distribute strategy is known"),
-        (strategy("w", count=1), "there is one replica, on /device:GPU:0"),
-    ],
-)
-def test_not_checked_without_replicas(given: Strategy | None, reason: str) -> None:
-    assert CreatedInScope().judge(program(strategy=given)).reason == reason
+test_verdicts = verdicts(CreatedInScope, CASES)

@@ -2,29 +2,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-from unittest.mock import ANY
 
-import pytest
 from support.graphs import op, placement
-from support.snapshots import messages
-from support.towers import (
-    host,
-    objects_of,
-    on,
-    program,
-    variable,
-    without_two_towers,
-)
-from syrupy.assertion import SnapshotAssertion
+from support.towers import MIRRORED, host, on, program, variable
+from support.verdicts import broken, kept, not_checked, verdicts
 
-from placement_checks import Finding, Op, Placement, Verdict
+from placement_checks import Op, Placement
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Body
 from placement_checks.rules.towers.inputs_distinct import InputsDistinct
-
-
-def objects(graph: Placement, **parameters: Any) -> list[str]:
-    return objects_of(InputsDistinct(**parameters), graph)
 
 
 def fed(*sources: str, ops: Sequence[Op] = (), **more: Any) -> Placement:
@@ -71,92 +57,6 @@ def iterators(
     return fed(*(f"tower_{i}/next" for i in range(len(datasets))), ops=[*ops, *made], **more)
 
 
-@pytest.mark.parametrize("count", [2, 3, 12])
-def test_kept(count: int, snapshot: SnapshotAssertion) -> None:
-    verdict = InputsDistinct().judge(program(gpus=range(count)))
-
-    assert verdict == Verdict(
-        "inputs-distinct",
-        "kept",
-        "requested",
-        findings=[],
-        note=ANY,
-    )
-    assert messages(verdict) == snapshot
-
-
-def test_inputs_of_train_on_batch_are_one_finding(snapshot: SnapshotAssertion) -> None:
-    inputs = [host(name, "Placeholder") for name in ("data", "data_1")]
-    labels = [on(i, f"tower_{i}/labels", "Square", "data_1") for i in (0, 1)]
-    losses = [on(i, f"tower_{i}/w/more", "Mul", f"tower_{i}/labels") for i in (0, 1)]
-    graph = fed(
-        *("data", "data"),
-        ops=[*inputs, *labels, *losses],
-        keras_parts=dict.fromkeys(("data", "data_1"), "train_on_batch"),
-        lines={"data": "main.py:9"},
-    )
-    verdict = InputsDistinct().judge(graph)
-
-    assert messages(verdict) == snapshot
-    assert [finding.known for finding in verdict.findings] == ["Keras 3"]
-    assert verdict.findings[0].where is None
-    assert objects(graph, allow=("data*",)) == []
-
-
-def test_broken_by_one_tensor(snapshot: SnapshotAssertion) -> None:
-    graph = fed(
-        "images", "images", ops=[host("images", "Placeholder")], lines={"images": "main.py:9"}
-    )
-
-    verdict = InputsDistinct().judge(graph)
-
-    assert (verdict.state, verdict.evidence) == ("broken", "requested")
-    assert verdict.findings == [
-        Finding(
-            object="images",
-            op="Placeholder",
-            evidence="requested",
-            expected="a separate slice for each tower",
-            found="one slice for the towers on /device:GPU:0 and /device:GPU:1",
-            frames=("main.py:9",),
-            path=("images (Placeholder) main.py:9", "images (Placeholder) main.py:9"),
-            message=ANY,
-            consequence=ANY,
-            fix=ANY,
-        )
-    ]
-    assert messages(verdict) == snapshot
-
-
-def test_broken_by_slices_that_are_cut_alike(snapshot: SnapshotAssertion) -> None:
-    graph = sliced(0, 0, lines={"tower_1/slice": "main.py:9 net.py:3"})
-
-    verdict = InputsDistinct().judge(graph)
-
-    assert verdict.findings == [
-        Finding(
-            object="tower_1/slice",
-            op="StridedSlice",
-            evidence="requested",
-            expected="a separate slice for each tower",
-            found="one slice for the towers on /device:GPU:0 and /device:GPU:1",
-            frames=("main.py:9", "net.py:3"),
-            path=("tower_0/slice (StridedSlice)", "tower_1/slice (StridedSlice) net.py:3"),
-            message=ANY,
-            consequence=ANY,
-            fix=ANY,
-        )
-    ]
-    assert messages(verdict) == snapshot
-
-
-@pytest.mark.parametrize("count", [3, 4, 12])
-def test_every_tower_that_cuts_the_first_slice_is_found(count: int) -> None:
-    graph = sliced(*[0] * count)
-
-    assert objects(graph) == [f"tower_{i}/slice" for i in range(1, count)]
-
-
 def parts(
     *slices: tuple[tuple[int, ...], tuple[int, ...]],
     kind: str = "StridedSlice",
@@ -189,227 +89,6 @@ def parts(
     )
 
 
-@pytest.mark.parametrize(("distance", "count"), [(2, 0), (1, 2)])
-def test_labels_are_the_next_rows_of_a_sequence(distance: int, count: int) -> None:
-    """The labels of a tower are rows that the next tower takes as inputs."""
-    ops, values = [host("rows", "Placeholder")], {"size": (2,)}
-    for i in (0, 1):
-        for name, begin in (("inputs", distance * i), ("labels", distance * i + 1)):
-            values[f"tower_{i}/{name}/begin"] = (begin,)
-            ops += [
-                host(f"tower_{i}/{name}/begin", "Const"),
-                on(i, f"tower_{i}/{name}", "Slice", "rows", f"tower_{i}/{name}/begin", "size"),
-            ]
-        ops.append(on(i, f"tower_{i}/both", "Sub", f"tower_{i}/inputs", f"tower_{i}/labels"))
-    graph = fed("tower_0/both", "tower_1/both", ops=[host("size", "Const"), *ops], values=values)
-
-    assert len(InputsDistinct().judge(graph).findings) == count
-
-
-def test_slices_that_overlap(snapshot: SnapshotAssertion) -> None:
-    """As x[i : i + rows] instead of x[i * rows : (i + 1) * rows]."""
-    verdict = InputsDistinct().judge(parts(((0,), (4,)), ((1,), (5,)), ((2,), (6,))))
-
-    assert [finding.object for finding in verdict.findings] == ["tower_1/slice", "tower_2/slice"]
-    assert messages(verdict) == snapshot
-
-
-@pytest.mark.parametrize(
-    ("graph", "found"),
-    [
-        (parts(((0,), (4,)), ((4,), (8,))), False),
-        (parts(((0,), (4,)), ((3,), (0,)), end_mask=1), True),
-        (parts(((0,), (0,)), ((1,), (0,)), shrink_axis_mask=1), False),
-        (parts(((0, 0), (4, 2)), ((0, 2), (4, 4))), False),  # columns
-        (parts(((0, 0), (4, 3)), ((0, 2), (4, 4))), False),  # columns of the same rows
-        (parts(((0, 0), (4, 2)), ((2, 1), (6, 4))), True),
-        (parts(((-8,), (4,)), ((1,), (5,))), False),  # from the end
-        (parts(((0,), (8,)), ((1,), (8,)), stride=2), False),  # every other row
-        (parts(((0,), (9,)), ((8,), (17,))), False),  # a frame before the first
-        (parts(((0,), (8,)), ((1,), (9,)), then="GatherV2"), False),  # a part of the slice
-        (parts(((0,), (8,)), ((1,), (9,)), then="Transpose"), True),
-        (parts(((0,), (4,)), ((1,), (5,)), new_axis_mask=1), False),
-        (parts(((0,), (4,)), ((1,), (4,)), kind="Slice"), True),
-        (parts(((0,), (4,)), ((4,), (-1,)), kind="Slice"), False),
-        (parts(((0,), (-1,)), ((4,), (-1,)), kind="Slice"), True),
-    ],
-)
-def test_whether_slices_overlap(graph: Placement, found: bool) -> None:
-    assert objects(graph) == ["tower_1/slice"] * found
-
-
-def test_a_summary_may_show_rows_of_another_tower() -> None:
-    graph = parts(
-        ((0,), (4,)),
-        ((4,), (4,)),
-        kind="Slice",
-        shown=[
-            host("none", "Const"),
-            on(1, "tower_1/shown", "Slice", "images", "none", "strides"),
-            on(1, "tower_1/image", "ImageSummary", "tower_1/shown"),
-        ],
-    )
-
-    assert objects(graph) == []
-
-
-def test_one_of_many_slices_is_cut_twice() -> None:
-    (finding,) = InputsDistinct().judge(sliced(0, 4, 8, 4)).findings
-
-    assert finding.object == "tower_3/slice"
-    assert finding.found == "one slice for the towers on /device:GPU:1 and /device:GPU:3"
-
-
-@pytest.mark.parametrize(
-    "graph",
-    [
-        pytest.param(sliced(0, 4), id="slices"),
-        pytest.param(sliced(0, 4, kind="GatherV2"), id="rows gathered"),
-        pytest.param(
-            fed(
-                "split",
-                "split:1",
-                ops=[host("images", "Placeholder"), host("split", "Split", "axis", "images")],
-            ),
-            id="a split",
-        ),
-        pytest.param(
-            fed(
-                "next_0",
-                "next_1",
-                ops=[
-                    host("iterator", "IteratorV2"),
-                    *(host(f"next_{i}", "IteratorGetNext", "iterator") for i in (0, 1)),
-                ],
-            ),
-            id="a get_next each",
-        ),
-        pytest.param(
-            fed(
-                "tower_0/next",
-                "tower_1/next",
-                ops=[
-                    host("iterator", "IteratorV2"),
-                    *(on(i, f"tower_{i}/next", "IteratorGetNext", "iterator") for i in (0, 1)),
-                ],
-            ),
-            id="a get_next each, in the tower's scope",
-        ),
-        pytest.param(
-            fed(
-                "batch_0",
-                "batch_1",
-                ops=[
-                    host("queue", "FIFOQueueV2"),
-                    *(host(f"batch_{i}", "QueueDequeueManyV2", "queue", "n") for i in (0, 1)),
-                ],
-            ),
-            id="a batch of a queue each",
-        ),
-        pytest.param(
-            fed("area_0", "area_1", ops=[host(f"area_{i}", "Unstage") for i in (0, 1)]),
-            id="a staging area each",
-        ),
-        pytest.param(
-            fed(
-                "row_0:1",
-                "row_1:1",
-                ops=[
-                    host("reader", "TextLineReaderV2"),
-                    host("files", "FIFOQueueV2"),
-                    *(host(f"row_{i}", "ReaderReadV2", "reader", "files") for i in (0, 1)),
-                ],
-            ),
-            id="a row of a reader each",
-        ),
-    ],
-)
-def test_silent_on_parts_of_their_own(graph: Placement, snapshot: SnapshotAssertion) -> None:
-    verdict = InputsDistinct().judge(graph)
-
-    assert verdict.state == "kept"
-    assert messages(verdict) == snapshot
-
-
-@pytest.mark.parametrize("output", ["split", "split:0", "split:1"])
-def test_one_part_of_a_split_for_both(output: str, snapshot: SnapshotAssertion) -> None:
-    ops = [host("images", "Placeholder"), host("split", "Split", "axis", "images")]
-
-    (finding,) = InputsDistinct().judge(fed(output, output, ops=ops)).findings
-
-    assert finding.object == "split"
-    assert messages(finding) == snapshot
-
-
-def test_the_line_of_one_part_is_where_towers_take_it() -> None:
-    """The lines of the split and of the model are right; the wrong line is in the loop."""
-    ops = [host("images", "Placeholder"), host("split", "Split", "axis", "images")]
-    lines = {
-        "split": "main.py:9",
-        **{f"tower_{i}/w/MatMul": "main.py:20 net.py:3" for i in (0, 1)},
-        "loss": "main.py:30",
-    }
-
-    (finding,) = InputsDistinct().judge(fed("split", "split", ops=ops, lines=lines)).findings
-
-    assert (finding.where, finding.frames) == ("main.py:20", ("main.py:20", "net.py:3"))
-
-
-def test_the_line_of_one_batch_is_where_it_is_made() -> None:
-    ops = [host("iterator", "IteratorV2"), host("batch", "IteratorGetNext", "iterator")]
-    lines = {"batch": "main.py:9", "tower_1/w/MatMul": "main.py:20", "loss": "main.py:30"}
-
-    (finding,) = InputsDistinct().judge(fed("batch", "batch", ops=ops, lines=lines)).findings
-
-    assert finding.where == "main.py:9"
-
-
-@pytest.mark.parametrize(
-    ("source", "takes"),
-    [("IteratorGetNext", "iterator"), ("QueueDequeueV2", "queue"), ("Unstage", "")],
-)
-def test_one_batch_of_a_pipeline_for_both(source: str, takes: str) -> None:
-    ops = [
-        host("iterator", "IteratorV2"),
-        host("queue", "FIFOQueueV2"),
-        host("batch", source, *filter(None, [takes])),
-    ]
-
-    assert objects(fed("batch", "batch", ops=ops)) == ["batch"]
-
-
-@pytest.mark.parametrize(
-    "kind", ["Identity", "Reshape", "ExpandDims", "Squeeze", "Cast", "Transpose"]
-)
-def test_a_slice_is_followed_through_ops_that_change_its_form(kind: str) -> None:
-    """The ops are in the tower's scope; the first op that computes takes another tensor."""
-    ops = [host("images", "Placeholder")]
-    ops += [on(i, f"tower_{i}/formed", kind, "images") for i in (0, 1)]
-
-    assert objects(fed("tower_0/formed", "tower_1/formed", ops=ops)) == ["tower_1/formed"]
-
-
-def test_values_that_the_host_computes_from_a_batch_are_the_batch() -> None:
-    ops = [
-        host("images", "Placeholder"),
-        *(host(f"bright_{i}", "Mul", "images", "two") for i in (0, 1)),
-        host("two", "Const"),
-    ]
-
-    assert objects(fed("bright_0", "bright_1", ops=ops, values={"two": 2.0})) == ["bright_1"]
-
-
-def test_parts_that_are_cut_from_parts() -> None:
-    """Micro-batches: the towers cut different parts, and then the same slice of these."""
-    ops = [
-        host("images", "Placeholder"),
-        host("split", "Split", "axis", "images"),
-        *(on(i, f"tower_{i}/half", "Split", "axis", f"split:{i}") for i in (0, 1)),
-    ]
-
-    assert objects(fed("tower_0/half", "tower_1/half", ops=ops)) == []
-
-
 def divided(shape: tuple[int, ...]) -> Placement:
     """Towers that divide their loss by the sum of the whole mask, which has this shape."""
     ops = [host("mask", "Placeholder")]
@@ -424,122 +103,84 @@ def divided(shape: tuple[int, ...]) -> Placement:
     return program(*ops, outputs={"mask": (None, 4), **counts})
 
 
-def test_a_scalar_that_all_towers_compute_from_the_whole_batch_is_no_example() -> None:
-    assert objects(divided(())) == []
+def sequences(distance: int) -> Placement:
+    """Towers that predict the next row of their part of a sequence.
+
+    The first rows of the parts are ``distance`` apart.
+    """
+    ops = [host("rows", "Placeholder"), host("size", "Const")]
+    values: dict[str, Sequence[int]] = {"size": (2,)}
+    for i in (0, 1):
+        for name, begin in (("inputs", distance * i), ("labels", distance * i + 1)):
+            values[f"tower_{i}/{name}/begin"] = (begin,)
+            ops += [
+                host(f"tower_{i}/{name}/begin", "Const"),
+                on(i, f"tower_{i}/{name}", "Slice", "rows", f"tower_{i}/{name}/begin", "size"),
+            ]
+        ops.append(on(i, f"tower_{i}/both", "Sub", f"tower_{i}/inputs", f"tower_{i}/labels"))
+    return fed("tower_0/both", "tower_1/both", ops=ops, values=values)
 
 
-def test_the_shape_of_the_whole_batch_is_no_example() -> None:
-    """Towers compute from it the rows that they take."""
-    ops = [
-        host("images", "Placeholder"),
-        *(on(i, f"tower_{i}/shape", "Shape", "images") for i in (0, 1)),
-        *(host(f"number_{i}", "Const") for i in (0, 1)),
-        *(on(i, f"tower_{i}/begin", "Mul", f"tower_{i}/shape", f"number_{i}") for i in (0, 1)),
-        *(on(i, f"tower_{i}/slice", "Slice", "images", f"tower_{i}/begin") for i in (0, 1)),
-    ]
-    numbers = {"number_0": 0, "number_1": 1}
-
-    assert objects(fed("tower_0/slice", "tower_1/slice", ops=ops, values=numbers)) == []
+SPLIT = [host("images", "Placeholder"), host("split", "Split", "axis", "images")]
 
 
-def test_sums_of_columns_that_all_towers_compute_are_examples() -> None:
-    assert objects(divided((4,))) == ["mask"]
-
-
-def test_labels_are_inputs_too(snapshot: SnapshotAssertion) -> None:
+def combined(kind: str, source: str, extra: Op, **more: Any) -> Placement:
+    """Towers that combine their results with a tensor of the host."""
     ops = []
     for i in (0, 1):
         ops += [
-            on(i, f"tower_{i}/off", "Sub", f"tower_{i}/w/MatMul", "labels"),
-            on(i, f"tower_{i}/loss", "Mean", f"tower_{i}/off"),
+            on(i, f"tower_{i}/combined", kind, f"tower_{i}/w/MatMul", source),
+            on(i, f"tower_{i}/loss", "Mean", f"tower_{i}/combined"),
         ]
-    graph = program(host("labels", "Placeholder"), *ops)
-
-    verdict = InputsDistinct().judge(graph)
-
-    assert [finding.object for finding in verdict.findings] == ["labels"]
-    assert messages(verdict) == snapshot
+    return program(extra, *ops, **more)
 
 
-@pytest.mark.parametrize(
-    ("shape", "found"),
-    [((), []), ((10,), []), ((None,), ["extra"]), ((10, 4), ["extra"]), ((None, 4), ["extra"])],
-)
-def test_scalars_and_vectors_of_fixed_length_are_no_examples(
-    shape: tuple[int | None, ...], found: Sequence[str]
-) -> None:
-    """All towers are fed the same dropout rate or class weights."""
-    ops = [host("extra", "PlaceholderWithDefault", "default")]
-    for i in (0, 1):
-        ops += [
-            on(i, f"tower_{i}/scaled", "Mul", f"tower_{i}/w/MatMul", "extra"),
-            on(i, f"tower_{i}/loss", "Mean", f"tower_{i}/scaled"),
-        ]
-
-    assert objects(program(*ops, outputs={"extra": shape})) == found
+def with_extra(shape: tuple[int | None, ...]) -> Placement:
+    """All towers are fed the same tensor, such as a dropout rate or class weights."""
+    extra = host("extra", "PlaceholderWithDefault", "default")
+    return combined("Mul", "extra", extra, outputs={"extra": shape})
 
 
-@pytest.mark.parametrize(
-    ("shapes", "found"),
-    [
-        ({"ids": (32,), "labels": (32,)}, ["ids", "labels"]),
-        ({"ids": (32,), "images": (32, 8)}, ["ids", "images"]),
-        ({"weights": (10,), "images": (32, 8)}, ["images"]),
-        ({"mean": (3,), "weights": (10,)}, []),
-    ],
-)
-def test_vectors_of_one_entry_for_each_row_are_examples(
-    shapes: dict[str, tuple[int, ...]], found: Sequence[str]
-) -> None:
-    """All replicas of a strategy get the ids of a whole batch of fixed size."""
+def with_inputs(**shapes: tuple[int, ...]) -> Placement:
+    """Towers that all take tensors of these shapes."""
     ops = [host(name, "Placeholder") for name in shapes]
     for i in (0, 1):
         parts = [
             on(i, f"tower_{i}/{name}/parts", "Mul", f"tower_{i}/w/MatMul", name) for name in shapes
         ]
-        sums = [op.name for op in parts]
-        ops += [*parts, on(i, f"tower_{i}/loss", "AddN", *sums)]
-
-    graph = program(*ops, outputs={"x": None, **shapes})
-
-    assert sorted(objects(graph)) == found
+        ops += [*parts, on(i, f"tower_{i}/loss", "AddN", *(op.name for op in parts))]
+    return program(*ops, outputs={"x": None, **shapes})
 
 
-@pytest.mark.parametrize(("labels", "found"), [((0, 1), []), ((0, 0), ["labels"])])
-def test_parts_of_a_vector_of_labels_are_examples(
-    labels: tuple[int, int], found: Sequence[str]
-) -> None:
-    """The batch has a fixed size, and a part of the vector has fewer elements."""
+def with_labels(*parts: int) -> Placement:
+    """Towers that take parts of a batch of fixed size, and these parts of a vector of labels."""
     ops = [
         *(host(name, "Placeholder") for name in ("images", "all_labels")),
         host("parts", "Split", "axis", "images"),
         host("labels", "Split", "axis", "all_labels"),
     ]
-    for i in (0, 1):
+    for i, part in enumerate(parts):
         ops += [
             on(i, f"tower_{i}/w/MatMul", "MatMul", f"parts:{i}", f"tower_{i}/w/read"),
-            on(i, f"tower_{i}/off", "Sub", f"tower_{i}/w/MatMul", f"labels:{labels[i]}"),
+            on(i, f"tower_{i}/off", "Sub", f"tower_{i}/w/MatMul", f"labels:{part}"),
             on(i, f"tower_{i}/loss", "Mean", f"tower_{i}/off"),
         ]
     shapes = {"images": (32, 8), "parts": (16, 8), "all_labels": (32,), "labels": (16,)}
+    return program(*ops, outputs={"x": None, **shapes})
 
-    assert objects(program(*ops, outputs={"x": None, **shapes})) == found
 
-
-def test_vectors_that_one_tower_is_given_are_its_examples() -> None:
+def given(*names: str) -> Placement:
     """A strategy gives each replica its ids: a vector of fixed length, for a fixed batch."""
-    given = [host(f"ids_{i}", "Placeholder") for i in (0, 1)]
-    shapes = {f"ids_{i}": (16,) for i in (0, 1)}
-    listed = {"inputs": [["ids_0:0"], ["ids_1:0"]]}
-    graph = fed("ids_0", "ids_1", ops=given, outputs=shapes, step=listed)
-    both = fed("ids_0", "ids_0", ops=given, outputs=shapes, step=listed)
-
-    assert InputsDistinct().judge(graph).state == "kept"
-    assert objects(both) == ["ids_0"]
+    return fed(
+        *names,
+        ops=[host(f"ids_{i}", "Placeholder") for i in (0, 1)],
+        outputs={f"ids_{i}": (16,) for i in (0, 1)},
+        step={"inputs": [["ids_0:0"], ["ids_1:0"]]},
+    )
 
 
-def test_a_vector_next_to_a_pipeline_is_no_example() -> None:
-    """Means and deviations of channels; the step reads the pictures itself."""
+def normalized() -> Placement:
+    """Towers that normalize the pictures of a pipeline by vectors that are fed."""
     ops = [host("iterator", "IteratorV2"), host("mean", "Placeholder"), host("dev", "Placeholder")]
     for i in (0, 1):
         ops += [
@@ -549,173 +190,22 @@ def test_a_vector_next_to_a_pipeline_is_no_example() -> None:
                 i, f"tower_{i}/w/MatMul", "MatMul", f"tower_{i}/scaled", "dev", f"tower_{i}/w/read"
             ),
         ]
-
-    assert objects(program(*ops, outputs={"x": None, "mean": (3,), "dev": (3,)})) == []
-
-
-def test_a_scalar_of_unknown_shape() -> None:
-    """keep_prob = tf.compat.v1.placeholder(tf.float32): its shape shows no rows."""
-    ops = [host("keep_prob", "Placeholder")]
-    for i in (0, 1):
-        ops += [
-            on(i, f"tower_{i}/kept", "Mul", f"tower_{i}/w/MatMul", "keep_prob"),
-            on(i, f"tower_{i}/loss", "Mean", f"tower_{i}/kept"),
-        ]
-
-    assert objects(program(*ops, outputs={"keep_prob": None})) == []
+    return program(*ops, outputs={"x": None, "mean": (3,), "dev": (3,)})
 
 
-@pytest.mark.parametrize(("shrink_axis_mask", "found"), [(0, ["tower_1/slice"]), (1, [])])
-def test_rows_of_a_placeholder_of_unknown_shape_are_examples(
-    shrink_axis_mask: int, found: Sequence[str]
-) -> None:
-    """A single element, such as a height, is not."""
+def unshaped(mask: int) -> Placement:
+    """Towers that cut equal slices of a tensor of unknown shape."""
     names = [f"tower_{i}/slice" for i in (0, 1)]
-    graph = sliced(
+    return sliced(
         0,
         0,
         outputs=dict.fromkeys(["images", *names]),
-        attributes={name: {"shrink_axis_mask": shrink_axis_mask} for name in names},
+        attributes={name: {"shrink_axis_mask": mask} for name in names},
     )
 
-    assert [finding.object for finding in InputsDistinct().judge(graph).findings] == found
 
-
-def test_labels_of_a_pipeline_with_a_fixed_batch_are_examples() -> None:
-    ops = [
-        host("iterator", "IteratorV2"),
-        host("labels", "IteratorGetNext", "iterator"),
-    ]
-
-    assert objects(fed("labels", "labels", ops=ops, outputs={"labels": (32,)})) == ["labels"]
-
-
-def test_a_tensor_that_only_the_backward_pass_takes_is_no_input() -> None:
-    graph = program(
-        host("mask", "Placeholder"),
-        *(
-            on(i, f"gradients/tower_{i}/loss_grad/Mul", "Mul", f"tower_{i}/w/MatMul", "mask")
-            for i in (0, 1)
-        ),
-    )
-
-    assert InputsDistinct().judge(graph).state == "kept"
-
-
-def test_a_tensor_outside_of_the_step_is_no_input() -> None:
-    """An evaluation that the training step does not run."""
-    graph = program(
-        host("pictures", "Placeholder"),
-        *(on(i, f"test_{i}", "MatMul", "pictures", f"tower_{i}/w/read") for i in (0, 1)),
-    )
-
-    assert InputsDistinct().judge(graph).state == "kept"
-
-
-def test_towers_that_only_predict() -> None:
-    graph = placement(
-        host("images", "Placeholder"),
-        variable("w"),
-        *(on(i, f"predict_{i}", "MatMul", "images", "w") for i in (0, 1)),
-    )
-
-    assert objects(graph) == ["images"]
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "IteratorV2",
-        "OneShotIterator",
-        "AnonymousIteratorV3",
-        "MultiDeviceIterator",
-        "FIFOQueueV2",
-        "RandomShuffleQueueV2",
-        "TensorSliceDataset",
-        "BatchDatasetV2",
-        "TextLineReaderV2",
-        "DecodeJpeg",
-        "DecodePng",
-        "ReadFile",
-    ],
-)
-def test_input_ops_on_a_gpu(kind: str, snapshot: SnapshotAssertion) -> None:
-    graph = program(on(1, "tower_1/input", kind), lines={"tower_1/input": "main.py:9 net.py:3"})
-
-    (finding,) = InputsDistinct().judge(graph).findings
-
-    assert finding == Finding(
-        object="tower_1/input",
-        op=kind,
-        evidence="requested",
-        expected="/device:CPU:0",
-        found="/device:GPU:1",
-        frames=("main.py:9", "net.py:3"),
-        message=ANY,
-        consequence=ANY,
-        fix=ANY,
-    )
-    assert messages(finding) == snapshot
-
-
-@pytest.mark.parametrize(
-    "input",
-    [
-        pytest.param(host("input", "IteratorV2"), id="the host's"),
-        pytest.param(op("input", "IteratorV2", "", "CPU:0"), id="nobody's"),
-        pytest.param(on(0, "input", "Placeholder"), id="a placeholder"),
-        pytest.param(on(0, "input", "DecodeRaw"), id="bytes that are numbers"),
-        pytest.param(on(0, "input", "DecodePaddedRaw"), id="bytes that are padded numbers"),
-        pytest.param(on(0, "input", "InitializeTableFromDataset", "t", "d"), id="a table"),
-        pytest.param(on(0, "input", "QueueDequeueV2", "queue"), id="a batch of a queue"),
-        pytest.param(on(0, "input", "IteratorGetNext", "iterator"), id="a batch of an iterator"),
-    ],
-)
-def test_silent_on_inputs_where_they_belong(input: Op) -> None:
-    assert objects(program(input)) == []
-
-
-def test_input_ops_in_a_function_body_are_no_separate_findings() -> None:
-    graph = program(
-        on(0, "map", "PartitionedCall"), on(0, "map/DecodeJpeg", "DecodeJpeg", caller="map")
-    )
-
-    assert objects(graph) == []
-
-
-def test_broken_by_a_pipeline_for_each_tower(snapshot: SnapshotAssertion) -> None:
-    ops = [
-        host("files", "Const"),
-        *(host(f"dataset_{i}", "TextLineDataset", "files") for i in (0, 1)),
-    ]
-    graph = iterators(
-        "dataset_0",
-        "dataset_1",
-        ops=ops,
-        lines={"iterator_1": "main.py:9 net.py:3", "loss": "main.py:30"},
-    )
-
-    verdict = InputsDistinct().judge(graph)
-
-    assert verdict.findings == [
-        Finding(
-            object="iterator_1",
-            op="IteratorV2",
-            evidence="requested",
-            expected="one input pipeline for all towers",
-            found="a separate pipeline for the tower on /device:GPU:1",
-            frames=("main.py:9", "net.py:3"),
-            at="main.py:9",
-            path=("iterator_0 (IteratorV2)", "iterator_1 (IteratorV2) net.py:3"),
-            message=ANY,
-            consequence=ANY,
-            fix=ANY,
-        )
-    ]
-    assert messages(verdict) == snapshot
-
-
-def test_a_repeated_shard_names_the_line_of_the_shard(snapshot: SnapshotAssertion) -> None:
+def repeated_shards() -> Placement:
+    """Two pipelines that read the same shard."""
     ops = [host("files", "Const"), host("two", "Const"), host("zero", "Const")]
     for i in (0, 1):
         ops += [
@@ -724,28 +214,18 @@ def test_a_repeated_shard_names_the_line_of_the_shard(snapshot: SnapshotAssertio
             host(f"batch_{i}", "BatchDatasetV2", f"shard_{i}", "two"),
         ]
     lines = {"iterator_1": "main.py:9", "shard_1": "main.py:8", "loss": "main.py:30"}
-    graph = iterators("batch_0", "batch_1", ops=ops, lines=lines)
-
-    (finding,) = InputsDistinct().judge(graph).findings
-
-    assert (finding.object, finding.where) == ("iterator_1", "main.py:8")
-    assert messages(finding) == snapshot
+    return iterators("batch_0", "batch_1", ops=ops, lines=lines)
 
 
-@pytest.mark.parametrize("count", [3, 12])
-def test_a_pipeline_for_each_of_many_towers(count: int) -> None:
-    ops = [host("files", "Const")]
-    ops += [host(f"dataset_{i}", "TextLineDataset", "files") for i in range(count)]
-    graph = iterators(*(f"dataset_{i}" for i in range(count)), ops=ops)
-
-    assert objects(graph) == [f"iterator_{i}" for i in range(1, count)]
+def pipelines(count: int, **more: Any) -> Placement:
+    """Each tower has its own pipeline of the same files."""
+    datasets = [f"dataset_{i}" for i in range(count)]
+    ops = [host("files", "Const"), *(host(name, "TextLineDataset", "files") for name in datasets)]
+    return iterators(*datasets, ops=ops, **more)
 
 
-@pytest.mark.parametrize("kind", ["IteratorV2", "AnonymousIteratorV3"])
-@pytest.mark.parametrize(("parts", "found"), [((0, 1), []), ((1, 1), ["iterator_1"])])
-def test_pipelines_that_read_a_part_each(
-    kind: str, parts: tuple[int, int], found: Sequence[str]
-) -> None:
+def shards(*parts: int, kind: str = "IteratorV2") -> Placement:
+    """Pipelines that read these parts of the files."""
     ops = [host("files", "Const"), host("all", "Const")]
     for i in (0, 1):
         ops += [
@@ -754,25 +234,23 @@ def test_pipelines_that_read_a_part_each(
             host(f"dataset_{i}", "ShardDataset", f"lines_{i}", "all", f"part_{i}"),
         ]
     values = {f"part_{i}": part for i, part in enumerate(parts)}
-
-    assert objects(iterators("dataset_0", "dataset_1", kind=kind, ops=ops, values=values)) == found
-
-
-@pytest.mark.parametrize(("other", "found"), [("one", ["iterator_1"]), ("two", [])])
-def test_pipelines_with_different_functions(other: str, found: Sequence[str]) -> None:
-    ops = [
-        host("files", "Const"),
-        *(host(f"lines_{i}", "TextLineDataset", "files") for i in (0, 1)),
-        *(host(f"dataset_{i}", "MapDataset", f"lines_{i}") for i in (0, 1)),
-    ]
-    attributes = {"dataset_0": {"f": Body("one")}, "dataset_1": {"f": Body(other)}}
-    graph = iterators("dataset_0", "dataset_1", ops=ops, attributes=attributes)
-
-    assert objects(graph) == found
+    return iterators("dataset_0", "dataset_1", kind=kind, ops=ops, values=values)
 
 
-@pytest.mark.parametrize(("other", "found"), [("one", ["iterator_1"]), ("two", [])])
-def test_one_shot_iterators_are_their_datasets(other: str, found: Sequence[str]) -> None:
+def mapped(other: str) -> Placement:
+    return iterators(
+        "dataset_0",
+        "dataset_1",
+        ops=[
+            host("files", "Const"),
+            *(host(f"lines_{i}", "TextLineDataset", "files") for i in (0, 1)),
+            *(host(f"dataset_{i}", "MapDataset", f"lines_{i}") for i in (0, 1)),
+        ],
+        attributes={"dataset_0": {"f": Body("one")}, "dataset_1": {"f": Body(other)}},
+    )
+
+
+def one_shot(other: str) -> Placement:
     ops = []
     for i in (0, 1):
         ops += [
@@ -783,219 +261,458 @@ def test_one_shot_iterators_are_their_datasets(other: str, found: Sequence[str])
         "iterator_0": {"dataset_factory": Body("one"), "shared_name": b""},
         "iterator_1": {"dataset_factory": Body(other), "shared_name": b"x"},
     }
-    graph = fed("tower_0/next", "tower_1/next", ops=ops, attributes=attributes)
-
-    assert objects(graph) == found
+    return fed("tower_0/next", "tower_1/next", ops=ops, attributes=attributes)
 
 
-@pytest.mark.parametrize(("files", "found"), [(("a", "a"), ["queue_1"]), (("a", "b"), [])])
-def test_queues_with_equal_elements_are_equal(
-    files: tuple[str, str], found: Sequence[str]
-) -> None:
-    ops = [host("a", "Const"), host("b", "Const")]
+def queues(*files: str, put: str = "QueueEnqueueManyV2") -> Placement:
+    """Each tower draws from its own queue, which holds a file."""
+    ops = [host("a", "Const"), host("b", "Const"), host("read", "ReadFile"), host("n", "Const")]
     for i, name in enumerate(files):
         ops += [
             host(f"queue_{i}", "FIFOQueueV2"),
-            host(f"put_{i}", "QueueEnqueueManyV2", f"queue_{i}", name),
+            host(f"put_{i}", put, f"queue_{i}", name),
             host(f"batch_{i}", "QueueDequeueManyV2", f"queue_{i}", "n"),
         ]
-
-    assert objects(fed("batch_0", "batch_1", ops=ops)) == found
-
-
-def test_a_pipeline_that_feeds_all_towers_is_made_once() -> None:
-    ops = [
-        host("files", "Const"),
-        host("dataset", "TextLineDataset", "files"),
-        host("iterator_0", "IteratorV2"),
-        host("make_0", "MakeIterator", "dataset", "iterator_0"),
-        *(host(f"next_{i}", "IteratorGetNext", "iterator_0") for i in (0, 1)),
-    ]
-
-    assert objects(fed("next_0", "next_1", ops=ops)) == []
+    return fed("batch_0", "batch_1", ops=ops)
 
 
-def test_one_finding_an_object() -> None:
-    """An iterator is on a GPU and built again; only the first finding is reported."""
-    ops = [
-        host("files", "Const"),
-        *(host(f"dataset_{i}", "TextLineDataset", "files") for i in (0, 1)),
-    ]
-    graph = iterators("dataset_0", "dataset_1", at="/gpu:0", ops=ops)
-
-    findings = InputsDistinct().judge(graph).findings
-
-    assert [finding.object for finding in findings] == ["iterator_0", "iterator_1"]
-    assert {finding.expected for finding in findings} == {"/device:CPU:0"}
+def prefetched(source: str) -> Placement:
+    """Each tower has a pipeline on its GPU, which prefetches."""
+    return program(
+        *(on(i, f"generated_{i}", source) for i in (0, 1)),
+        *(on(i, f"ahead_{i}", "PrefetchDataset", f"generated_{i}") for i in (0, 1)),
+    )
 
 
-@pytest.mark.parametrize(
-    ("allow", "left"),
-    [
-        ((), ["images", "labels", "tower_0/queue"]),
-        (("images",), ["labels", "tower_0/queue"]),
-        (("images", "l*"), ["tower_0/queue"]),
-        (("tower_?/*",), ["images", "labels"]),
-        (("*",), []),
-        (("Images", "queue"), ["images", "labels", "tower_0/queue"]),
-    ],
-)
-def test_inputs_that_all_towers_read_whole_on_purpose(
-    allow: Sequence[str], left: Sequence[str]
-) -> None:
-    ops = [host("images", "Placeholder"), host("labels", "Placeholder")]
-    for i in (0, 1):
-        ops += [
-            on(i, f"tower_{i}/off", "Sub", f"tower_{i}/w/MatMul", "labels"),
-            on(i, f"tower_{i}/loss", "Mean", f"tower_{i}/off"),
-        ]
-    graph = fed("images", "images", ops=[*ops, on(0, "tower_0/queue", "FIFOQueueV2")])
-
-    assert objects(graph, allow=allow) == left
-
-
-def test_needs_no_placer_and_no_train_op() -> None:
-    graph = sliced(0, 0, placer=None, assigned=Missing("no wheel"), step={"train_op": ()})
-
-    assert objects(graph) == ["tower_1/slice"]
-
-
-def test_an_input_op_on_a_gpu_is_found_though_no_tower_reads_examples() -> None:
-    graph = program(on(0, "queue", "FIFOQueueV2"), outputs={"tower_0/x": (), "tower_1/x": ()})
-
-    assert objects(graph) == ["queue"]
-
-
-@without_two_towers
-def test_not_checked_without_two_towers(graph: Placement, reason: str) -> None:
-    assert InputsDistinct().judge(graph) == Verdict("inputs-distinct", "not-checked", None, reason)
-
-
-@pytest.mark.parametrize(
-    "graph",
-    [
-        pytest.param(fed("numbers", "numbers", ops=[host("numbers", "Const")]), id="a constant"),
-        pytest.param(
-            program(outputs={"tower_0/x": (), "tower_1/x": ()}), id="scalars that are fed"
-        ),
-    ],
-)
-def test_not_checked_without_examples(graph: Placement, snapshot: SnapshotAssertion) -> None:
-    verdict = InputsDistinct().judge(graph)
-
-    assert verdict == Verdict("inputs-distinct", "not-checked", None, ANY)
-    assert messages(verdict) == snapshot
-
-
-@pytest.mark.parametrize(("source", "found"), [("GeneratorDataset", []), ("RangeDataset", [0, 1])])
-def test_ops_that_prefetch_batches_belong_on_the_gpu(source: str, found: Sequence[int]) -> None:
-    """As with MultiDeviceIterator and prefetch_to_device, a generator calls the CPU's pipeline."""
-    ops = []
-    for i in (0, 1):
-        ops += [
-            on(i, f"generated_{i}", source),
-            on(i, f"ahead_{i}", "PrefetchDataset", f"generated_{i}"),
-        ]
-
-    names = [f"{name}_{i}" for i in found for name in ("generated", "ahead")]
-    assert sorted(objects(program(*ops))) == sorted(names)
-
-
-def test_a_control_edge_takes_no_example(snapshot: SnapshotAssertion) -> None:
-    graph = program(on(1, "tower_1/loss", "Mean", "tower_1/w/MatMul", "^tower_0/x"))
-
-    verdict = InputsDistinct().judge(graph)
-
-    assert verdict.state == "kept"
-    assert messages(verdict) == snapshot
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "StridedSlice",
-        "Slice",
-        "Split",
-        "SplitV",
-        "Unpack",
-        "GatherV2",
-        "Gather",
-        "DynamicPartition",
-        "Identity",
-        "Reshape",
-        "ExpandDims",
-        "Squeeze",
-        "Cast",
-        "Transpose",
-    ],
-)
-def test_an_op_on_the_towers_gpu_that_takes_a_part_yields_its_input(kind: str) -> None:
-    """The input is the part, not the whole batch that all towers cut."""
-    graph = program(
+def cut_on_gpu(kind: str) -> Placement:
+    return program(
         host("images", "Placeholder"),
         *(on(i, f"tower_{i}/x", kind, "images", f"tower_{i}/begin") for i in (0, 1)),
         *(host(f"tower_{i}/begin", "Const") for i in (0, 1)),
         values={"tower_0/begin": 0, "tower_1/begin": 4},
     )
 
-    assert objects(graph) == []
 
-
-@pytest.mark.parametrize(
-    ("kind", "found"),
-    [
-        ("GeneratorDataset", []),
-        ("PrefetchDataset", []),
-        ("OptionsDataset", []),
-        ("ModelDataset", []),
-        ("MaxIntraOpParallelismDataset", []),
-        ("IteratorV2", []),
-        ("AnonymousIteratorV3", []),
-        ("MapDataset", ["extra"]),
-        ("DecodeJpeg", ["extra"]),
+ON_BATCH = fed(
+    "data",
+    "data",
+    ops=[
+        *(host(name, "Placeholder") for name in ("data", "data_1")),
+        *(on(i, f"tower_{i}/labels", "Square", "data_1") for i in (0, 1)),
+        *(on(i, f"tower_{i}/w/more", "Mul", f"tower_{i}/labels") for i in (0, 1)),
+    ],
+    keras_parts=dict.fromkeys(("data", "data_1"), "train_on_batch"),
+    lines={"data": "main.py:9"},
+)
+# All towers read all images and labels; a queue is on a GPU.
+WHOLE = fed(
+    "images",
+    "images",
+    ops=[
+        host("images", "Placeholder"),
+        host("labels", "Placeholder"),
+        *(on(i, f"tower_{i}/off", "Sub", f"tower_{i}/w/MatMul", "labels") for i in (0, 1)),
+        *(on(i, f"tower_{i}/loss", "Mean", f"tower_{i}/off") for i in (0, 1)),
+        on(0, "tower_0/queue", "FIFOQueueV2"),
     ],
 )
-def test_iterators_that_prefetch_belong_on_the_gpu_and_pipelines_do_not(
-    kind: str, found: Sequence[str]
-) -> None:
-    graph = program(on(1, "fetch", "GeneratorDataset"), on(1, "extra", kind))
-
-    assert objects(graph) == found
 
 
-def test_queues_that_are_filled_alike_and_drawn_from_by_one_tower_each() -> None:
-    ops = [host("files", "ReadFile"), host("n", "Const")]
-    for i in (0, 1):
-        ops += [
-            host(f"queue_{i}", "FIFOQueueV2"),
-            host(f"put_{i}", "QueueEnqueueV2", f"queue_{i}", "files"),
-            host(f"batch_{i}", "QueueDequeueManyV2", f"queue_{i}", "n"),
-        ]
+CASES = {
+    **{f"{count} towers": kept(program(gpus=range(count))) for count in (2, 12)},
+    "train_on_batch gives all replicas the batch": broken(ON_BATCH),
+    "train_on_batch gives all replicas the batch, which is allowed": kept(
+        ON_BATCH, allow=("data*",)
+    ),
+    "both towers take the whole batch": broken(
+        fed("images", "images", ops=[host("images", "Placeholder")], lines={"images": "main.py:9"})
+    ),
+    "both replicas take the whole batch": broken(
+        program(
+            host("x", "Placeholder"),
+            *(on(i, f"tower_{i}/w/MatMul", "MatMul", "x", f"v{i}/w") for i in (0, 1)),
+            mirrored=True,
+            strategy=MIRRORED,
+        )
+    ),
+    "both towers cut the first slice": broken(
+        sliced(0, 0, lines={"tower_1/slice": "main.py:9 net.py:3"})
+    ),
+    **{
+        f"each of {count} towers cuts the first slice": broken(sliced(*[0] * count))
+        for count in (2, 12)
+    },
+    # The labels of a tower are rows that the next tower takes as inputs.
+    "parts of a sequence, and the labels are the next rows": kept(sequences(2)),
+    "parts of a sequence that overlap": broken(sequences(1)),
+    # As x[i : i + rows] instead of x[i * rows : (i + 1) * rows].
+    "slices that overlap": broken(parts(((0,), (4,)), ((1,), (5,)), ((2,), (6,)))),
+    "slices next to each other": kept(parts(((0,), (4,)), ((4,), (8,)))),
+    "slices that overlap to the end": broken(parts(((0,), (4,)), ((3,), (0,)), end_mask=1)),
+    "single rows": kept(parts(((0,), (0,)), ((1,), (0,)), shrink_axis_mask=1)),
+    "slices of columns": kept(parts(((0, 0), (4, 2)), ((0, 2), (4, 4)))),
+    "slices of columns that overlap": kept(parts(((0, 0), (4, 3)), ((0, 2), (4, 4)))),
+    "slices that overlap in rows and columns": broken(parts(((0, 0), (4, 2)), ((2, 1), (6, 4)))),
+    "a slice from the end": kept(parts(((-8,), (4,)), ((1,), (5,)))),
+    "every second row": kept(parts(((0,), (8,)), ((1,), (8,)), stride=2)),
+    "slices that share one of nine rows": kept(parts(((0,), (9,)), ((8,), (17,)))),
+    "slices that overlap, of rows to look up": kept(
+        parts(((0,), (8,)), ((1,), (9,)), then="GatherV2")
+    ),
+    "slices that overlap, and are transposed": broken(
+        parts(((0,), (8,)), ((1,), (9,)), then="Transpose")
+    ),
+    "slices of a new axis": kept(parts(((0,), (4,)), ((1,), (5,)), new_axis_mask=1)),
+    "slices by size that overlap": broken(parts(((0,), (4,)), ((1,), (4,)), kind="Slice")),
+    "slices by size, the last to the end": kept(parts(((0,), (4,)), ((4,), (-1,)), kind="Slice")),
+    "slices by size that overlap to the end": broken(
+        parts(((0,), (-1,)), ((4,), (-1,)), kind="Slice")
+    ),
+    "a summary of another tower's rows": kept(
+        parts(
+            ((0,), (4,)),
+            ((4,), (4,)),
+            kind="Slice",
+            shown=[
+                host("none", "Const"),
+                on(1, "tower_1/shown", "Slice", "images", "none", "strides"),
+                on(1, "tower_1/image", "ImageSummary", "tower_1/shown"),
+            ],
+        )
+    ),
+    "two of four towers cut one slice": broken(sliced(0, 4, 8, 4)),
+    "a slice for each tower": kept(sliced(0, 4)),
+    "rows for each tower": kept(sliced(0, 4, kind="GatherV2")),
+    "a part of a split for each tower": kept(fed("split", "split:1", ops=SPLIT)),
+    "a get_next for each tower": kept(
+        fed(
+            "next_0",
+            "next_1",
+            ops=[
+                host("iterator", "IteratorV2"),
+                *(host(f"next_{i}", "IteratorGetNext", "iterator") for i in (0, 1)),
+            ],
+        )
+    ),
+    "a get_next in each tower": kept(
+        fed(
+            "tower_0/next",
+            "tower_1/next",
+            ops=[
+                host("iterator", "IteratorV2"),
+                *(on(i, f"tower_{i}/next", "IteratorGetNext", "iterator") for i in (0, 1)),
+            ],
+        )
+    ),
+    "a batch of a queue for each tower": kept(
+        fed(
+            "batch_0",
+            "batch_1",
+            ops=[
+                host("queue", "FIFOQueueV2"),
+                *(host(f"batch_{i}", "QueueDequeueManyV2", "queue", "n") for i in (0, 1)),
+            ],
+        )
+    ),
+    "a staging area for each tower": kept(
+        fed("area_0", "area_1", ops=[host(f"area_{i}", "Unstage") for i in (0, 1)])
+    ),
+    "a row of a reader for each tower": kept(
+        fed(
+            "row_0:1",
+            "row_1:1",
+            ops=[
+                host("reader", "TextLineReaderV2"),
+                host("files", "FIFOQueueV2"),
+                *(host(f"row_{i}", "ReaderReadV2", "reader", "files") for i in (0, 1)),
+            ],
+        )
+    ),
+    **{
+        f"both towers take {output}": broken(fed(output, output, ops=SPLIT))
+        for output in ("split", "split:0", "split:1")
+    },
+    # The lines of the split and of the model are right; the wrong line is in the loop.
+    "one part for both towers, taken on one line": broken(
+        fed(
+            "split",
+            "split",
+            ops=SPLIT,
+            lines={
+                "split": "main.py:9",
+                **{f"tower_{i}/w/MatMul": "main.py:20 net.py:3" for i in (0, 1)},
+                "loss": "main.py:30",
+            },
+        )
+    ),
+    "one batch for both towers, made on one line": broken(
+        fed(
+            "batch",
+            "batch",
+            ops=[host("iterator", "IteratorV2"), host("batch", "IteratorGetNext", "iterator")],
+            lines={"batch": "main.py:9", "tower_1/w/MatMul": "main.py:20", "loss": "main.py:30"},
+        )
+    ),
+    **{
+        f"both towers take one batch of {source}": broken(
+            fed(
+                "batch",
+                "batch",
+                ops=[
+                    host("iterator", "IteratorV2"),
+                    host("queue", "FIFOQueueV2"),
+                    host("batch", source, *takes),
+                ],
+            )
+        )
+        for source, takes in (
+            ("IteratorGetNext", ["iterator"]),
+            ("QueueDequeueV2", ["queue"]),
+            ("Unstage", []),
+        )
+    },
+    # The ops are in the scope of the tower; the first op that computes takes another tensor.
+    **{
+        f"each tower takes the batch through a {kind}": broken(
+            fed(
+                "tower_0/formed",
+                "tower_1/formed",
+                ops=[
+                    host("images", "Placeholder"),
+                    *(on(i, f"tower_{i}/formed", kind, "images") for i in (0, 1)),
+                ],
+            )
+        )
+        for kind in ("Identity", "Reshape", "ExpandDims", "Squeeze", "Cast", "Transpose")
+    },
+    "values that the host computes from the batch": broken(
+        fed(
+            "bright_0",
+            "bright_1",
+            ops=[
+                host("images", "Placeholder"),
+                *(host(f"bright_{i}", "Mul", "images", "two") for i in (0, 1)),
+                host("two", "Const"),
+            ],
+            values={"two": 2.0},
+        )
+    ),
+    # Micro-batches: the towers cut different parts, and then the same slice of these.
+    "the same part of different parts": kept(
+        fed(
+            "tower_0/half",
+            "tower_1/half",
+            ops=[
+                host("images", "Placeholder"),
+                host("split", "Split", "axis", "images"),
+                *(on(i, f"tower_{i}/half", "Split", "axis", f"split:{i}") for i in (0, 1)),
+            ],
+        )
+    ),
+    "all towers compute a scalar from the whole batch": kept(divided(())),
+    # Towers compute from it the rows that they take.
+    "all towers take the shape of the whole batch": kept(
+        fed(
+            "tower_0/slice",
+            "tower_1/slice",
+            ops=[
+                host("images", "Placeholder"),
+                *(on(i, f"tower_{i}/shape", "Shape", "images") for i in (0, 1)),
+                *(host(f"number_{i}", "Const") for i in (0, 1)),
+                *(
+                    on(i, f"tower_{i}/begin", "Mul", f"tower_{i}/shape", f"number_{i}")
+                    for i in (0, 1)
+                ),
+                *(
+                    on(i, f"tower_{i}/slice", "Slice", "images", f"tower_{i}/begin")
+                    for i in (0, 1)
+                ),
+            ],
+            values={"number_0": 0, "number_1": 1},
+        )
+    ),
+    "all towers compute sums of columns from the whole batch": broken(divided((4,))),
+    "both towers take all labels": broken(
+        combined("Sub", "labels", host("labels", "Placeholder"))
+    ),
+    "all towers are fed a scalar": kept(with_extra(())),
+    "all towers are fed a vector of fixed length": kept(with_extra((10,))),
+    "all towers are fed a vector": broken(with_extra((None,))),
+    "all towers are fed a matrix of fixed size": broken(with_extra((10, 4))),
+    "all towers are fed a matrix": broken(with_extra((None, 4))),
+    # All replicas of a strategy get the ids of a whole batch of fixed size.
+    "two vectors of one length": broken(with_inputs(ids=(32,), labels=(32,))),
+    "a vector as long as a batch": broken(with_inputs(ids=(32,), images=(32, 8))),
+    "a vector of another length than the batch": broken(
+        with_inputs(weights=(10,), images=(32, 8))
+    ),
+    "two vectors of different lengths": kept(with_inputs(mean=(3,), weights=(10,))),
+    "each tower takes its part of the labels": kept(with_labels(0, 1)),
+    "both towers take one part of the labels": broken(with_labels(0, 0)),
+    "each tower takes its ids": kept(given("ids_0", "ids_1")),
+    "both towers take the first tower's ids": broken(given("ids_0", "ids_0")),
+    # Means and deviations of channels; the step reads the pictures itself.
+    "a vector next to a pipeline": kept(normalized()),
+    # keep_prob = tf.compat.v1.placeholder(tf.float32): its shape shows no rows.
+    "a scalar of unknown shape": kept(
+        combined("Mul", "keep_prob", host("keep_prob", "Placeholder"), outputs={"keep_prob": None})
+    ),
+    "equal rows of a tensor of unknown shape": broken(unshaped(0)),
+    # Such as a height.
+    "equal elements of a tensor of unknown shape": not_checked(unshaped(1)),
+    "both towers take the labels of a pipeline": broken(
+        fed(
+            "labels",
+            "labels",
+            ops=[host("iterator", "IteratorV2"), host("labels", "IteratorGetNext", "iterator")],
+            outputs={"labels": (32,)},
+        )
+    ),
+    "a tensor that only the backward pass takes": kept(
+        program(
+            host("mask", "Placeholder"),
+            *(
+                on(i, f"gradients/tower_{i}/loss_grad/Mul", "Mul", f"tower_{i}/w/MatMul", "mask")
+                for i in (0, 1)
+            ),
+        )
+    ),
+    # An evaluation that the training step does not run.
+    "a tensor outside of the step": kept(
+        program(
+            host("pictures", "Placeholder"),
+            *(on(i, f"test_{i}", "MatMul", "pictures", f"tower_{i}/w/read") for i in (0, 1)),
+        )
+    ),
+    "towers that only predict": broken(
+        placement(
+            host("images", "Placeholder"),
+            variable("w"),
+            *(on(i, f"predict_{i}", "MatMul", "images", "w") for i in (0, 1)),
+        )
+    ),
+    **{
+        f"a {kind} on a GPU": broken(
+            program(on(1, "tower_1/input", kind), lines={"tower_1/input": "main.py:9 net.py:3"})
+        )
+        for kind in (
+            *("IteratorV2", "OneShotIterator", "AnonymousIteratorV3", "MultiDeviceIterator"),
+            *("FIFOQueueV2", "RandomShuffleQueueV2", "TensorSliceDataset", "BatchDatasetV2"),
+            *("TextLineReaderV2", "DecodeJpeg", "DecodePng", "ReadFile"),
+        )
+    },
+    "an iterator on the host": kept(program(host("input", "IteratorV2"))),
+    "an iterator without a request": kept(program(op("input", "IteratorV2", "", "CPU:0"))),
+    "a placeholder on a GPU": kept(program(on(0, "input", "Placeholder"))),
+    "bytes that are numbers, on a GPU": kept(program(on(0, "input", "DecodeRaw"))),
+    "bytes that are padded numbers, on a GPU": kept(program(on(0, "input", "DecodePaddedRaw"))),
+    "a table on a GPU": kept(program(on(0, "input", "InitializeTableFromDataset", "t", "d"))),
+    "a batch of a queue, on a GPU": kept(program(on(0, "input", "QueueDequeueV2", "queue"))),
+    "a batch of an iterator, on a GPU": kept(
+        program(on(0, "input", "IteratorGetNext", "iterator"))
+    ),
+    "an input op in a function body": kept(
+        program(
+            on(0, "map", "PartitionedCall"), on(0, "map/DecodeJpeg", "DecodeJpeg", caller="map")
+        )
+    ),
+    "a pipeline for each tower": broken(
+        pipelines(2, lines={"iterator_1": "main.py:9 net.py:3", "loss": "main.py:30"})
+    ),
+    "one shard for both towers": broken(repeated_shards()),
+    "a pipeline for each of 12 towers": broken(pipelines(12)),
+    **{
+        f"{what} through {kind}": expected(shards(*parts, kind=kind))
+        for kind in ("IteratorV2", "AnonymousIteratorV3")
+        for what, parts, expected in (
+            ("a part for each tower", (0, 1), kept),
+            ("one part for both towers", (1, 1), broken),
+        )
+    },
+    "pipelines with different functions": kept(mapped("two")),
+    "pipelines with equal functions": broken(mapped("one")),
+    "one-shot iterators of different datasets": kept(one_shot("two")),
+    "one-shot iterators of equal datasets": broken(one_shot("one")),
+    "queues of different files": kept(queues("a", "b")),
+    "queues of one file": broken(queues("a", "a")),
+    "queues of what is read from one file": broken(queues("read", "read", put="QueueEnqueueV2")),
+    "a pipeline for all towers": kept(
+        fed(
+            "next_0",
+            "next_1",
+            ops=[
+                host("files", "Const"),
+                host("dataset", "TextLineDataset", "files"),
+                host("iterator_0", "IteratorV2"),
+                host("make_0", "MakeIterator", "dataset", "iterator_0"),
+                *(host(f"next_{i}", "IteratorGetNext", "iterator_0") for i in (0, 1)),
+            ],
+        )
+    ),
+    # The iterators are on a GPU, and one is built again: one finding for each.
+    "a pipeline for each tower, on a GPU": broken(pipelines(2, at="/gpu:0")),
+    "all whole inputs are allowed": kept(WHOLE, allow=("*",)),
+    **{
+        f"whole images and labels, and a queue on a GPU, allowed: {allow}": broken(
+            WHOLE, allow=allow
+        )
+        for allow in ((), ("images",), ("images", "l*"), ("tower_?/*",), ("Images", "queue"))
+    },
+    "without a placer and a train op": broken(
+        sliced(0, 0, placer=None, assigned=Missing("no wheel"), step={"train_op": ()})
+    ),
+    "an input op on a GPU, and no tower reads examples": broken(
+        program(on(0, "queue", "FIFOQueueV2"), outputs={"tower_0/x": (), "tower_1/x": ()})
+    ),
+    "all towers take a constant": not_checked(
+        fed("numbers", "numbers", ops=[host("numbers", "Const")])
+    ),
+    "each tower is fed a scalar": not_checked(program(outputs={"tower_0/x": (), "tower_1/x": ()})),
+    # As with MultiDeviceIterator and prefetch_to_device, a generator calls the CPU's pipeline.
+    "batches of the host that are prefetched on a GPU": kept(prefetched("GeneratorDataset")),
+    "a pipeline on a GPU that prefetches": broken(prefetched("RangeDataset")),
+    "a tower waits for examples of the other": kept(
+        program(on(1, "tower_1/loss", "Mean", "tower_1/w/MatMul", "^tower_0/x"))
+    ),
+    # The input is the part, not the whole batch that all towers cut.
+    **{
+        f"a {kind} on the GPU takes a part": kept(cut_on_gpu(kind))
+        for kind in (
+            *("StridedSlice", "Slice", "Split", "SplitV", "Unpack", "GatherV2", "Gather"),
+            *("DynamicPartition", "Identity", "Reshape", "ExpandDims", "Squeeze", "Cast"),
+            "Transpose",
+        )
+    },
+    **{
+        f"a generator and a {kind} on a GPU": kept(
+            program(on(1, "fetch", "GeneratorDataset"), on(1, "extra", kind))
+        )
+        for kind in (
+            *("GeneratorDataset", "PrefetchDataset", "OptionsDataset", "ModelDataset"),
+            *("MaxIntraOpParallelismDataset", "IteratorV2", "AnonymousIteratorV3"),
+        )
+    },
+    **{
+        f"a generator and a {kind} on a GPU": broken(
+            program(on(1, "fetch", "GeneratorDataset"), on(1, "extra", kind))
+        )
+        for kind in ("MapDataset", "DecodeJpeg")
+    },
+    **{
+        f"both towers take a batch of {kind}": broken(
+            fed("batch", "batch", ops=[host("batch", kind)])
+        )
+        for kind in (
+            *("Placeholder", "MultiDeviceIteratorGetNextFromShard", "QueueDequeueManyV2"),
+            *("MapUnstage", "BarrierTakeMany", "ReaderReadV2"),
+        )
+    },
+    "a batch of unknown shape from a pipeline": broken(
+        fed("batch", "batch", ops=[host("batch", "IteratorGetNext")], outputs={"batch": None})
+    ),
+    "a batch of unknown shape that is fed": not_checked(
+        fed("batch", "batch", ops=[host("batch", "Placeholder")], outputs={"batch": None})
+    ),
+}
 
-    assert objects(fed("batch_0", "batch_1", ops=ops)) == ["queue_1"]
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "Placeholder",
-        "IteratorGetNext",
-        "MultiDeviceIteratorGetNextFromShard",
-        "QueueDequeueManyV2",
-        "Unstage",
-        "MapUnstage",
-        "BarrierTakeMany",
-        "ReaderReadV2",
-    ],
-)
-def test_a_batch_that_two_towers_compute_with_whatever_yields_it(kind: str) -> None:
-    assert objects(fed("batch", "batch", ops=[host("batch", kind)])) == ["batch"]
-
-
-@pytest.mark.parametrize(("kind", "found"), [("IteratorGetNext", ["batch"]), ("Placeholder", [])])
-def test_any_shape_from_a_pipeline_is_an_example_but_a_fed_scalar_is_not(
-    kind: str, found: Sequence[str]
-) -> None:
-    graph = fed("batch", "batch", ops=[host("batch", kind)], outputs={"batch": None})
-
-    assert [finding.object for finding in InputsDistinct().judge(graph).findings] == found
+test_verdicts = verdicts(InputsDistinct, CASES)

@@ -2,20 +2,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-from unittest.mock import ANY
 
-import pytest
-from support.snapshots import messages
-from support.towers import gradient, host, objects_of, on, program, variable
-from syrupy.assertion import SnapshotAssertion
+from support.towers import gradient, host, on, program, variable
+from support.verdicts import broken, kept, not_checked, verdicts
 
-from placement_checks import Finding, Op, Placement, Verdict
+from placement_checks import Op, Placement
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import TRAINABLE
 from placement_checks.rules.towers.trainables_trained import TrainablesTrained
 
 WITHOUT_B = host("train", "NoOp", "^update/a", "^step/add")
+NO_AVERAGE = [host(f"{name}/b", "NoOp") for name in ("sum", "mean")]
+NO_UPDATE = host("update/b", "NoOp")
 
 
 def two(*ops: Op, trainable: Sequence[str] = ("a", "b"), **more: Any) -> Placement:
@@ -29,182 +28,193 @@ def two(*ops: Op, trainable: Sequence[str] = ("a", "b"), **more: Any) -> Placeme
     )
 
 
-def dropped(**more: Any) -> Placement:
+def dropped(*ops: Op, **more: Any) -> Placement:
     """The gradient of b is averaged and not applied."""
-    return two(WITHOUT_B, host("update/b", "NoOp"), **more)
+    return two(WITHOUT_B, NO_UPDATE, *ops, **more)
 
 
-def frozen(**more: Any) -> Placement:
-    """No op outside of the backward pass uses a gradient of b."""
-    gone = [host(f"{name}/b", "NoOp") for name in ("sum", "mean", "update")]
-    return two(WITHOUT_B, *gone, **more)
+def frozen(*ops: Op, **more: Any) -> Placement:
+    """The gradient of b is not averaged."""
+    return dropped(*NO_AVERAGE, *ops, **more)
 
 
-def objects(graph: Evidence | Placement, **parameters: Any) -> list[str]:
-    return objects_of(TrainablesTrained(**parameters), graph)
-
-
-def test_kept(snapshot: SnapshotAssertion) -> None:
-    verdict = TrainablesTrained().judge(two())
-
-    assert verdict == Verdict("trainables-trained", "kept", "requested", findings=[], note=ANY)
-    assert messages(verdict) == snapshot
-
-
-def test_broken(snapshot: SnapshotAssertion) -> None:
-    graph = dropped(
-        lines={"b": "main.py:30 net.py:7", "mean/b": "net.py:9", "update/a": "main.py:50"}
-    )
-
-    verdict = TrainablesTrained().judge(graph)
-
-    assert (verdict.state, verdict.evidence) == ("broken", "requested")
-    assert verdict.findings == [
-        Finding(
-            object="b",
-            op="VarHandleOp",
-            evidence="requested",
-            expected="an update in each step",
-            found="a gradient that ends at mean/b",
-            frames=("main.py:50",),
-            path=("mean/b (Mul) net.py:9",),
-            message=ANY,
-            consequence="it keeps its initial value",
-            fix=ANY,
-        )
-    ]
-    assert messages(verdict) == snapshot
-
-
-def test_a_variable_that_no_loss_reads(snapshot: SnapshotAssertion) -> None:
-    graph = two(
-        variable("bias"),
-        on(0, "tower_0/prediction", "AddV2", "tower_0/b/MatMul", "bias"),
-        trainable=["a", "b", "bias"],
-    )
-
-    (finding,) = TrainablesTrained().judge(graph).findings
-
-    assert finding.object == "bias"
-    assert messages(finding) == snapshot
-
-
-def test_variables_with_lost_gradients_are_grouped() -> None:
-    graph = program(
-        host("train", "NoOp", "^update/a", "^step/add"),
-        *(host(f"update/{name}", "NoOp") for name in "bc"),
-        variables=["a", "b", "c"],
-        collections={TRAINABLE: list("abc")},
-        outputs={gradient(i, name): (4,) for i in (0, 1) for name in "abc"},
-    )
-
-    one, other = TrainablesTrained().judge(graph).findings
-
-    assert one.alike == other.alike
-
-
-def test_a_gradient_that_is_lost_after_a_collective() -> None:
-    reduced = (on(i, f"all/{i}", "NcclAllReduce", gradient(i, "b")) for i in (0, 1))
-    gone = [host(f"{name}/b", "NoOp") for name in ("sum", "mean", "update")]
-
-    assert objects(two(WITHOUT_B, *gone, *reduced)) == ["b"]
-
-
-def test_a_variable_that_is_frozen_on_purpose_is_no_finding() -> None:
-    assert objects(frozen()) == []
-
-
-def test_a_variable_that_the_reference_trains_is_not_frozen(snapshot: SnapshotAssertion) -> None:
-    single = two(gpus=[0], program="train.py:single")
-
-    verdict = TrainablesTrained().judge(Evidence(frozen(), reference=single))
-
-    assert [finding.object for finding in verdict.findings] == ["b"]
-    assert messages(verdict) == snapshot
-
-
-def test_a_variable_that_another_step_trains_is_not_frozen() -> None:
-    other = host("other", "ResourceApplyAdam", "b", "rate", gradient(0, "b"))
-    graph = two(WITHOUT_B, host("update/b", "NoOp"), other)
-
-    assert objects(Evidence(graph, reference=two(gpus=[0]))) == []
-
-
-@pytest.mark.parametrize(
-    "single",
-    [
-        pytest.param(frozen(gpus=[0, 1]), id="freezes it as well"),
-        pytest.param(two(step={"train_op": ()}), id="has no known step"),
-        pytest.param(program(), id="does not have it"),
-    ],
-)
-def test_a_reference_that_does_not_train_it(single: Placement) -> None:
-    assert objects(Evidence(frozen(), reference=single)) == []
-
-
-@pytest.mark.parametrize(("pattern", "found"), [("b", []), ("*", []), ("a", ["b"])])
-def test_declared_frozen_variables(pattern: str, found: Sequence[str]) -> None:
-    assert objects(dropped(), frozen=(pattern,)) == found
-    assert objects(Evidence(frozen(), reference=two()), frozen=(pattern,)) == found
-
-
-def test_needs_no_placer_and_no_towers() -> None:
-    graph = dropped(placer=None, assigned=Missing("no wheel"), machine=None)
-
-    assert objects(graph) == ["b"]
-
-
-@pytest.mark.parametrize(
-    "graph",
-    [
-        pytest.param(two(requested=Missing("a log lacks requested devices")), id="log"),
-        pytest.param(two(trainable=[]), id="nothing trainable"),
-        pytest.param(two(step={"train_op": ()}), id="no step"),
-        pytest.param(two(step={"backward": ()}), id="no gradients"),
-        pytest.param(
-            two(host("train", "NoOp", "^step/add"), trainable=["b"]), id="no update at all"
-        ),
-    ],
-)
-def test_not_checked(graph: Placement, snapshot: SnapshotAssertion) -> None:
-    verdict = TrainablesTrained().judge(graph)
-
-    assert verdict == Verdict("trainables-trained", "not-checked", None, ANY)
-    assert messages(verdict) == snapshot
-
-
-def unused(*names: str, **parameters: Any) -> Verdict:
-    """A program that takes three gradients and uses only the first."""
-    variables = ["a", "b", "c"]
+def unused(*names: str) -> Placement:
+    """A program that takes the gradients of these variables and applies only the gradient of a."""
     gone = [host(f"{part}/{name}", "NoOp") for part in ("sum", "mean", "update") for name in "bc"]
-    gradients = {name: [gradient(0, name), gradient(1, name)] for name in names}
-    collections = {TRAINABLE: variables}
-    graph = program(
+    return program(
         WITHOUT_B,
         *gone,
-        variables=variables,
-        collections=collections,
-        step={"gradients_by_variable": gradients},
+        variables=["a", "b", "c"],
+        collections={TRAINABLE: ["a", "b", "c"]},
+        step={"gradients_by_variable": {n: [gradient(i, n) for i in (0, 1)] for n in names}},
     )
-    return TrainablesTrained(**parameters).judge(graph)
 
 
-@pytest.mark.parametrize("names", [("b",), ("a", "b", "c")])
-def test_not_checked_if_a_gradient_is_unused(
-    names: Sequence[str], snapshot: SnapshotAssertion
-) -> None:
-    verdict = unused(*names)
-
-    assert verdict == Verdict("trainables-trained", "not-checked", None, ANY)
-    assert messages(verdict) == snapshot
-
-
-def test_a_declared_frozen_variable_may_have_an_unused_gradient() -> None:
-    assert unused("b", frozen=("b",)).state == "kept"
-    assert unused().state == "kept"
+def clipped(*ops: Op) -> Placement:
+    """Gradients that are scaled by their global norm; the gradient of b is not applied."""
+    return dropped(
+        host("half/b", "L2Loss", "mean/b"),
+        host("norm", "AddN", "half/a", "half/b"),
+        host("half/a", "L2Loss", "mean/a"),
+        *(host(f"clipped/{name}", "Mul", f"mean/{name}", "norm") for name in "ab"),
+        host("update/a", "ResourceApplyGradientDescent", "a", "rate", "clipped/a"),
+        *ops,
+    )
 
 
-def test_findings_come_before_unused_gradients() -> None:
-    graph = two(WITHOUT_B, host("update/b", "NoOp"), variable("c"), trainable=("a", "b", "c"))
+def of_rows(kind: str) -> Placement:
+    """The gradient of rows of b, which has its own shape, is not applied."""
+    return program(
+        WITHOUT_B,
+        NO_UPDATE,
+        *NO_AVERAGE,
+        on(0, "tower_0/b/MatMul", kind, "b", "tower_0/x"),
+        on(0, gradient(0, "b"), "Reshape", "tower_0/b/MatMul"),
+        host("rows", "ConcatV2", gradient(0, "b")),
+        variables=["a", "b"],
+        collections={TRAINABLE: ["a", "b"]},
+        outputs={gradient(0, "b"): (None,)},
+    )
 
-    assert objects_of(TrainablesTrained(), graph) == ["b", "c"]
+
+def taken(*ops: Op, trainable: str = "ab") -> Placement:
+    """A program of one tower that takes the gradients of both variables."""
+    return program(
+        *ops,
+        gpus=(0,),
+        variables=["a", "b"],
+        step={"gradients_by_variable": {name: [gradient(0, name)] for name in "ab"}},
+        collections={TRAINABLE: [*trainable]},
+    )
+
+
+ONLY_A = [WITHOUT_B, NO_UPDATE, *NO_AVERAGE]
+BY_REFERENCE = Evidence(frozen(), reference=two(gpus=[0], program="train.py:single"))
+
+CASES = {
+    "the step updates all variables": kept(two()),
+    "a gradient that is averaged and not applied": broken(
+        dropped(lines={"b": "main.py:30 net.py:7", "mean/b": "net.py:9", "update/a": "main.py:50"})
+    ),
+    "a variable that no loss reads": broken(
+        two(
+            variable("bias"),
+            on(0, "tower_0/prediction", "AddV2", "tower_0/b/MatMul", "bias"),
+            trainable=["a", "b", "bias"],
+        )
+    ),
+    "two gradients that are averaged and not applied": broken(
+        program(
+            WITHOUT_B,
+            *(host(f"update/{name}", "NoOp") for name in "bc"),
+            variables=["a", "b", "c"],
+            collections={TRAINABLE: list("abc")},
+            outputs={gradient(i, name): (4,) for i in (0, 1) for name in "abc"},
+        )
+    ),
+    "a gradient that is lost after a collective": broken(
+        frozen(*(on(i, f"all/{i}", "NcclAllReduce", gradient(i, "b")) for i in (0, 1)))
+    ),
+    "a gradient that is lost, of a variable that is not to be trained": kept(
+        dropped(trainable=["a"])
+    ),
+    **{
+        f"a gradient that only a {kind} uses": broken(
+            frozen(host("shown", kind, gradient(0, "b")))
+        )
+        for kind in ("HistogramSummary", "ScalarSummary")
+    },
+    # The norm scales the gradients of other variables.
+    "a gradient that is only a part of the norm of all": broken(clipped()),
+    "a gradient that is only used for its norm": broken(
+        frozen(
+            host("half", "L2Loss", gradient(0, "b")), host("shown", "ScalarSummary", "tag", "half")
+        )
+    ),
+    "a clipped gradient that is only used for its norm": broken(
+        clipped(
+            host("half/after", "L2Loss", "clipped/b"),
+            host("shown", "ScalarSummary", "tag", "half/after"),
+        )
+    ),
+    "gradients that are clipped and applied": kept(
+        clipped(
+            host("update/b", "ResourceApplyGradientDescent", "b", "rate", "clipped/b"),
+            host("train", "NoOp", "^update/a", "^update/b"),
+        )
+    ),
+    # The loss has a penalty on the gradient of a frozen variable.
+    "a gradient in a loss": kept(
+        frozen(
+            host("penalty", "L2Loss", gradient(0, "b")),
+            host("loss", "AddN", "tower_0/loss", "tower_1/loss", "penalty"),
+        )
+    ),
+    # TensorFlow computes the gradients of all inputs of an op.
+    "a gradient that the program did not take": kept(frozen()),
+    "a variable without gradients": kept(
+        frozen(*(on(i, gradient(i, "b"), "NoOp") for i in (0, 1)))
+    ),
+    # Two networks are trained in turns.
+    **{
+        f"another step updates the variable by {kind}": kept(dropped(host("other", kind, "b", of)))
+        for kind, of in (("ResourceApplyAdam", "mean/b"), ("AssignSubVariableOp", "mean/b"))
+    },
+    "an assignment does not train": broken(dropped(host("set", "AssignVariableOp", "b", "fed"))),
+    "the gradient of rows is lost": broken(of_rows("Gather")),
+    "a tensor of another shape is not the gradient": kept(of_rows("MatMul")),
+    "a variable that the reference trains": broken(BY_REFERENCE),
+    "a variable that another step and the reference train": kept(
+        Evidence(
+            dropped(host("other", "ResourceApplyAdam", "b", "rate", gradient(0, "b"))),
+            reference=two(gpus=[0]),
+        )
+    ),
+    **{
+        f"the reference {what}": kept(Evidence(frozen(), reference=reference))
+        for what, reference in {
+            "freezes the variable too": frozen(gpus=[0, 1]),
+            "has no known step": two(step={"train_op": ()}),
+            "lacks the variable": program(),
+        }.items()
+    },
+    **{
+        f"a lost gradient, declared frozen: {name}": expected(dropped(), frozen=(name,))
+        for name, expected in (("b", kept), ("*", kept), ("a", broken))
+    },
+    **{
+        f"a variable that the reference trains, declared frozen: {name}": expected(
+            BY_REFERENCE, frozen=(name,)
+        )
+        for name, expected in (("b", kept), ("*", kept), ("a", broken))
+    },
+    "without a placer and a machine": broken(
+        dropped(placer=None, assigned=Missing("no wheel"), machine=None)
+    ),
+    "no variable is trainable": not_checked(two(trainable=[])),
+    "no train op": not_checked(two(step={"train_op": ()})),
+    "no gradients": not_checked(two(step={"backward": ()})),
+    "a step without updates": not_checked(
+        two(host("train", "NoOp", "^step/add"), trainable=["b"])
+    ),
+    "an unused gradient": not_checked(unused("b")),
+    "two of three gradients are unused": not_checked(unused("a", "b", "c")),
+    "an unused gradient of a variable that is declared frozen": kept(unused("b"), frozen=("b",)),
+    "variables whose gradients the program did not take": kept(unused()),
+    "a lost gradient, and a variable that no loss reads": broken(
+        two(WITHOUT_B, NO_UPDATE, variable("c"), trainable=("a", "b", "c"))
+    ),
+    "one tower, and an unused gradient": not_checked(taken(*ONLY_A)),
+    "one tower, and all gradients are applied": kept(taken()),
+    "one tower, and an unused gradient of a variable that is not to be trained": kept(
+        taken(*ONLY_A, trainable="a")
+    ),
+    "one tower, and a gradient for a norm": kept(
+        taken(*ONLY_A, host("norm", "L2Loss", gradient(0, "b")))
+    ),
+    "one tower, and another step updates the variable": kept(
+        taken(*ONLY_A, host("other", "ResourceApplyGradientDescent", "b", "share", "share"))
+    ),
+}
+
+test_verdicts = verdicts(TrainablesTrained, CASES)
