@@ -15,7 +15,7 @@ class Limit(NamedTuple):
 
     Attributes:
         most: the largest number that is accepted.
-        of: what is counted, a noun in the plural with its place: ``tasks of a machine``.
+        of: the counted things, a noun in the plural with its place: ``tasks of a machine``.
     """
 
     most: int

@@ -15,7 +15,7 @@ _PATIENCE = 10.0  # seconds; a process in an uninterruptible system call does no
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of all descendants whose parents end."""
+    """Make this process the parent of all descendants that lose their parents."""
     ctypes.CDLL(None).prctl(_SET_SUBREAPER, 1)
 
 

@@ -123,7 +123,7 @@ class GradientTensors:
 
     @cached_property
     def _variables_behind(self) -> Sequence[int]:
-        """For each op the variables whose gradients it depends on, not through state."""
+        """For each op, the variables with a gradient that it depends on, not through state."""
         masks = [0] * len(self._analysis.flow.names)
         for variable, leaves in self._leaves.items():
             for op in leaves:
@@ -132,7 +132,7 @@ class GradientTensors:
 
     @cached_property
     def _behind_state(self) -> set[OpId]:
-        """The ops that depend on a slot to which gradients are written."""
+        """The ops that depend on a slot with gradients."""
         flow = self._analysis.flow
         holders = [op for op in flow.writers if op in self.carriers]
         return flow.reachable(holders, along=flow.consumers)

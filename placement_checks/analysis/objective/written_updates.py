@@ -79,7 +79,7 @@ class Stage(NamedTuple):
 
     Attributes:
         tensor: the name of the tensor.
-        contains: what it contains in addition to gradients.
+        contains: its parts that are no gradients.
         constants: the constant factors between the backward pass and the tensor, on the path from
             one tower.
     """
@@ -95,7 +95,7 @@ _GIVEN = Stage("", frozenset(), ())  # a gradient that an optimizer receives
 
 @dataclass(frozen=True)
 class WrittenUpdate:
-    """The gradient of an update whose optimizer is written out.
+    """The gradient of an update by a written-out optimizer.
 
     Attributes:
         stages: the stages of the gradient, the first one directly after all towers are combined.
@@ -113,7 +113,7 @@ class WrittenUpdate:
         return self.last(self.stages[0].contains)
 
     def last(self, contains: frozenset[Part]) -> Stage:
-        """Return the last stage that contains at most the given parts, and those of all stages."""
+        """Return the last stage with only the given parts and the parts of all stages."""
         allowed = contains | self.stages[0].contains
         return [stage for stage in self.stages if stage.contains <= allowed][-1]
 
@@ -136,7 +136,7 @@ def comparable_stages(
 
     Returns:
         A stage of each program. None if a stage of one program contains what no stage of the other
-        program contains, or if rates cannot be told from averages.
+        program contains, or if rates cannot be distinguished from averages.
     """
     stages = [each.stages if each else [_GIVEN] for each in (written, reference)]
     contains = stages[0][0].contains | stages[1][0].contains
@@ -211,7 +211,7 @@ class _Op(NamedTuple):
 
     Attributes:
         gradients: the inputs that the tensor is a sum or a multiple of.
-        contains: what the op adds.
+        contains: the values that the op adds.
         constants: the constant factors.
         clips: whether the tensor is no linear function of the gradients.
     """
@@ -232,7 +232,7 @@ class _Region(NamedTuple):
 
 
 class WrittenUpdates:
-    """Reads updates whose optimizer is written out. Each update is read once."""
+    """Reads updates by written-out optimizers. Each update is read once."""
 
     def __init__(
         self, analysis: TowerAnalysis, scalars: Scalars, tensors: GradientTensors
@@ -275,7 +275,7 @@ class WrittenUpdates:
         return f"{len(taking)} ops of one step apply gradients to the variable"
 
     def _lasting(self, updates: Sequence[Update]) -> Sequence[Update]:
-        """Return the updates without those that later updates revert or overwrite."""
+        """Return the updates that no later update reverts or overwrites."""
         types = self._analysis.flow.types
         lasting: list[Update] = []
         for update in updates:
@@ -508,7 +508,7 @@ class WrittenUpdates:
         return self._sizes[tensor]
 
     def _summand(self, tensor: str) -> Part | None:
-        """Return what a summand without gradients adds; None if it depends on no variable."""
+        """Return the value of a summand without gradients; None if it depends on no variable."""
         if not self._depends_on_state(tensor):
             return None
         flow = self._analysis.flow
@@ -538,7 +538,7 @@ class WrittenUpdates:
         )
 
     def _plain_summands(self, tensor: str) -> Iterator[OpId]:
-        """Yield the variables whose values are summands of a tensor."""
+        """Yield the variables that are summands of a tensor."""
         flow = self._analysis.flow
         todo = [flow.op_of(tensor)]
         for op in todo:

@@ -47,7 +47,7 @@ class CaptureFiles(NamedTuple):
 
     @staticmethod
     def create() -> CaptureFiles:
-        """Create the files of a new capture, and restore those of captures that were killed.
+        """Create the files of a new capture, and restore files of captures that were killed.
 
         Raises:
             InputError: files cannot be created, or files of a killed capture cannot be restored.
@@ -78,7 +78,7 @@ class CaptureFiles(NamedTuple):
 
     @property
     def hidden(self) -> str:
-        """The name of the directories in which files are set aside."""
+        """The name of the directories with files that are set aside."""
         return f".{self.control.name}"
 
     def read(self) -> Contents:

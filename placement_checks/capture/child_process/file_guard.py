@@ -1,6 +1,6 @@
 """Protects the user's files while a program runs until its first training step.
 
-Python announces what it is about to do with a file, as an audit event. An audit hook sets the file
+Python announces each operation on a file as an audit event. An audit hook sets the file
 aside before the operation happens. TensorFlow's own file functions, in C++, announce nothing:
 patches announce their operations as the same events.
 
@@ -91,7 +91,7 @@ class _FileGuard:
         if isinstance(file, int):
             return
         path = os.fsdecode(file)
-        # The event of os.open does not tell to which directory a relative path belongs.
+        # The event of os.open does not show the directory that contains a relative path.
         others = [] if mode is not None or os.path.isabs(path) else _open_directories()
         for directory in ("", *others):
             place = os.path.realpath(os.path.join(directory, path))
@@ -180,7 +180,7 @@ class _FileGuard:
                 journal.note_created(path)
 
     def _before_change(self, path: Any, *arguments: Any) -> None:
-        """Note mode, owner and times. The event does not tell whether a link is followed."""
+        """Note mode, owner and times. The event does not show whether a link is followed."""
         if isinstance(path, int):
             place = os.readlink(f"/proc/self/fd/{path}")
         else:
@@ -281,7 +281,7 @@ def _write_file(original: Any, filename: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _write_to(flags: int) -> Around:
-    """Return a patch of a method whose first argument is the path of a file, if it has one."""
+    """Return a patch of a method that may get the path of a file as its first argument."""
 
     def around(original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
@@ -368,7 +368,7 @@ def _local_path(path: Any) -> str:
 def resolve_parent(path: Any, directory: int | None = _HERE) -> str:
     """Resolve the links in the directory of a path, but not the path itself.
 
-    ``directory`` is a descriptor of the directory to which a relative path belongs.
+    ``directory`` is a descriptor of the directory that contains a relative path.
     """
     whole = os.fsdecode(path)
     if directory not in (None, _HERE):
@@ -380,7 +380,7 @@ def resolve_parent(path: Any, directory: int | None = _HERE) -> str:
 
 
 def _open_directories() -> Sequence[str]:
-    """The directories that are open in this process, except for those of the system."""
+    """The directories that are open in this process, except for system directories."""
     found = []
     for descriptor in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):

@@ -44,7 +44,7 @@ class _Entry(NamedTuple):
     * ``status``: the path of a file or directory, its mode, owner, group, and two times in ns
     * ``moved``: both paths, device and inode of something that the program moves
     * ``created``: a path that the program creates
-    * ``linked``: a path at which the program makes a link to a file of the user
+    * ``linked``: the path of a link that the program makes to a file of the user
     * ``users``: device and inode of a file that belongs to the user wherever it is moved
     * ``asked``: the program has asked for the number of GPUs
     * ``undone``: the position of an entry that is undone, and whether that changed a file
@@ -149,7 +149,7 @@ class Journal:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Exclude other threads and processes, and learn what they have written."""
+        """Exclude other threads and processes, and read their entries."""
         me = os.getpid(), threading.get_ident()
         file = self._files.get(me)
         is_nested = file is not None  # a signal handler has interrupted this method or its caller
@@ -298,7 +298,7 @@ class Journal:
         raise _refusal(path, reason or OSError(errno.EACCES, os.strerror(errno.EACCES)))
 
     def _note_aside(self, path: str, top: str) -> str:
-        """Write the entry of a file, and return the path to which it can be linked or moved."""
+        """Write the entry of a file, and return the path for its link or the file itself."""
         name = os.path.basename(path)[:_LONGEST]
         try:
             holding = os.path.join(top, self._hidden)
@@ -339,7 +339,7 @@ def _refusal(path: str, error: OSError) -> InputError:
 
 
 def _tops(path: str) -> Iterator[str]:
-    """Yield the directories above a path to which it can be moved, the highest one first.
+    """Yield the directories above a path that can take it, the highest one first.
 
     A program that deletes its own directories does not reach the highest one.
     """
@@ -406,7 +406,7 @@ def put_back(journal: int, hidden: str, near: Sequence[Path] = ()) -> Sequence[P
         near: if the journal is damaged, such directories are also searched above these paths.
 
     Returns:
-        The restored paths, in the order of the changes, also those of an earlier call.
+        The restored paths, in the order of the changes, also from an earlier call.
 
     Raises:
         InputError: the journal is damaged, or a file cannot be restored. All other files are
@@ -497,7 +497,7 @@ class _Restoration:
         return True
 
     def _clear(self, path: str) -> None:
-        """Make room for a file: create its directory, and delete what the program put there."""
+        """Make room for a file: create its directory, and delete the program's own files."""
         for directory in reversed(Path(path).parents):
             if not directory.is_dir():
                 self._discard(str(directory))

@@ -31,7 +31,7 @@ _IGNORED = {signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
 
 
 class Channels(NamedTuple):
-    """The paths at which the program's process opens the journal and the pipe for the answer.
+    """The paths that the program's process opens: the journal and the pipe for the answer.
 
     ``pipe`` is the device and inode of the pipe.
     """

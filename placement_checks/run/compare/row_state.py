@@ -78,7 +78,7 @@ def _parts(
 ) -> dict[str, npt.NDArray[Any]]:
     """Return the part of each copy of a variable; empty if the copies do not share the rows.
 
-    The parts are cut along the only axis in which their shapes differ from the whole.
+    The parts are cut along the only axis of another length than in the whole.
     """
     strategy, shapes = program.placement.strategy, _shapes(program)
     copies = strategy.copies.items() if strategy else ()

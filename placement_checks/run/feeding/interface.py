@@ -74,9 +74,9 @@ class Feeding(ABC):
 
 
 def argument_name(placement: Placement, tensor: str) -> str:
-    """Return the name of the argument that a fed tensor stands for; it is the same in all towers.
+    """Return the name of the argument of a fed tensor; it is the same in all towers.
 
-    The graph of a session does not show which of its placeholders stand for one argument: there,
+    The graph of a session does not show which placeholders belong to one argument: there,
     the name has no scope, and not the number that TensorFlow appends to a name that exists.
     """
     known = placement.step.arguments.get(tensor)
