@@ -153,9 +153,12 @@ def _error(expected: Sequence[Values], found: Sequence[Values], scale: Sequence[
     pairs = list(zip(expected, found, strict=True))
     if scale[0].dtype.kind not in "fc":
         return float(max(np.mean(one != other) for one, other in pairs))
-    size = max(float(np.max(np.abs(array), initial=0.0)) for array in scale)
-    with np.errstate(invalid="ignore"):
-        largest = max(float(np.max(np.abs(one - other), initial=0.0)) for one, other in pairs)
-    if not np.isfinite(size) or not np.isfinite(largest):
-        return 0.0  # such a value shows nothing
-    return largest / size if size else 0.0
+    sizes = (np.abs(array[np.isfinite(array)]) for array in scale)
+    size = max(float(np.max(each, initial=0.0)) for each in sizes)
+    largest = 0.0
+    for one, other in pairs:
+        differs = (one != other) & ~(np.isnan(one) & np.isnan(other))
+        with np.errstate(invalid="ignore"):  # NaN and infinite values differ infinitely
+            differences = np.nan_to_num(np.abs(one - other)[differs], nan=np.inf, posinf=np.inf)
+        largest = max(largest, float(np.max(differences, initial=0.0)))
+    return largest / size if size else largest

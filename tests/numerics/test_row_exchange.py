@@ -136,7 +136,14 @@ def test_arrays_without_rows_are_not_exchanged() -> None:
     assert exchange_rows(np.ones(4), np.ones(8), exchange, Layout()) is None
 
 
-def test_values_that_are_not_finite_show_nothing() -> None:
-    values = [np.full(3, np.nan), *(np.full(3, number) for number in range(7))]
+def test_values_that_are_not_finite() -> None:
+    exchange = Exchange.of_size(3)
+    batches = exchange.batches(range(6))
+    rows = np.array([1, np.inf, 2, -np.inf, np.nan, 3])
+    counts = np.array([0, 0, 0, 1, 1, 1])
 
-    assert classify(values, Exchange.of_size(3))[1] == 0
+    assert classify([rows[batch] for batch in batches], exchange) == ("rows", 0)
+    with np.errstate(invalid="ignore"):
+        means = [np.float64(counts[batch].sum()) / counts[batch].sum() for batch in batches]
+    assert np.isnan(means[0])
+    assert classify(means, exchange)[1] == np.inf

@@ -40,6 +40,7 @@ from placement_checks.util.walks import walk
 # Errors above which a value combines rows, tried in this order: a small error may be rounding.
 _ERRORS = (1e-3, 1e-4, 1e-5)
 _MAX_BYTES = 1 << 28  # of the tensors that are fetched at once, with known shapes
+_FEW_ROWS = 5  # if the reference takes any number: enough to exchange, and no power of two
 _ROOTS = frozenset({"Sqrt", "Rsqrt", "Pow"})
 
 
@@ -75,7 +76,7 @@ def find_row_mixing(sessions: PairedSessions, batch: Arrays) -> RowMixing | None
         return feeding.to_reference(batch, rows)
 
     part, times = len(sessions.split(feeding.rows)[0]), feeding.repetitions(feeding.rows)
-    for size in dict.fromkeys((part, feeding.rows, 2, times * feeding.rows)):
+    for size in dict.fromkeys((_FEW_ROWS, part, feeding.rows, times * feeding.rows)):
         with contextlib.suppress(InputError):
             if objectives and size > 1 and feeding.repetitions(size) == 1:
                 exchange = Exchange.of_size(size)
