@@ -134,9 +134,10 @@ def classify(values: Sequence[Any], exchange: Exchange) -> tuple[Kind, float]:
         found.append(("rows", _error(exchanged, arrays[2:], arrays)))
     if arrays[0].dtype.kind in "iufc":
         wide = np.promote_types(arrays[0].dtype, np.float64)
-        total, *totals = (
-            np.add(*pair, dtype=wide) for pair in zip(arrays[::2], arrays[1::2], strict=True)
-        )
+        with np.errstate(invalid="ignore"):  # of opposite infinities
+            total, *totals = (
+                np.add(*pair, dtype=wide) for pair in zip(arrays[::2], arrays[1::2], strict=True)
+            )
         found.append(("sum", _error([total] * len(totals), totals, arrays)))
     return min(found, key=lambda each: each[1], default=("rows", np.inf))
 
