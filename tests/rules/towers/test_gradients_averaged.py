@@ -761,7 +761,7 @@ CASES = {
         for how, ops in (("quotient", _BY_ROOT), ("product", _TIMES_RECIPROCAL))
         for share, expected in ((0.5, kept), (1.0, broken))
     },
-    # Without a quotient, the learning rate and the decay are factors of the objective.
+    # Without a quotient, the weight of the gradient in the momentum is a factor of the objective.
     "momentum that is written out": kept(
         compared(written_out(2, 0.5, MOMENTUM), written_out(1, 1.0, MOMENTUM))
     ),
