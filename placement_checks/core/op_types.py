@@ -281,6 +281,7 @@ FUNCTIONS = frozenset(
 )
 # Normalization by mean and variance of the rows.
 BATCH_NORMS = frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"})
+ROOTS = frozenset({"Sqrt", "Rsqrt", "Pow"})  # of a variance, to get a standard deviation
 SUM, MEAN, PROD, NEGATION, STACK = "Sum", "Mean", "Prod", "Neg", "Pack"
 ADD_N, JOIN, CUT, DIVISION = "AddN", "ConcatV2", "SplitV", "RealDiv"
 # Half the sum of squares, as used by tf.global_norm.

@@ -114,6 +114,6 @@ def test_an_empty_file_is_refused(run: Run, logs: None, tmp_path: Path, other: s
     assert (ran.status, ran.out) == (2, "")
     assert ran.err == (
         "placement-checks: none.txt is empty, so it is neither a baseline nor a placement log; "
-        "write it again: pytest --placement-update, or placement-checks verify --baseline FOLDER "
-        "--update; or write the log again: python train.py > log 2>&1\n"
+        "write it again: pytest --placement-update, or placement-checks verify PROGRAM "
+        "--baseline . --update; or write the log again: python train.py > log 2>&1\n"
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import re
 import textwrap
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -157,50 +158,66 @@ def unused_port() -> int:
         return int(listener.getsockname()[1])
 
 
+@contextlib.contextmanager
+def signal_on_connection(signal: Path) -> Iterator[str]:
+    """Yield a statement that makes this process create a file.
+
+    Changes of files by the process that executes the statement would wait for their turn.
+    """
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def wait() -> None:
+            listener.accept()[0].close()
+            signal.touch()
+
+        threading.Thread(target=wait, daemon=True).start()
+        yield f"import socket; socket.create_connection({listener.getsockname()}).close()"
+
+
 def test_programs_overlap_until_their_first_change(
     run: Run, folder: Callable[[str], Path]
 ) -> None:
     """The capture for two GPUs waits for the capture for one GPU, which must have started."""
     directory = folder("here")
-    (directory / "signals").mkdir()
-    wait = """
-    import time
-    end = time.monotonic() + 60
-    if gpus == 1:
-        os.utime("signals")
-        os.mkdir("made by one GPU")
-    while gpus == 2 and os.stat("signals").st_mtime < began:
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    assert gpus == 1 or not os.path.exists("made by one GPU")
-    """
-    text = program(before="import time\nbegan = time.time() - 5", after=wait)
+    with signal_on_connection(directory / "signal") as connect:
+        text = f"""
+        import tempfile, time
+        end = time.monotonic() + 60
+        if gpus == 1:
+            tempfile.TemporaryFile().close()  # in its own directory
+            {connect}
+            os.mkdir("made by one GPU")
+        while gpus == 2 and "signal" not in os.listdir():
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        assert gpus == 1 or not os.path.exists("made by one GPU")
+        """
 
-    ran = verified(run, text, 2)
+        ran = verified(run, program(after=text), 2)
 
     assert ran.status == 0, ran
-    assert (directory / "made by one GPU").exists()
 
 
 def test_both_sides_of_a_comparison_overlap(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The capture from the working tree waits for the capture at HEAD, which must have started."""
-    home, signals = tmp_path / "project", tmp_path / "signals"
-    signals.mkdir()
-    os.utime(signals, (0, 0))
-    commit(home, {"train.py": program(after=f"os.utime({str(signals)!r})")})
-    wait = f"""
-    import time
-    end = time.monotonic() + 60
-    while gpus == 2 and os.stat({str(signals)!r}).st_mtime == 0:
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    """
-    write(home, {"train.py": program(after=wait)})
-    monkeypatch.chdir(home)
+    home, signal = tmp_path / "project", tmp_path / "signal"
+    with signal_on_connection(signal) as connect:
+        commit(home, {"train.py": program(after=connect)})
+        wait = f"""
+        import time
+        end = time.monotonic() + 60
+        while gpus == 2 and {signal.name!r} not in os.listdir({str(tmp_path)!r}):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        """
+        write(home, {"train.py": program(after=wait)})
+        monkeypatch.chdir(home)
 
-    ran = run("diff", "--since", "HEAD", "-j", 2, "train.py", "--", "{gpus}")
+        ran = run("diff", "--since", "HEAD", "-j", 2, "train.py", "--", "{gpus}")
 
     assert ran.status == 0, ran
     assert "nothing has moved" in ran.out

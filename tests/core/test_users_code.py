@@ -118,7 +118,7 @@ def test_another_fix_without_a_user_line(tmp_path: Path) -> None:
     assert call(library.parent).endswith("site-packages/library.py:2")
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), UsageError("", "no"), GeneratorExit()])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), UsageError("", "no")])
 def test_keyboard_interrupts_pass(error: BaseException) -> None:
     with pytest.raises(type(error)) as raised, users_code("train.py:build", "it", None):
         raise error

@@ -21,6 +21,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, wraps
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import tensorflow as tf
@@ -30,6 +31,7 @@ from placement_checks.capture.child_process.file_journal import Journal
 from placement_checks.core.errors import InputError
 from placement_checks.tf.patches import Patch
 from placement_checks.tf.patching import Around, all_patched, around_builtin
+from placement_checks.util import temporary
 
 SYSTEM_DIRECTORIES = ("/dev/", "/proc/", "/sys/")  # they contain no ordinary files
 COMPILED = f"{os.sep}__pycache__{os.sep}"
@@ -70,10 +72,19 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
         return
     if event == "open" and not (isinstance(arguments[2], int) and arguments[2] & _WRITING):
         return
-    frame = inspect.currentframe()
-    caller = frame.f_back if frame else None
-    if caller is None or caller.f_globals is not vars(file_journal):
+    if not is_own_event(inspect.currentframe()):
         _EVENTS[event](_current, *arguments)
+
+
+def is_own_event(hook: FrameType | None) -> bool:
+    """Whether a journal or a lock of this package caused an event, and not the program.
+
+    ``hook`` is the frame of the audit hook.
+    """
+    caller = hook.f_back if hook else None
+    return caller is not None and any(
+        caller.f_globals is vars(module) for module in (file_journal, temporary)
+    )
 
 
 class _FileGuard:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import os
 import signal
 import stat
@@ -26,7 +27,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from placement_checks.capture.child_process.file_guard import COMPILED, SYSTEM_DIRECTORIES
+from placement_checks.capture.child_process.file_guard import (
+    COMPILED,
+    SYSTEM_DIRECTORIES,
+    is_own_event,
+)
 from placement_checks.tf.patches import Patch
 from placement_checks.tf.patching import all_patched
 
@@ -57,6 +62,7 @@ _EFFECTS = frozenset(
         *("os.system", "os.posix_spawn", "os.spawn", "os.exec"),
     }
 )
+_EVENTS = frozenset({"open", "os.mkdir", "subprocess.Popen"}) | _CHANGES.keys() | _EFFECTS
 # Programs that Python's libraries start, and that only print.
 _HARMLESS = frozenset({"gcc", "ld", "ldconfig", "nvidia-smi", "objdump", "uname"})
 
@@ -104,7 +110,7 @@ class HeldEffects:
 
     def audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Wait before an effect of Python code; the hook for `sys.addaudithook`."""
-        if self._is_turn:
+        if self._is_turn or event not in _EVENTS or is_own_event(inspect.currentframe()):
             return
         if event == "open":
             path, _, flags = arguments
@@ -117,7 +123,7 @@ class HeldEffects:
                 self.before_change(arguments[0])
         elif event in _CHANGES:
             self.before_change(*arguments[: _CHANGES[event]])
-        elif event in _EFFECTS or (event == "subprocess.Popen" and not _is_harmless(arguments)):
+        elif event != "subprocess.Popen" or not _is_harmless(arguments):
             self.wait()
 
     @contextlib.contextmanager

@@ -24,7 +24,7 @@ from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.errors import InputError
 from placement_checks.core.ids import OpId
 from placement_checks.core.measurement import Arrays, RowMixing
-from placement_checks.core.op_types import BATCH_NORMS, MEAN, STOPS_GRADIENT, SUM
+from placement_checks.core.op_types import BATCH_NORMS, MEAN, ROOTS, STOPS_GRADIENT, SUM
 from placement_checks.core.placement import producer_of
 from placement_checks.numerics.row_exchange import (
     Exchange,
@@ -41,7 +41,6 @@ from placement_checks.util.walks import walk
 _ERRORS = (1e-3, 1e-4, 1e-5)
 _MAX_BYTES = 1 << 28  # of the tensors that are fetched at once, with known shapes
 _FEW_ROWS = 5  # if the reference takes any number: enough to exchange, and no power of two
-_ROOTS = frozenset({"Sqrt", "Rsqrt", "Pow"})
 
 
 class _Tensor(NamedTuple):
@@ -281,7 +280,7 @@ class _Statistics:
 
         A mean of the same rows may be computed twice.
         """
-        roots = [op for op in self._forward if self._placement.ops[op].type in _ROOTS]
+        roots = [op for op in self._forward if self._placement.ops[op].type in ROOTS]
         reduced = {op: self._sources(op)[0] for op in self._forward if self._reduces_rows(op)}
         of_roots = {reduced[op] for op in walk(roots, self._behind_root) if op in reduced}
         return self._computed_from({op for op, rows in reduced.items() if rows in of_roots})

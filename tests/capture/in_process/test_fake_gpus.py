@@ -291,7 +291,7 @@ def test_everything_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = "0"
         folder = os.environ["PATH"].partition(os.pathsep)[0]
         os.environ["PATH"] += ":/of/the/program"
-        assert os.listdir(folder) == ["nvidia-smi"]
+        assert "nvidia-smi" in os.listdir(folder)
 
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "2,3"
     assert os.environ["PATH"] == f"{path}:/of/the/program"
