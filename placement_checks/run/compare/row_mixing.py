@@ -15,6 +15,7 @@ import contextlib
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,20 +69,51 @@ def find_row_mixing(sessions: PairedSessions, batch: Arrays) -> RowMixing | None
         sessions: the sessions of a program and its reference.
         batch: a batch of as many rows as the program was fed.
     """
+    found = None
+    fed: Sequence[str] = ()
+    for rows, size, is_fallback in _windows(sessions):
+        if found and (found.op or is_fallback):
+            break
+        runs = _exchanged_runs(sessions, batch, rows, size)
+        if runs is None or (found and runs.adds_up(fed)):
+            continue
+        more, fed = runs.mixing()
+        if found and not more.op:  # an op that was not found makes the loss no sum
+            more = more._replace(op=runs.described(runs.objectives[0]))
+        found = more
+    return found
+
+
+def _windows(sessions: PairedSessions) -> Iterator[tuple[Sequence[int], int, bool]]:
+    """Yield rows, the size of batches of them, and whether they are only a fallback.
+
+    Few rows come first, because these runs are fast. But few rows may be equal in an important
+    property, such as the number of their tokens, so all pairs of neighboring parts follow.
+    """
+    feeding = sessions.feeding
+    everything, parts = range(feeding.rows), sessions.split(feeding.rows)
+    yield everything, _FEW_ROWS, False
+    for part, following in pairwise(parts):
+        sizes = range(len(part), len(part) + 3)  # of these, one does not divide a larger batch
+        size = next((each for each in sizes if feeding.repetitions(each) == 1), len(part))
+        yield [*part, *following], size, False
+    yield everything, feeding.rows, True
+    yield everything, feeding.rows * feeding.repetitions(feeding.rows), True
+
+
+def _exchanged_runs(
+    sessions: PairedSessions, batch: Arrays, rows: Sequence[int], size: int
+) -> _ExchangedRuns | None:
+    """Prepare runs on batches of some rows; None if the reference does not accept them."""
     session, feeding = sessions.reference, sessions.feeding
     objectives = session.program.placement.step.objectives
-
-    def to_feeds(rows: Sequence[int]) -> Arrays:
-        return feeding.to_reference(batch, rows)
-
-    part, times = len(sessions.split(feeding.rows)[0]), feeding.repetitions(feeding.rows)
-    for size in dict.fromkeys((_FEW_ROWS, part, feeding.rows, times * feeding.rows)):
-        with contextlib.suppress(InputError):
-            if objectives and size > 1 and feeding.repetitions(size) == 1:
-                exchange = Exchange.of_size(size)
-                feeds = list(map(to_feeds, exchange.batches(range(feeding.rows))))
-                session.evaluate(objectives, objectives, feeds[0])
-                return _ExchangedRuns(session, feeds, exchange).mixing()
+    if not objectives or size < 2 or feeding.repetitions(size) != 1:
+        return None
+    exchange = Exchange.of_size(size)
+    with contextlib.suppress(InputError):
+        feeds = [feeding.to_reference(batch, order) for order in exchange.batches(rows)]
+        session.evaluate(objectives, objectives, feeds[0])
+        return _ExchangedRuns(session, feeds, exchange)
     return None
 
 
@@ -97,23 +129,32 @@ class _ExchangedRuns:
         self._session = session
         self._feeds = feeds
         self._exchange = exchange
+        self.objectives = [producer_of(name) for name in session.program.placement.step.objectives]
 
-    def mixing(self) -> RowMixing:
-        """Return the ops that combine rows otherwise than by a sum."""
+    def adds_up(self, statistics: Sequence[str]) -> bool:
+        """Whether the losses are sums over rows, if the rows of some tensors are normalized."""
+        tensors = [name for op in self.objectives for name in self._tensors.get(op, ())]
+        kinds = self._kinds(self._exchanged(statistics), only=tensors)
+        return all(tensor.error <= _ERRORS[-1] for tensor in kinds.values())
+
+    def mixing(self) -> tuple[RowMixing, Sequence[str]]:
+        """Return the ops that combine rows otherwise than by a sum, and the normalized rows."""
         kinds = self._kinds({})
         if self._first_mixed(kinds, ()) is None:
-            return RowMixing()
+            return RowMixing(), ()
         statistics = _Statistics(self._session, kinds, self._feeds[0])
         if statistics.first:
             kinds = self._kinds(self._exchanged(statistics.fed))
         other = self._first_mixed(kinds, statistics.inside)
-        return RowMixing(
-            statistic=self._described(statistics.first) if statistics.first else "",
-            op=self._described(other) if other else "",
+        found = RowMixing(
+            statistic=self.described(statistics.first) if statistics.first else "",
+            op=self.described(other) if other else "",
             op_type=self._session.program.placement.ops[other].type if other else "",
         )
+        return found, statistics.fed
 
-    def _described(self, op: str) -> str:
+    def described(self, op: str) -> str:
+        """Return the type, the name and the source line of an op."""
         placement = self._session.program.placement
         where = placement.where(op)
         return f"{placement.ops[op].type} {op}{f', {where}' if where else ''}"
@@ -145,14 +186,16 @@ class _ExchangedRuns:
             if not program.placement.ops[op].caller and program.graph.is_fetchable(op)
         }
 
-    def _kinds(self, more: Mapping[str, Sequence[Any]]) -> dict[str, _Tensor]:
-        """Classify all tensors, with some of them fed."""
+    def _kinds(
+        self, more: Mapping[str, Sequence[Any]], only: Sequence[str] | None = None
+    ) -> dict[str, _Tensor]:
+        """Classify tensors, with some of them fed; by default all."""
         feeds = [
             {**each, **{name: values[at] for name, values in more.items()}}
             for at, each in enumerate(self._feeds)
         ]
         found = {}
-        for names in self._parts():
+        for names in self._parts() if only is None else [only]:
             names = [name for name in names if name not in more]
             fetched = [self._session.fetch(names, each) for each in feeds] if names else []
             for name, *values in zip(names, *fetched, strict=True):

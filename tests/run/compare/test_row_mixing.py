@@ -20,7 +20,7 @@ pytestmark = pytest.mark.one_version
 Loss = Callable[[Any, Any], Any]
 
 
-def mixing(loss: Loss, rows: int | None = None) -> RowMixing | None:
+def mixing(loss: Loss, rows: int | None = None, batch: Any = pairs.batch) -> RowMixing | None:
     """How a reference with this loss combines rows; it takes ``rows`` rows, or any number."""
     pair = pairs.pair(
         lambda num_gpus: pairs.towers(num_gpus, loss=loss, rows=rows and rows // 2),
@@ -31,7 +31,7 @@ def mixing(loss: Loss, rows: int | None = None) -> RowMixing | None:
         ProgramSession(pair.towers, 60) as towers,
         ProgramSession(pair.reference, 60) as reference,
     ):
-        feeding = pair.feeding(pairs.batch)
+        feeding = pair.feeding(batch)
         sessions = PairedSessions(towers, reference, feeding, conditions)
         sessions.initialize(None)
         return find_row_mixing(sessions, sessions.batch(feeding.rows))
@@ -120,6 +120,25 @@ def test_the_first_op_that_combines_rows_is_named(
     assert not found.statistic
     assert found.op_type == op_type
     assert found.op.startswith(f"{op_type} {name}, ")
+
+
+def test_a_difference_that_few_rows_do_not_show() -> None:
+    """Only the last rows have other weights, and few rows of a batch are tried first."""
+
+    def last_rows(x: Any, y: Any) -> Any:
+        weights = tf.where(x[:, 0] > 8, 0.0, 1.0)
+        errors = tf.reduce_sum(squares(x, y) * weights)
+        return tf.math.divide(errors, tf.reduce_sum(weights), "tokens")
+
+    def batch(rng: Any, n: int) -> Any:
+        made = pairs.batch(rng, n)
+        made["x"][-n // 4 :, 0] = 9
+        return made
+
+    found = mixing(last_rows, batch=batch)
+
+    assert found
+    assert found.op.startswith("RealDiv tokens, ")
 
 
 def by_moments(x: Any) -> Any:
