@@ -62,7 +62,8 @@ class ReplayedChecks:
             self._check_parts()
             if self._mixing.op:
                 raise self._neither(why_not_all)
-            self._sessions.own_rows = OwnRows(why_not_all)
+            unknown = "; which ops of its loss combine rows was not observed"
+            self._sessions.own_rows = OwnRows(why_not_all + ("" if self._observed else unknown))
         elif self._sessions.of_other_shape or self._shares_ops or self._is_additive():
             return
         elif self._has_only_statistics and not self._is_nearly_equal():
@@ -81,7 +82,7 @@ class ReplayedChecks:
         if is_fixed or not self._mixing.statistic:
             return False
         if self._mixing.op:
-            raise self._neither(f"batch statistics ({self._mixing.statistic})")
+            raise self._neither(f"because of batch statistics ({self._mixing.statistic})")
         self._check_parts()
         self._sessions.own_rows = self._statistics_per_tower()
         return True
@@ -89,7 +90,7 @@ class ReplayedChecks:
     def _neither(self, why: str) -> CannotRun:
         return CannotRun(
             f"the loss of {self._name} on all rows is not a sum or mean of its losses on each "
-            f"tower's rows, because of {self._mixing.op}, and it cannot be compared on all rows: "
+            f"tower's rows, because of {self._mixing.op}, and it cannot be compared on all rows, "
             f"{why}",
             PASS_BATCH,
         )
@@ -99,8 +100,12 @@ class ReplayedChecks:
         return bool(shared_ops(self._sessions.towers.program.placement))
 
     @cached_property
+    def _observed(self) -> RowMixing | None:
+        return find_row_mixing(self._sessions, self._batch)
+
+    @property
     def _mixing(self) -> RowMixing:
-        return find_row_mixing(self._sessions, self._batch) or RowMixing()
+        return self._observed or RowMixing()
 
     @cached_property
     def _has_only_statistics(self) -> bool:
@@ -110,12 +115,11 @@ class ReplayedChecks:
         return is_possible and bool(self._mixing.statistic) and not self._mixing.op
 
     def _statistics_per_tower(self) -> OwnRows:
-        part = self._feeding.parts[0]
+        part, adds_up = self._feeding.parts[0], False
         with contextlib.suppress(InputError):
             once, twice = self._losses(part), self._losses([*part, *part])
             adds_up = bool(np.all(_close(2 * once, twice)))
-            return OwnRows(f"because of batch statistics ({self._mixing.statistic})", adds_up)
-        return OwnRows(f"because of batch statistics ({self._mixing.statistic})")
+        return OwnRows(f"because of batch statistics ({self._mixing.statistic})", adds_up)
 
     def _is_nearly_equal(self) -> bool:
         """Whether the gradients of both programs on all rows differ by no more than noise.
