@@ -1,0 +1,1 @@
+"""A training step as terms, and the proof that it is the step of one GPU."""

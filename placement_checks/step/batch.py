@@ -1,0 +1,269 @@
+"""The parts of the batch that the inputs of a program are."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from fractions import Fraction
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from placement_checks.core.op_types import (
+    CUTS,
+    ITERATOR_INITIALIZERS,
+    OPTIONAL_VALUE,
+    PIPELINE_OUTPUTS,
+    PLACEHOLDERS,
+    RANDOM,
+)
+from placement_checks.core.placement import producer_of
+from placement_checks.step.parts import WHOLE, Cut, Family, Part, finest
+from placement_checks.step.terms import Form, Terms
+
+if TYPE_CHECKING:
+    from placement_checks.step.reader import StepReader
+
+# An input of a program: what kind of input it is, and which of them.
+LeafKey = tuple[Any, ...]
+# Inputs that may be the same input of several towers: the family, the op type, and the outputs.
+Group = tuple[Any, ...]
+
+
+class Batch:
+    """The inputs of one program, and the part of the batch that each of them is.
+
+    Attributes:
+        leaves: for each input op, the number of the input within a tower, and its part.
+        groups: the inputs that the program does not list, as groups of the same kind.
+        unmatched: inputs that have no counterpart in the other program.
+    """
+
+    def __init__(self, reader: StepReader) -> None:
+        self._reader = reader
+        self.leaves: dict[str, tuple[LeafKey, Part]] = {}
+        self.groups: defaultdict[Group, list[str]] = defaultdict(list)
+        self.unmatched: set[str] = set()
+        self._parts_of_objectives: dict[str, Part | None] = {}
+        self._sources: dict[str, str] = {}
+        self._find_inputs()
+
+    @property
+    def listed(self) -> int:
+        """The number of inputs that the program lists for each tower; 0 if it lists none."""
+        return max(map(len, self._reader.placement.step.inputs), default=0)
+
+    def _find_inputs(self) -> None:
+        reader = self._reader
+        listed = reader.placement.step.inputs
+        for tower, names in enumerate(listed):
+            part = (Cut("feed", tower, len(listed)),) if len(listed) > 1 else WHOLE
+            for number, name in enumerate(names):
+                self.leaves.setdefault(producer_of(name), (("input", number), part))
+        for name in sorted(reader.reached, key=reader.number.__getitem__):
+            op = reader.ops[name]
+            if name in self.leaves or op.caller:
+                continue
+            shapes = tuple(output.shape and output.shape[1:] for output in reader.outputs(name))
+            if op.type in PLACEHOLDERS:
+                shape = reader.shape(name)
+                if shape and (shape[0] is None or len(shape) > 1 or not listed):
+                    self.groups["feed", reader.dtype(name), shapes].append(name)
+            elif op.type in PIPELINE_OUTPUTS or op.type == OPTIONAL_VALUE:
+                self._sources[name] = self._source(name)
+                self.groups["draw", op.type, shapes].append(name)
+
+    def _source(self, name: str) -> str:
+        """The iterator, queue or placeholder of a handle that an op draws from."""
+        reader = self._reader
+        seen: set[str] = set()
+        while name not in seen:
+            seen.add(name)
+            data = reader.data(name)
+            is_first = len(seen) == 1
+            if not data or not (is_first or reader.ops[name].type in ("Identity", "Enter")):
+                break
+            name = producer_of(data[0])
+        return name
+
+    def assign(self, single: Batch, listed: int) -> None:
+        """Divide the inputs that the program does not list among the parts.
+
+        Args:
+            single: the inputs of the program for one GPU; each tower has as many of a kind.
+            listed: the number of inputs that the other program lists for each tower.
+        """
+        reader = self._reader
+        feeds = sorted(
+            (name for group, names in self.groups.items() if group[0] == "feed" for name in names),
+            key=reader.number.__getitem__,
+        )
+        if feeds and listed == len(feeds) and not self.listed:
+            self.leaves |= {name: (("input", i), WHOLE) for i, name in enumerate(feeds)}
+            for group in [each for each in self.groups if each[0] == "feed"]:
+                del self.groups[group]
+        order = list(single.groups)
+        for group, names in self.groups.items():
+            ones = len(single.groups.get(group, ()))
+            count, rest = divmod(len(names), ones) if ones else (0, 1)
+            if rest:
+                self.unmatched |= set(names)
+                continue
+            family: Family = "feed" if group[0] == "feed" else "draw"
+            for at, name in enumerate(names):
+                part = (Cut(family, at // ones, count),) if count > 1 else WHOLE
+                self.leaves[name] = (family, order.index(group), at % ones), part
+        for group, names in self.groups.items():
+            if group[0] == "draw":
+                self._compare_pipelines(names)
+                self._compare_draws(names)
+
+    def fix_sizes(self) -> Mapping[Part, int] | None:
+        """The number of rows of each part, if it is fixed for all inputs; else None."""
+        reader, terms = self._reader, self._reader.terms
+        sizes: dict[Part, int] = {}
+        for name, (_, part) in self.leaves.items():
+            shape = reader.shape(name)
+            if name not in reader.reached or not shape:
+                continue
+            if reader.dtype(name) in ("resource", "variant"):
+                continue
+            rows = shape[0]
+            if not isinstance(rows, int) or sizes.setdefault(part, rows) != rows:
+                return None
+        for part, rows in sizes.items():
+            terms.sizes[reader.program, part] = rows
+        whole = terms.size(reader.program, WHOLE)
+        return {**sizes, WHOLE: whole} if sizes and whole else None
+
+    # --- mistakes in inputs ---
+
+    def _compare_pipelines(self, names: Sequence[str]) -> None:
+        """Towers with pipelines of their own must read different rows, by a shard for example."""
+        parts = {self.leaves[name][1] for name in names if name in self.leaves}
+        reader = self._reader
+        sources = sorted(
+            source
+            for source in {self._sources[name] for name in names}
+            if reader.ops[source].type not in PLACEHOLDERS
+        )
+        if len(parts) < 2 or len(sources) < 2:
+            return
+        alike: defaultdict[int, list[str]] = defaultdict(list)
+        memo: dict[str, int] = {}
+        for source in sources:
+            alike[self._digest(source, memo)].append(source)
+        for same in alike.values():
+            if len(same) > 1:
+                reader.report(f"{same[1]} reads the same rows as {same[0]}", same[1])
+
+    def _digest(self, name: str, memo: dict[str, int]) -> int:
+        """A digest of a pipeline: pipelines with equal digests yield the same rows."""
+        if name not in memo:
+            memo[name] = 0  # in loops
+            reader = self._reader
+            op = reader.ops[name]
+            inner = [*reader.edges[name], *self._writers.get(name, ())]
+            attributes = sorted(
+                (key, str(value))
+                for key, value in reader.placement.details.attributes(name).items()
+                if key not in ("shared_name", "container")
+            )
+            value = reader.placement.details.value(name)
+            digests = tuple(self._digest(each, memo) for each in inner)
+            memo[name] = hash((op.type, tuple(attributes), str(value), digests))
+        return memo[name]
+
+    @cached_property
+    def _writers(self) -> Mapping[str, Sequence[str]]:
+        """For each iterator or queue, the ops whose values are put into it."""
+        writers: defaultdict[str, list[str]] = defaultdict(list)
+        reader = self._reader
+        for name, op in reader.ops.items():
+            data = reader.data(name)
+            if op.type in ITERATOR_INITIALIZERS and len(data) > 1:
+                writers[producer_of(data[1])].append(producer_of(data[0]))
+            elif op.type.startswith("QueueEnqueue") and data:
+                writers[producer_of(data[0])] += map(producer_of, data[1:])
+        return writers
+
+    def _compare_draws(self, names: Sequence[str]) -> None:
+        """A loss must not take features of one draw and labels of another one."""
+        reader = self._reader
+        for objective, ops in reader.towers.items():
+            used: defaultdict[str, set[str]] = defaultdict(set)
+            for name in ops:
+                for source in reader.data(name):
+                    used[producer_of(source)].add(source)
+            drawn = [name for name in names if name in ops]
+            for one, other in zip(drawn, drawn[1:], strict=False):
+                outputs = [
+                    {source.partition(":")[2] for source in used[name]} for name in (one, other)
+                ]
+                is_apart = outputs[0] and outputs[1] and not outputs[0] & outputs[1]
+                if self._sources[one] == self._sources[other] and is_apart:
+                    reader.report(f"{objective} pairs rows of two draws", other)
+                    return
+
+    # --- towers ---
+
+    def part_of(self, objectives: Collection[str]) -> Part | None:
+        """The part of the batch that objectives are computed from; None if it is not one part."""
+        found = {self._part_of(objective) for objective in objectives} - {None}
+        return found.pop() if len(found) == 1 else None
+
+    def _part_of(self, objective: str) -> Part | None:
+        memo = self._parts_of_objectives
+        if objective not in memo:
+            memo[objective] = None  # while slices are evaluated
+            memo[objective] = finest(self._parts_read(objective))
+        return memo[objective]
+
+    def _parts_read(self, objective: str) -> Iterable[Part]:
+        """The parts of the inputs and slices that an objective reads."""
+        reader = self._reader
+        ops = reader.towers[objective]
+        parts: set[Part] = set()
+        for name in sorted(ops, key=reader.number.__getitem__):
+            if name in self.leaves and reader.shape(name) != ():
+                parts.add(self.leaves[name][1])
+            elif reader.ops[name].type in CUTS and name not in self._behind_random:
+                for source in self._readers_of(name):
+                    if self._read_by[source] & ops:
+                        parts |= reader.terms.parts(reader.value(source))
+        return parts
+
+    def _readers_of(self, name: str) -> Iterable[str]:
+        return [f"{name}:{i}" if i else name for i in range(len(self._reader.outputs(name)))]
+
+    @cached_property
+    def _read_by(self) -> Mapping[str, set[str]]:
+        read_by: defaultdict[str, set[str]] = defaultdict(set)
+        for name in self._reader.ops:
+            for source in self._reader.data(name):
+                read_by[source].add(name)
+        return read_by
+
+    @cached_property
+    def _behind_random(self) -> Collection[str]:
+        """The ops that depend on random numbers."""
+        reader = self._reader
+        found: set[str] = set()
+        for name, op in reader.ops.items():
+            if op.type in RANDOM or any(source in found for source in reader.edges[name]):
+                found.add(name)
+        return found
+
+    def first_row(self, part: Part) -> Form:
+        """The number of the first row of a part within the whole batch."""
+        terms: Terms = self._reader.terms
+        if not part:
+            return terms.number(0.0)
+        around, cut = part[:-1], part[-1]
+        first = self.first_row(around)
+        if cut.family in ("feed", "draw"):
+            before = [
+                terms.rows((*around, Cut(cut.family, i, cut.count))) for i in range(cut.index)
+            ]
+            return terms.add((first, 1.0), *((each, 1.0) for each in before))
+        begin = cut.begin if cut.family == "range" else Fraction(cut.index, cut.count)
+        return terms.add((first, 1.0), (terms.rows(around), float(begin)))

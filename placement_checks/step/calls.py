@@ -1,0 +1,8 @@
+from typing import NamedTuple, Sequence
+class GradientCall(NamedTuple):
+    objectives: Sequence[str] = ()
+    weights: Sequence[str] = ()
+    sources: Sequence[str] = ()
+    gradients: Sequence[Sequence[str]] = ()
+    stopped: Sequence[str] = ()
+    ops: frozenset = frozenset()

@@ -1,0 +1,386 @@
+"""Why a variable's value after the step is not that of the step for one GPU.
+
+Both forms are walked together, from the update back to the inputs, to the first difference. If an
+op there is unknown, or the terms are too weak to follow it, the difference shows no mistake.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+from typing import Any, NamedTuple
+
+from placement_checks.step.parts import OF_ANY_SIZE, Cut, Part, are_all_rows, describe, finest
+from placement_checks.step.terms import (
+    ONE,
+    Atom,
+    AtomId,
+    Cause,
+    Form,
+    Kind,
+    Monomial,
+    Origin,
+    Terms,
+    are_close,
+)
+
+
+class Obligation(Enum):
+    """What has to be equal in both programs."""
+
+    FUNCTION = "the towers compute what one GPU computes"
+    ROWS = "each tower has rows and random numbers of its own"
+    ADDITIVE = "the towers' results add up to the result for all rows"
+    WEIGHTS = "every part of the batch counts, as often as on one GPU"
+    UPDATE = "the update is the update for one GPU"
+    UPDATED = "the same variables are updated"
+
+
+class Difference(NamedTuple):
+    """The first difference between two values.
+
+    Attributes:
+        obligation: what is not equal.
+        text: the difference.
+        origin: the op that shows it; None if no op does.
+        is_certain: whether all ops on the way are understood, so that the values do differ.
+    """
+
+    obligation: Obligation
+    text: str
+    origin: Origin | None = None
+    is_certain: bool = True
+
+
+# Ops that terms cannot follow through all shapes: a term that is not additive behind such an op
+# shows no mistake.
+_WEAK = frozenset(
+    """
+    Reshape Tile Pad BroadcastTo StridedSliceOf GatherV2 GatherNd Unique UnsortedSegmentSum Where
+    Range Transpose ConcatV2 Pack Slice Place Fill Einsum Cumsum ScatterNd Switch Merge Dim Shape
+    Sum Slices Random SegmentSum StridedSlice SplitV Split Unpack Mean DynamicStitch
+    DynamicPartition
+    """.split()
+)
+_UNFOLLOWED = frozenset(
+    """
+    StridedSliceOf SplitV Split Unpack Range GatherNd Where Mean CustomGradient DynamicStitch
+    DynamicPartition
+    """.split()
+)
+_MAX_DEPTH = 300
+
+
+class Explanation:
+    """Finds the first difference of two forms."""
+
+    def __init__(self, terms: Terms) -> None:
+        self._terms = terms
+
+    def of_update(self, towers: Form, one_gpu: Form) -> Difference:
+        """Explain why two values of a variable after the step differ."""
+        terms = self._terms
+        known = {monomial for monomial, _ in terms.summands(one_gpu)}
+        for monomial, _ in terms.summands(towers):
+            nested = None if monomial in known else self._gradient_behind_stop(monomial)
+            if nested is not None and not any(map(self._gradient_behind_stop, known)):
+                text = "a gradient is the weight of another gradient, as in a chain rule by hand"
+                return Difference(Obligation.ADDITIVE, text, nested, is_certain=False)
+        return self._forms(towers, one_gpu, Obligation.UPDATE, 0)
+
+    # --- sums ---
+
+    def _forms(self, ours: Form, theirs: Form, place: Obligation, depth: int) -> Difference:
+        terms = self._terms
+        a, b = dict(terms.summands(ours)), dict(terms.summands(theirs))
+        left = {m: c for m, c in a.items() if b.get(m) != c}
+        right = {m: c for m, c in b.items() if a.get(m) != c}
+        if len(left) == len(right) == 1 and self._is_same_op(left, right, place):
+            return self._pairs(left, right, place, depth)
+        groups: defaultdict[Any, dict[Cut, tuple[Monomial, float]]] = defaultdict(dict)
+        crossed: Monomial | None = None
+        for monomial, number in left.items():
+            parts = terms.parts_of(monomial)
+            part = finest(parts)
+            if parts and part is None:
+                crossed = monomial
+            if part:
+                lifted = terms.lifted(monomial, part)
+                if isinstance(lifted, Cause):
+                    return self._from_cause(lifted, Obligation.ADDITIVE)
+                whole, share = lifted
+                key = whole, part[:-1], part[-1].siblings
+                groups[key][part[-1]] = monomial, number * share
+        if groups:
+            return self._parts(groups, depth)
+        if crossed is not None and not self._have_similar(left, right):
+            unknown = self._unknown_in(crossed)
+            cause = unknown or self._cause_in(crossed)
+            return self._from_cause(cause, Obligation.ADDITIVE)
+        common = [monomial for monomial in left if monomial in right]
+        if common and len(common) == max(len(left), len(right)):
+            return self._ratio(common[0], left[common[0]], right[common[0]])
+        return self._pairs(left, right, place, depth)
+
+    def _is_same_op(
+        self, left: Mapping[Monomial, float], right: Mapping[Monomial, float], place: Obligation
+    ) -> bool:
+        """Whether both sides are one op on different operands, and no sum over rows."""
+        (mine,), (other,) = left, right
+        one, two = self._terms[self._main(mine)], self._terms[self._main(other)]
+        if one.op != two.op or one.op in ("Grad", "Sum") or one.operands == two.operands:
+            return False
+        if len(one.operands) != len(two.operands):
+            return False
+        is_joint = one.status.kind in (Kind.JOINT, Kind.UNKNOWN)
+        return place is not Obligation.FUNCTION or is_joint
+
+    def _ratio(self, monomial: Monomial, number: float, other: float) -> Difference:
+        text = f"it counts {number / other:.4g} times as much as on one GPU"
+        return Difference(Obligation.WEIGHTS, text, self._cite(monomial))
+
+    def _have_similar(self, left: Iterable[Monomial], right: Iterable[Monomial]) -> bool:
+        def signature(monomial: Monomial) -> tuple[str, int]:
+            atom = self._terms[self._main(monomial)]
+            return atom.op, len(atom.operands)
+
+        known = {signature(monomial) for monomial in right}
+        return any(signature(monomial) in known for monomial in left)
+
+    # --- parts ---
+
+    def _parts(
+        self, groups: Mapping[Any, Mapping[Cut, tuple[Monomial, float]]], depth: int
+    ) -> Difference:
+        """Explain why terms of parts did not add up to a term of all rows."""
+        for (form, around, siblings), members in groups.items():
+            first = next(iter(members.values()))[0]
+            if not are_all_rows(members):
+                others = [
+                    key
+                    for key in groups
+                    if key[1:] == (around, siblings)
+                    and key[0] != form
+                    and not groups[key].keys() & members.keys()
+                ]
+                if others:
+                    return self._unlike(groups, others[0], form, depth)
+                return Difference(
+                    Obligation.WEIGHTS, self._missing(around, members), self._cite(first)
+                )
+            weights = [weight for _, weight in members.values()]
+            shown = ", ".join(f"{weight:.3g}" for weight in weights)
+            if not are_close(weights):
+                text = f"the parts of the batch count {shown} times"
+                if siblings[0] in OF_ANY_SIZE and min(weights) / max(weights) > 0:
+                    text += ", which is right only for rows in this proportion"
+                return Difference(Obligation.WEIGHTS, text, self._cite(first))
+        text = "the towers' terms could not be added up"
+        return Difference(Obligation.ADDITIVE, text, is_certain=False)
+
+    def _unlike(self, groups: Mapping[Any, Any], key: Any, form: Form, depth: int) -> Difference:
+        """Explain why the towers compute different functions of their rows."""
+        inner = self._forms(key[0], form, Obligation.FUNCTION, depth + 1)
+        origin = inner.origin
+        if origin is None or origin.program:
+            origin = self._cite(next(iter(groups[key].values()))[0])
+        return inner._replace(
+            obligation=Obligation.FUNCTION,
+            text=f"the towers differ from each other: {inner.text}",
+            origin=origin,
+        )
+
+    def _missing(self, around: Part, members: Iterable[Cut]) -> str:
+        shown = " and ".join(describe((*around, cut)) for cut in sorted(members))
+        return f"only {shown} of the batch counts"
+
+    # --- products ---
+
+    def _pairs(
+        self,
+        left: Mapping[Monomial, float],
+        right: Mapping[Monomial, float],
+        place: Obligation,
+        depth: int,
+    ) -> Difference:
+        """Explain the first pair of similar terms, or the terms without a counterpart."""
+        terms = self._terms
+        used: set[Monomial] = set()
+        for monomial, number in left.items():
+            one = terms[self._main(monomial)]
+            for other in right:
+                two = terms[self._main(other)]
+                if other in used or (one.op, len(one.operands)) != (two.op, len(two.operands)):
+                    continue
+                used.add(other)
+                if one is two:
+                    if monomial == other:
+                        return self._ratio(monomial, number, right[other])
+                    return self._factors(monomial, other, depth)
+                return self._operands(one, two, place, depth)
+        return self._without_counterpart(left, right, place)
+
+    def _operands(self, one: Atom, two: Atom, place: Obligation, depth: int) -> Difference:
+        if one.attrs != two.attrs and one.operands == two.operands:
+            return self._unlike_ops(one, two, place)
+        below = Obligation.FUNCTION if one.op == "Grad" else place
+        for mine, other in zip(one.operands, self._aligned(one, two), strict=True):
+            if mine == other or depth >= _MAX_DEPTH:
+                continue
+            found = self._forms(mine, other, below, depth + 1)
+            if one.op in _UNFOLLOWED:
+                text = f"the op type {one.op} cannot be followed"
+                return Difference(below, text, one.origin, is_certain=False)
+            return found if found.origin else found._replace(origin=one.origin)
+        return self._unlike_ops(one, two, place)
+
+    def _aligned(self, one: Atom, two: Atom) -> Sequence[Form]:
+        """The operands of the other op, in the order that fits if they may be exchanged."""
+        terms = self._terms
+
+        def tops(form: Form) -> list[str]:
+            return sorted(terms[self._main(monomial)].op for monomial, _ in terms.summands(form))
+
+        def likeness(operands: Sequence[Form]) -> int:
+            pairs = list(zip(one.operands, operands, strict=True))
+            return 10 * sum(x == y for x, y in pairs) + sum(tops(x) == tops(y) for x, y in pairs)
+
+        if len(one.operands) != 2 or one.op not in ("Mul", "Maximum", "Minimum"):
+            return two.operands
+        return max((two.operands, two.operands[::-1]), key=likeness)
+
+    def _factors(self, monomial: Monomial, other: Monomial, depth: int) -> Difference:
+        """Explain different scalar factors of one tensor."""
+        terms = self._terms
+        mine, theirs = dict(monomial[1]), dict(other[1])
+        for x in mine:
+            for y in theirs:
+                one, two = terms[x], terms[y]
+                if x in theirs or y in mine or one.op != two.op or depth >= _MAX_DEPTH:
+                    continue
+                for p, q in zip(one.operands, two.operands, strict=False):
+                    if p != q:
+                        return self._forms(p, q, Obligation.UPDATE, depth + 1)
+        unknown = self._unknown_in(monomial) or self._unknown_in(other)
+        if unknown is not None:
+            return self._from_cause(unknown, Obligation.WEIGHTS)
+        own = [atom for atom in mine if theirs.get(atom) != mine[atom]]
+        own += [atom for atom in theirs if atom not in mine]
+        atom = terms[max(own, default=ONE)]
+        text = f"it has another factor than on one GPU: {self._name(atom)}"
+        return Difference(Obligation.WEIGHTS, text, atom.origin or self._cite(monomial))
+
+    def _without_counterpart(
+        self, left: Mapping[Monomial, float], right: Mapping[Monomial, float], place: Obligation
+    ) -> Difference:
+        terms = self._terms
+        for monomial in (*left, *right):
+            weak = self._find_op(monomial, _UNFOLLOWED)
+            if weak is not None:
+                text = f"the op type {weak.op} cannot be followed"
+                return Difference(place, text, weak.origin, is_certain=False)
+        for monomial in (*left, *right):
+            unknown = self._unknown_in(monomial)
+            if unknown is not None:
+                return self._from_cause(unknown, place)
+        for monomial in left:
+            others = ", ".join(self._name(terms[self._main(each)]) for each in list(right)[:3])
+            text = f"it is {self._name(terms[self._main(monomial)])}, but {others or 'nothing'} on one GPU"
+            return Difference(place, text, self._cite(monomial))
+        for monomial in right:
+            text = f"it lacks {self._name(terms[self._main(monomial)])}, which one GPU has"
+            return Difference(place, text)
+        return Difference(place, "the values differ only by rounding", is_certain=False)
+
+    def _unlike_ops(self, one: Atom, two: Atom, place: Obligation) -> Difference:
+        if one.op == "Random":
+            text = "random numbers could not be matched with those of one GPU"
+            return Difference(Obligation.ROWS, text, one.origin, is_certain=False)
+        for atom in (one, two):
+            if atom.status.kind is Kind.UNKNOWN:
+                cause = atom.status.cause or Cause(atom.op, "is unknown", atom.origin)
+                return self._from_cause(cause._replace(is_known=False), place)
+        text = f"it is {self._name(one)}, but {self._name(two)} on one GPU"
+        return Difference(place, text, one.origin)
+
+    # --- causes ---
+
+    def _from_cause(self, cause: Cause, obligation: Obligation) -> Difference:
+        is_certain = cause.is_known and cause.op not in _WEAK
+        return Difference(obligation, f"an op of type {cause.op} {cause.text}", cause.origin, is_certain)
+
+    def _cause_in(self, monomial: Monomial) -> Cause:
+        for atom_id in (monomial[0], *(atom for atom, _ in monomial[1])):
+            atom = self._terms[atom_id]
+            is_joint = atom.status.kind in (Kind.JOINT, Kind.UNKNOWN)
+            if (atom.parts and atom.finest is None) or is_joint:
+                return atom.status.cause or Cause(
+                    atom.op, "combines rows of several towers", atom.origin
+                )
+        return Cause("Mul", "multiplies terms of several towers", self._cite(monomial))
+
+    def _unknown_in(self, monomial: Monomial) -> Cause | None:
+        """The cause, if a monomial contains an unknown op."""
+        for atom in self._atoms(monomial):
+            if atom.status.kind is Kind.UNKNOWN:
+                cause = atom.status.cause or Cause(atom.op, "is unknown", atom.origin)
+                return cause._replace(is_known=False)
+        return None
+
+    def is_unknown(self, form: Form) -> bool:
+        """Whether a form contains an unknown op."""
+        return any(
+            self._terms[atom].status.kind is Kind.UNKNOWN
+            for atom in self._terms.all_atoms_in([form])
+        )
+
+    def _find_op(self, monomial: Monomial, ops: frozenset[str]) -> Atom | None:
+        return next((atom for atom in self._atoms(monomial) if atom.op in ops), None)
+
+    def _atoms(self, monomial: Monomial) -> Iterable[Atom]:
+        form = self._terms.form({monomial: 1.0})
+        return map(self._terms.__getitem__, self._terms.all_atoms_in([form]))
+
+    def _gradient_behind_stop(self, monomial: Monomial) -> Origin | None:
+        """Where a gradient is the weight of another gradient."""
+        terms = self._terms
+        stack = [(atom, False) for atom in (monomial[0], *(atom for atom, _ in monomial[1]))]
+        seen: set[tuple[AtomId, bool]] = set()
+        while stack:
+            atom_id, is_stopped = stack.pop()
+            if (atom_id, is_stopped) in seen:
+                continue
+            seen.add((atom_id, is_stopped))
+            atom = terms[atom_id]
+            if not atom.is_backward:
+                continue
+            if atom.op == "Grad" and is_stopped:
+                return atom.origin
+            is_stopped = is_stopped or atom.op == "StopGradient"
+            stack += [(x, is_stopped) for each in atom.operands for x in terms.atoms_in(each)]
+        return None
+
+    # --- names ---
+
+    def _main(self, monomial: Monomial) -> AtomId:
+        """The atom that says most: the tensor, or the scalar that was made last."""
+        return monomial[0] or max((atom for atom, _ in monomial[1]), default=ONE)
+
+    def _name(self, atom: Atom) -> str:
+        """A term in words."""
+        if atom.op == "Var":
+            return f"the variable {atom.attrs[0]}"
+        if atom.op in ("Leaf", "Feed"):
+            return f"the input {atom.origin.op}" if atom.origin else "an input"
+        if atom.op == "Grad":
+            source = self._terms.single(atom.operands[1])
+            return f"the gradient for {self._name(source)}" if source else "a gradient"
+        if atom.op == "One":
+            return "a number"
+        return f"a result of {atom.op}"
+
+    def _cite(self, monomial: Monomial) -> Origin | None:
+        """The op that a monomial comes from."""
+        atoms = sorted((atom for atom in (monomial[0], *(a for a, _ in monomial[1])) if atom), reverse=True)
+        return next((self._terms[atom].origin for atom in atoms if self._terms[atom].origin), None)

@@ -1,0 +1,135 @@
+"""The table of op types: how each acts on rows, and its normal form. One line for each type.
+
+A type that is not here is unknown: terms that depend on it are not compared, and the verdict names
+it. To add a type, find the line of a type that treats rows alike. Types that `step.tensor_ops` turns
+into other types, such as ``Neg`` into a sum, need no line.
+"""
+
+from __future__ import annotations
+
+from placement_checks.step import gradients, normal_forms, row_rules
+from placement_checks.step.terms import OpType
+
+_ELEMENTWISE = OpType(
+    row_rules.elementwise, is_elementwise=True, normal_form=normal_forms.elementwise
+)
+_COMMUTING = OpType(
+    row_rules.elementwise,
+    is_elementwise=True,
+    commutes=True,
+    normal_form=normal_forms.elementwise,
+)
+_LINEAR = OpType(row_rules.linear_elementwise, is_elementwise=True, is_linear=True)
+_STOP = OpType(row_rules.linear_elementwise, is_elementwise=True, normal_form=normal_forms.stopped)
+_CHOICE = OpType(row_rules.elementwise, is_elementwise=True, normal_form=normal_forms.choice)
+_REDUCTION = OpType(row_rules.reduction)
+_LAST_AXIS = OpType(row_rules.last_axis)
+_FIRST_ON_AXIS_0 = OpType(row_rules.on_axis_0(0))
+_BOTH_ON_AXIS_0 = OpType(row_rules.on_axis_0(0, 1))
+_BATCH_NORM = OpType(row_rules.batch_norm)
+_MIXING = OpType(row_rules.mixing)
+_MATRIX_PRODUCT = OpType(row_rules.matrix_product, normal_form=normal_forms.matrix_product)
+_SLICED = OpType(row_rules.sliced, is_linear=True)
+_QUOTIENT = OpType(row_rules.quotient, is_elementwise=True, normal_form=normal_forms.quotient)
+
+OP_TYPES = {
+    # One element from one element of each operand.
+    **dict.fromkeys(
+        """
+        Abs Acos Acosh Asin Asinh Atan Atan2 Atanh Ceil Cos Cosh Digamma Elu Erf Erfc Exp Expm1 Floor
+        FloorDiv FloorMod Greater GreaterEqual IsFinite IsInf IsNan LeakyRelu Less LessEqual Lgamma
+        Log Log1p LogicalNot Mod Pow Relu Relu6 Rint Round Rsqrt Selu Sigmoid Sign Sin Sinh Softplus
+        Softsign Sqrt Tan Tanh TruncateDiv TruncateMod Xdivy Xlogy Xlog1py ClipByValue NextAfter
+        FloatToInt StringToHashBucketFast StringToHashBucket StringToNumber StringLower AsString
+        RegexReplace StaticRegexReplace StringLength Reciprocal Inv MulNoNan Zeta Igamma Igammac
+        Merge
+        """.split(),
+        _ELEMENTWISE,
+    ),
+    **dict.fromkeys(
+        """
+        Maximum Minimum Equal NotEqual LogicalAnd LogicalOr BitwiseAnd BitwiseOr BitwiseXor
+        """.split(),
+        _COMMUTING,
+    ),
+    **dict.fromkeys("Select SelectV2 Conditional".split(), _CHOICE),
+    **dict.fromkeys("Chosen Switch CustomGradient".split(), _LINEAR),
+    "StopGradient": _STOP,
+    "Mul": OpType(
+        row_rules.product, is_elementwise=True, commutes=True, normal_form=normal_forms.product
+    ),
+    **dict.fromkeys("RealDiv".split(), _QUOTIENT),
+    # Reductions.
+    "Sum": OpType(
+        row_rules.total,
+        is_linear=True,
+        normal_form=normal_forms.total,
+        of_summand=normal_forms.total_of_summand,
+    ),
+    "Mean": OpType(row_rules.reduction, normal_form=normal_forms.mean),
+    "L2Loss": OpType(row_rules.mixing, normal_form=normal_forms.half_of_squares),
+    **dict.fromkeys("Max Min Prod All Any ArgMax ArgMin EuclideanNorm".split(), _REDUCTION),
+    # Along the last axis.
+    **dict.fromkeys("Softmax LogSoftmax TopKV2".split(), _LAST_AXIS),
+    # Rows on axis 0, each computed from its own row.
+    **dict.fromkeys(
+        """
+        AvgPool MaxPool Conv2D Conv1D Conv3D DepthwiseConv2dNative LRN ResizeBilinear
+        ResizeNearestNeighbor ResizeBicubic ResizeArea SpaceToDepth DepthToSpace MaxPool3D AvgPool3D
+        DecodeRaw ImageProjectiveTransformV2 AdjustContrastv2 L2Normalize Conv2DBackpropInput
+        BiasAddOfChannels Dilation2D ExtractImagePatches
+        """.split(),
+        _FIRST_ON_AXIS_0,
+    ),
+    **dict.fromkeys(
+        """
+        SparseSoftmaxCrossEntropyWithLogits SoftmaxCrossEntropyWithLogits InTopK InTopKV2
+        ReverseSequence
+        """.split(),
+        _BOTH_ON_AXIS_0,
+    ),
+    **dict.fromkeys("FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3".split(), _BATCH_NORM),
+    # Products along axes.
+    **dict.fromkeys("MatMul BatchMatMul BatchMatMulV2".split(), _MATRIX_PRODUCT),
+    "Einsum": OpType(row_rules.einsum),
+    # Shapes, joins and slices.
+    "Reshape": OpType(
+        row_rules.reshape,
+        is_linear=True,
+        normal_form=normal_forms.reshape,
+        of_summand=normal_forms.reshape_of_summand,
+    ),
+    "Transpose": OpType(row_rules.transpose, is_linear=True),
+    "ConcatV2": OpType(row_rules.join, normal_form=normal_forms.join),
+    "Pack": OpType(row_rules.stack),
+    "Place": OpType(row_rules.placed, is_linear=True, of_summand=normal_forms.placed_of_summand),
+    "Slice": OpType(row_rules.sliced, is_linear=True, of_summand=normal_forms.sliced_of_summand),
+    **dict.fromkeys("Pad BroadcastTo Tile".split(), _SLICED),
+    **dict.fromkeys("PadV2 MirrorPad Cumsum Cumprod".split(), OpType(row_rules.sliced)),
+    "GatherV2": OpType(row_rules.lookup),
+    "OneHot": OpType(row_rules.one_hot),
+    "Fill": OpType(row_rules.fill),
+    # Gradients.
+    "Grad": OpType(row_rules.gradient, normal_form=gradients.gradient),
+    "Slices": OpType(row_rules.mixing, normal_form=gradients.gathered_gradient),
+    "UnsortedSegmentSum": OpType(row_rules.mixing, normal_form=normal_forms.segment_sum),
+    # Every element may depend on every row.
+    **dict.fromkeys(
+        """
+        Unique RandomShuffle InvertPermutation Range Where Size Shape Rank StringFormat Qr Svd
+        Cholesky MatrixInverse MatrixDeterminant Feed Rows RowsOf Dim SegmentSum SegmentMean
+        SparseToDense Bincount DenseBincount Roll Reverse ReverseV2 GatherNd ScatterNd
+        TensorScatterUpdate DynamicStitch DynamicPartition StridedSliceOf NthElement Random
+        SparseTensorDenseMatMul MatrixDiagPartV3 MatrixBandPart CollectiveOf
+        """.split(),
+        _MIXING,
+    ),
+}
+
+
+def op_type(op: str) -> OpType | None:
+    """The line of an op type; None if the type is unknown."""
+    found = OP_TYPES.get(op)
+    if found is None and op.startswith(("Apply", "SparseApply")):
+        return _MIXING  # an optimizer
+    return found

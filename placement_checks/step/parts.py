@@ -1,0 +1,100 @@
+"""Parts of a batch: how the rows of an input are cut for towers.
+
+A part is a path of cuts from the whole batch, the empty path: `(Cut("split", 1, 2),)` is the second
+half, and `(Cut("split", 1, 2), Cut("split", 0, 4))` the first of the four micro-batches of it.
+Towers and devices do not occur: two tensors belong to one tower if they have rows of one part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from fractions import Fraction
+from typing import Literal, NamedTuple
+
+# What cuts rows: a placeholder for each tower, an element of a pipeline for each tower, a split
+# into equal parts, ``x[i::n]``, or slices of different sizes.
+Family = Literal["feed", "draw", "split", "stride", "range"]
+
+# A part that was fed or drawn has any number of rows; the others have a known share.
+OF_ANY_SIZE = frozenset({"feed", "draw"})
+
+
+class Cut(NamedTuple):
+    """One of several parts that the rows around it are cut into.
+
+    Attributes:
+        family: what cuts the rows.
+        index: the number of the part, from 0.
+        count: the number of parts; 0 for a range, whose siblings need not be known.
+        begin: of a range: its first row, as a fraction of the rows around it.
+        end: of a range: the row after its last row, likewise.
+    """
+
+    family: Family
+    index: int
+    count: int
+    begin: Fraction = Fraction(0)
+    end: Fraction = Fraction(0)
+
+    @property
+    def share(self) -> Fraction:
+        """The share of the rows around it, if all fed or drawn parts have equally many rows."""
+        if self.family == "range":
+            return self.end - self.begin
+        return Fraction(1, self.count)
+
+    @property
+    def siblings(self) -> tuple[Family, int]:
+        """What a cut has in common with the other parts of the same rows."""
+        return self.family, self.count
+
+
+Part = tuple[Cut, ...]
+WHOLE: Part = ()  # the whole batch
+
+
+def cut_range(begin: Fraction, end: Fraction) -> Cut:
+    """The rows from ``begin`` to ``end``, as fractions; one of n equal parts if it is one."""
+    size = end - begin
+    if size.numerator == 1 and (begin / size).denominator == 1:
+        return Cut("split", int(begin / size), size.denominator)
+    return Cut("range", 0, 0, begin, end)
+
+
+def finest(parts: Iterable[Part]) -> Part | None:
+    """The part that lies within all others; None without parts, or if two lie side by side."""
+    found: Part | None = None
+    for part in parts:
+        if found is None or within(part, found):
+            found = part
+        elif not within(found, part):
+            return None
+    return found
+
+
+def within(part: Part, other: Part) -> bool:
+    """Whether a part is the other part, or was cut from it."""
+    return part[: len(other)] == other
+
+
+def are_all_rows(cuts: Collection[Cut]) -> bool:
+    """Whether cuts of one family are all rows around them, each row once."""
+    first = next(iter(cuts))
+    if first.family != "range":
+        return len(cuts) == first.count
+    ranges = sorted((cut.begin, cut.end) for cut in cuts)
+    ends = [Fraction(0), *(end for _, end in ranges)]
+    return ends == [*(begin for begin, _ in ranges), Fraction(1)]
+
+
+def describe(part: Part) -> str:
+    """A part in words, such as ``part 2 of 2``."""
+    if not part:
+        return "the whole batch"
+    cut = part[-1]
+    own = (
+        f"rows {cut.begin} to {cut.end}"
+        if cut.family == "range"
+        else f"part {cut.index + 1} of {cut.count}"
+    )
+    return own if len(part) == 1 else f"{own} of {describe(part[:-1])}"

@@ -1,0 +1,745 @@
+"""Read a training step of a placement into terms.
+
+The ops of the step are evaluated when they are asked for, in the order of their data flow. A read of
+a variable is the variable's value after the updates that the read waits for.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from placement_checks.core.op_types import (
+    ADDS,
+    BRANCHES,
+    FUNCTION_CALLS,
+    PLACEHOLDERS,
+    REDUCTIONS,
+    REF_VARIABLES,
+    VARIABLES,
+    is_update,
+)
+from placement_checks.core.placement import Op, Placement, Tensor, producer_of
+from placement_checks.step.batch import Batch
+from placement_checks.step.calls import GradientCall
+from placement_checks.step.parts import Part
+from placement_checks.step.tensor_ops import TENSOR_OPS, Node, attributes_of
+from placement_checks.step.terms import (
+    ROWS,
+    Assumption,
+    Cause,
+    Form,
+    Kind,
+    Origin,
+    Shape,
+    Status,
+    Terms,
+)
+
+_HANDLES = frozenset({"Identity", "RefIdentity", "Enter", "RefEnter", "Switch", "RefSwitch"})
+# Updates by the sum of the old value and a multiple of another tensor.
+_SUMS = {
+    **dict.fromkeys(["AssignAdd", "AssignAddVariableOp"], 1.0),
+    **dict.fromkeys(["AssignSub", "AssignSubVariableOp"], -1.0),
+}
+_ASSIGNS = frozenset({"Assign", "AssignVariableOp"})
+_SCATTERS = {
+    **dict.fromkeys(["ScatterAdd", "ResourceScatterAdd"], 1.0),
+    **dict.fromkeys(["ScatterSub", "ResourceScatterSub"], -1.0),
+}
+_DESCENTS = frozenset({"ApplyGradientDescent", "ResourceApplyGradientDescent"})
+# How many of the first inputs an optimizer's op changes; 1 for types that are not here.
+_CHANGED_INPUTS = {
+    **dict.fromkeys(["Momentum", "KerasMomentum", "Adagrad", "AdagradV2", "AddSign"], 2),
+    **dict.fromkeys(["PowerSign", "ProximalAdagrad"], 2),
+    **dict.fromkeys(["Adam", "AdaMax", "RMSProp", "Adadelta", "Ftrl", "FtrlV2", "AdagradDA"], 3),
+    **dict.fromkeys(["CenteredRMSProp", "AdamWithAmsgrad"], 4),
+}
+
+
+class Update(NamedTuple):
+    """One change of a variable: the op, and which of the op's changed variables it is."""
+
+    op: str
+    index: int
+
+
+class Mistake(NamedTuple):
+    """A mistake that no difference of terms shows.
+
+    Attributes:
+        text: the mistake.
+        op: the op that makes it.
+    """
+
+    text: str
+    op: str
+
+
+class Draw(NamedTuple):
+    """Random numbers with a seed, drawn for a tower.
+
+    Attributes:
+        key: the type of the op, and its number among those of the tower.
+        seed: the seed: numbers, or the form of a tensor.
+        part: the tower's part of the batch.
+        op: the op.
+    """
+
+    key: tuple[str, int]
+    seed: Any
+    part: Part
+    op: str
+
+
+class StepReader:
+    """The terms of one training step of a program.
+
+    Args:
+        terms: the terms of both programs that are compared.
+        placement: the program.
+        program: the number of the program, for the origins of terms.
+        roots: the ops that the step runs.
+        calls: the gradients that the program takes.
+        copies: the name of the variable that each copy stands for.
+
+    Attributes:
+        reached: the ops that the step runs.
+        updates: the updates of each variable, in order.
+        copies: as given, with the copies of a strategy.
+        batch: the parts of the batch that inputs have.
+        mistakes: the mistakes that were found while reading.
+        draws: the random numbers with a seed that are drawn for towers.
+    """
+
+    def __init__(
+        self,
+        terms: Terms,
+        placement: Placement,
+        program: int,
+        roots: Sequence[str],
+        calls: Sequence[GradientCall],
+        copies: Mapping[str, str],
+    ) -> None:
+        self.terms, self.placement, self.program = terms, placement, program
+        self.ops: Mapping[str, Op] = placement.ops
+        self.calls = calls
+        self.mistakes: list[Mistake] = []
+        self.draws: list[Draw] = []
+        self._random_ops: dict[tuple[str, str], frozenset[str]] = {}
+        self.number = {name: number for number, name in enumerate(self.ops)}
+        self._values: dict[Any, Form] = {}
+        self._busy: set[str] = set()
+        self._outputs: dict[str, Sequence[Tensor]] = {}
+        self._shapes_of_variables = {each.name: each.shape for each in placement.variables}
+        self.edges = self._find_edges()
+        self.reached = cone([producer_of(root) for root in roots], self.edges)
+        self.holder = self._find_holders()
+        strategy = placement.strategy
+        in_sync = strategy.copies.items() if strategy else ()
+        self.copies = {name: copy.first for name, copy in in_sync if copy.in_sync} | dict(copies)
+        self.updates: defaultdict[str, list[Update]] = defaultdict(list)
+        self._bits: dict[str, int] = {}
+        self.update_ops: list[str] = []
+        self._awaited: dict[str, int] = {}
+        self._order_updates()
+        self._gradients: dict[str, list[tuple[int, int, bool]]] = defaultdict(list)
+        for number, call in enumerate(calls):
+            for source, tensors in enumerate(call.gradients):
+                for tensor in tensors[:1]:
+                    self._gradients[tensor].append((number, source, len(tensors) > 1))
+        self.used_calls: set[int] = set()
+        self.batch = Batch(self)
+
+    # --- the graph ---
+
+    def data(self, op: str) -> list[str]:
+        """The tensors that an op reads."""
+        return [source for source in self.ops[op].inputs if not source.startswith("^")]
+
+    def outputs(self, op: str) -> Sequence[Tensor]:
+        """The outputs of an op."""
+        found = self._outputs.get(op)
+        if found is None:
+            found = self._outputs[op] = self.placement.details.outputs(op)
+        return found
+
+    def shape(self, op: str, output: int = 0) -> Shape:
+        """The static shape of an output; None if its rank is unknown."""
+        outputs = self.outputs(op)
+        return outputs[output].shape if output < len(outputs) else None
+
+    def dtype(self, op: str, output: int = 0) -> str:
+        """The dtype of an output; empty if it is unknown."""
+        outputs = self.outputs(op)
+        return outputs[output].dtype if output < len(outputs) else ""
+
+    def origin(self, op: str) -> Origin:
+        """The origin of terms that an op makes."""
+        return Origin(self.program, op)
+
+    def _find_edges(self) -> dict[str, list[str]]:
+        """For each op, the ops that it waits for; a call waits for the ops of its body."""
+        ops = self.ops
+        edges = {
+            name: [source for source in map(producer_of, op.inputs) if source in ops]
+            for name, op in ops.items()
+        }
+        for name, op in ops.items():
+            call = ops.get(op.caller)
+            if call is not None:
+                edges[call.name].append(name)
+                condition = call.inputs[0] if call.type in BRANCHES and call.inputs else ""
+                edges[name] += [
+                    producer_of(source)
+                    for source in call.inputs
+                    if source.startswith("^") or source == condition
+                ]
+        return edges
+
+    def _find_holders(self) -> dict[str, str]:
+        """The variable for each op that holds a variable, or passes its handle on."""
+        holders: dict[str, str] = {}
+        for name, op in self.ops.items():
+            if op.type in VARIABLES:
+                holders[name] = name
+            elif op.type in _HANDLES and op.inputs:
+                holder = holders.get(producer_of(op.inputs[0]))
+                if holder is None:
+                    continue
+                is_reference = self.ops[holder].type in REF_VARIABLES
+                if is_reference or self.dtype(name) == "resource":
+                    holders[name] = holder
+        return holders
+
+    def _order_updates(self) -> None:
+        """Find the updates of each variable, and for each op the updates that it waits for."""
+        order = ordered(sorted(self.reached, key=self.number.__getitem__), self.edges)
+        for name in order:
+            kind = self.ops[name].type
+            if not is_update(kind):
+                continue
+            self._bits[name] = 1 << len(self.update_ops)
+            self.update_ops.append(name)
+            changed = _CHANGED_INPUTS.get(kind.rpartition("Apply")[2], 1)
+            for index, source in enumerate(self.data(name)[:changed]):
+                holder = self.holder.get(producer_of(source))
+                if holder is not None:
+                    self.updates[holder].append(Update(name, index))
+        for name in order:
+            mask = self._bits.get(name, 0)
+            for source in self.edges[name]:
+                mask |= self._awaited.get(source, 0)
+            self._awaited[name] = mask
+
+    @property
+    def all_updates(self) -> int:
+        """The mask of all updates of the step."""
+        return (1 << len(self.update_ops)) - 1
+
+    # --- values of tensors ---
+
+    def value(self, source: str, reader: str = "") -> Form:
+        """The form of a tensor, as an op reads it."""
+        name = producer_of(source)
+        holder = self.holder.get(name)
+        if holder is not None and self.ops[holder].type in REF_VARIABLES:
+            op = reader if self.ops[name].type in VARIABLES else name
+            return self.state(holder, self._awaited.get(op, 0) & ~self._bits.get(op, 0))
+        if source not in self._values:
+            if source in self._busy:
+                return self._cyclic(name)
+            self._evaluate_with_inputs(source)
+        return self._values[source]
+
+    def _cyclic(self, op: str) -> Form:
+        cause = Cause(self.ops[op].type, "is part of a loop", self.origin(op))
+        return self.terms.unknown(cause, self.shape(op), self.program, op)
+
+    def _evaluate_with_inputs(self, source: str) -> None:
+        """Evaluate a tensor after the tensors that it is computed from, without recursion."""
+        stack = [source]
+        while stack:
+            tensor = stack[-1]
+            if tensor in self._values:
+                stack.pop()
+                continue
+            name = producer_of(tensor)
+            if tensor not in self._busy:
+                self._busy.add(tensor)
+                waiting = [
+                    each
+                    for each in self._needed(tensor)
+                    if each not in self._values
+                    and each not in self._busy
+                    and producer_of(each) in self.ops
+                    and producer_of(each) not in self.holder
+                ]
+                if waiting:
+                    stack += waiting
+                    continue
+            output = int(tensor.partition(":")[2] or 0)
+            self._values[tensor] = self._evaluate(name, output)
+            self._busy.discard(tensor)
+            stack.pop()
+
+    def _needed(self, tensor: str) -> list[str]:
+        """The tensors that a tensor's value needs."""
+        name = producer_of(tensor)
+        if name in self.batch.leaves:
+            return []
+        gradient = self._gradients.get(tensor)
+        if gradient:
+            call = self.calls[gradient[0][0]]
+            return [*call.objectives, *filter(None, call.weights)]
+        returned = self.placement.results.get(name, {})
+        needed = [*self.data(name), *(each for tensors in returned.values() for each in tensors)]
+        if self.ops[name].type == "ReadVariableOp":
+            holder = self.holder.get(producer_of(self.ops[name].inputs[0]))
+            mask = self._awaited.get(name, 0)
+            for update in self.updates.get(holder or "", ()):
+                if mask & self._bits[update.op]:
+                    needed += self.data(update.op)
+        return needed
+
+    def _evaluate(self, name: str, output: int) -> Form:
+        op = self.ops[name]
+        node = Node(self, name, output)
+        gradient = self._gradients.get(f"{name}:{output}" if output else name)
+        if gradient:
+            return self._gradient(node, *gradient[0])
+        if name in self.batch.leaves:
+            return self._leaf(node)
+        if name in self.batch.unmatched:
+            text = "is an input that only one of the two programs has"
+            cause = Cause(op.type, text, node.origin)
+            return self.terms.unknown(cause, node.shape, self.program, name, output)
+        if op.type in VARIABLES:
+            return self.variable(name)
+        if op.type in PLACEHOLDERS:
+            return self._fed(node)
+        made = self._returned(node)
+        if made is not None:
+            return made
+        handler = TENSOR_OPS.get(op.type)
+        if handler is not None:
+            made = handler(node)
+            if made is not None:
+                return made
+        if op.type in ADDS:
+            return self.terms.add(*((operand, 1.0) for operand in node.operands))
+        if is_update(op.type):
+            return self._updated_value(node)
+        if not self.data(name):
+            cause = Cause(op.type, f"is a source, {op.type}, that is not known", node.origin)
+            return self.terms.unknown(cause, node.shape, self.program, name)
+        attrs = attributes_of(node)
+        if output or len(self.outputs(name)) > 1:
+            attrs = (*attrs, output)
+        return node.build(op.type, attrs, node.operands)
+
+    def _leaf(self, node: Node) -> Form:
+        """An input with rows, or a scalar that is fed to each tower."""
+        key, part = self.batch.leaves[node.name]
+        shape = node.shape
+        if shape == ():
+            return self.terms.atom("Feed", key, (), (), origin=node.origin)
+        dims = (None,) if shape is None else shape
+        if isinstance(dims[0], int):
+            self.terms.sizes.setdefault((self.program, part), dims[0])
+        status = Status(Kind.ROWS, 0)
+        attrs = (*key, node.output)
+        return self.terms.atom(
+            "Leaf", attrs, (), (ROWS, *dims[1:]), part=part, origin=node.origin, status=status
+        )
+
+    def _fed(self, node: Node) -> Form:
+        """A placeholder without rows: the same value in both programs, if the names are equal."""
+        operands: tuple[Form, ...] = ()
+        if self.data(node.name) and not self.terms.parts(node.operand(0)):
+            operands = (node.operand(0),)
+        attrs = (node.name.rpartition("/")[2],)
+        return self.terms.atom("Feed", attrs, operands, node.shape, origin=node.origin)
+
+    def _returned(self, node: Node) -> Form | None:
+        """A result of a call with a known body; None for other ops and for loops."""
+        returned = self.placement.results.get(node.name)
+        if returned is None:
+            return None
+        kind = self.ops[node.name].type
+        if kind in FUNCTION_CALLS or set(returned) == {""}:
+            return self.value(returned[""][node.output], node.name)
+        if set(returned) == {"/then", "/else"}:
+            yes, no = [self.value(returned[side][node.output]) for side in ("/then", "/else")]
+            condition = node.operand(0)
+            known = self.terms.constant(condition)
+            if yes == no or known is not None:
+                return yes if yes == no or known else no
+            return node.build("Conditional", (), (condition, yes, no))
+        return None
+
+    # --- gradients ---
+
+    def _gradient(self, node: Node, number: int, source: int, is_sparse: bool) -> Form:
+        """The gradient that a recorded call takes with respect to one of its sources."""
+        terms, call = self.terms, self.calls[number]
+        own = self._own_backward(number).get(node.name)
+        if own is not None:
+            cause = Cause("CustomGradient", "is a backward pass of the program", self.origin(own))
+            return terms.unknown(cause, node.shape, self.program, node.name)
+        self.used_calls.add(number)
+        loss = terms.add(*((each, 1.0) for each in self._objectives(call, node)))
+        name = call.sources[source]
+        holder = self.holder.get(producer_of(name))
+        if holder is None and self.ops[producer_of(name)].type == "ReadVariableOp":
+            holder = self.holder.get(producer_of(self.ops[producer_of(name)].inputs[0]))
+        wrt = self.value(name) if holder is None else self.variable(self._copy_in(loss, holder))
+        if call.stopped:
+            cause = Cause("StopGradient", "is named in stop_gradients", self.origin(node.name))
+            return terms.unknown(cause, node.shape, self.program, node.name)
+        if not terms.depends(loss, frozenset(terms.atoms_in(wrt)) - {0}):
+            text = "has no known path to the loss"
+            cause = Cause("Grad", text, self.origin(producer_of(name)))
+            return terms.unknown(cause, node.shape, self.program, node.name)
+        attrs = ("values",) if is_sparse else ()
+        shape = node.shape if is_sparse else terms.shape(wrt)
+        return terms.build("Grad", attrs, (loss, wrt), shape, node.origin)
+
+    def _objectives(self, call: GradientCall, node: Node) -> Iterable[Form]:
+        """The scalars whose gradients a call takes, with the weights that the program gives."""
+        terms = self.terms
+        for objective, weight in zip(call.objectives, call.weights, strict=True):
+            form = self.value(objective)
+            shape = terms.shape(form)
+            if weight:
+                stopped = terms.build(
+                    "StopGradient", (), (self.value(weight),), shape, node.origin
+                )
+                form = terms.build("Mul", (), (form, stopped), shape, node.origin)
+            if shape != ():
+                axes = None if shape is None else tuple(range(len(shape)))
+                form = terms.build("Sum", (axes, False), (form,), (), node.origin)
+            yield form
+
+    def _copy_in(self, loss: Form, holder: str) -> str:
+        """The copy of a variable that a loss reads: a strategy names the first copy for all."""
+        if holder not in self.copies:
+            return holder
+        first = self.copies[holder]
+        for copy in (holder, *(each for each, name in self.copies.items() if name == first)):
+            targets = frozenset(self.terms.atoms_in(self.variable(copy))) - {0}
+            if self.terms.depends(loss, targets):
+                return copy
+        return holder
+
+    def _own_backward(self, number: int) -> Mapping[str, str]:
+        """For the ops of a gradient call that depend on a backward pass of the program: its op.
+
+        TensorFlow builds backward ops in the line that asks for gradients; the backward pass of a
+        custom gradient has lines of its own. Lines are only read if the objective has one.
+        """
+        found = self._own.get(number)
+        if found is not None:
+            return found
+        call = self.calls[number]
+        found = self._own[number] = {}
+        objectives = [producer_of(each) for each in call.objectives]
+        forward = cone(objectives, self.edges)
+        if not any(self._has_custom_gradient(name) for name in forward):
+            return found
+        frames = self.placement.details.frames
+        built = sorted(call.ops, key=lambda name: self.number.get(name, 0))
+        lines = {name: tuple(frames(name)[-1:]) for name in built if name in self.ops}
+        asking = next((line for line in lines.values() if line), ())
+        for name, line in lines.items():
+            if line and line != asking:
+                found[name] = name
+                continue
+            own = next((found[source] for source in self.edges[name] if source in found), None)
+            if own is not None:
+                found[name] = own
+        return found
+
+    @cached_property
+    def _own(self) -> dict[int, dict[str, str]]:
+        return {}
+
+    def _has_custom_gradient(self, name: str) -> bool:
+        return bool(self.placement.details.custom_gradient(name))
+
+    # --- variables ---
+
+    def variable(self, name: str) -> Form:
+        """The value of a variable before the step."""
+        shape = self.shape_of_variable(name)
+        return self.terms.atom("Var", (name,), (), shape, origin=self.origin(name))
+
+    def shape_of_variable(self, name: str) -> Shape:
+        """The static shape of a variable; None if its rank is unknown."""
+        return self._shapes_of_variables.get(name)
+
+    def state(self, variable: str, mask: int) -> Form:
+        """The value of a variable after the updates in a mask."""
+        done = [each for each in self.updates.get(variable, ()) if mask & self._bits[each.op]]
+        key = ("state", variable, sum(self._bits[each.op] for each in done))
+        if key not in self._values:
+            for update in done[:-1]:  # so that a long chain needs no deep recursion
+                self._updated(update, variable)
+            self._values[key] = self._state_after(variable, done)
+        return self._values[key]
+
+    def _state_after(self, variable: str, done: Sequence[Update]) -> Form:
+        last = [
+            update
+            for update in done
+            if not any(
+                other != update and self._awaited[other.op] & self._bits[update.op]
+                for other in done
+            )
+        ]
+        if not last:
+            return self.variable(variable)
+        terms = self.terms
+        before = sum(self._bits[each.op] for each in done if each not in last)
+        old = self.state(variable, before)
+        chosen = self._branches([(each, self._calls_around(each.op)) for each in last], variable, old)
+        if chosen is not None:
+            return chosen
+        total = [(old, 1.0)]
+        for update in last:
+            kind = self.ops[update.op].type
+            if kind not in _SUMS and kind not in _SCATTERS and kind not in _DESCENTS:
+                text = f"{len(last)} updates of {variable} run in any order"
+                self.mistakes.append(Mistake(text, update.op))
+                cause = Cause(kind, "is one of several updates in any order", self.origin(update.op))
+                return terms.unknown(cause, terms.shape(old), self.program, variable)
+            seen = self.state(variable, self._awaited[update.op] & ~self._bits[update.op])
+            total += [(self._updated(update, variable), 1.0), (seen, -1.0)]
+        return terms.add(*total)
+
+    def _calls_around(self, name: str) -> list[tuple[str, str]]:
+        """The branches and loops around an op, the outermost first, with the suffix of the body."""
+        found = []
+        while (call := self.ops[name].caller) in self.ops:
+            if self.ops[call].type not in FUNCTION_CALLS:
+                suffix = name[len(call) :].partition("/")[2].partition("/")[0]
+                found.append((call, f"/{suffix}"))
+            name = call
+        return found[::-1]
+
+    def _branches(
+        self,
+        updates: Sequence[tuple[Update, Sequence[tuple[str, str]]]],
+        variable: str,
+        old: Form,
+    ) -> Form | None:
+        """The value after updates in branches; None for several updates that may all run."""
+        if not updates:
+            return old
+        if len(updates) == 1 and not updates[0][1]:
+            return self._updated(updates[0][0], variable)
+        heads = {around[0][0] if around else "" for _, around in updates}
+        if len(heads) > 1 or "" in heads:
+            return None
+        call = heads.pop()
+        if self.ops[call].type not in BRANCHES or self.ops[call].type.endswith("Case"):
+            cause = Cause(self.ops[call].type, "updates variables in a loop", self.origin(call))
+            return self.terms.unknown(cause, self.terms.shape(old), self.program, call)
+        sides = []
+        for suffix in ("/then", "/else"):
+            inner = [(each, around[1:]) for each, around in updates if around[0][1] == suffix]
+            side = self._branches(inner, variable, old)
+            if side is None:
+                return None
+            sides.append(side)
+        condition = self.value(self.data(call)[0], call)
+        known = self.terms.constant(condition)
+        if known is not None:
+            return sides[0] if known else sides[1]
+        return self.terms.build(
+            "Conditional", (), (condition, *sides), self.terms.shape(old), self.origin(call)
+        )
+
+    def _updated_value(self, node: Node) -> Form:
+        """The value that an update returns."""
+        sources = self.data(node.name)
+        holder = self.holder.get(producer_of(sources[0])) if sources else None
+        if holder is None:
+            cause = Cause(node.op.type, "updates an unknown variable", node.origin)
+            return self.terms.unknown(cause, node.shape, self.program, node.name)
+        if node.name not in self._bits:
+            return self.variable(holder)
+        return self._updated(Update(node.name, 0), holder)
+
+    def _updated(self, update: Update, variable: str) -> Form:
+        """The value of a variable directly after an update."""
+        if update not in self._values:
+            self._values[update] = self._apply(update, variable)
+        return self._values[update]
+
+    def _apply(self, update: Update, variable: str) -> Form:
+        terms, name = self.terms, update.op
+        kind, data = self.ops[name].type, self.data(name)
+        before = self._awaited[name] & ~self._bits[name]
+        old = self.state(variable, before)
+        shape = self.shape_of_variable(variable)
+        if kind in _ASSIGNS:
+            return self.value(data[1], name)
+        if kind in _SUMS:
+            return terms.add((old, 1.0), (self.value(data[1], name), _SUMS[kind]))
+        if kind in _SCATTERS:
+            rows = self._slices(data[2], data[1], shape, name)
+            return terms.add((old, 1.0), (rows, _SCATTERS[kind]))
+        if kind in _DESCENTS:
+            rate, gradient = (self.value(each, name) for each in data[1:3])
+            step = terms.times(rate, gradient)
+            if step is not None:
+                return terms.add((old, 1.0), (step, -1.0))
+        operands = [
+            self.state(self.holder[producer_of(each)], before)
+            if producer_of(each) in self.holder
+            else self.value(each, name)
+            for each in data
+        ]
+        if "SparseApply" in kind:
+            operands = self._with_slices(operands, data, shape, name)
+        node = Node(self, name, update.index)
+        attrs = (*attributes_of(node), update.index)
+        plain_kind = kind.removeprefix("Resource")
+        return terms.build(plain_kind, attrs, tuple(operands), shape, node.origin)
+
+    def _with_slices(
+        self, operands: list[Form], data: Sequence[str], shape: Shape, name: str
+    ) -> list[Form]:
+        """The operands of a sparse update, with the gradient's rows and their indices joined."""
+        for at, source in enumerate(data):
+            output = int(source.partition(":")[2] or 0)
+            op = producer_of(source)
+            is_integer = self.dtype(op, output) in ("int32", "int64")
+            if at and is_integer and self.shape(op, output) != ():
+                joined = self._slices(data[at - 1], source, shape, name)
+                return [*operands[: at - 1], joined, *operands[at + 1 :]]
+        return operands
+
+    def _slices(self, values: str, indices: str, shape: Shape, name: str) -> Form:
+        operands = self.value(values, name), self.value(indices, name)
+        return self.terms.build("Slices", (), operands, shape, self.origin(name))
+
+    def state_seen_by(self, name: str, handle: str) -> Form | None:
+        """The value of a resource variable that an op reads through a handle."""
+        holder = self.holder.get(producer_of(handle))
+        if holder is None:
+            return None
+        return self.state(holder, self._awaited.get(name, 0) & ~self._bits.get(name, 0))
+
+    def report(self, text: str, op: str) -> None:
+        """Note a mistake that no difference of terms shows."""
+        self.mistakes.append(Mistake(text, op))
+
+    def assume(self, assumption: Assumption) -> None:
+        """Take something for granted."""
+        self.terms.assumed.add(assumption)
+
+    # --- towers ---
+
+    @cached_property
+    def towers(self) -> Mapping[str, Collection[str]]:
+        """For each objective whose gradients are taken, the ops that it is computed from."""
+        data = {
+            name: [source for source in map(producer_of, self.data(name)) if source in self.ops]
+            for name in self.ops
+        }
+        for name, returned in self.placement.results.items():
+            data[name] = data[name] + [
+                producer_of(each) for tensors in returned.values() for each in tensors
+            ]
+        objectives = dict.fromkeys(each for call in self.calls for each in call.objectives)
+        return {each: cone([producer_of(each)], data) for each in objectives}
+
+    def order_among_random(self, name: str, owners: Sequence[str]) -> int:
+        """The number of a random op among those of its type that its towers use."""
+        kind = self.ops[name].type
+        if not owners:
+            return 0
+        used = set().union(*[self._random_of(kind, owner) for owner in owners])
+        return sorted(used, key=self.number.__getitem__).index(name)
+
+    def _random_of(self, kind: str, objective: str) -> frozenset[str]:
+        key = kind, objective
+        if key not in self._random_ops:
+            ops = self.towers[objective]
+            self._random_ops[key] = frozenset(each for each in ops if self.ops[each].type == kind)
+        return self._random_ops[key]
+
+    def note_draw(
+        self,
+        kind: str,
+        order: int,
+        seed: Any,
+        part: Part | None,
+        name: str,
+        owners: Sequence[str],
+    ) -> None:
+        """Note that random numbers are drawn, to find numbers that several towers share."""
+        if part and owners and seed is not None:
+            self.draws.append(Draw((kind, order), seed, part, name))
+        if part is None and len(owners) > 1:
+            parts = {self.part_of_tower([owner]) for owner in owners} - {None}
+            if len(parts) > 1:
+                self.report(f"{name} draws random numbers for {len(owners)} losses", name)
+
+    def members_of_collective(self, name: str) -> Sequence[str]:
+        """The ops of the group of a collective, with this one."""
+        return self._collectives[self._group_of(name)]
+
+    @cached_property
+    def _collectives(self) -> Mapping[Any, list[str]]:
+        members: defaultdict[Any, list[str]] = defaultdict(list)
+        for name, op in self.ops.items():
+            if op.type in REDUCTIONS:
+                members[self._group_of(name)].append(name)
+        return members
+
+    def _group_of(self, name: str) -> tuple[Any, ...]:
+        op, details = self.ops[name], self.placement.details
+        keys = [str(details.value(producer_of(each))) for each in self.data(name)[1:]]
+        attributes = details.attributes(name)
+        names = [str(attributes.get(k)) for k in ("shared_name", "group_key", "instance_key")]
+        return (op.type, *keys, *names)
+
+    def part_of_tower(self, objectives: Collection[str]) -> Part | None:
+        """The part of the batch that objectives are computed from; None if it is not one part."""
+        return self.batch.part_of(objectives)
+
+
+def cone(starts: Iterable[str], edges: Mapping[str, Sequence[str]]) -> set[str]:
+    """The ops that some ops depend on, with these ops."""
+    seen: set[str] = set()
+    stack = [start for start in starts if start in edges]
+    while stack:
+        name = stack.pop()
+        if name not in seen:
+            seen.add(name)
+            stack += edges[name]
+    return seen
+
+
+def ordered(names: Iterable[str], edges: Mapping[str, Sequence[str]]) -> list[str]:
+    """Ops after the ops that they wait for; loops are cut at any op."""
+    order: list[str] = []
+    done: dict[str, bool] = {}
+    for start in names:
+        stack = [start]
+        while stack:
+            name = stack[-1]
+            if name not in done:
+                done[name] = False
+                stack += [source for source in edges[name] if source not in done]
+                continue
+            if not done[name]:
+                done[name] = True
+                order.append(name)
+            stack.pop()
+    return order

@@ -1,0 +1,1157 @@
+"""Ops of a graph as terms: op types that become other types, and ops whose shapes must be known.
+
+`TENSOR_OPS` has the function for each op type. A function returns None if the op stays as it is.
+Op types without a function become atoms with their attributes.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from placement_checks.core.op_types import RANDOM_STATEFUL, RANDOM_STATELESS
+from placement_checks.core.placement import Op, producer_of
+from placement_checks.step.normal_forms import is_static
+from placement_checks.step.parts import WHOLE, Cut, Part, cut_range, finest
+from placement_checks.step.terms import (
+    NUMBER,
+    ONE,
+    ROWS,
+    Assumption,
+    Atom,
+    Cause,
+    Dim,
+    Form,
+    Kind,
+    Origin,
+    RowExtent,
+    Shape,
+    Status,
+    Terms,
+)
+
+if TYPE_CHECKING:
+    from placement_checks.step.reader import StepReader
+
+# Constant vectors with more elements are atoms.
+_MAX_ELEMENTS = 16
+
+# Attributes that do not affect the value, or that shapes and operands show already.
+_SILENT = frozenset(
+    """
+    T dtype DstT SrcT Tidx Tshape N use_cudnn_on_gpu use_locking validate_indices shape container
+    shared_name out_type seed seed2 num num_split Tlen Tin Tout Index message name_ element_shape
+    element_dtype begin_mask end_mask Tparams Tindices Taxis Tdim Tperm Tmultiples Tpaddings
+    tensor_name summarize first_n token U V S Tlabels index_type output_types output_shapes
+    parallel_iterations validate_shape debug_name Tcond explicit_paddings grad_a grad_b data_format
+    Treduction TI Tsplits Tcomplex Toffset is_constant frame_name reduction_type
+    exponential_avg_factor
+    """.split()
+)
+
+
+class Node(NamedTuple):
+    """One output of an op of the graph.
+
+    Attributes:
+        reader: reads the step.
+        name: the op's name.
+        output: the number of the output.
+    """
+
+    reader: StepReader
+    name: str
+    output: int
+
+    @property
+    def terms(self) -> Terms:
+        """The terms of the step."""
+        return self.reader.terms
+
+    @property
+    def op(self) -> Op:
+        """The op."""
+        return self.reader.ops[self.name]
+
+    @property
+    def shape(self) -> Shape:
+        """The static shape of the output; None if its rank is unknown."""
+        return self.reader.shape(self.name, self.output)
+
+    @property
+    def origin(self) -> Origin:
+        """The origin of terms that the op makes."""
+        return self.reader.origin(self.name)
+
+    @property
+    def attributes(self) -> Mapping[str, Any]:
+        """The op's attributes."""
+        return self.reader.placement.details.attributes(self.name)
+
+    @property
+    def inputs(self) -> list[str]:
+        """The tensors that the op reads."""
+        return self.reader.data(self.name)
+
+    @property
+    def operands(self) -> tuple[Form, ...]:
+        """The forms of the tensors that the op reads."""
+        return tuple([self.reader.value(each, self.name) for each in self.inputs])
+
+    def operand(self, number: int) -> Form:
+        """The form of one of the tensors that the op reads."""
+        return self.reader.value(self.inputs[number], self.name)
+
+    def build(
+        self,
+        op: str,
+        attrs: tuple[Any, ...],
+        operands: tuple[Form, ...],
+        shape: Shape | EllipsisType = ...,
+    ) -> Form:
+        """The normal form of an op with this node's origin, and by default its shape."""
+        dims = self.shape if isinstance(shape, EllipsisType) else shape
+        return self.terms.build(op, attrs, operands, dims, self.origin)
+
+    def static_shape(self, number: int) -> Shape:
+        """The static shape of an input tensor."""
+        name, _, output = self.inputs[number].partition(":")
+        return self.reader.shape(name, int(output or 0))
+
+
+def attributes_of(node: Node) -> tuple[tuple[str, str], ...]:
+    """The attributes that decide what an op computes."""
+    return tuple(
+        (key, str(value)) for key, value in sorted(node.attributes.items()) if key not in _SILENT
+    )
+
+
+# --- what passes values on ---
+
+
+def _identity(node: Node) -> Form | None:
+    return node.operand(0)
+
+
+def _identity_n(node: Node) -> Form | None:
+    form = node.operand(node.output)
+    if not node.reader.placement.details.custom_gradient(node.name):
+        return form
+    if node.terms.is_backward(form):
+        return form
+    node.reader.assume(Assumption.LIBRARY_GRADIENTS)
+    return node.build("CustomGradient", (), (form,))
+
+
+def _cast(node: Node) -> Form | None:
+    """A cast to integers rounds; other casts pass the value on."""
+    form = node.operand(0)
+    name, _, output = node.inputs[0].partition(":")
+    before = node.reader.dtype(name, int(output or 0))
+    after = node.reader.dtype(node.name)
+    is_rounded = before.startswith(("float", "bfloat", "half"))
+    is_rounded = is_rounded and after.startswith(("int", "uint", "bool"))
+    if is_rounded and node.terms.constant(form) is None:
+        return node.build("FloatToInt", (after,), (form,))
+    if after == "bool" and node.terms.constant(form) is None:
+        return node.build("NotEqual", (), (form, node.terms.number(0.0)))
+    return form
+
+
+def _stop(node: Node) -> Form | None:
+    return node.build("StopGradient", (), (node.operand(0),))
+
+
+def _read(node: Node) -> Form | None:
+    return node.reader.state_seen_by(node.name, node.inputs[0])
+
+
+# --- constants ---
+
+
+def _constant(node: Node) -> Form | None:
+    terms = node.terms
+    value = node.reader.placement.details.value(node.name)
+    if value is None:
+        digest = node.reader.placement.details.constant_digest(node.name)
+        if not digest:
+            cause = Cause("Const", "is a constant of unknown value", node.origin)
+            return terms.unknown(cause, node.shape, node.reader.program, node.name)
+        return terms.atom("Const", (node.shape, (digest,)), (), node.shape, origin=node.origin)
+    dtype, shape, *elements = value
+    is_number = all(isinstance(each, (int, float, bool)) for each in elements)
+    if not is_number or not all(math.isfinite(each) for each in elements):
+        attrs = (shape, (dtype, *map(str, elements)))
+        return terms.atom("Const", attrs, (), shape, origin=node.origin)
+    if shape == ():
+        return terms.number(float(elements[0]))
+    if len(shape) == 1 and dtype.startswith("int") and len(elements) <= _MAX_ELEMENTS:
+        return terms.pack([terms.number(float(each)) for each in elements], node.origin)
+    numbers = [float(each) for each in elements]
+    if numbers and len(set(numbers)) == 1:
+        numbers = numbers[:1]
+    return terms.atom("Const", (shape, tuple(numbers)), (), shape, origin=node.origin)
+
+
+def _zeros_like(node: Node) -> Form | None:
+    return node.terms.number(0.0)
+
+
+def _ones_like(node: Node) -> Form | None:
+    terms, form = node.terms, node.operand(0)
+    if node.shape == ():
+        return terms.number(1.0)
+    dims = _dims(node, form, 0)
+    return None if dims is None else _filled(node, dims, terms.number(1.0))
+
+
+def _fill(node: Node) -> Form | None:
+    terms, element = node.terms, node.operand(1)
+    if node.shape == ():
+        return element
+    dims = terms.vector(node.operand(0))
+    return None if dims is None else _filled(node, dims, element)
+
+
+def _filled(node: Node, dims: Sequence[Form], element: Form) -> Form:
+    """Equal elements. The extents may contain the number of rows of a part."""
+    terms = node.terms
+    part = finest(frozenset().union(*[terms.parts(dim) for dim in dims]))
+    rows = None if part is None else terms.rows(part)
+    shape: list[Dim] = []
+    extents = []
+    for dim in dims:
+        number = terms.constant(dim)
+        if rows is not None and dim == rows:
+            shape.append(ROWS)
+            extents.append(terms.rows_as_extent(part or WHOLE))
+        else:
+            shape.append(None if number is None else int(number))
+            extents.append(dim)
+    vector = terms.pack(extents, node.origin)
+    is_zero = terms.constant(element) == 0.0
+    filler = element if is_zero else terms.number(1.0)
+    made = node.build("Fill", (), (vector, filler), tuple(shape))
+    if is_zero:
+        return made
+    scaled = terms.times(made, element)
+    return scaled or node.build("Fill", (), (vector, element), tuple(shape))
+
+
+# --- arithmetic ---
+
+
+def _by_element(node: Node, combine: Callable[[Form, Form], Form | None]) -> Form | None:
+    """An op on vectors of known elements; None for other tensors."""
+    terms = node.terms
+    one, other = node.operand(0), node.operand(1)
+    vectors = terms.vector(one), terms.vector(other)
+    known = [len(vector) for vector in vectors if vector is not None]
+    if not known or len(set(known)) > 1:
+        return None
+    count = known[0]
+    for form, vector in zip((one, other), vectors, strict=True):
+        if vector is None and terms.shape(form) != ():
+            return None
+    ones = vectors[0] or [one] * count
+    others = vectors[1] or [other] * count
+    made = [combine(a, b) for a, b in zip(ones, others, strict=True)]
+    found = [each for each in made if each is not None]
+    return node.terms.pack(found, node.origin) if len(found) == count else None
+
+
+def _add(node: Node) -> Form | None:
+    terms = node.terms
+    if len(node.inputs) != 2:
+        return None
+    return _by_element(node, lambda a, b: terms.add((a, 1.0), (b, 1.0)))
+
+
+def _subtract(node: Node) -> Form | None:
+    terms = node.terms
+
+    def difference(a: Form, b: Form) -> Form:
+        return terms.add((a, 1.0), (b, -1.0))
+
+    return _by_element(node, difference) or difference(node.operand(0), node.operand(1))
+
+
+def _negate(node: Node) -> Form | None:
+    return node.terms.scaled(node.operand(0), -1.0)
+
+
+def _add_bias(node: Node) -> Form | None:
+    if node.attributes.get("data_format") in (b"NCHW", "NCHW"):
+        return node.build("BiasAddOfChannels", (), node.operands)
+    return node.terms.add((node.operand(0), 1.0), (node.operand(1), 1.0))
+
+
+def _multiply(node: Node) -> Form | None:
+    found = _by_element(node, node.terms.times)
+    return found or node.build("Mul", (), (node.operand(0), node.operand(1)))
+
+
+def _divide(node: Node) -> Form | None:
+    terms = node.terms
+    one, other = node.operand(0), node.operand(1)
+
+    def quotient(a: Form, b: Form) -> Form | None:
+        inverse = terms.inverse(b)
+        return None if inverse is None else terms.times(a, inverse)
+
+    if terms.vector(one) is not None or terms.vector(other) is not None:
+        found = _by_element(node, quotient)
+        if found is not None:
+            return found
+    return node.build("RealDiv", (), (one, other))
+
+
+def _divide_no_nan(node: Node) -> Form | None:
+    if not node.terms.constant(node.operand(1)):
+        node.reader.assume(Assumption.NO_ZERO_DIVISION)
+    return _divide(node)
+
+
+def _floor_divide(node: Node) -> Form | None:
+    """A quotient of integers: of a number of rows, if the towers share the rows evenly."""
+    terms = node.terms
+
+    def quotient(a: Form, b: Form) -> Form | None:
+        one, other = terms.constant(a), terms.constant(b)
+        if not other:
+            return None
+        if one is not None:
+            return terms.number(float(one // other))
+        if terms.shape(a) != () or not terms.parts(a):
+            return None
+        return _whole_quotient(node, a, other)
+
+    found = _by_element(node, quotient)
+    return found or quotient(node.operand(0), node.operand(1))
+
+
+def _whole_quotient(node: Node, form: Form, divisor: float) -> Form | None:
+    terms = node.terms
+    total = {}
+    for monomial, number in terms.summands(form):
+        is_rows = any(terms[atom].op == "Rows" for atom, _ in monomial[1])
+        if monomial != NUMBER and not is_rows:
+            return None
+        total[monomial] = number / divisor if is_rows else float(number // divisor)
+    node.reader.assume(Assumption.DIVISIBLE_ROWS)
+    return terms.form(total)
+
+
+def _square(node: Node) -> Form | None:
+    form = node.operand(0)
+    return node.build("Mul", (), (form, form))
+
+
+def _squared_difference(node: Node) -> Form | None:
+    terms = node.terms
+    form = terms.add((node.operand(0), 1.0), (node.operand(1), -1.0))
+    return node.build("Mul", (), (form, form))
+
+
+def _reciprocal(node: Node) -> Form | None:
+    return node.terms.inverse(node.operand(0))
+
+
+def _power(node: Node) -> Form | None:
+    """Small whole powers are products."""
+    exponent = node.terms.constant(node.operand(1))
+    if exponent not in (1.0, 2.0, 3.0):
+        return None
+    form = made = node.operand(0)
+    for _ in range(int(exponent) - 1):
+        made = node.build("Mul", (), (made, form))
+    return made
+
+
+_COMPARISONS: Mapping[str, Callable[[float, float], float]] = {
+    "Equal": operator.eq,
+    "NotEqual": operator.ne,
+    "Less": operator.lt,
+    "LessEqual": operator.le,
+    "Greater": operator.gt,
+    "GreaterEqual": operator.ge,
+    "Maximum": max,
+    "Minimum": min,
+    "FloorMod": operator.mod,
+}
+
+
+def _compare(node: Node) -> Form | None:
+    """Comparisons of numbers are numbers."""
+    terms = node.terms
+    one, other = (terms.constant(node.operand(i)) for i in (0, 1))
+    if node.shape != () or one is None or other is None:
+        return None
+    if node.op.type == "FloorMod" and not other:
+        return None
+    return terms.number(float(_COMPARISONS[node.op.type](one, other)))
+
+
+def _select(node: Node) -> Form | None:
+    number = node.terms.constant(node.operand(0))
+    if number is None or node.shape != ():
+        return None
+    return node.operand(1) if number else node.operand(2)
+
+
+# --- reductions and products of matrices ---
+
+
+def _reduce(node: Node) -> Form | None:
+    terms, form = node.terms, node.operand(0)
+    dims, static = terms.shape(form), node.static_shape(0)
+    if dims == () and static:  # a number that is broadcast
+        if not is_static(static):
+            return None
+        extents = [terms.number(dim) for dim in static if isinstance(dim, int)]
+        vector = terms.pack(extents, node.origin)
+        form, dims = node.build("Fill", (), (vector, form), static), static
+    axes = terms.integers(node.operand(1)) if len(node.inputs) > 1 else None
+    rank = None if dims is None else len(dims)
+    if axes is None and node.shape == () and rank is not None:
+        axes = list(range(rank))
+    found: tuple[int, ...] | None = None
+    if axes is not None and rank is not None:
+        found = tuple(sorted({axis % rank for axis in axes})) if rank else ()
+    elif axes is not None and all(axis >= 0 for axis in axes):
+        found = tuple(sorted(set(axes)))
+    kind = node.op.type
+    elements = terms.vector(form)
+    if kind == "Prod" and elements is not None:
+        made = terms.number(1.0)
+        for element in elements:
+            made = terms.product(made, element)
+        return made
+    keeps = bool(node.attributes.get("keep_dims", False)) and kind not in ("ArgMax", "ArgMin")
+    return node.build(kind, (found, keeps), (form,))
+
+
+def _matrix_product(node: Node) -> Form | None:
+    terms, attributes = node.terms, node.attributes
+    transposed = tuple(
+        int(attributes.get(f"transpose_{x}", attributes.get(f"adj_{y}", False)))
+        for x, y in (("a", "x"), ("b", "y"))
+    )
+    one, other = node.operand(0), node.operand(1)
+    row, column = _line(terms, one), _line(terms, other)
+    if row and column and len(row) == len(column) and not any(transposed):
+        total = [(terms.product(a, b), 1.0) for a, b in zip(row, column, strict=True)]
+        return node.build("Reshape", ((1, 1),), (terms.add(*total),), (1, 1))
+    return node.build(node.op.type, transposed, (one, other))
+
+
+def _line(terms: Terms, form: Form) -> Sequence[Form] | None:
+    """The elements of a matrix of one row or one column; None if they are unknown."""
+    atom = terms.single(form)
+    if atom is None or atom.shape is None or len(atom.shape) != 2 or 1 not in atom.shape:
+        return None
+    if atom.op == "Reshape":
+        inner = terms.single(atom.operands[0])
+        if inner is None or inner.op != "Const":
+            return terms.vector(atom.operands[0])
+        atom = inner
+    if atom.op == "Const" and all(isinstance(each, float) for each in atom.attrs[1]):
+        numbers = [terms.number(each) for each in atom.attrs[1]]
+        extents = [dim for dim in atom.shape or () if isinstance(dim, int)]
+        return numbers * (max(extents) if len(numbers) == 1 else 1)
+    return None
+
+
+def _transposed_convolution(node: Node) -> Form | None:
+    """The first input is the shape, whose rows the third input has too."""
+    attrs = (*attributes_of(node), node.shape and node.shape[1:])
+    return node.build("Conv2DBackpropInput", attrs, (node.operand(2), node.operand(1)))
+
+
+def _einsum(node: Node) -> Form | None:
+    equation = node.attributes.get("equation", "")
+    text = equation.decode() if isinstance(equation, bytes) else str(equation)
+    return node.build("Einsum", (text,), node.operands)
+
+
+def _normalize(node: Node) -> Form | None:
+    attributes = node.attributes
+    in_training = bool(attributes.get("is_training", True))
+    attrs = (in_training, node.output, str(attributes.get("epsilon")))
+    return node.build(node.op.type, attrs, node.operands)
+
+
+# --- shapes ---
+
+
+def _dims(node: Node, form: Form, number: int) -> list[Form] | None:
+    """The extents of a tensor, as scalars; None if they are unknown."""
+    terms = node.terms
+    dims = terms.shape(form)
+    if dims == ():  # perhaps a number that is broadcast
+        static = node.static_shape(number)
+        if not is_static(static):
+            return None
+        return [terms.number(dim) for dim in static or () if isinstance(dim, int)]
+    return None if dims is None else [terms.extent(form, axis) for axis in range(len(dims))]
+
+
+def _shape_of(node: Node) -> Form | None:
+    dims = _dims(node, node.operand(node.output), node.output)
+    return None if dims is None else node.terms.pack(dims, node.origin)
+
+
+def _size(node: Node) -> Form | None:
+    dims = _dims(node, node.operand(0), 0)
+    if dims is None:
+        return None
+    total = node.terms.number(1.0)
+    for dim in dims:
+        total = node.terms.product(total, dim)
+    return total
+
+
+def _rank(node: Node) -> Form | None:
+    dims = node.static_shape(0)
+    return None if dims is None else node.terms.number(len(dims))
+
+
+def _range(node: Node) -> Form | None:
+    """The numbers of rows, or a known vector of numbers."""
+    terms = node.terms
+    start, limit, step = node.operands
+    count = terms.add((limit, 1.0), (start, -1.0))
+    part = finest(terms.parts(limit) | terms.parts(start))
+    if part is not None and terms.constant(step) == 1.0 and count == terms.rows(part):
+        numbers = terms.atom(
+            *("Leaf", ("row number",), (), (ROWS,)),
+            part=part,
+            origin=node.origin,
+            status=Status(Kind.ROWS, 0),
+        )
+        first = node.reader.batch.first_row(part)
+        return terms.add((numbers, 1.0), (start, 1.0), (first, -1.0))
+    bounds = [terms.constant(each) for each in (start, limit, step)]
+    if any(bound is None for bound in bounds) or not bounds[2]:
+        return None
+    found = range(*(int(bound) for bound in bounds if bound is not None))
+    if len(found) > _MAX_ELEMENTS:
+        return None
+    return terms.pack([terms.number(each) for each in found], node.origin)
+
+
+def _reshaped(node: Node, form: Form, dims: Shape, others: tuple[Form, ...] = ()) -> Form:
+    return node.build("Reshape", (dims,), (form, *others), dims)
+
+
+def _expand_dims(node: Node) -> Form | None:
+    form = node.operand(0)
+    dims, axis = node.terms.shape(form), node.terms.integers(node.operand(1))
+    if dims is None or axis is None or (dims == () and node.static_shape(0) not in ((), None)):
+        return None
+    at = axis[0] % (len(dims) + 1)
+    return _reshaped(node, form, (*dims[:at], 1, *dims[at:]))
+
+
+def _squeeze(node: Node) -> Form | None:
+    form = node.operand(0)
+    dims = node.terms.shape(form)
+    if dims is None:
+        return None
+    axes = [axis % len(dims) for axis in node.attributes.get("squeeze_dims") or ()] if dims else []
+    axes = axes or [i for i, dim in enumerate(dims) if dim == 1]
+    return _reshaped(node, form, tuple(dim for i, dim in enumerate(dims) if i not in axes))
+
+
+def _reshape(node: Node) -> Form | None:
+    terms, form = node.terms, node.operand(0)
+    wanted, dims = terms.vector(node.operand(1)), terms.shape(form)
+    shape = node.shape
+    if wanted is None or dims is None:
+        has_rows = any(isinstance(dim, RowExtent) for dim in dims or ())
+        if shape == () or (is_static(shape) and is_static(dims) and not has_rows):
+            return _reshaped(node, form, shape)
+        return node.build("Reshape", (shape,), (form, node.operand(1)))
+    part = finest(terms.parts(form))
+    at = next((i for i, dim in enumerate(dims) if isinstance(dim, RowExtent)), None)
+    if at is not None and part is not None:
+        found = _with_rows_kept(node, dims, at, wanted, part)
+        if found is not None:
+            return _reshaped(node, form, found)
+    flat = _known_extents(terms, wanted)
+    if None in flat and is_static(shape):
+        flat = shape or ()
+    if at is None and is_static(dims) and flat.count(None) == 1 and _minus_one(terms, wanted):
+        rest = math.prod(dim for dim in flat if isinstance(dim, int))
+        whole = math.prod(dim for dim in dims if isinstance(dim, int))
+        flat = tuple(whole // max(rest, 1) if dim is None else dim for dim in flat)
+    return _reshaped(node, form, flat, () if None not in flat else (node.operand(1),))
+
+
+def _known_extents(terms: Terms, wanted: Sequence[Form]) -> tuple[Dim, ...]:
+    numbers = [terms.constant(each) for each in wanted]
+    return tuple(None if n is None or n < 0 else int(n) for n in numbers)
+
+
+def _minus_one(terms: Terms, wanted: Sequence[Form]) -> bool:
+    return any(terms.constant(each) == -1 for each in wanted)
+
+
+def _with_rows_kept(
+    node: Node, dims: Sequence[Dim], at: int, wanted: Sequence[Form], part: Part
+) -> tuple[Dim, ...] | None:
+    """The shape of a reshape that keeps each row together; None if it does not."""
+    terms = node.terms
+    rows_monomial, unit = terms.summands(terms.rows(part))[0]
+    size = terms.size(node.reader.program, part)
+    known = _known_extents(terms, wanted)
+    before, after = _count(dims[:at]), _count(dims[at + 1 :])
+    extent = dims[at]
+    times = extent.times if isinstance(extent, RowExtent) else None
+    for j, form in enumerate(wanted):
+        number, summands = terms.constant(form), terms.summands(form)
+        multiple = 1.0
+        if number is not None:
+            is_rows = number in (-1, size)
+        else:
+            is_single = len(summands) == 1 and summands[0][0] == rows_monomial
+            multiple = summands[0][1] / unit if is_single else 0.0
+            is_rows = multiple > 0.5 and abs(multiple - round(multiple)) < 1e-6
+        if not is_rows or before is None or _count(known[:j]) != before:
+            continue
+        rest = _count(known[j + 1 :])
+        if rest is not None and after is not None and times and after * times % max(rest, 1) == 0:
+            found = RowExtent(after * times // max(rest, 1))
+            return (*known[:j], found, *known[j + 1 :])
+        if j == at == 0 and number == -1 and None not in known[1:]:
+            return (RowExtent(None), *known[1:])
+        if number is None:
+            return (*known[:j], RowExtent(round(multiple)), *known[j + 1 :])
+    return None
+
+
+def _count(dims: Sequence[Dim]) -> int | None:
+    """The product of extents; None if one is unknown."""
+    numbers = [dim for dim in dims if isinstance(dim, int) and dim >= 0]
+    return math.prod(numbers) if len(numbers) == len(dims) else None
+
+
+def _transpose(node: Node) -> Form | None:
+    terms, form = node.terms, node.operand(0)
+    order, dims = terms.integers(node.operand(1)), terms.shape(form)
+    shape = node.shape
+    if order and dims and len(order) == len(dims):
+        shape = tuple(dims[axis] for axis in order)
+    return node.build("Transpose", (tuple(order) if order else None,), (form,), shape)
+
+
+# --- joins and slices ---
+
+
+def _pack(node: Node) -> Form | None:
+    rank = len(node.shape) if node.shape else 1
+    axis = int(node.attributes.get("axis", 0)) % rank
+    return node.build("Pack", (axis,), node.operands)
+
+
+def _join(node: Node) -> Form | None:
+    terms = node.terms
+    *operands, last = node.operands
+    axis = terms.integers(last)
+    if axis is None:
+        return None
+    vectors = [terms.vector(operand) for operand in operands]
+    known = [vector for vector in vectors if vector is not None]
+    if len(known) == len(vectors):
+        return terms.pack([element for vector in known for element in vector], node.origin)
+    rank = len(terms.shape(operands[0]) or ()) or (len(node.shape) if node.shape else 1)
+    return node.build("ConcatV2", (axis[0] % rank,), tuple(operands))
+
+
+def _cut_axis(
+    node: Node, form: Form, axis: int, begin: Form | None, end: Form | None
+) -> Form | None:
+    """A slice along one axis; None if its bounds are unknown. A bound is None for an end."""
+    terms = node.terms
+    dims = terms.shape(form)
+    if dims is None or axis >= len(dims):
+        return None
+    size = dims[axis]
+    part = finest(terms.parts(form))
+    if isinstance(size, RowExtent):
+        low = Fraction(0) if begin is None else _fraction(node, begin, part)
+        high = Fraction(1) if end is None else _fraction(node, end, part)
+        if low is None or high is None or not 0 <= low < high <= 1:
+            return None
+        if (low, high) == (0, 1):
+            return form
+        shape = (*dims[:axis], ROWS, *dims[axis + 1 :])
+        return terms.cut(form, axis, cut_range(low, high), shape, node.origin)
+    first = 0.0 if begin is None else terms.constant(begin)
+    last = size if end is None else terms.constant(end)
+    if isinstance(size, int) and first is not None and last is not None:
+        low_row, high_row = (
+            max(int(bound) + size, 0) if bound < 0 else min(int(bound), size)
+            for bound in (first, last)
+        )
+        if (low_row, high_row) == (0, size):
+            return form
+        width = max(high_row - low_row, 0)
+        shape = (*dims[:axis], width, *dims[axis + 1 :])
+        return node.build("Slice", (axis, low_row, width), (form,), shape)
+    return form if first == 0 and end is None else None
+
+
+def _fraction(node: Node, bound: Form, part: Part | None) -> Fraction | None:
+    """A bound of a slice of rows, as a fraction of the rows."""
+    if part is None:
+        return None
+    terms = node.terms
+    rows, unit = terms.summands(terms.rows(part))[0]
+    size = terms.size(node.reader.program, part)
+    total = Fraction(0)
+    for monomial, number in terms.summands(bound):
+        if monomial == rows and rows != NUMBER:
+            total += Fraction(number / unit).limit_denominator(512)
+        elif monomial == NUMBER and size and number == int(number):
+            total += Fraction(int(number), size)
+        else:
+            return None
+    return total
+
+
+_MASKS = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
+
+
+def _strided_slice(node: Node) -> Form | None:
+    terms = node.terms
+    form, begin, end, stride = node.operands
+    masks = {key: int(node.attributes.get(key, 0)) for key in _MASKS}
+    found = _sliced(node, form, begin, end, stride, masks)
+    if found is not None:
+        return found
+    attrs = tuple(masks.items())
+    return terms.atom("StridedSliceOf", attrs, node.operands, node.shape, origin=node.origin)
+
+
+def _sliced(
+    node: Node, form: Form, begin: Form, end: Form, stride: Form, masks: Mapping[str, int]
+) -> Form | None:
+    """A slice with strides and masks; None if it cannot be followed."""
+    terms = node.terms
+    begins, ends, strides = terms.vector(begin), terms.vector(end), terms.integers(stride)
+    dims, elements = terms.shape(form), terms.vector(form)
+    if begins is None or ends is None or strides is None or dims is None:
+        return None
+    if elements is not None and len(begins) == 1 and not masks["new_axis_mask"]:
+        return _sliced_vector(node, elements, begins[0], ends[0], strides[0], masks)
+    axis, shrunk, fresh = 0, [], []
+    specified = (
+        len(begins) - masks["new_axis_mask"].bit_count() - masks["ellipsis_mask"].bit_count()
+    )
+    for i, step in enumerate(strides):
+        bit = 1 << i
+        dims = terms.shape(form)
+        if dims is None:
+            return None
+        if masks["ellipsis_mask"] & bit:
+            axis += len(dims) - specified
+            continue
+        if masks["new_axis_mask"] & bit:
+            fresh.append(axis + sum(each <= axis for each in fresh))
+            continue
+        if axis >= len(dims):
+            return None
+        low = None if masks["begin_mask"] & bit else begins[i]
+        high = None if masks["end_mask"] & bit else ends[i]
+        cut: Form | None = None
+        size = dims[axis]
+        if masks["shrink_axis_mask"] & bit:
+            index = terms.constant(begins[i])
+            if index is not None and isinstance(size, int) and size:
+                at = int(index) % size
+                bounds = terms.number(at), terms.number(at + 1)
+                cut = _cut_axis(node, form, axis, *bounds)
+                shrunk.append(axis)
+        elif step == 1:
+            cut = _cut_axis(node, form, axis, low, high)
+        elif isinstance(size, RowExtent) and high is None and step > 1:
+            first = 0.0 if low is None else terms.constant(low)
+            if first is not None and 0 <= first < step:
+                stripe = Cut("stride", int(first), step)
+                cut = terms.cut(form, axis, stripe, dims, node.origin)
+        if cut is None:
+            return None
+        form = cut
+        axis += 1
+    left = [dim for i, dim in enumerate(terms.shape(form) or ()) if i not in shrunk]
+    for at in fresh:
+        left.insert(at, 1)
+    return _reshaped(node, form, tuple(left)) if shrunk or fresh else form
+
+
+def _sliced_vector(
+    node: Node,
+    elements: Sequence[Form],
+    begin: Form,
+    end: Form,
+    step: int,
+    masks: Mapping[str, int],
+) -> Form | None:
+    terms = node.terms
+    first, last = terms.constant(begin), terms.constant(end)
+    if masks["shrink_axis_mask"]:
+        if first is None or not -len(elements) <= first < len(elements):
+            return None
+        return elements[int(first)]
+    low = None if masks["begin_mask"] & 1 else first
+    high = None if masks["end_mask"] & 1 else last
+    if (low is None and not masks["begin_mask"] & 1) or (
+        high is None and not masks["end_mask"] & 1
+    ):
+        return None
+    bounds = slice(None if low is None else int(low), None if high is None else int(high), step)
+    return terms.pack(elements[bounds], node.origin)
+
+
+def _slice(node: Node) -> Form | None:
+    terms = node.terms
+    form, begin, size = node.operands
+    begins, sizes = terms.vector(begin), terms.vector(size)
+    dims, elements = terms.shape(form), terms.vector(form)
+    found: Form | None = None
+    if begins is not None and sizes is not None and dims is not None:
+        if elements is not None:
+            first, count = terms.constant(begins[0]), terms.constant(sizes[0])
+            if first is not None and count is not None:
+                low = int(first)
+                rows = elements[low : low + int(count)] if count >= 0 else elements[low:]
+                return terms.pack(rows, node.origin)
+        found = form
+        for axis, (low_form, width) in enumerate(zip(begins, sizes, strict=True)):
+            is_rest = terms.constant(width) == -1
+            end = None if is_rest else terms.add((low_form, 1.0), (width, 1.0))
+            start = None if terms.constant(low_form) == 0 else low_form
+            found = _cut_axis(node, found, axis, start, end)
+            if found is None:
+                break
+    if found is not None:
+        return found
+    return terms.atom("StridedSliceOf", (), node.operands, node.shape, origin=node.origin)
+
+
+def _split(node: Node) -> Form | None:
+    count = len(node.reader.outputs(node.name))
+    return _split_into(node, node.operand(1), node.operand(0), [None] * count)
+
+
+def _split_v(node: Node) -> Form | None:
+    sizes = node.terms.vector(node.operand(1))
+    return None if sizes is None else _split_into(node, node.operand(0), node.operand(2), sizes)
+
+
+def _split_into(
+    node: Node, form: Form, axis_form: Form, sizes: Sequence[Form | None]
+) -> Form | None:
+    terms = node.terms
+    dims, found = terms.shape(form), terms.integers(axis_form)
+    if dims is None or found is None:
+        return None
+    axis, count, output = found[0] % len(dims), len(sizes), node.output
+    is_equal = sizes[0] is None or len(set(sizes)) == 1
+    known = [size for size in sizes if size is not None]
+    has_rest = any(terms.constant(size) == -1 for size in known)
+    stripe = Cut("split", output, count)
+    if isinstance(dims[axis], RowExtent):
+        if is_equal:
+            return terms.cut(form, axis, stripe, dims, node.origin)
+        if has_rest:
+            return None
+        begin = terms.add(*((size, 1.0) for size in known[:output])) if output else None
+        end = terms.add(*((size, 1.0) for size in known[: output + 1]))
+        return _cut_axis(node, form, axis, begin, end)
+    if is_equal:
+        made = terms.cut(form, axis, stripe, node.shape, node.origin)
+        if made is not None:
+            return made
+    size = dims[axis]
+    if not isinstance(size, int) or has_rest:
+        return None
+    widths = [size / count if each is None else terms.constant(each) for each in sizes]
+    numbers = [width for width in widths if width is not None]
+    if len(numbers) < len(widths):
+        return None
+    low = sum(numbers[:output])
+    return _cut_axis(node, form, axis, terms.number(low), terms.number(low + numbers[output]))
+
+
+def _unstack(node: Node) -> Form | None:
+    terms, form = node.terms, node.operand(0)
+    dims = terms.shape(form)
+    if not dims:
+        return None
+    axis, elements = int(node.attributes.get("axis", 0)) % len(dims), terms.vector(form)
+    if elements is not None:
+        return elements[node.output]
+    count = len(node.reader.outputs(node.name))
+    cut = None
+    if not isinstance(dims[axis], RowExtent):
+        stripe = Cut("split", node.output, count)
+        cut = terms.cut(form, axis, stripe, node.shape, node.origin)
+        if cut is None:
+            bounds = terms.number(node.output), terms.number(node.output + 1)
+            cut = _cut_axis(node, form, axis, *bounds)
+    return None if cut is None else _reshaped(node, cut, (*dims[:axis], *dims[axis + 1 :]))
+
+
+def _along(node: Node) -> Form | None:
+    """Ops that repeat or pad a tensor along an axis, with this axis as the attribute."""
+    terms, form, kind = node.terms, node.operand(0), node.op.type
+    dims, shape = terms.shape(form), node.shape
+    at = next((i for i, dim in enumerate(dims or ()) if isinstance(dim, RowExtent)), None)
+    if kind == "Pad" and at is None and dims is not None and len(dims) == 1:
+        paddings, size = terms.single(node.operand(1)), dims[0]
+        if paddings is not None and paddings.op == "Const" and isinstance(size, int):
+            before, after = (int(each) for each in (paddings.attrs[1] * 2)[:2])
+            extent = before + size + after
+            return node.build("Place", (0, before, extent), (form,), (extent,))
+    changed = None if at is None else _changed_axis(node, at)
+    if at is not None and changed is None and shape is not None and dims is not None:
+        rank_shift = len(shape) - len(dims)
+        if not rank_shift:
+            shape = (*shape[:at], dims[at], *shape[at + 1 :])
+    return node.build(kind, (changed,), node.operands, shape)
+
+
+def _changed_axis(node: Node, at: int) -> int | None:
+    """The axis of the rows, if an op changes rows; None if it is known not to."""
+    terms = node.terms
+    if node.op.type == "Tile":
+        repeats = terms.vector(node.operand(1))
+        return None if repeats is not None and terms.constant(repeats[at]) == 1 else at
+    if node.op.type == "BroadcastTo":
+        dims, shape = terms.shape(node.operand(0)), node.shape
+        is_same = dims is not None and shape is not None and len(dims) == len(shape)
+        return None if is_same else at
+    paddings = terms.single(node.operand(1))
+    if paddings is not None and paddings.op == "Const":
+        elements = paddings.attrs[1]
+        if len(elements) == 1:
+            elements = elements * 2 * (at + 1)
+        is_unpadded = len(elements) > 2 * at + 1 and not any(elements[2 * at : 2 * at + 2])
+        return None if is_unpadded else at
+    return at
+
+
+def _cumulate(node: Node) -> Form | None:
+    axis = node.terms.integers(node.operand(1))
+    dims = node.terms.shape(node.operand(0))
+    if axis is None or dims is None:
+        return None
+    attrs = (axis[0] % max(len(dims), 1), *attributes_of(node))
+    return node.build(node.op.type, attrs, (node.operand(0),))
+
+
+# --- lookups ---
+
+
+def _lookup(
+    node: Node, table: Form, indices: Form, axis: int | None, batch: int = 0
+) -> Form | None:
+    terms = node.terms
+    elements, at = terms.vector(table), terms.integers(indices)
+    if elements and at and all(-len(elements) <= i < len(elements) for i in at):
+        chosen = [elements[i] for i in at]
+        return chosen[0] if terms.shape(indices) == () else terms.pack(chosen, node.origin)
+    if axis is not None and axis < 0:
+        axis += len(terms.shape(table) or ())
+    return node.build("GatherV2", (axis, batch), (table, indices))
+
+
+def _gather(node: Node) -> Form | None:
+    return _lookup(node, node.operand(0), node.operand(1), 0)
+
+
+def _gather_v2(node: Node) -> Form | None:
+    axis = node.terms.integers(node.operand(2))
+    batch = int(node.attributes.get("batch_dims", 0))
+    return _lookup(node, node.operand(0), node.operand(1), axis[0] if axis else None, batch)
+
+
+def _resource_gather(node: Node) -> Form | None:
+    table = node.reader.state_seen_by(node.name, node.inputs[0])
+    if table is None:
+        return None
+    batch = int(node.attributes.get("batch_dims", 0))
+    return _lookup(node, table, node.operand(1), 0, batch)
+
+
+def _one_hot(node: Node) -> Form | None:
+    axis = int(node.attributes.get("axis", -1))
+    return node.build("OneHot", (axis,), node.operands)
+
+
+def _segment_sum(node: Node) -> Form | None:
+    """The sum of gradients of looked-up rows is a gradient of the table."""
+    terms = node.terms
+    values, indices = node.operand(0), node.operand(1)
+    index = terms.single(indices)
+    if terms.is_backward(values) and (index is None or index.op != "Unique"):
+        return node.build("Slices", (), (values, indices))
+    return None
+
+
+# --- random numbers ---
+
+
+def _random(node: Node) -> Form | None:
+    terms, reader, kind = node.terms, node.reader, node.op.type
+    operands = list(node.operands)
+    seed: Any = None
+    if kind in RANDOM_STATELESS:
+        seed = operands[RANDOM_STATELESS[kind]]
+        extra = range(2, len(operands)) if not kind.endswith("V2") else range(4, len(operands))
+        operands = [operands[0], *(operands[i] for i in extra)]
+    else:
+        attributes = node.attributes
+        seeds = attributes.get("seed", 0), attributes.get("seed2", 0)
+        seed = seeds if any(seeds) else None
+    owners = [each for each, ops in reader.towers.items() if node.name in ops]
+    part = reader.part_of_tower(owners) if owners else None
+    if part is None and any(terms.parts(operand) for operand in operands):
+        part = finest(frozenset().union(*[terms.parts(operand) for operand in operands]))
+    dims = terms.vector(operands[0]) if kind != "RandomShuffle" else None
+    size = None if part is None else terms.size(reader.program, part)
+    whole = terms.size(reader.program, WHOLE)
+    if part is None and len(owners) > 1 and dims and whole and terms.constant(dims[0]) == whole:
+        part, size = WHOLE, whole
+    axis: int | None = None
+    if part is not None and dims:
+        rows = terms.rows(part)
+        found = [
+            i for i, dim in enumerate(dims) if dim == rows or (size and terms.constant(dim) == size)
+        ]
+        axis = found[0] if found else None
+    shape = node.shape
+    if axis is not None and part is not None and dims:
+        if shape:
+            shape = (*shape[:axis], ROWS, *shape[axis + 1 :])
+        extents = [
+            terms.rows_as_extent(part) if i == axis else dim for i, dim in enumerate(dims)
+        ]
+        operands[0] = terms.pack(extents)
+    order = reader.order_among_random(node.name, owners)
+    reader.note_draw(kind, order, seed, part, node.name, owners)
+    cause = Cause("Random", "draws numbers for a tower", node.origin, is_known=False)
+    status = Status(Kind.JOINT if axis is None else Kind.ROWS, axis, cause)
+    return terms.atom(
+        *("Random", (kind, order), tuple(operands), shape),
+        part=part,
+        origin=node.origin,
+        status=status,
+    )
+
+
+# --- collectives ---
+
+
+def _all_reduce(node: Node) -> Form | None:
+    """The sum, or the mean, of the inputs of all ops of a group."""
+    reader, terms = node.reader, node.terms
+    attributes = node.attributes
+    final, merge = (
+        _text(attributes.get(key, attributes.get("reduction", "")))
+        for key in ("final_op", "merge_op")
+    )
+    if merge.lower() not in ("add", "sum"):
+        return None
+    members = reader.members_of_collective(node.name)
+    total = terms.add(*((reader.value(reader.data(each)[0], each), 1.0) for each in members))
+    return terms.scaled(total, 1 / len(members)) if "Div" in final else total
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+_REDUCTIONS = "Sum Mean Max Min Prod All Any ArgMax ArgMin EuclideanNorm".split()
+
+TENSOR_OPS: Mapping[str, Callable[[Node], Form | None]] = {
+    # Ops that pass values on, and constants.
+    **dict.fromkeys(
+        """
+        Identity RefIdentity Enter RefEnter Exit RefExit Snapshot CheckNumerics Print PrintV2
+        EnsureShape DeepCopy GuaranteeConst
+        """.split(),
+        _identity,
+    ),
+    "IdentityN": _identity_n,
+    "Cast": _cast,
+    "StopGradient": _stop,
+    "PreventGradient": _stop,
+    "ReadVariableOp": _read,
+    "Const": _constant,
+    "ZerosLike": _zeros_like,
+    "OnesLike": _ones_like,
+    "Fill": _fill,
+    # Arithmetic.
+    "Add": _add,
+    "AddV2": _add,
+    "Sub": _subtract,
+    "Neg": _negate,
+    "BiasAdd": _add_bias,
+    "Mul": _multiply,
+    "RealDiv": _divide,
+    "Div": _divide,
+    "DivNoNan": _divide_no_nan,
+    "FloorDiv": _floor_divide,
+    "TruncateDiv": _floor_divide,
+    "Square": _square,
+    "SquaredDifference": _squared_difference,
+    "Reciprocal": _reciprocal,
+    "Inv": _reciprocal,
+    "Pow": _power,
+    **dict.fromkeys(_COMPARISONS, _compare),
+    "Select": _select,
+    "SelectV2": _select,
+    # Reductions and products.
+    **dict.fromkeys(_REDUCTIONS, _reduce),
+    **dict.fromkeys("MatMul BatchMatMul BatchMatMulV2".split(), _matrix_product),
+    "Conv2DBackpropInput": _transposed_convolution,
+    "Einsum": _einsum,
+    **dict.fromkeys("FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3".split(), _normalize),
+    # Shapes.
+    "Shape": _shape_of,
+    "ShapeN": _shape_of,
+    "Size": _size,
+    "Rank": _rank,
+    "Range": _range,
+    "ExpandDims": _expand_dims,
+    "Squeeze": _squeeze,
+    "Reshape": _reshape,
+    "Transpose": _transpose,
+    # Joins, slices and lookups.
+    "Pack": _pack,
+    "ConcatV2": _join,
+    "StridedSlice": _strided_slice,
+    "Slice": _slice,
+    "Split": _split,
+    "SplitV": _split_v,
+    "Unpack": _unstack,
+    **dict.fromkeys("Tile Pad PadV2 MirrorPad BroadcastTo".split(), _along),
+    **dict.fromkeys("Cumsum Cumprod".split(), _cumulate),
+    "Gather": _gather,
+    "GatherV2": _gather_v2,
+    "ResourceGather": _resource_gather,
+    "OneHot": _one_hot,
+    "UnsortedSegmentSum": _segment_sum,
+    # Random numbers and collectives.
+    **dict.fromkeys(RANDOM_STATEFUL | RANDOM_STATELESS.keys(), _random),
+    **dict.fromkeys(
+        "CollectiveReduce CollectiveReduceV2 CollectiveReduceV3 NcclAllReduce".split(), _all_reduce
+    ),
+}
