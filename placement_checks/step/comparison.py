@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 from typing import NamedTuple
 
+from placement_checks.core.missing import Missing
 from placement_checks.core.placement import TRAINABLE, Placement
 from placement_checks.step.calls import GradientCall
 from placement_checks.step.explanation import Difference, Explanation, Obligation
@@ -44,15 +45,97 @@ class StepEquality(NamedTuple):
     """The comparison of two steps.
 
     Attributes:
-        variables: the answer for each variable that one of the steps changes, by the name in the
-            program for one GPU, or in the other program if one GPU has no such variable.
+        variables: the answer for each trained variable, and for each variable that their values
+            depend on, such as slots. The names are those in the program for one GPU, or in the
+            other program if one GPU has no such variable.
+        trained: the names of the trained variables among them.
         copies: the variables of the program for several GPUs, by the same names.
         assumed: what the proofs take for granted.
     """
 
-    variables: Mapping[str, Equality]
-    copies: Mapping[str, Sequence[str]]
-    assumed: frozenset[Assumption]
+    variables: Mapping[str, Equality] = {}
+    trained: frozenset[str] = frozenset()
+    copies: Mapping[str, Sequence[str]] = {}
+    assumed: frozenset[Assumption] = frozenset()
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether all variables are proved to be equal, for every batch."""
+        answers = self.variables.values()
+        return bool(answers) and all(answer.state is State.PROVED for answer in answers)
+
+    def improved_by(self, other: StepEquality) -> StepEquality:
+        """These answers, with the proofs that other assumptions allow."""
+        proved = {
+            name: answer
+            for name, answer in other.variables.items()
+            if answer.state is State.PROVED and name in self.variables
+        }
+        if all(self.variables[name].state is State.PROVED for name in proved):
+            return self
+        return self._replace(
+            variables={**self.variables, **proved}, assumed=self.assumed | other.assumed
+        )
+
+
+# What is accepted, from the strictest: own statistics, and equally many rows.
+_ACCEPTED = ((False, False), (False, True), (True, False), (True, True))
+
+
+def compare_steps(
+    towers: Placement,
+    one_gpu: Placement,
+    calls: tuple[Sequence[GradientCall], Sequence[GradientCall]],
+) -> StepEquality | Missing:
+    """Compare the training step of a program with the step of the same program for one GPU.
+
+    Both programs may train in several runs, in turns. Then the runs are compared in their order.
+
+    Returns:
+        The answers; missing if the ops of a step are not known.
+    """
+    runs = _runs(towers), _runs(one_gpu)
+    if not runs[0] or not runs[1]:
+        which = "the program" if not runs[0] else "the program for one GPU"
+        return Missing(f"the training step of {which} is not known")
+    if len(runs[0]) != len(runs[1]):
+        return Missing(
+            f"the program trains in {len(runs[0])} runs, but on one GPU in {len(runs[1])}"
+        )
+    found = StepEquality()
+    for roots in zip(*runs, strict=True):
+        one = _compare_runs(towers, one_gpu, calls, roots)
+        found = StepEquality(
+            {**found.variables, **one.variables},
+            found.trained | one.trained,
+            {**found.copies, **one.copies},
+            found.assumed | one.assumed,
+        )
+    return found
+
+
+def _runs(placement: Placement) -> Sequence[Sequence[str]]:
+    step = placement.step
+    roots = step.train_op or step.train_ops
+    return step.runs or ([roots] if roots else [])
+
+
+def _compare_runs(
+    towers: Placement,
+    one_gpu: Placement,
+    calls: tuple[Sequence[GradientCall], Sequence[GradientCall]],
+    roots: tuple[Sequence[str], Sequence[str]],
+) -> StepEquality:
+    found: StepEquality | None = None
+    for own_statistics, equal_rows in _ACCEPTED:
+        comparison = Comparison(
+            towers, one_gpu, calls, roots, own_statistics=own_statistics, equal_rows=equal_rows
+        )
+        answer = comparison.compare()
+        found = answer if found is None else found.improved_by(answer)
+        if found.is_proved or not found.variables:
+            break
+    return found or StepEquality()
 
 
 class Comparison:
@@ -66,12 +149,14 @@ class Comparison:
         roots: tuple[Sequence[str], Sequence[str]],
         *,
         own_statistics: bool = True,
+        equal_rows: bool = False,
     ) -> None:
-        self.terms = Terms(op_type, own_statistics=own_statistics)
-        self.explanation = Explanation(self.terms)
+        self.terms = Terms(op_type, own_statistics=own_statistics, equal_rows=equal_rows)
         self.one_gpu = StepReader(self.terms, one_gpu, ONE_GPU, roots[1], calls[1], {})
         self.towers = StepReader(self.terms, towers, TOWERS, roots[0], calls[0], {})
         self.towers.copies |= matched_names(self.towers, self.one_gpu)
+        shared = towers.ops.keys() & one_gpu.ops.keys()
+        self.explanation = Explanation(self.terms, shared)
         single = self.one_gpu.batch
         listed = self.towers.batch.listed
         self.towers.batch.assign(single, single.listed)
@@ -82,29 +167,71 @@ class Comparison:
         self._names: Mapping[AtomId, AtomId] = {}
 
     def compare(self) -> StepEquality:
-        """Compare the values of all variables after both steps."""
-        finals = self._final_values()
-        answers = {}
-        copies = {}
+        """Compare the values after both steps of trained variables and of what they depend on."""
+        ours = self._final_values()
         one = self.one_gpu
-        for name in dict.fromkeys([*finals, *one.updates]):
-            if name not in one.ops:
-                continue
+        names = [name for name in dict.fromkeys([*ours, *one.updates]) if name in one.ops]
+        theirs = {name: one.state(name, one.all_updates) for name in names}
+        trained = self._trained(theirs)
+        answers: dict[str, Equality] = {}
+        for name in self._with_dependencies(trained, theirs, ours):
             old = one.variable(name)
-            ours = finals.get(name) or {name: old}
-            copies[name] = tuple(ours)
-            theirs = one.state(name, one.all_updates)
-            if set(ours.values()) == {theirs}:
-                if theirs != old:
-                    answers[name] = Equality(State.PROVED)
-                continue
-            form = next(form for form in ours.values() if form != theirs)
-            answers[name] = self._answer(self._explained(form, theirs, old))
-        answers = self._with_mistakes(self._with_examples(answers, finals))
+            values = ours.get(name) or {name: old}
+            if set(values.values()) != {theirs[name]}:
+                answers[name] = self._answer(name, values, theirs[name], old)
+            elif theirs[name] != old:
+                answers[name] = Equality(State.PROVED)
+        answers = self._with_mistakes(self._with_examples(answers, trained, ours))
         if any(copy != name for copy, name in self.towers.copies.items()):
             self.terms.assumed.add(Assumption.COPIES_START_EQUAL)
+        copies = {name: tuple(ours.get(name, (name,))) for name in answers}
         answers = self._with_own_variables(answers, copies)
-        return StepEquality(answers, copies, frozenset(self.terms.assumed))
+        return StepEquality(
+            answers,
+            frozenset(trained) & answers.keys(),
+            copies,
+            frozenset(self.terms.assumed),
+        )
+
+    def _trained(self, theirs: Mapping[str, Form]) -> list[str]:
+        """The variables that are trained: those of the collection that one of the steps changes."""
+        collected = [
+            name
+            for reader in (self.towers, self.one_gpu)
+            for name in reader.placement.collections.get(TRAINABLE, ())
+        ]
+        names = dict.fromkeys(self.towers.copies.get(name, name) for name in collected)
+        return [name for name in names if name in theirs]
+
+    def _with_dependencies(
+        self,
+        trained: Sequence[str],
+        theirs: Mapping[str, Form],
+        ours: Mapping[str, Mapping[str, Form]],
+    ) -> list[str]:
+        """Trained variables, and the variables that their values after the step depend on."""
+        found: dict[str, None] = dict.fromkeys(trained)
+        stack = list(trained)
+        while stack:
+            name = stack.pop()
+            forms = [theirs[name], *ours.get(name, {}).values()]
+            for atom in map(self.terms.__getitem__, self.terms.all_atoms_in(forms)):
+                other = atom.attrs[0] if atom.op == "Var" else ""
+                if other in theirs and other not in found:
+                    found[other] = None
+                    stack.append(other)
+        return list(found)
+
+    def _answer(
+        self, name: str, values: Mapping[str, Form], theirs: Form, old: Form
+    ) -> Equality:
+        copy, form = next((copy, form) for copy, form in values.items() if form != theirs)
+        difference = self._explained(copy, form, name, theirs, old)
+        is_of_strategy = self.towers.in_sync.keys() >= values.keys()
+        if len(values) > 1 and not is_of_strategy:  # perhaps they are no copies
+            difference = difference._replace(is_certain=False)
+        state = State.DIFFERS if difference.is_certain else State.UNKNOWN
+        return Equality(state, difference)
 
     def _final_values(self) -> Mapping[str, Mapping[str, Form]]:
         """The values of the towers' variables after the step: by the name on one GPU, by copy."""
@@ -127,13 +254,24 @@ class Comparison:
             for name, forms in finals.items()
         }
 
-    def _explained(self, form: Form, theirs: Form, old: Form) -> Difference:
+    def _explained(
+        self, copy: str, form: Form, name: str, theirs: Form, old: Form
+    ) -> Difference:
         if form == old:
             text = "this step does not update it, but the step of one GPU does"
             return Difference(Obligation.UPDATED, text, self._origin(theirs))
         if theirs == old:
             text = "this step updates it, but the step of one GPU does not"
             return Difference(Obligation.UPDATED, text, self._origin(form))
+        descents = self.towers.descent_of(copy), self.one_gpu.descent_of(name)
+        if descents[0] and descents[1]:
+            (rate, gradient), (other_rate, other_gradient) = descents
+            rate = with_names(self.terms, rate, self._names)
+            if rate != other_rate:
+                return self.explanation.of_rates(rate, other_rate)
+            gradient = with_names(self.terms, gradient, self._names)
+            if gradient != other_gradient:
+                return self.explanation.of_update(gradient, other_gradient)
         return self.explanation.of_update(form, theirs)
 
     def _origin(self, form: Form) -> Origin | None:
@@ -141,20 +279,16 @@ class Comparison:
         origins = [self.terms[atom].origin for atom in atoms]
         return next((origin for origin in origins if origin and origin.program == TOWERS), None)
 
-    def _answer(self, difference: Difference) -> Equality:
-        state = State.DIFFERS if difference.is_certain else State.UNKNOWN
-        return Equality(state, difference)
-
     def _with_examples(
-        self, answers: dict[str, Equality], finals: Mapping[str, Mapping[str, Form]]
+        self,
+        answers: dict[str, Equality],
+        trained: Sequence[str],
+        ours: Mapping[str, Mapping[str, Form]],
     ) -> dict[str, Equality]:
         """A step that no example reaches proves nothing."""
-        trained = {
-            self.towers.copies.get(name, name)
-            for name in self.towers.placement.collections.get(TRAINABLE, ())
-        }
-        updated = trained & answers.keys()
-        forms = [form for name in updated for form in finals.get(name, {}).values()]
+        forms = [
+            form for name in trained if name in answers for form in ours.get(name, {}).values()
+        ]
         if any(self.terms.parts(form) or self.explanation.is_unknown(form) for form in forms):
             return answers
         text = "no example of this step reaches a variable that is trained"

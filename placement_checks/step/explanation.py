@@ -7,7 +7,7 @@ op there is unknown, or the terms are too weak to follow it, the difference show
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -53,16 +53,7 @@ class Difference(NamedTuple):
     is_certain: bool = True
 
 
-# Ops that terms cannot follow through all shapes: a term that is not additive behind such an op
-# shows no mistake.
-_WEAK = frozenset(
-    """
-    Reshape Tile Pad BroadcastTo StridedSliceOf GatherV2 GatherNd Unique UnsortedSegmentSum Where
-    Range Transpose ConcatV2 Pack Slice Place Fill Einsum Cumsum ScatterNd Switch Merge Dim Shape
-    Sum Slices Random SegmentSum StridedSlice SplitV Split Unpack Mean DynamicStitch
-    DynamicPartition
-    """.split()
-)
+# Ops that terms cannot follow: a difference behind them shows no mistake.
 _UNFOLLOWED = frozenset(
     """
     StridedSliceOf SplitV Split Unpack Range GatherNd Where Mean CustomGradient DynamicStitch
@@ -73,10 +64,25 @@ _MAX_DEPTH = 300
 
 
 class Explanation:
-    """Finds the first difference of two forms."""
+    """Finds the first difference of two forms.
 
-    def __init__(self, terms: Terms) -> None:
+    Args:
+        terms: the terms.
+        variables: the names of the variables that both programs have.
+    """
+
+    def __init__(self, terms: Terms, variables: Collection[str]) -> None:
         self._terms = terms
+        self._variables = variables
+
+    def of_rates(self, towers: Form, one_gpu: Form) -> Difference:
+        """Explain the difference of two learning rates. They may differ on purpose."""
+        found = self._forms(towers, one_gpu, Obligation.UPDATE, 0)
+        return found._replace(
+            obligation=Obligation.UPDATE,
+            text=f"its learning rate differs: {found.text}",
+            is_certain=False,
+        )
 
     def of_update(self, towers: Form, one_gpu: Form) -> Difference:
         """Explain why two values of a variable after the step differ."""
@@ -99,25 +105,27 @@ class Explanation:
         if len(left) == len(right) == 1 and self._is_same_op(left, right, place):
             return self._pairs(left, right, place, depth)
         groups: defaultdict[Any, dict[Cut, tuple[Monomial, float]]] = defaultdict(dict)
-        crossed: Monomial | None = None
+        joint: Cause | None = None
+        crossed: Cause | None = None
         for monomial, number in left.items():
             parts = terms.parts_of(monomial)
             part = finest(parts)
             if parts and part is None:
-                crossed = monomial
+                crossed = crossed or self._unknown_in(monomial) or self._cause_in(monomial)
             if part:
                 lifted = terms.lifted(monomial, part)
                 if isinstance(lifted, Cause):
-                    return self._from_cause(lifted, Obligation.ADDITIVE)
+                    joint = joint or self._unknown_in(monomial) or lifted
+                    continue
                 whole, share = lifted
                 key = whole, part[:-1], part[-1].siblings
                 groups[key][part[-1]] = monomial, number * share
+        if joint is None and (groups or not self._have_similar(left, right)):
+            joint = crossed
+        if joint is not None:
+            return self._from_cause(joint, Obligation.ADDITIVE)
         if groups:
-            return self._parts(groups, depth)
-        if crossed is not None and not self._have_similar(left, right):
-            unknown = self._unknown_in(crossed)
-            cause = unknown or self._cause_in(crossed)
-            return self._from_cause(cause, Obligation.ADDITIVE)
+            return self._parts(groups, right, depth)
         common = [monomial for monomial in left if monomial in right]
         if common and len(common) == max(len(left), len(right)):
             return self._ratio(common[0], left[common[0]], right[common[0]])
@@ -151,10 +159,18 @@ class Explanation:
     # --- parts ---
 
     def _parts(
-        self, groups: Mapping[Any, Mapping[Cut, tuple[Monomial, float]]], depth: int
+        self,
+        groups: Mapping[Any, Mapping[Cut, tuple[Monomial, float]]],
+        right: Mapping[Monomial, float],
+        depth: int,
     ) -> Difference:
-        """Explain why terms of parts did not add up to a term of all rows."""
+        """Explain why terms of parts did not add up to a term of all rows.
+
+        It is certain only if the term of all rows is among the terms for one GPU.
+        """
         for (form, around, siblings), members in groups.items():
+            expected = {monomial for monomial, _ in self._terms.summands(form)}
+            is_expected = bool(around) or bool(expected & right.keys())
             first = next(iter(members.values()))[0]
             if not are_all_rows(members):
                 others = [
@@ -167,7 +183,10 @@ class Explanation:
                 if others:
                     return self._unlike(groups, others[0], form, depth)
                 return Difference(
-                    Obligation.WEIGHTS, self._missing(around, members), self._cite(first)
+                    Obligation.WEIGHTS,
+                    self._missing(around, members),
+                    self._cite(first),
+                    is_expected,
                 )
             weights = [weight for _, weight in members.values()]
             shown = ", ".join(f"{weight:.3g}" for weight in weights)
@@ -185,10 +204,12 @@ class Explanation:
         origin = inner.origin
         if origin is None or origin.program:
             origin = self._cite(next(iter(groups[key].values()))[0])
-        return inner._replace(
-            obligation=Obligation.FUNCTION,
-            text=f"the towers differ from each other: {inner.text}",
-            origin=origin,
+        is_unknown = self.is_unknown(key[0]) or self.is_unknown(form)
+        return Difference(
+            Obligation.FUNCTION,
+            f"the towers differ from each other: {inner.text}",
+            origin,
+            is_certain=not is_unknown,
         )
 
     def _missing(self, around: Part, members: Iterable[Cut]) -> str:
@@ -229,6 +250,9 @@ class Explanation:
             if mine == other or depth >= _MAX_DEPTH:
                 continue
             found = self._forms(mine, other, below, depth + 1)
+            if one.op.startswith(("Apply", "SparseApply")) and not self._terms.is_backward(mine):
+                # Rates and moments may differ on purpose.
+                found = found._replace(obligation=Obligation.UPDATE, is_certain=False)
             if one.op in _UNFOLLOWED:
                 text = f"the op type {one.op} cannot be followed"
                 return Difference(below, text, one.origin, is_certain=False)
@@ -286,11 +310,12 @@ class Explanation:
                 return self._from_cause(unknown, place)
         for monomial in left:
             others = ", ".join(self._name(terms[self._main(each)]) for each in list(right)[:3])
-            text = f"it is {self._name(terms[self._main(monomial)])}, but {others or 'nothing'} on one GPU"
-            return Difference(place, text, self._cite(monomial))
+            name = self._name(terms[self._main(monomial)])
+            text = f"it is {name}, but {others or 'nothing'} on one GPU"
+            return Difference(place, text, self._cite(monomial), is_certain=False)
         for monomial in right:
             text = f"it lacks {self._name(terms[self._main(monomial)])}, which one GPU has"
-            return Difference(place, text)
+            return Difference(place, text, is_certain=False)
         return Difference(place, "the values differ only by rounding", is_certain=False)
 
     def _unlike_ops(self, one: Atom, two: Atom, place: Obligation) -> Difference:
@@ -302,13 +327,17 @@ class Explanation:
                 cause = atom.status.cause or Cause(atom.op, "is unknown", atom.origin)
                 return self._from_cause(cause._replace(is_known=False), place)
         text = f"it is {self._name(one)}, but {self._name(two)} on one GPU"
-        return Difference(place, text, one.origin)
+        # Another op may compute the same, but another variable does not.
+        are_known = one.op == two.op == "Var" and self._variables.issuperset(
+            [one.attrs[0], two.attrs[0]]
+        )
+        return Difference(place, text, one.origin, is_certain=are_known)
 
     # --- causes ---
 
     def _from_cause(self, cause: Cause, obligation: Obligation) -> Difference:
-        is_certain = cause.is_known and cause.op not in _WEAK
-        return Difference(obligation, f"an op of type {cause.op} {cause.text}", cause.origin, is_certain)
+        text = f"an op of type {cause.op} {cause.text}"
+        return Difference(obligation, text, cause.origin, is_certain=False)
 
     def _cause_in(self, monomial: Monomial) -> Cause:
         for atom_id in (monomial[0], *(atom for atom, _ in monomial[1])):

@@ -120,7 +120,7 @@ OP_TYPES = {
         Cholesky MatrixInverse MatrixDeterminant Feed Rows RowsOf Dim SegmentSum SegmentMean
         SparseToDense Bincount DenseBincount Roll Reverse ReverseV2 GatherNd ScatterNd
         TensorScatterUpdate DynamicStitch DynamicPartition StridedSliceOf NthElement Random
-        SparseTensorDenseMatMul MatrixDiagPartV3 MatrixBandPart CollectiveOf
+        SparseTensorDenseMatMul MatrixDiagPartV3 MatrixBandPart MeanOf
         """.split(),
         _MIXING,
     ),

@@ -108,6 +108,7 @@ class StepReader:
     Attributes:
         reached: the ops that the step runs.
         updates: the updates of each variable, in order.
+        in_sync: the copies of variables that a strategy keeps equal, and the first copy of each.
         copies: as given, with the copies of a strategy.
         batch: the parts of the batch that inputs have.
         mistakes: the mistakes that were found while reading.
@@ -138,8 +139,9 @@ class StepReader:
         self.reached = cone([producer_of(root) for root in roots], self.edges)
         self.holder = self._find_holders()
         strategy = placement.strategy
-        in_sync = strategy.copies.items() if strategy else ()
-        self.copies = {name: copy.first for name, copy in in_sync if copy.in_sync} | dict(copies)
+        copies_of_strategy = strategy.copies.items() if strategy else ()
+        self.in_sync = {name: copy.first for name, copy in copies_of_strategy if copy.in_sync}
+        self.copies = self.in_sync | dict(copies)
         self.updates: defaultdict[str, list[Update]] = defaultdict(list)
         self._bits: dict[str, int] = {}
         self.update_ops: list[str] = []
@@ -609,6 +611,15 @@ class StepReader:
         attrs = (*attributes_of(node), update.index)
         plain_kind = kind.removeprefix("Resource")
         return terms.build(plain_kind, attrs, tuple(operands), shape, node.origin)
+
+    def descent_of(self, variable: str) -> tuple[Form, Form] | None:
+        """The learning rate and the gradient, if plain gradient descent alone updates a variable."""
+        updates = self.updates.get(variable, ())
+        if len(updates) != 1 or self.ops[updates[0].op].type not in _DESCENTS:
+            return None
+        name = updates[0].op
+        rate, gradient = (self.value(each, name) for each in self.data(name)[1:3])
+        return rate, gradient
 
     def _with_slices(
         self, operands: list[Form], data: Sequence[str], shape: Shape, name: str

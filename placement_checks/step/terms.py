@@ -124,7 +124,8 @@ class Atom:
     Attributes:
         op: TensorFlow's op type, or a name of this package: ``Leaf`` (an input), ``Var``, ``Feed``
             (an input without rows), ``Grad``, ``Rows``, ``RowsOf``, ``Dim``, ``Place``, ``Slice``,
-            ``PartOf``, ``Slices``, ``Chosen``, ``Random``, ``Total`` (a scalar form as one atom).
+            ``PartOf``, ``Slices``, ``Chosen``, ``Random``, ``MeanOf`` (the mean over the rows of a
+            sum over rows), ``Total`` (a scalar form as one atom).
         attrs: constants that the op depends on.
         operands: forms.
         shape: the static shape.
@@ -246,6 +247,8 @@ class Terms:
     Args:
         op_types: the table of op types.
         own_statistics: whether statistics of the rows of a part may stand for those of all rows.
+        equal_rows: whether inputs of several towers have equally many rows. Otherwise this is
+            only assumed where means of towers are averaged.
 
     Attributes:
         sizes: the number of rows of parts where it is fixed, by the number of the program.
@@ -254,9 +257,11 @@ class Terms:
     """
 
     def __init__(
-        self, op_types: Callable[[str], OpType | None], *, own_statistics: bool = True
+        self, op_types: Callable[[str], OpType | None], *, own_statistics: bool = True,
+        equal_rows: bool = False,
     ) -> None:
         self.own_statistics = own_statistics
+        self._equal_rows = equal_rows
         self.sizes: dict[tuple[int, Part], int] = {}
         self.fixed: Mapping[Part, int] = {}
         self.assumed: set[Assumption] = set()
@@ -531,7 +536,9 @@ class Terms:
         """The number of rows of a part: a share of the rows around it, or a number of its own."""
         if part in self.fixed:
             return self.number(self.fixed[part])
-        if part and part[-1].family not in OF_ANY_SIZE:
+        if part and self._equal_rows:
+            self.assumed.add(Assumption.EQUAL_ROWS)
+        if part and (self._equal_rows or part[-1].family not in OF_ANY_SIZE):
             return self.scaled(self.rows(part[:-1]), float(part[-1].share))
         return self.atom("Rows", (), (), (), part=part, status=Status(Kind.SUM))
 
@@ -784,7 +791,7 @@ class Terms:
 
     def rebuild(self, atom: Atom, operands: tuple[Form, ...], part: Part | None) -> Form:
         """The op of an atom on other operands."""
-        keeps_status = not atom.operands or atom.op in ("PartOf", "Random")
+        keeps_status = not atom.operands or atom.op in ("PartOf", "Random", "MeanOf")
         status = atom.status if keeps_status else None
         return self.build(
             atom.op, atom.attrs, operands, atom.shape, atom.origin, part=part, status=status
@@ -913,6 +920,8 @@ class Terms:
         """The normal form of an op."""
         op_type = self._op_type(op)
         if op_type is not None and part is None:
+            if self.own_statistics and not op_type.is_linear and op != "Grad":
+                operands = self._with_means(op, op_type, operands)
             if op_type.commutes:
                 operands = tuple(sorted(operands))
             build = Build(self, op, attrs, operands, shape, origin)
@@ -923,6 +932,78 @@ class Terms:
             if op_type.is_linear:
                 return self._of_summands(build, op_type.of_summand)
         return self.atom(op, attrs, operands, shape, part=part, origin=origin, status=status)
+
+    def _with_means(
+        self, op: str, op_type: OpType, operands: tuple[Form, ...]
+    ) -> tuple[Form, ...]:
+        """Operands with means over the rows of a part as statistics, unless the op is linear in them."""
+        kinds = [self._kind_of_means(operand) for operand in operands]
+        if not any(kinds):
+            return operands
+        if op in ("Mul", "RealDiv"):
+            parts = [bool(self._parts[operand]) for operand in operands]
+            is_linear = Kind.MEAN in kinds and parts.count(True) == 1
+        else:
+            is_linear = not op_type.is_elementwise
+        return tuple(
+            [
+                self._means_as_statistics(operand)
+                if kind is Kind.ROWS or (kind is Kind.MEAN and not is_linear)
+                else operand
+                for operand, kind in zip(operands, kinds, strict=True)
+            ]
+        )
+
+    def _kind_of_means(self, form: Form) -> Kind | None:
+        """``MEAN`` for a form of means, ``ROWS`` if it has rows too, None without means."""
+        part = finest(self._parts[form])
+        if part is None:
+            return None
+        found = None
+        for monomial, number in self._forms[form]:
+            if self._is_backward(monomial):
+                return None
+            kind = self.status_of(monomial, part).kind
+            if kind is Kind.ROWS:
+                return Kind.ROWS if len(self._forms[form]) > 1 else None
+            if self._as_mean(monomial, number, part) is not None:
+                found = Kind.MEAN
+        return found
+
+    def _as_mean(
+        self, monomial: Monomial, number: float, part: Part
+    ) -> tuple[Form, Form] | None:
+        """A monomial as the mean of a sum over rows, times a factor; None if it is none."""
+        base, factors = monomial
+        sums = [x for x in (base, *(x for x, _ in factors)) if self[x].finest == part]
+        sums = [x for x in sums if self[x].op != "Rows"]
+        if len(sums) != 1 or self[sums[0]].status.kind is not Kind.SUM:
+            return None
+        rest = tuple((x, power) for x, power in factors if x != sums[0])
+        if sums[0] != base and (base != ONE or (sums[0], 1) not in factors):
+            return None
+        inverse = [(x, k) for x, k in rest if self[x].op == "Rows" and within(part, self[x].part or ())]
+        if not inverse and part not in self.fixed:
+            return None
+        if inverse and (len(inverse) > 1 or inverse[0][1] != -1):
+            return None
+        factor = self.product(self.form({(ONE, rest): number}), self.rows(part))
+        return self.of(sums[0]), factor
+
+    def _means_as_statistics(self, form: Form) -> Form:
+        part = finest(self._parts[form])
+        total = []
+        for monomial, number in self._forms[form]:
+            found = None if part is None else self._as_mean(monomial, number, part)
+            if found is None:
+                total.append((self.form({monomial: 1.0}), number))
+                continue
+            inner, factor = found
+            shape = self._shapes[inner]
+            status = Status(Kind.STATISTIC)
+            mean = self.atom("MeanOf", (), (inner,), shape, status=status)
+            total.append((self.product(mean, factor), 1.0))
+        return self.add(*total)
 
     def _of_summands(
         self, build: Build, of_summand: Callable[[Build, AtomId], Form] | None
@@ -1095,8 +1176,7 @@ def joined_status(one: Status, other: Status) -> Status:
             return Status(Kind.ROWS, one.axis if one.kind is Kind.ROWS else other.axis)
         return Status(Kind.STATISTIC)
     if kinds == {Kind.CONSTANT, Kind.SUM}:
-        cause = Cause("AddV2", "adds a constant to a sum over rows")
-        return Status(Kind.JOINT, None, cause)
+        return Status(Kind.JOINT)  # the constant would be added once for each part
     if Kind.CONSTANT in kinds:
         return other if one.kind is Kind.CONSTANT else one
     if one.kind is other.kind and one.axis == other.axis:
