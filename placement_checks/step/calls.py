@@ -1,4 +1,7 @@
-from typing import NamedTuple, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
 class GradientCall(NamedTuple):
     objectives: Sequence[str] = ()
     weights: Sequence[str] = ()

@@ -85,7 +85,7 @@ _ACCEPTED = ((False, False), (False, True), (True, False), (True, True))
 def compare_steps(
     towers: Placement,
     one_gpu: Placement,
-    calls: tuple[Sequence[GradientCall], Sequence[GradientCall]],
+    calls: tuple[Sequence[GradientCall], Sequence[GradientCall]] | None = None,
 ) -> StepEquality | Missing:
     """Compare the training step of a program with the step of the same program for one GPU.
 
@@ -94,6 +94,8 @@ def compare_steps(
     Returns:
         The answers; missing if the ops of a step are not known.
     """
+    if calls is None:
+        calls = towers.step.gradient_calls, one_gpu.step.gradient_calls
     runs = _runs(towers), _runs(one_gpu)
     if not runs[0] or not runs[1]:
         which = "the program" if not runs[0] else "the program for one GPU"
@@ -222,14 +224,17 @@ class Comparison:
                     stack.append(other)
         return list(found)
 
-    def _answer(
-        self, name: str, values: Mapping[str, Form], theirs: Form, old: Form
-    ) -> Equality:
+    def _answer(self, name: str, values: Mapping[str, Form], theirs: Form, old: Form) -> Equality:
         copy, form = next((copy, form) for copy, form in values.items() if form != theirs)
         difference = self._explained(copy, form, name, theirs, old)
         is_of_strategy = self.towers.in_sync.keys() >= values.keys()
         if len(values) > 1 and not is_of_strategy:  # perhaps they are no copies
             difference = difference._replace(is_certain=False)
+        origin = difference.origin
+        is_gradient = origin and origin.program == TOWERS and origin.op in self.towers.backward
+        if difference.obligation is Obligation.WEIGHTS and is_gradient:
+            line = self.towers.line_of_gradient(copy)
+            difference = difference._replace(origin=Origin(TOWERS, line))
         state = State.DIFFERS if difference.is_certain else State.UNKNOWN
         return Equality(state, difference)
 
@@ -246,7 +251,9 @@ class Comparison:
             if copy != name and copy in reader.ops:
                 shape = reader.shape_of_variable(copy)
                 variable = self.terms.atom("Var", (name,), (), shape, origin=reader.origin(copy))
-                pair = [list(self.terms.atoms_in(each)) for each in (reader.variable(copy), variable)]
+                pair = [
+                    list(self.terms.atoms_in(each)) for each in (reader.variable(copy), variable)
+                ]
                 atoms[max(pair[0])] = max(pair[1])
         self._names = atoms
         return {
@@ -254,9 +261,7 @@ class Comparison:
             for name, forms in finals.items()
         }
 
-    def _explained(
-        self, copy: str, form: Form, name: str, theirs: Form, old: Form
-    ) -> Difference:
+    def _explained(self, copy: str, form: Form, name: str, theirs: Form, old: Form) -> Difference:
         if form == old:
             text = "this step does not update it, but the step of one GPU does"
             return Difference(Obligation.UPDATED, text, self._origin(theirs))
@@ -377,7 +382,9 @@ def matched_names(towers: StepReader, one_gpu: StepReader) -> dict[str, str]:
         short = base.partition("/")[2]
         plain = re.sub(r"_\d+$", "", base)
         alike = [each for each in shapes if shapes[each] == variable.shape]
-        found = [each for each in alike if each == base or (short and short == each.partition("/")[2])]
+        found = [
+            each for each in alike if each == base or (short and short == each.partition("/")[2])
+        ]
         found = found or [
             each
             for each in alike

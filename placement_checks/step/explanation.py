@@ -24,6 +24,7 @@ from placement_checks.step.terms import (
     Terms,
     are_close,
 )
+from placement_checks.util.text import words
 
 
 class Obligation(Enum):
@@ -55,10 +56,12 @@ class Difference(NamedTuple):
 
 # Ops that terms cannot follow: a difference behind them shows no mistake.
 _UNFOLLOWED = frozenset(
-    """
-    StridedSliceOf SplitV Split Unpack Range GatherNd Where Mean CustomGradient DynamicStitch
-    DynamicPartition
-    """.split()
+    words(
+        """
+            StridedSliceOf SplitV Split Unpack Range GatherNd Where Mean CustomGradient DynamicStitch
+            DynamicPartition
+            """
+    )
 )
 _MAX_DEPTH = 300
 
@@ -128,7 +131,9 @@ class Explanation:
             return self._parts(groups, right, depth)
         common = [monomial for monomial in left if monomial in right]
         if common and len(common) == max(len(left), len(right)):
-            return self._ratio(common[0], left[common[0]], right[common[0]])
+            found = self._ratio(common[0], left[common[0]], right[common[0]])
+            is_term = len(left) < len(a)  # one term of a loss, such as a penalty
+            return found._replace(origin=self._cite_term(common[0])) if is_term else found
         return self._pairs(left, right, place, depth)
 
     def _is_same_op(
@@ -409,7 +414,17 @@ class Explanation:
             return "a number"
         return f"a result of {atom.op}"
 
+    def _cite_term(self, monomial: Monomial) -> Origin | None:
+        """The op of the loss term that a gradient is taken of."""
+        atom = self._terms[monomial[0]]
+        if atom.op != "Grad":
+            return self._cite(monomial)
+        terms = [self._cite(each) for each, _ in self._terms.summands(atom.operands[0])]
+        return next((origin for origin in terms if origin), None) or self._cite(monomial)
+
     def _cite(self, monomial: Monomial) -> Origin | None:
         """The op that a monomial comes from."""
-        atoms = sorted((atom for atom in (monomial[0], *(a for a, _ in monomial[1])) if atom), reverse=True)
+        atoms = sorted(
+            (atom for atom in (monomial[0], *(a for a, _ in monomial[1])) if atom), reverse=True
+        )
         return next((self._terms[atom].origin for atom in atoms if self._terms[atom].origin), None)

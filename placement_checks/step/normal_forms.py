@@ -13,8 +13,8 @@ from placement_checks.step.parts import WHOLE, Part, finest
 from placement_checks.step.terms import (
     NUMBER,
     ONE,
-    AtomId,
     Assumption,
+    AtomId,
     Build,
     Form,
     Kind,

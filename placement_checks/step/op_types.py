@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from placement_checks.step import gradients, normal_forms, row_rules
 from placement_checks.step.terms import OpType
+from placement_checks.util.text import words
 
 _ELEMENTWISE = OpType(
     row_rules.elementwise, is_elementwise=True, normal_form=normal_forms.elementwise
@@ -35,30 +36,34 @@ _QUOTIENT = OpType(row_rules.quotient, is_elementwise=True, normal_form=normal_f
 OP_TYPES = {
     # One element from one element of each operand.
     **dict.fromkeys(
-        """
-        Abs Acos Acosh Asin Asinh Atan Atan2 Atanh Ceil Cos Cosh Digamma Elu Erf Erfc Exp Expm1 Floor
-        FloorDiv FloorMod Greater GreaterEqual IsFinite IsInf IsNan LeakyRelu Less LessEqual Lgamma
-        Log Log1p LogicalNot Mod Pow Relu Relu6 Rint Round Rsqrt Selu Sigmoid Sign Sin Sinh Softplus
-        Softsign Sqrt Tan Tanh TruncateDiv TruncateMod Xdivy Xlogy Xlog1py ClipByValue NextAfter
-        FloatToInt StringToHashBucketFast StringToHashBucket StringToNumber StringLower AsString
-        RegexReplace StaticRegexReplace StringLength Reciprocal Inv MulNoNan Zeta Igamma Igammac
-        Merge
-        """.split(),
+        words(
+            """
+            Abs Acos Acosh Asin Asinh Atan Atan2 Atanh Ceil Cos Cosh Digamma Elu Erf Erfc Exp Expm1
+            Floor FloorDiv FloorMod Greater GreaterEqual IsFinite IsInf IsNan LeakyRelu Less LessEqual
+            Lgamma Log Log1p LogicalNot Mod Pow Relu Relu6 Rint Round Rsqrt Selu Sigmoid Sign Sin Sinh
+            Softplus Softsign Sqrt Tan Tanh TruncateDiv TruncateMod Xdivy Xlogy Xlog1py ClipByValue
+            NextAfter FloatToInt StringToHashBucketFast StringToHashBucket StringToNumber StringLower
+            AsString RegexReplace StaticRegexReplace StringLength Reciprocal Inv MulNoNan Zeta Igamma
+            Igammac Merge
+            """
+        ),
         _ELEMENTWISE,
     ),
     **dict.fromkeys(
-        """
-        Maximum Minimum Equal NotEqual LogicalAnd LogicalOr BitwiseAnd BitwiseOr BitwiseXor
-        """.split(),
+        words(
+            """
+            Maximum Minimum Equal NotEqual LogicalAnd LogicalOr BitwiseAnd BitwiseOr BitwiseXor
+            """
+        ),
         _COMMUTING,
     ),
-    **dict.fromkeys("Select SelectV2 Conditional".split(), _CHOICE),
-    **dict.fromkeys("Chosen Switch CustomGradient".split(), _LINEAR),
+    **dict.fromkeys(words("Select SelectV2 Conditional"), _CHOICE),
+    **dict.fromkeys(words("Chosen Switch CustomGradient"), _LINEAR),
     "StopGradient": _STOP,
     "Mul": OpType(
         row_rules.product, is_elementwise=True, commutes=True, normal_form=normal_forms.product
     ),
-    **dict.fromkeys("RealDiv".split(), _QUOTIENT),
+    **dict.fromkeys(words("RealDiv"), _QUOTIENT),
     # Reductions.
     "Sum": OpType(
         row_rules.total,
@@ -68,29 +73,33 @@ OP_TYPES = {
     ),
     "Mean": OpType(row_rules.reduction, normal_form=normal_forms.mean),
     "L2Loss": OpType(row_rules.mixing, normal_form=normal_forms.half_of_squares),
-    **dict.fromkeys("Max Min Prod All Any ArgMax ArgMin EuclideanNorm".split(), _REDUCTION),
+    **dict.fromkeys(words("Max Min Prod All Any ArgMax ArgMin EuclideanNorm"), _REDUCTION),
     # Along the last axis.
-    **dict.fromkeys("Softmax LogSoftmax TopKV2".split(), _LAST_AXIS),
+    **dict.fromkeys(words("Softmax LogSoftmax TopKV2"), _LAST_AXIS),
     # Rows on axis 0, each computed from its own row.
     **dict.fromkeys(
-        """
-        AvgPool MaxPool Conv2D Conv1D Conv3D DepthwiseConv2dNative LRN ResizeBilinear
-        ResizeNearestNeighbor ResizeBicubic ResizeArea SpaceToDepth DepthToSpace MaxPool3D AvgPool3D
-        DecodeRaw ImageProjectiveTransformV2 AdjustContrastv2 L2Normalize Conv2DBackpropInput
-        BiasAddOfChannels Dilation2D ExtractImagePatches
-        """.split(),
+        words(
+            """
+            AvgPool MaxPool Conv2D Conv1D Conv3D DepthwiseConv2dNative LRN ResizeBilinear
+            ResizeNearestNeighbor ResizeBicubic ResizeArea SpaceToDepth DepthToSpace MaxPool3D
+            AvgPool3D DecodeRaw ImageProjectiveTransformV2 AdjustContrastv2 L2Normalize
+            Conv2DBackpropInput BiasAddOfChannels Dilation2D ExtractImagePatches
+            """
+        ),
         _FIRST_ON_AXIS_0,
     ),
     **dict.fromkeys(
-        """
-        SparseSoftmaxCrossEntropyWithLogits SoftmaxCrossEntropyWithLogits InTopK InTopKV2
-        ReverseSequence
-        """.split(),
+        words(
+            """
+            SparseSoftmaxCrossEntropyWithLogits SoftmaxCrossEntropyWithLogits InTopK InTopKV2
+            ReverseSequence
+            """
+        ),
         _BOTH_ON_AXIS_0,
     ),
-    **dict.fromkeys("FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3".split(), _BATCH_NORM),
+    **dict.fromkeys(words("FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3"), _BATCH_NORM),
     # Products along axes.
-    **dict.fromkeys("MatMul BatchMatMul BatchMatMulV2".split(), _MATRIX_PRODUCT),
+    **dict.fromkeys(words("MatMul BatchMatMul BatchMatMulV2"), _MATRIX_PRODUCT),
     "Einsum": OpType(row_rules.einsum),
     # Shapes, joins and slices.
     "Reshape": OpType(
@@ -104,8 +113,8 @@ OP_TYPES = {
     "Pack": OpType(row_rules.stack),
     "Place": OpType(row_rules.placed, is_linear=True, of_summand=normal_forms.placed_of_summand),
     "Slice": OpType(row_rules.sliced, is_linear=True, of_summand=normal_forms.sliced_of_summand),
-    **dict.fromkeys("Pad BroadcastTo Tile".split(), _SLICED),
-    **dict.fromkeys("PadV2 MirrorPad Cumsum Cumprod".split(), OpType(row_rules.sliced)),
+    **dict.fromkeys(words("Pad BroadcastTo Tile"), _SLICED),
+    **dict.fromkeys(words("PadV2 MirrorPad Cumsum Cumprod"), OpType(row_rules.sliced)),
     "GatherV2": OpType(row_rules.lookup),
     "OneHot": OpType(row_rules.one_hot),
     "Fill": OpType(row_rules.fill),
@@ -115,13 +124,15 @@ OP_TYPES = {
     "UnsortedSegmentSum": OpType(row_rules.mixing, normal_form=normal_forms.segment_sum),
     # Every element may depend on every row.
     **dict.fromkeys(
-        """
-        Unique RandomShuffle InvertPermutation Range Where Size Shape Rank StringFormat Qr Svd
-        Cholesky MatrixInverse MatrixDeterminant Feed Rows RowsOf Dim SegmentSum SegmentMean
-        SparseToDense Bincount DenseBincount Roll Reverse ReverseV2 GatherNd ScatterNd
-        TensorScatterUpdate DynamicStitch DynamicPartition StridedSliceOf NthElement Random
-        SparseTensorDenseMatMul MatrixDiagPartV3 MatrixBandPart MeanOf
-        """.split(),
+        words(
+            """
+            Unique RandomShuffle InvertPermutation Range Where Size Shape Rank StringFormat Qr Svd
+            Cholesky MatrixInverse MatrixDeterminant Feed Rows RowsOf Dim SegmentSum SegmentMean
+            SparseToDense Bincount DenseBincount Roll Reverse ReverseV2 GatherNd ScatterNd
+            TensorScatterUpdate DynamicStitch DynamicPartition StridedSliceOf NthElement Random
+            SparseTensorDenseMatMul MatrixDiagPartV3 MatrixBandPart MeanOf
+            """
+        ),
         _MIXING,
     ),
 }

@@ -110,6 +110,7 @@ class StepReader:
         updates: the updates of each variable, in order.
         in_sync: the copies of variables that a strategy keeps equal, and the first copy of each.
         copies: as given, with the copies of a strategy.
+        backward: the ops that were built while gradients were computed.
         batch: the parts of the batch that inputs have.
         mistakes: the mistakes that were found while reading.
         draws: the random numbers with a seed that are drawn for towers.
@@ -153,6 +154,7 @@ class StepReader:
                 for tensor in tensors[:1]:
                     self._gradients[tensor].append((number, source, len(tensors) > 1))
         self.used_calls: set[int] = set()
+        self.backward = frozenset().union(*[call.ops for call in calls])
         self.batch = Batch(self)
 
     # --- the graph ---
@@ -506,7 +508,9 @@ class StepReader:
         terms = self.terms
         before = sum(self._bits[each.op] for each in done if each not in last)
         old = self.state(variable, before)
-        chosen = self._branches([(each, self._calls_around(each.op)) for each in last], variable, old)
+        chosen = self._branches(
+            [(each, self._calls_around(each.op)) for each in last], variable, old
+        )
         if chosen is not None:
             return chosen
         total = [(old, 1.0)]
@@ -515,7 +519,9 @@ class StepReader:
             if kind not in _SUMS and kind not in _SCATTERS and kind not in _DESCENTS:
                 text = f"{len(last)} updates of {variable} run in any order"
                 self.mistakes.append(Mistake(text, update.op))
-                cause = Cause(kind, "is one of several updates in any order", self.origin(update.op))
+                cause = Cause(
+                    kind, "is one of several updates in any order", self.origin(update.op)
+                )
                 return terms.unknown(cause, terms.shape(old), self.program, variable)
             seen = self.state(variable, self._awaited[update.op] & ~self._bits[update.op])
             total += [(self._updated(update, variable), 1.0), (seen, -1.0)]
@@ -620,6 +626,38 @@ class StepReader:
         name = updates[0].op
         rate, gradient = (self.value(each, name) for each in self.data(name)[1:3])
         return rate, gradient
+
+    def line_of_gradient(self, variable: str) -> str:
+        """The op to blame for a wrong gradient: the first op with the value that the update takes.
+
+        It is the op that combines the towers' gradients. If the update takes the gradient of a
+        backward op as it is, it is the update.
+        """
+        updates = self.updates.get(variable, ())
+        if not updates:
+            return variable
+        name = updates[-1].op
+        for source in self.data(name)[1:]:
+            value = self.value(source, name)
+            if self.terms.is_backward(value):
+                return self._first_with(value, source) or name
+        return name
+
+    def _first_with(self, value: Form, source: str) -> str:
+        """The first op on the way to a tensor with this value; empty if a backward op computes it."""
+        first, stack, seen = "", [source], {source}
+        while stack:
+            source = stack.pop()
+            if source in self._gradients:
+                continue
+            name = producer_of(source)
+            if not first or self.number[name] < self.number[first]:
+                first = name
+            for each in self.data(name):
+                if each not in seen and each in self._values and self._values[each] == value:
+                    seen.add(each)
+                    stack.append(each)
+        return first
 
     def _with_slices(
         self, operands: list[Form], data: Sequence[str], shape: Shape, name: str

@@ -14,15 +14,13 @@ from types import EllipsisType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from placement_checks.core.op_types import RANDOM_STATEFUL, RANDOM_STATELESS
-from placement_checks.core.placement import Op, producer_of
+from placement_checks.core.placement import Op
 from placement_checks.step.normal_forms import is_static
 from placement_checks.step.parts import WHOLE, Cut, Part, cut_range, finest
 from placement_checks.step.terms import (
     NUMBER,
-    ONE,
     ROWS,
     Assumption,
-    Atom,
     Cause,
     Dim,
     Form,
@@ -33,6 +31,7 @@ from placement_checks.step.terms import (
     Status,
     Terms,
 )
+from placement_checks.util.text import words
 
 if TYPE_CHECKING:
     from placement_checks.step.reader import StepReader
@@ -42,15 +41,17 @@ _MAX_ELEMENTS = 16
 
 # Attributes that do not affect the value, or that shapes and operands show already.
 _SILENT = frozenset(
-    """
-    T dtype DstT SrcT Tidx Tshape N use_cudnn_on_gpu use_locking validate_indices shape container
-    shared_name out_type seed seed2 num num_split Tlen Tin Tout Index message name_ element_shape
-    element_dtype begin_mask end_mask Tparams Tindices Taxis Tdim Tperm Tmultiples Tpaddings
-    tensor_name summarize first_n token U V S Tlabels index_type output_types output_shapes
-    parallel_iterations validate_shape debug_name Tcond explicit_paddings grad_a grad_b data_format
-    Treduction TI Tsplits Tcomplex Toffset is_constant frame_name reduction_type
-    exponential_avg_factor
-    """.split()
+    words(
+        """
+            T dtype DstT SrcT Tidx Tshape N use_cudnn_on_gpu use_locking validate_indices shape
+            container shared_name out_type seed seed2 num num_split Tlen Tin Tout Index message name_
+            element_shape element_dtype begin_mask end_mask Tparams Tindices Taxis Tdim Tperm
+            Tmultiples Tpaddings tensor_name summarize first_n token U V S Tlabels index_type
+            output_types output_shapes parallel_iterations validate_shape debug_name Tcond
+            explicit_paddings grad_a grad_b data_format Treduction TI Tsplits Tcomplex Toffset
+            is_constant frame_name reduction_type exponential_avg_factor
+            """
+    )
 )
 
 
@@ -1033,16 +1034,16 @@ def _random(node: Node) -> Form | None:
     if part is not None and dims:
         rows = terms.rows(part)
         found = [
-            i for i, dim in enumerate(dims) if dim == rows or (size and terms.constant(dim) == size)
+            i
+            for i, dim in enumerate(dims)
+            if dim == rows or (size and terms.constant(dim) == size)
         ]
         axis = found[0] if found else None
     shape = node.shape
     if axis is not None and part is not None and dims:
         if shape:
             shape = (*shape[:axis], ROWS, *shape[axis + 1 :])
-        extents = [
-            terms.rows_as_extent(part) if i == axis else dim for i, dim in enumerate(dims)
-        ]
+        extents = [terms.rows_as_extent(part) if i == axis else dim for i, dim in enumerate(dims)]
         operands[0] = terms.pack(extents)
     order = reader.order_among_random(node.name, owners)
     reader.note_draw(kind, order, seed, part, node.name, owners)
@@ -1078,15 +1079,17 @@ def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-_REDUCTIONS = "Sum Mean Max Min Prod All Any ArgMax ArgMin EuclideanNorm".split()
+_REDUCTIONS = words("Sum Mean Max Min Prod All Any ArgMax ArgMin EuclideanNorm")
 
 TENSOR_OPS: Mapping[str, Callable[[Node], Form | None]] = {
     # Ops that pass values on, and constants.
     **dict.fromkeys(
-        """
-        Identity RefIdentity Enter RefEnter Exit RefExit Snapshot CheckNumerics Print PrintV2
-        EnsureShape DeepCopy GuaranteeConst
-        """.split(),
+        words(
+            """
+            Identity RefIdentity Enter RefEnter Exit RefExit Snapshot CheckNumerics Print PrintV2
+            EnsureShape DeepCopy GuaranteeConst
+            """
+        ),
         _identity,
     ),
     "IdentityN": _identity_n,
@@ -1120,10 +1123,10 @@ TENSOR_OPS: Mapping[str, Callable[[Node], Form | None]] = {
     "SelectV2": _select,
     # Reductions and products.
     **dict.fromkeys(_REDUCTIONS, _reduce),
-    **dict.fromkeys("MatMul BatchMatMul BatchMatMulV2".split(), _matrix_product),
+    **dict.fromkeys(words("MatMul BatchMatMul BatchMatMulV2"), _matrix_product),
     "Conv2DBackpropInput": _transposed_convolution,
     "Einsum": _einsum,
-    **dict.fromkeys("FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3".split(), _normalize),
+    **dict.fromkeys(words("FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3"), _normalize),
     # Shapes.
     "Shape": _shape_of,
     "ShapeN": _shape_of,
@@ -1142,8 +1145,8 @@ TENSOR_OPS: Mapping[str, Callable[[Node], Form | None]] = {
     "Split": _split,
     "SplitV": _split_v,
     "Unpack": _unstack,
-    **dict.fromkeys("Tile Pad PadV2 MirrorPad BroadcastTo".split(), _along),
-    **dict.fromkeys("Cumsum Cumprod".split(), _cumulate),
+    **dict.fromkeys(words("Tile Pad PadV2 MirrorPad BroadcastTo"), _along),
+    **dict.fromkeys(words("Cumsum Cumprod"), _cumulate),
     "Gather": _gather,
     "GatherV2": _gather_v2,
     "ResourceGather": _resource_gather,
@@ -1152,6 +1155,6 @@ TENSOR_OPS: Mapping[str, Callable[[Node], Form | None]] = {
     # Random numbers and collectives.
     **dict.fromkeys(RANDOM_STATEFUL | RANDOM_STATELESS.keys(), _random),
     **dict.fromkeys(
-        "CollectiveReduce CollectiveReduceV2 CollectiveReduceV3 NcclAllReduce".split(), _all_reduce
+        words("CollectiveReduce CollectiveReduceV2 CollectiveReduceV3 NcclAllReduce"), _all_reduce
     ),
 }

@@ -25,7 +25,6 @@ from typing import Any, NamedTuple, NewType
 
 from placement_checks.step.parts import (
     OF_ANY_SIZE,
-    WHOLE,
     Cut,
     Part,
     are_all_rows,
@@ -257,7 +256,10 @@ class Terms:
     """
 
     def __init__(
-        self, op_types: Callable[[str], OpType | None], *, own_statistics: bool = True,
+        self,
+        op_types: Callable[[str], OpType | None],
+        *,
+        own_statistics: bool = True,
         equal_rows: bool = False,
     ) -> None:
         self.own_statistics = own_statistics
@@ -970,9 +972,7 @@ class Terms:
                 found = Kind.MEAN
         return found
 
-    def _as_mean(
-        self, monomial: Monomial, number: float, part: Part
-    ) -> tuple[Form, Form] | None:
+    def _as_mean(self, monomial: Monomial, number: float, part: Part) -> tuple[Form, Form] | None:
         """A monomial as the mean of a sum over rows, times a factor; None if it is none."""
         base, factors = monomial
         sums = [x for x in (base, *(x for x, _ in factors)) if self[x].finest == part]
@@ -982,7 +982,9 @@ class Terms:
         rest = tuple((x, power) for x, power in factors if x != sums[0])
         if sums[0] != base and (base != ONE or (sums[0], 1) not in factors):
             return None
-        inverse = [(x, k) for x, k in rest if self[x].op == "Rows" and within(part, self[x].part or ())]
+        inverse = [
+            (x, k) for x, k in rest if self[x].op == "Rows" and within(part, self[x].part or ())
+        ]
         if not inverse and part not in self.fixed:
             return None
         if inverse and (len(inverse) > 1 or inverse[0][1] != -1):

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from placement_checks.core.evidence import Evidence
+from placement_checks.core.missing import Missing
+from placement_checks.core.placement import Placement
+from placement_checks.core.results import Finding, Verdict
+from placement_checks.rules.base import AVERAGE, Rule, about, add_up, matches_any
+from placement_checks.rules.requirements import Need
+from placement_checks.step.comparison import ONE_GPU, State, StepEquality, compare_steps
+from placement_checks.step.explanation import Difference, Obligation
+from placement_checks.util.text import plural
+
+_CONSEQUENCES = {
+    Obligation.ROWS: "examples or random numbers count several times, and others are missing",
+    Obligation.FUNCTION: "the step trains a mixture of different models",
+    Obligation.WEIGHTS: "the step is not the step for the whole batch",
+    Obligation.UPDATED: "the variable is not trained as on one GPU",
+}
+
+
+@dataclass(frozen=True)
+class EqualToOneGpu(Rule):
+    """The step for several GPUs is the step for one GPU, for every batch.
+
+    Data parallelism is meant to change how long a step takes, and nothing else. Whether it does
+    can be proved, without running the program: both graphs, for several GPUs and for one GPU, are
+    read into terms, and the value of each trained variable after the step must be the same term.
+    Sums over the parts of a batch become the sum over the batch, so the mean of the towers'
+    gradients is the gradient of the mean. The page "What is proved, and how" explains this.
+
+    The rule compares with the reference if one is given, and otherwise with the program's own
+    build for one GPU. A mistake that both builds make is not seen.
+
+    If all values are equal, the rule is kept, and the note states what the proof takes for
+    granted: each tower has equally many rows, for example, or batch statistics of a tower's rows
+    stand for those of all rows. If a value differs, and all ops on the way are understood, the rule
+    is broken. A finding states what is not equal, such as a part of the batch that does not count.
+    Otherwise the rule is not checked, and names the op that cannot be followed: an op of an
+    unknown type, or a loss that combines the rows of a tower. Learning rates and other settings of
+    the optimizer may differ on purpose, so they break no rule.
+
+    `allow` lists variables that may differ, or patterns such as bn/*.
+    """
+
+    name = "equal-to-one-gpu"
+    kind = "requested"
+    requires = frozenset({Need.REQUESTED, Need.VARIABLES})
+    uses = frozenset({Need.SINGLE_GPU, Need.REFERENCE})
+    explained_by = (
+        *("variables-shared", "towers-alike", "inputs-distinct", "losses-apart"),
+        *("every-tower-counts", "gradients-averaged", "one-update", "randomness-apart"),
+    )
+
+    allow: tuple[str, ...] = ()
+
+    def check(self, evidence: Evidence) -> Verdict:
+        one_gpu = evidence.reference or evidence.single_gpu
+        if isinstance(one_gpu, Missing):
+            return self.without(one_gpu)
+        found = compare_steps(evidence.placement, one_gpu)
+        if isinstance(found, Missing):
+            return self.without(found)
+        if not found.trained:
+            return self.not_checked("the step trains no variable that one GPU trains")
+        placements = evidence.placement, one_gpu
+        findings = list(self._findings(placements, found))
+        note = _note(found, "the reference" if evidence.reference else "the build for one GPU")
+        if not findings and (reason := self._reason(placements, found)):
+            return self.not_checked(reason, note)
+        return self.verdict(findings, note)
+
+    def _findings(
+        self, placements: tuple[Placement, Placement], found: StepEquality
+    ) -> Iterator[Finding]:
+        reported: set[str] = set()
+        for name in sorted(found.trained):
+            answer = found.variables[name]
+            difference = answer.difference
+            if answer.state is not State.DIFFERS or difference is None or self._allows(name):
+                continue
+            if difference.obligation is Obligation.ROWS and difference.origin:
+                name = difference.origin.op
+            if name not in reported:
+                reported.add(name)
+                yield _finding(placements, name, difference)
+
+    def _allows(self, name: str) -> bool:
+        return matches_any(name, self.allow)
+
+    def _reason(self, placements: tuple[Placement, Placement], found: StepEquality) -> str | None:
+        """Why the steps could not be proved equal; None if all answers are proofs."""
+        unknown = [
+            (name, answer.difference)
+            for name, answer in found.variables.items()
+            if answer.difference is not None and not self._allows(name)
+        ]
+        if not unknown:
+            return None
+        trained = [pair for pair in unknown if pair[0] in found.trained]
+        name, difference = (trained or unknown)[0]
+        where = _where(placements, difference)
+        if not trained:
+            return (
+                f"the values after one step are equal, but they depend on {name}, and {name} may "
+                f"differ: {difference.text}{where}"
+            )
+        count = plural(len(found.trained), "trained variable")
+        return (
+            f"{len(trained)} of {count} could not be proved equal, such as {name}: "
+            f"{difference.text}{where}"
+        )
+
+
+def _where(placements: tuple[Placement, Placement], difference: Difference) -> str:
+    """The op and the line of a difference, for a reason."""
+    origin = difference.origin
+    if origin is None:
+        return ""
+    line = placements[origin.program].where(origin.op)
+    program = " of the program for one GPU" if origin.program == ONE_GPU else ""
+    return f" ({origin.op}{program}{f', {line}' if line else ''})"
+
+
+def _note(found: StepEquality, other: str) -> str:
+    proved = [name for name in found.trained if found.variables[name].state is State.PROVED]
+    note = (
+        f"{len(proved)} of {plural(len(found.trained), 'trained variable')} proved equal to "
+        f"{other}, for every batch"
+    )
+    assumed = sorted(assumption.value for assumption in found.assumed)
+    return f"{note}, if {'; '.join(assumed)}" if assumed and proved else note
+
+
+def _finding(
+    placements: tuple[Placement, Placement], name: str, difference: Difference
+) -> Finding:
+    placement = placements[0]
+    origin = difference.origin
+    op = name if origin is None or origin.program == ONE_GPU else origin.op
+    subject = placement.ops.get(name, name)
+    if difference.obligation is Obligation.ROWS:
+        message = difference.text
+    else:
+        message = (
+            f"the step does not give {name} the value that one GPU gives it: {difference.text}"
+        )
+    return Finding(
+        **about(subject),
+        expected="the value after the step of one GPU",
+        found=difference.text,
+        ops=(op,),
+        message=message,
+        consequence=_CONSEQUENCES.get(difference.obligation, ""),
+        fix=_fix(placement, difference),
+        alike=(difference.obligation, difference.text),
+    )
+
+
+def _fix(placement: Placement, difference: Difference) -> str:
+    if difference.obligation is Obligation.ROWS:
+        return "give each tower rows, random numbers and updates of its own"
+    if difference.obligation is Obligation.FUNCTION:
+        return "build every tower with the same function and the same arguments"
+    if difference.obligation is Obligation.UPDATED:
+        return "update the variable in the step, with the average of the towers' gradients"
+    if placement.strategy is not None:
+        return add_up(placement.strategy)
+    return f"let every part of the batch count once, and average the gradients: {AVERAGE}"
