@@ -392,4 +392,23 @@ def matched_names(towers: StepReader, one_gpu: StepReader) -> dict[str, str]:
         ]
         if len(found) == 1:
             result[name] = found[0]
+    return {**_matched_slots(towers, one_gpu, result), **result}
+
+
+def _matched_slots(
+    towers: StepReader, one_gpu: StepReader, names: Mapping[str, str]
+) -> dict[str, str]:
+    """The slots for one GPU of slots with other names: those of the same op for the same variable."""
+    result = {}
+    for variable, updates in towers.updates.items():
+        others = one_gpu.updates.get(names.get(variable, variable), ())
+        if len(updates) != 1 or len(others) != 1 or updates[0].index or others[0].index:
+            continue
+        one, other = updates[0].op, others[0].op
+        if towers.ops[one].type != one_gpu.ops[other].type:
+            continue
+        slots = zip(towers.changed_by(one), one_gpu.changed_by(other), strict=False)
+        for slot, slot_of_one in slots:
+            if slot and slot_of_one and slot != slot_of_one and slot not in one_gpu.ops:
+                result[slot] = slot_of_one
     return result

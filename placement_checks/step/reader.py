@@ -15,6 +15,7 @@ from placement_checks.core.op_types import (
     ADDS,
     BRANCHES,
     FUNCTION_CALLS,
+    GATHERERS,
     PLACEHOLDERS,
     REDUCTIONS,
     REF_VARIABLES,
@@ -227,9 +228,7 @@ class StepReader:
                 continue
             self._bits[name] = 1 << len(self.update_ops)
             self.update_ops.append(name)
-            changed = _CHANGED_INPUTS.get(kind.rpartition("Apply")[2], 1)
-            for index, source in enumerate(self.data(name)[:changed]):
-                holder = self.holder.get(producer_of(source))
+            for index, holder in enumerate(self.changed_by(name)):
                 if holder is not None:
                     self.updates[holder].append(Update(name, index))
         for name in order:
@@ -237,6 +236,11 @@ class StepReader:
             for source in self.edges[name]:
                 mask |= self._awaited.get(source, 0)
             self._awaited[name] = mask
+
+    def changed_by(self, update: str) -> list[str | None]:
+        """The variables that an update changes: an optimizer also changes the slots."""
+        changed = _CHANGED_INPUTS.get(self.ops[update].type.rpartition("Apply")[2], 1)
+        return [self.holder.get(producer_of(each)) for each in self.data(update)[:changed]]
 
     @property
     def all_updates(self) -> int:
@@ -747,7 +751,7 @@ class StepReader:
     def _collectives(self) -> Mapping[Any, list[str]]:
         members: defaultdict[Any, list[str]] = defaultdict(list)
         for name, op in self.ops.items():
-            if op.type in REDUCTIONS:
+            if op.type in REDUCTIONS or op.type in GATHERERS:
                 members[self._group_of(name)].append(name)
         return members
 

@@ -13,7 +13,7 @@ from fractions import Fraction
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from placement_checks.core.op_types import RANDOM_STATEFUL, RANDOM_STATELESS
+from placement_checks.core.op_types import GATHERERS, RANDOM_STATEFUL, RANDOM_STATELESS
 from placement_checks.core.placement import Op
 from placement_checks.step.normal_forms import is_static
 from placement_checks.step.parts import WHOLE, Cut, Part, cut_range, finest
@@ -1075,6 +1075,14 @@ def _all_reduce(node: Node) -> Form | None:
     return terms.scaled(total, 1 / len(members)) if "Div" in final else total
 
 
+def _all_gather(node: Node) -> Form | None:
+    """The rows of all ops of a group, in the order of the replicas."""
+    reader = node.reader
+    members = reader.members_of_collective(node.name)
+    rows = [reader.value(reader.data(each)[0], each) for each in members]
+    return node.build("ConcatV2", (0,), tuple(rows))
+
+
 def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
@@ -1157,4 +1165,5 @@ TENSOR_OPS: Mapping[str, Callable[[Node], Form | None]] = {
     **dict.fromkeys(
         words("CollectiveReduce CollectiveReduceV2 CollectiveReduceV3 NcclAllReduce"), _all_reduce
     ),
+    **dict.fromkeys(GATHERERS, _all_gather),
 }

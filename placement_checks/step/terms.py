@@ -275,7 +275,8 @@ class Terms:
         self._shapes: list[Shape] = []
         self._parts: list[frozenset[Part]] = []
         self._parts_of_monomials: dict[Monomial, frozenset[Part]] = {}
-        self._numbers: dict[int, float] = {}
+        self._numbers: dict[int, float] = {}  # by the logarithm, in units of the tolerance
+        self._canonical_numbers: dict[float, float] = {}
         self._rewritten: dict[Any, dict[AtomId, Form]] = defaultdict(dict)
         self._dependent: dict[frozenset[AtomId], dict[AtomId, bool]] = {}
         self._new_atom("One", (), (), (), None, None, None)
@@ -419,18 +420,25 @@ class Terms:
 
     def _canonical(self, number: float) -> float:
         """One number for all numbers that differ by rounding: the first one, or a fraction."""
+        found = self._canonical_numbers.get(number)
+        if found is None:
+            found = self._canonical_numbers[number] = self._find_canonical(number)
+        return found
+
+    def _find_canonical(self, number: float) -> float:
         if not math.isfinite(number) or number == 0:
             return number
-        for value, invert in ((number, False), (1 / number, True)):
+        for value, is_inverse in ((number, False), (1 / number, True)):
             fraction = Fraction(value).limit_denominator(_MAX_DENOMINATOR)
             if fraction and abs(float(fraction) - value) < _TOLERANCE * abs(value):
-                return 1 / float(fraction) if invert else float(fraction)
-        bin_ = round(math.log2(abs(number)) / _TOLERANCE * math.log(2)) * (1 if number > 0 else -1)
-        for near in (bin_, bin_ - 1, bin_ + 1):
-            found = self._numbers.get(near)
+                return 1 / float(fraction) if is_inverse else float(fraction)
+        sign = 1 if number > 0 else -1
+        near = sign * round(math.log(abs(number)) / _TOLERANCE)
+        for key in (near, near - 1, near + 1):
+            found = self._numbers.get(key)
             if found is not None and abs(found - number) < _TOLERANCE * abs(number):
                 return found
-        self._numbers[bin_] = number
+        self._numbers[near] = number
         return number
 
     # --- arithmetic ---
