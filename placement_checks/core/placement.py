@@ -37,7 +37,8 @@ class Op(NamedTuple):
         name: the name, unique in the graph. Ops in a function body are named ``call/body op``.
         type: TensorFlow's op type, such as ``MatMul``.
         requested: the requested device; false if the program requests none.
-        inputs: ``op``, ``op:1`` or ``^op`` (a control edge), as in a GraphDef.
+        inputs: ``op``, ``op:1`` or ``^op`` (a control edge), as in a GraphDef. An op in a function
+            body reads the inputs of the call instead of the function's arguments.
         assigned: the assigned device; None if the op was not placed.
         colocated: the names of other ops in the op's colocation groups (``_class``).
         fallback_reason: why the op did not get the requested device; ``""`` if it did.
@@ -237,6 +238,17 @@ class Placement:
         refusals: the ops that strict placement refused. The other ops are then placed softly.
         step: the training step.
         strategy: the `tf.distribute` strategy of the program; None if unknown.
+        results: the tensors that function bodies return, as in `Op.inputs`: for each op that calls
+            functions, a sequence by the suffix of the body in the names of its ops: ``""`` for a
+            call; ``/then``, ``/else`` and ``/branch0`` for branches; ``/cond`` and ``/body`` for
+            a loop. The output with number n of a call, branch or loop has the result n of a body.
+            A loop variable in a result is named as in ``loop_variables``.
+        loop_variables: for each op in the body or the condition of a ``While`` op that reads loop
+            variables, the loop variables by the number of the input. A loop variable is named as
+            the output of the loop with its number: ``while:1``. It is the value at the start of
+            an iteration. `Op.inputs` has the initial value, which is an input of the loop, in its
+            place. Variables that the body returns as they are, such as tensors from outside of
+            the loop, always have the initial value and are left out.
         details: looks up further facts about single ops.
     """
 
@@ -255,6 +267,8 @@ class Placement:
     refusals: Sequence[Refusal] = ()
     step: StepOps = field(default=StepOps())
     strategy: Strategy | None = None
+    results: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
+    loop_variables: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     details: Details = field(default=Details())
     _cache: dict[Any, Any] = field(default_factory=dict, init=False)
 

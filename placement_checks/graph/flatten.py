@@ -32,8 +32,7 @@ from placement_checks.core.op_types import (
     TWO_WAY_BRANCHES,
 )
 from placement_checks.core.placement import producer_of
-from placement_checks.graph.graph_def import function_library
-from placement_checks.tf.graphs import definition_of
+from placement_checks.graph.graph_def import body_tensors, function_library
 from placement_checks.util.text import free_name
 from placement_checks.util.walks import sources_first, walk
 
@@ -226,18 +225,13 @@ class _Flattening:
         return name
 
     def _body(self, name: str) -> tuple[Sequence[Any], Mapping[str, str]]:
-        """The nodes of a function with inputs as in a GraphDef, and the names of its tensors.
-
-        A tensor is ``op:output:index`` in a FunctionDef, and ``op:index`` in a GraphDef.
-        """
+        """The nodes of a function with inputs as in a GraphDef, and the names of its tensors."""
         if name not in self._bodies:
             function = self._library[name]
             tensors = {
                 argument.name: f"{argument.name}:0" for argument in function.signature.input_arg
             }
-            for node in function.node_def:
-                for index, output in enumerate(self._outputs(node)):
-                    tensors[f"{node.name}:{output}"] = f"{node.name}:{index}"
+            tensors |= body_tensors(function, self._library)
             body = []
             for original in function.node_def:
                 node = type(original)()
@@ -249,19 +243,6 @@ class _Flattening:
                 body.append(node)
             self._bodies[name] = body, tensors
         return self._bodies[name]
-
-    def _outputs(self, node: Any) -> Iterator[str]:
-        """The outputs of a node as ``output:index``, in order."""
-        called = self._library.get(node.op)
-        definition = called.signature if called is not None else definition_of(node.op)
-        for output in definition.output_arg if definition is not None else ():
-            number = 1
-            if output.number_attr:
-                number = node.attr[output.number_attr].i
-            elif output.type_list_attr:
-                number = len(node.attr[output.type_list_attr].list.type)
-            for index in range(number):
-                yield f"{output.name}:{index}"
 
     def _connect(self) -> None:
         """Replace calls and arguments in the inputs of all nodes."""
