@@ -118,6 +118,17 @@ OP_TYPES = {
     "GatherV2": OpType(row_rules.lookup),
     "OneHot": OpType(row_rules.one_hot),
     "Fill": OpType(row_rules.fill),
+    # Lists of tensors.
+    **dict.fromkeys(
+        words(
+            """
+            TensorListReserve EmptyTensorList TensorListSetItem TensorListPushBack TensorListGetItem
+            """
+        ),
+        OpType(row_rules.list_of_tensors),
+    ),
+    "TensorListFromTensor": OpType(row_rules.list_from_tensor),
+    "TensorListStack": OpType(row_rules.stacked_list),
     # Gradients.
     "Grad": OpType(row_rules.gradient, normal_form=gradients.gradient),
     "Slices": OpType(row_rules.mixing, normal_form=gradients.gathered_gradient),

@@ -16,6 +16,7 @@ from placement_checks.core.op_types import (
     BRANCHES,
     FUNCTION_CALLS,
     GATHERERS,
+    LOOPS,
     PLACEHOLDERS,
     REDUCTIONS,
     REF_VARIABLES,
@@ -25,6 +26,7 @@ from placement_checks.core.op_types import (
 from placement_checks.core.placement import Op, Placement, Tensor, producer_of
 from placement_checks.step.batch import Batch
 from placement_checks.step.calls import GradientCall
+from placement_checks.step.loops import Loop, is_loop
 from placement_checks.step.parts import Part
 from placement_checks.step.tensor_ops import TENSOR_OPS, Node, attributes_of
 from placement_checks.step.terms import (
@@ -135,6 +137,7 @@ class StepReader:
         self.number = {name: number for number, name in enumerate(self.ops)}
         self._values: dict[Any, Form] = {}
         self._busy: set[str] = set()
+        self._loop_variables: dict[str, Form] = {}
         self._outputs: dict[str, Sequence[Tensor]] = {}
         self._shapes_of_variables = {each.name: each.shape for each in placement.variables}
         self.edges = self._find_edges()
@@ -262,6 +265,32 @@ class StepReader:
             self._evaluate_with_inputs(source)
         return self._values[source]
 
+    def operand(self, op: str, number: int) -> Form:
+        """The form of a tensor that an op reads: a loop variable, or an input of the op."""
+        variables = self.placement.loop_variables.get(op)
+        if variables and number in variables:
+            return self._loop_variables[variables[number]]
+        source = self.data(op)[number]
+        holder = self.holder.get(producer_of(source))
+        if holder is not None and self.ops[op].type in LOOPS:  # the body reads the variable
+            return self.state(holder, self._awaited.get(op, 0))
+        return self.value(source, op)
+
+    def assume_loop_variable(self, loop: str, name: str, form: Form) -> None:
+        """Let the body of a loop read a form as a loop variable."""
+        if self._loop_variables.get(name) == form:
+            return
+        self._loop_variables[name] = form
+        inside = f"{loop}/"
+        for key in [key for key in self._values if isinstance(key, str) and key.startswith(inside)]:
+            del self._values[key]
+
+    def read_in_loop(self, loop: str, tensor: str) -> Form:
+        """The form of a tensor that the body of a loop returns."""
+        if producer_of(tensor) == loop:  # a loop variable as it is
+            return self._loop_variables[tensor]
+        return self.value(tensor, loop)
+
     def _cyclic(self, op: str) -> Form:
         cause = Cause(self.ops[op].type, "is part of a loop", self.origin(op))
         return self.terms.unknown(cause, self.shape(op), self.program, op)
@@ -298,14 +327,15 @@ class StepReader:
         name = producer_of(tensor)
         if name in self.batch.leaves:
             return []
+        op = self.ops[name]
         gradient = self._gradients.get(tensor)
         if gradient:
             call = self.calls[gradient[0][0]]
             return [*call.objectives, *filter(None, call.weights)]
-        returned = self.placement.results.get(name, {})
+        returned = {} if op.type in LOOPS else self.placement.results.get(name, {})
         needed = [*self.data(name), *(each for tensors in returned.values() for each in tensors)]
-        if self.ops[name].type == "ReadVariableOp":
-            holder = self.holder.get(producer_of(self.ops[name].inputs[0]))
+        if op.type == "ReadVariableOp":
+            holder = self.holder.get(producer_of(op.inputs[0]))
             mask = self._awaited.get(name, 0)
             for update in self.updates.get(holder or "", ()):
                 if mask & self._bits[update.op]:
@@ -376,6 +406,11 @@ class StepReader:
         returned = self.placement.results.get(node.name)
         if returned is None:
             return None
+        if is_loop(node):
+            outputs = Loop(node, attributes_of(node)).outputs()
+            for number, form in enumerate(outputs):
+                self._values[f"{node.name}:{number}" if number else node.name] = form
+            return outputs[node.output]
         kind = self.ops[node.name].type
         if kind in FUNCTION_CALLS or set(returned) == {""}:
             return self.value(returned[""][node.output], node.name)

@@ -359,3 +359,29 @@ def gradient(call: Call) -> Status:
     if source.kind is Kind.ROWS and is_sum:
         return _rows(source.axis)
     return Status(Kind.JOINT, source.axis, loss.cause or source.cause)
+
+
+def list_of_tensors(call: Call) -> Status:
+    """A list, or an element of one, with tensors added; the axis of the rows is an element's."""
+    found: Status | None = None
+    for operand, status in zip(call.operands, call.statuses, strict=True):
+        is_index = call.terms.shape(operand) == ()
+        if is_index and status.kind is not Kind.CONSTANT:
+            return _JOINT
+        if not is_index:
+            found = status if found is None else joined_status(found, status)
+    return found or CONSTANT
+
+
+def list_from_tensor(call: Call) -> Status:
+    """A list of the slices of a tensor along axis 0."""
+    status = call.statuses[0]
+    if status.axis is None:
+        return status
+    return _JOINT if status.axis == 0 else status._replace(axis=status.axis - 1)
+
+
+def stacked_list(call: Call) -> Status:
+    """The elements of a list along a new axis 0."""
+    status = call.statuses[0]
+    return status if status.axis is None else status._replace(axis=status.axis + 1)

@@ -101,11 +101,11 @@ class Node(NamedTuple):
     @property
     def operands(self) -> tuple[Form, ...]:
         """The forms of the tensors that the op reads."""
-        return tuple([self.reader.value(each, self.name) for each in self.inputs])
+        return tuple([self.operand(number) for number in range(len(self.inputs))])
 
     def operand(self, number: int) -> Form:
         """The form of one of the tensors that the op reads."""
-        return self.reader.value(self.inputs[number], self.name)
+        return self.reader.operand(self.name, number)
 
     def build(
         self,
@@ -178,7 +178,7 @@ def _constant(node: Node) -> Form | None:
     terms = node.terms
     value = node.reader.placement.details.value(node.name)
     if value is None:
-        digest = node.reader.placement.details.constant_digest(node.name)
+        digest = node.reader.placement.details.digest(node.name)
         if not digest:
             cause = Cause("Const", "is a constant of unknown value", node.origin)
             return terms.unknown(cause, node.shape, node.reader.program, node.name)
@@ -1006,6 +1006,29 @@ def _segment_sum(node: Node) -> Form | None:
     return None
 
 
+# --- lists of tensors, as loops have them ---
+
+
+def _list_of(*operands: int) -> Callable[[Node], Form | None]:
+    """An op that makes a list, whose shape is that of no tensor."""
+
+    def make(node: Node) -> Form | None:
+        chosen = tuple([node.operand(number) for number in operands])
+        return node.build(node.op.type, (), chosen, None)
+
+    return make
+
+
+def _from_list(*operands: int) -> Callable[[Node], Form | None]:
+    """An op that makes a tensor of a list; the shapes of elements among its inputs are left out."""
+
+    def make(node: Node) -> Form | None:
+        chosen = tuple([node.operand(number) for number in operands])
+        return node.build(node.op.type, (), chosen)
+
+    return make
+
+
 # --- random numbers ---
 
 
@@ -1160,6 +1183,14 @@ TENSOR_OPS: Mapping[str, Callable[[Node], Form | None]] = {
     "ResourceGather": _resource_gather,
     "OneHot": _one_hot,
     "UnsortedSegmentSum": _segment_sum,
+    # Lists of tensors.
+    "TensorListReserve": _list_of(1),
+    "EmptyTensorList": _list_of(1),
+    "TensorListFromTensor": _list_of(0),
+    "TensorListSetItem": _list_of(0, 1, 2),
+    "TensorListPushBack": _list_of(0, 1),
+    "TensorListGetItem": _from_list(0, 1),
+    "TensorListStack": _from_list(0),
     # Random numbers and collectives.
     **dict.fromkeys(RANDOM_STATEFUL | RANDOM_STATELESS.keys(), _random),
     **dict.fromkeys(

@@ -801,7 +801,7 @@ class Terms:
 
     def rebuild(self, atom: Atom, operands: tuple[Form, ...], part: Part | None) -> Form:
         """The op of an atom on other operands."""
-        keeps_status = not atom.operands or atom.op in ("PartOf", "Random", "MeanOf")
+        keeps_status = not atom.operands or atom.op in _KEEP_STATUS
         status = atom.status if keeps_status else None
         return self.build(
             atom.op, atom.attrs, operands, atom.shape, atom.origin, part=part, status=status
@@ -1174,6 +1174,8 @@ class Terms:
         return None
 
 
+# Atoms whose status does not follow from the kinds of their operands.
+_KEEP_STATUS = frozenset({"PartOf", "Random", "MeanOf", "While"})
 # Ops on statistics alone whose result is a statistic; besides ops on single elements.
 _PASS_STATISTICS = frozenset({"Reshape", "Slice", "Pack", "ConcatV2"})
 
