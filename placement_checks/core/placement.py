@@ -153,6 +153,22 @@ class Details:
         """The dtype, shape and elements of a constant; None for large constants and other ops."""
         return None
 
+    def digest(self, _op: str) -> str:
+        """A digest of a constant of any size; ``""`` for other ops and unknown values.
+
+        Constants with the same digest have the same dtype, shape and elements, also in different
+        programs.
+        """
+        return ""
+
+    def custom_gradient(self, _op: str) -> str:
+        """The name of the gradient function that a program has registered for this op alone.
+
+        `tf.custom_gradient` and `tf.Graph.gradient_override_map` set it. ``""`` if the op has the
+        gradient of its type.
+        """
+        return ""
+
     def forward_op(self, _op: str) -> str:
         """The forward op of a backward op; ``""`` if unknown."""
         return ""
