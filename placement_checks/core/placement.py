@@ -153,6 +153,22 @@ class Details:
         """The dtype, shape and elements of a constant; None for large constants and other ops."""
         return None
 
+    def digest(self, _op: str) -> str:
+        """A digest of a constant of any size; ``""`` for other ops and unknown values.
+
+        Constants with the same digest have the same dtype, shape and elements, also in different
+        programs.
+        """
+        return ""
+
+    def custom_gradient(self, _op: str) -> str:
+        """The name of the gradient function that a program has registered for this op alone.
+
+        `tf.custom_gradient` and `tf.Graph.gradient_override_map` set it. ``""`` if the op has the
+        gradient of its type.
+        """
+        return ""
+
     def forward_op(self, _op: str) -> str:
         """The forward op of a backward op; ``""`` if unknown."""
         return ""
@@ -160,6 +176,36 @@ class Details:
     def parts_of_keras(self, _op: str) -> Collection[str]:
         """The parts of Keras that created the op, from `core.keras_parts`."""
         return ()
+
+
+UNKNOWN_TENSOR: Final = "?"  # in a `GradientCall`; no op has this name
+
+
+class GradientCall(NamedTuple):
+    """One call of `tf.gradients`, of an optimizer's ``compute_gradients`` or of a gradient tape.
+
+    Tensors are named ``op:0``. Values that are no tensors of the graph, such as the objective of a
+    tape that belongs to another function, are `UNKNOWN_TENSOR`.
+
+    Attributes:
+        objectives: the tensors whose gradients are taken. The call takes the gradient of the sum
+            of their products with ``weights``.
+        weights: for each objective, the tensor of ``grad_ys`` or ``output_gradients``; ``""`` for
+            ones.
+        sources: for each source of the call, the name of its op if it is a variable, or else the
+            tensor. Under a strategy, a traced function names the first copy of a variable.
+        gradients: for each source, the tensors of its gradient: ``()`` if no objective depends on
+            the source, ``(values,)``, or ``(values, indices)`` of `tf.IndexedSlices`.
+        stopped: the tensors and variables of ``stop_gradients``, named as the sources.
+        ops: the ops that the call built, or that were built for it in the meantime.
+    """
+
+    objectives: Sequence[str]
+    weights: Sequence[str]
+    sources: Sequence[str]
+    gradients: Sequence[Sequence[str]]
+    stopped: Sequence[str] = ()
+    ops: Collection[str] = ()
 
 
 COMPONENT = "component_"  # begins the last part of the name of a component in `StepOps.arguments`
@@ -179,6 +225,9 @@ class StepOps(NamedTuple):
             a single tower: placeholders of several towers with one name stand for one argument. It
             is known if a function is traced, or if the graphs of several processes are joined. The
             components of a sparse or ragged tensor are ``x/component_0`` and so on.
+        gradient_calls: the calls that took gradients, in order. A gradient function may take
+            gradients itself; this is part of the outer call. The next three fields and
+            ``backward`` follow from it (`with_gradients`).
         objectives: the tensors whose gradients were computed, one entry per call, in order.
         gradients: for each objective, the ops that produce its gradients.
         gradients_by_variable: for each variable, the ops that produce gradients with respect to
@@ -199,6 +248,7 @@ class StepOps(NamedTuple):
     losses: Sequence[str] = ()
     inputs: Sequence[Sequence[str]] = ()
     arguments: Mapping[str, str] = {}
+    gradient_calls: Sequence[GradientCall] = ()
     objectives: Sequence[str] = ()
     gradients: Mapping[str, Sequence[str]] = {}
     gradients_by_variable: Mapping[str, Sequence[str]] = {}
@@ -208,6 +258,31 @@ class StepOps(NamedTuple):
     session: Mapping[str, Any] | None = None
     traced: bool = False
     applied_gradients: Mapping[str, Sequence[str]] = {}
+
+    def with_gradients(self, calls: Sequence[GradientCall]) -> StepOps:
+        """Return the step with the calls that took gradients, and all that follows from them."""
+        objectives: list[str] = []
+        gradients: defaultdict[str, list[str]] = defaultdict(list)
+        by_variable: defaultdict[str, list[str]] = defaultdict(list)
+        for call in calls:
+            of_call = [name for name in call.objectives if name != UNKNOWN_TENSOR]
+            objectives += of_call
+            for name in of_call:
+                gradients[name] += ()  # also without any gradient
+            for source, tensors in zip(call.sources, call.gradients, strict=True):
+                if tensors and tensors[0] != UNKNOWN_TENSOR:
+                    op = producer_of(tensors[0])
+                    for name in of_call:
+                        gradients[name].append(op)
+                    if source != UNKNOWN_TENSOR:
+                        by_variable[producer_of(source)].append(op)
+        return self._replace(
+            gradient_calls=calls,
+            objectives=objectives,
+            gradients=gradients,
+            gradients_by_variable=by_variable,
+            backward=frozenset[str]().union(*(call.ops for call in calls)),
+        )
 
 
 _T = TypeVar("_T")

@@ -149,21 +149,20 @@ def from_live_graph(
             "its graph is larger than the 2 GB that a GraphDef may have",
             "feed large arrays through placeholders or variables instead of constants",
         ) from None
+    step_ops = StepOps(
+        train_ops=_collected_ops(graph, tf1.GraphKeys.TRAIN_OP),
+        update_ops=_collected_ops(graph, tf1.GraphKeys.UPDATE_OPS),
+        counters=_collected_ops(graph, tf1.GraphKeys.GLOBAL_STEP),
+    )
     return GraphSource(
         details=LiveGraph(graph, graph_def, folder),
         collections={
             key: tuple(producer_of(variable.name) for variable in graph.get_collection(key))
             for key in (GLOBAL, TRAINABLE)
         },
-        step_ops=StepOps(
-            train_ops=_collected_ops(graph, tf1.GraphKeys.TRAIN_OP),
-            update_ops=_collected_ops(graph, tf1.GraphKeys.UPDATE_OPS),
-            counters=_collected_ops(graph, tf1.GraphKeys.GLOBAL_STEP),
-            objectives=gradients.objectives if gradients else (),
-            gradients=gradients.gradients if gradients else {},
-            gradients_by_variable=gradients.by_variable if gradients else {},
-            backward=gradients.ops(graph_def) if gradients else None,
-        ),
+        step_ops=step_ops.with_gradients(gradients.finished_calls(graph_def))
+        if gradients
+        else step_ops,
         strategy=strategy_of_graph(graph),
     )
 
