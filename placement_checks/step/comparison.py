@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import TRAINABLE, Placement
-from placement_checks.step.calls import GradientCall
 from placement_checks.step.explanation import Difference, Explanation, Obligation
 from placement_checks.step.gradients import with_names
 from placement_checks.step.op_types import op_type
@@ -82,11 +81,7 @@ class StepEquality(NamedTuple):
 _ACCEPTED = ((False, False), (False, True), (True, False), (True, True))
 
 
-def compare_steps(
-    towers: Placement,
-    one_gpu: Placement,
-    calls: tuple[Sequence[GradientCall], Sequence[GradientCall]] | None = None,
-) -> StepEquality | Missing:
+def compare_steps(towers: Placement, one_gpu: Placement) -> StepEquality | Missing:
     """Compare the training step of a program with the step of the same program for one GPU.
 
     Both programs may train in several runs, in turns. Then the runs are compared in their order.
@@ -94,8 +89,6 @@ def compare_steps(
     Returns:
         The answers; missing if the ops of a step are not known.
     """
-    if calls is None:
-        calls = towers.step.gradient_calls, one_gpu.step.gradient_calls
     runs = _runs(towers), _runs(one_gpu)
     if not runs[0] or not runs[1]:
         which = "the program" if not runs[0] else "the program for one GPU"
@@ -106,7 +99,7 @@ def compare_steps(
         )
     found = StepEquality()
     for roots in zip(*runs, strict=True):
-        one = _compare_runs(towers, one_gpu, calls, roots)
+        one = _compare_runs(towers, one_gpu, roots)
         found = StepEquality(
             {**found.variables, **one.variables},
             found.trained | one.trained,
@@ -125,13 +118,12 @@ def _runs(placement: Placement) -> Sequence[Sequence[str]]:
 def _compare_runs(
     towers: Placement,
     one_gpu: Placement,
-    calls: tuple[Sequence[GradientCall], Sequence[GradientCall]],
     roots: tuple[Sequence[str], Sequence[str]],
 ) -> StepEquality:
     found: StepEquality | None = None
     for own_statistics, equal_rows in _ACCEPTED:
         comparison = Comparison(
-            towers, one_gpu, calls, roots, own_statistics=own_statistics, equal_rows=equal_rows
+            towers, one_gpu, roots, own_statistics=own_statistics, equal_rows=equal_rows
         )
         answer = comparison.compare()
         found = answer if found is None else found.improved_by(answer)
@@ -147,15 +139,14 @@ class Comparison:
         self,
         towers: Placement,
         one_gpu: Placement,
-        calls: tuple[Sequence[GradientCall], Sequence[GradientCall]],
         roots: tuple[Sequence[str], Sequence[str]],
         *,
         own_statistics: bool = True,
         equal_rows: bool = False,
     ) -> None:
         self.terms = Terms(op_type, own_statistics=own_statistics, equal_rows=equal_rows)
-        self.one_gpu = StepReader(self.terms, one_gpu, ONE_GPU, roots[1], calls[1], {})
-        self.towers = StepReader(self.terms, towers, TOWERS, roots[0], calls[0], {})
+        self.one_gpu = StepReader(self.terms, one_gpu, ONE_GPU, roots[1], {})
+        self.towers = StepReader(self.terms, towers, TOWERS, roots[0], {})
         self.towers.copies |= matched_names(self.towers, self.one_gpu)
         shared = towers.ops.keys() & one_gpu.ops.keys()
         self.explanation = Explanation(self.terms, shared)

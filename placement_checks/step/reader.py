@@ -23,9 +23,15 @@ from placement_checks.core.op_types import (
     VARIABLES,
     is_update,
 )
-from placement_checks.core.placement import Op, Placement, Tensor, producer_of
+from placement_checks.core.placement import (
+    UNKNOWN_TENSOR,
+    GradientCall,
+    Op,
+    Placement,
+    Tensor,
+    producer_of,
+)
 from placement_checks.step.batch import Batch
-from placement_checks.step.calls import GradientCall
 from placement_checks.step.loops import Loop, is_loop
 from placement_checks.step.parts import Part
 from placement_checks.step.tensor_ops import TENSOR_OPS, Node, attributes_of
@@ -105,7 +111,6 @@ class StepReader:
         placement: the program.
         program: the number of the program, for the origins of terms.
         roots: the ops that the step runs.
-        calls: the gradients that the program takes.
         copies: the name of the variable that each copy stands for.
 
     Attributes:
@@ -125,12 +130,11 @@ class StepReader:
         placement: Placement,
         program: int,
         roots: Sequence[str],
-        calls: Sequence[GradientCall],
         copies: Mapping[str, str],
     ) -> None:
         self.terms, self.placement, self.program = terms, placement, program
         self.ops: Mapping[str, Op] = placement.ops
-        self.calls = calls
+        self.calls = [_with_short_names(call) for call in placement.step.gradient_calls]
         self.mistakes: list[Mistake] = []
         self.draws: list[Draw] = []
         self._random_ops: dict[tuple[str, str], frozenset[str]] = {}
@@ -153,12 +157,12 @@ class StepReader:
         self._awaited: dict[str, int] = {}
         self._order_updates()
         self._gradients: dict[str, list[tuple[int, int, bool]]] = defaultdict(list)
-        for number, call in enumerate(calls):
+        for number, call in enumerate(self.calls):
             for source, tensors in enumerate(call.gradients):
                 for tensor in tensors[:1]:
                     self._gradients[tensor].append((number, source, len(tensors) > 1))
         self.used_calls: set[int] = set()
-        self.backward = frozenset().union(*[call.ops for call in calls])
+        self.backward = frozenset().union(*[call.ops for call in self.calls])
         self.batch = Batch(self)
 
     # --- the graph ---
@@ -331,7 +335,8 @@ class StepReader:
         gradient = self._gradients.get(tensor)
         if gradient:
             call = self.calls[gradient[0][0]]
-            return [*call.objectives, *filter(None, call.weights)]
+            needed = [*call.objectives, *filter(None, call.weights)]
+            return [] if UNKNOWN_TENSOR in needed else needed
         returned = {} if op.type in LOOPS else self.placement.results.get(name, {})
         needed = [*self.data(name), *(each for tensors in returned.values() for each in tensors)]
         if op.type == "ReadVariableOp":
@@ -431,6 +436,9 @@ class StepReader:
         own = self._own_backward(number).get(node.name)
         if own is not None:
             cause = Cause("CustomGradient", "is a backward pass of the program", self.origin(own))
+            return terms.unknown(cause, node.shape, self.program, node.name)
+        if UNKNOWN_TENSOR in (*call.objectives, *call.weights, call.sources[source]):
+            cause = Cause("Grad", "is a gradient of tensors outside of the step", node.origin)
             return terms.unknown(cause, node.shape, self.program, node.name)
         self.used_calls.add(number)
         loss = terms.add(*((each, 1.0) for each in self._objectives(call, node)))
@@ -744,7 +752,9 @@ class StepReader:
                 producer_of(each) for tensors in returned.values() for each in tensors
             ]
         objectives = dict.fromkeys(each for call in self.calls for each in call.objectives)
-        return {each: cone([producer_of(each)], data) for each in objectives}
+        return {
+            each: cone([producer_of(each)], data) for each in objectives if each != UNKNOWN_TENSOR
+        }
 
     def order_among_random(self, name: str, owners: Sequence[str]) -> int:
         """The number of a random op among those of its type that its towers use."""
@@ -800,6 +810,20 @@ class StepReader:
     def part_of_tower(self, objectives: Collection[str]) -> Part | None:
         """The part of the batch that objectives are computed from; None if it is not one part."""
         return self.batch.part_of(objectives)
+
+
+def _with_short_names(call: GradientCall) -> GradientCall:
+    """A call with the names of tensors as in a GraphDef, where ``op`` is ``op:0``."""
+
+    def short(names: Iterable[str]) -> list[str]:
+        return [name.removesuffix(":0") for name in names]
+
+    return call._replace(
+        objectives=short(call.objectives),
+        weights=short(call.weights),
+        sources=short(call.sources),
+        gradients=[short(tensors) for tensors in call.gradients],
+    )
 
 
 def cone(starts: Iterable[str], edges: Mapping[str, Sequence[str]]) -> set[str]:
