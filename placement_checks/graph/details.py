@@ -122,21 +122,38 @@ class GraphDetails(Details):
             self._digests[function] = function  # for recursive calls
             digest = hashlib.sha256()
             nodes = self._functions.get(function, {})
+            signature = self._signatures.get(function)
+            # Names of arguments and nodes may contain the name of a tower.
             numbers = {name: str(number) for number, name in enumerate(nodes)}
+            if signature is not None:
+                arguments = signature.signature.input_arg
+                numbers |= {each.name: f"argument {i}" for i, each in enumerate(arguments)}
+
+            def numbered(source: str) -> str:
+                control = "^" if source.startswith("^") else ""
+                name, _, output = source.removeprefix("^").partition(":")
+                return f"{control}{numbers.get(name, name)}:{output}"
+
             for node in nodes.values():
-                parts = (source.partition(":") for source in node.input)
-                inputs = [(numbers.get(name, name), output) for name, _, output in parts]
-                digest.update(f"{node.op} {inputs}".encode())
+                digest.update(f"{node.op} {[*map(numbered, node.input)]}".encode())
                 for key in _computing_attributes(node):
                     attribute = self._plain(node.attr[key], depth + 1)
                     tensor = node.attr[key].tensor.SerializeToString(deterministic=True)
                     digest.update(f"{key} {attribute} {tensor!r}".encode())
+            if signature is not None:
+                results = [signature.ret[each.name] for each in signature.signature.output_arg]
+                digest.update(f"{[*map(numbered, results)]}".encode())
             self._digests[function] = digest.hexdigest()
         return self._digests[function]
 
     @cached_property
     def _nodes(self) -> dict[str, Any]:
         return {node.name: node for node in self.graph_def.node}
+
+    @cached_property
+    def _signatures(self) -> dict[str, Any]:
+        library = self.graph_def.library.function
+        return {function.signature.name: function for function in library}
 
     @cached_property
     def _functions(self) -> dict[str, dict[str, Any]]:

@@ -6,7 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from enum import Enum, auto
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import TRAINABLE, Placement
@@ -14,7 +14,7 @@ from placement_checks.step.explanation import Difference, Explanation, Obligatio
 from placement_checks.step.gradients import with_names
 from placement_checks.step.op_types import op_type
 from placement_checks.step.parts import WHOLE
-from placement_checks.step.reader import StepReader
+from placement_checks.step.reader import Draw, StepReader
 from placement_checks.step.terms import Assumption, AtomId, Form, Origin, Terms
 
 TOWERS, ONE_GPU = 0, 1  # the numbers of the programs
@@ -187,7 +187,7 @@ class Comparison:
         )
 
     def _trained(self, theirs: Mapping[str, Form]) -> list[str]:
-        """The variables that are trained: those of the collection that one of the steps changes."""
+        """The variables of the collection of trained variables that one of the steps knows."""
         collected = [
             name
             for reader in (self.towers, self.one_gpu)
@@ -259,9 +259,9 @@ class Comparison:
         if theirs == old:
             text = "this step updates it, but the step of one GPU does not"
             return Difference(Obligation.UPDATED, text, self._origin(form))
-        descents = self.towers.descent_of(copy), self.one_gpu.descent_of(name)
-        if descents[0] and descents[1]:
-            (rate, gradient), (other_rate, other_gradient) = descents
+        ours, others = self.towers.descent_of(copy), self.one_gpu.descent_of(name)
+        if ours is not None and others is not None:
+            (rate, gradient), (other_rate, other_gradient) = ours, others
             rate = with_names(self.terms, rate, self._names)
             if rate != other_rate:
                 return self.explanation.of_rates(rate, other_rate)
@@ -312,7 +312,7 @@ class Comparison:
             if len(objectives) > max(1, once[form]):
                 text = f"{objectives[1]} is computed from the same rows as {objectives[0]}"
                 reader.report(text, objectives[1].partition(":")[0])
-        drawn = {}
+        drawn: dict[Any, Draw] = {}
         for draw in reader.draws:
             seed = draw.seed
             if isinstance(seed, int):
@@ -389,11 +389,11 @@ def matched_names(towers: StepReader, one_gpu: StepReader) -> dict[str, str]:
 def _matched_slots(
     towers: StepReader, one_gpu: StepReader, names: Mapping[str, str]
 ) -> dict[str, str]:
-    """The slots for one GPU of slots with other names: those of the same op for the same variable."""
+    """Slots that have another name on one GPU: the same op uses them for the same variable."""
     result = {}
     for variable, updates in towers.updates.items():
         others = one_gpu.updates.get(names.get(variable, variable), ())
-        if len(updates) != 1 or len(others) != 1 or updates[0].index or others[0].index:
+        if len(updates) != 1 or len(others) != 1 or updates[0].slot or others[0].slot:
             continue
         one, other = updates[0].op, others[0].op
         if towers.ops[one].type != one_gpu.ops[other].type:

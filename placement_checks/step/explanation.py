@@ -7,7 +7,7 @@ op there is unknown, or the terms are too weak to follow it, the difference show
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -58,9 +58,9 @@ class Difference(NamedTuple):
 _UNFOLLOWED = frozenset(
     words(
         """
-            StridedSliceOf SplitV Split Unpack Range GatherNd Where Mean CustomGradient DynamicStitch
-            DynamicPartition
-            """
+        While StridedSliceOf SplitV Split Unpack Range GatherNd Where Mean CustomGradient
+        DynamicStitch DynamicPartition
+        """
     )
 )
 _MAX_DEPTH = 300
@@ -74,7 +74,7 @@ class Explanation:
         variables: the names of the variables that both programs have.
     """
 
-    def __init__(self, terms: Terms, variables: Collection[str]) -> None:
+    def __init__(self, terms: Terms, variables: Set[str]) -> None:
         self._terms = terms
         self._variables = variables
 
@@ -333,9 +333,7 @@ class Explanation:
                 return self._from_cause(cause._replace(is_known=False), place)
         text = f"it is {self._name(one)}, but {self._name(two)} on one GPU"
         # Another op may compute the same, but another variable does not.
-        are_known = one.op == two.op == "Var" and self._variables.issuperset(
-            [one.attrs[0], two.attrs[0]]
-        )
+        are_known = one.op == two.op == "Var" and {one.attrs[0], two.attrs[0]} <= self._variables
         return Difference(place, text, one.origin, is_certain=are_known)
 
     # --- causes ---

@@ -1,7 +1,7 @@
 """Read a training step of a placement into terms.
 
-The ops of the step are evaluated when they are asked for, in the order of their data flow. A read of
-a variable is the variable's value after the updates that the read waits for.
+The ops of the step are evaluated when they are asked for, in the order of their data flow. A read
+of a variable is the variable's value after the updates that the read waits for.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from placement_checks.step.loops import Loop, is_loop
 from placement_checks.step.parts import Part
 from placement_checks.step.tensor_ops import TENSOR_OPS, Node, attributes_of
 from placement_checks.step.terms import (
+    ONE,
     ROWS,
     Assumption,
     Cause,
@@ -69,10 +70,15 @@ _CHANGED_INPUTS = {
 
 
 class Update(NamedTuple):
-    """One change of a variable: the op, and which of the op's changed variables it is."""
+    """One change of a variable.
+
+    Attributes:
+        op: the op that changes it.
+        slot: 0 for the variable that the op updates, and the number of the slot for a slot.
+    """
 
     op: str
-    index: int
+    slot: int
 
 
 class Mistake(NamedTuple):
@@ -286,7 +292,8 @@ class StepReader:
             return
         self._loop_variables[name] = form
         inside = f"{loop}/"
-        for key in [key for key in self._values if isinstance(key, str) and key.startswith(inside)]:
+        read = [key for key in self._values if isinstance(key, str) and key.startswith(inside)]
+        for key in read:
             del self._values[key]
 
     def read_in_loop(self, loop: str, tensor: str) -> Form:
@@ -378,7 +385,7 @@ class StepReader:
         if not self.data(name):
             cause = Cause(op.type, f"is a source, {op.type}, that is not known", node.origin)
             return self.terms.unknown(cause, node.shape, self.program, name)
-        attrs = attributes_of(node)
+        attrs: tuple[Any, ...] = attributes_of(node)
         if output or len(self.outputs(name)) > 1:
             attrs = (*attrs, output)
         return node.build(op.type, attrs, node.operands)
@@ -450,7 +457,7 @@ class StepReader:
         if call.stopped:
             cause = Cause("StopGradient", "is named in stop_gradients", self.origin(node.name))
             return terms.unknown(cause, node.shape, self.program, node.name)
-        if not terms.depends(loss, frozenset(terms.atoms_in(wrt)) - {0}):
+        if not terms.depends(loss, frozenset(terms.atoms_in(wrt)) - {ONE}):
             text = "has no known path to the loss"
             cause = Cause("Grad", text, self.origin(producer_of(name)))
             return terms.unknown(cause, node.shape, self.program, node.name)
@@ -480,7 +487,7 @@ class StepReader:
             return holder
         first = self.copies[holder]
         for copy in (holder, *(each for each, name in self.copies.items() if name == first)):
-            targets = frozenset(self.terms.atoms_in(self.variable(copy))) - {0}
+            targets = frozenset(self.terms.atoms_in(self.variable(copy))) - {ONE}
             if self.terms.depends(loss, targets):
                 return copy
         return holder
@@ -575,7 +582,7 @@ class StepReader:
         return terms.add(*total)
 
     def _calls_around(self, name: str) -> list[tuple[str, str]]:
-        """The branches and loops around an op, the outermost first, with the suffix of the body."""
+        """The branches and loops around an op, outermost first, with the suffix of the body."""
         found = []
         while (call := self.ops[name].caller) in self.ops:
             if self.ops[call].type not in FUNCTION_CALLS:
@@ -660,13 +667,13 @@ class StepReader:
         ]
         if "SparseApply" in kind:
             operands = self._with_slices(operands, data, shape, name)
-        node = Node(self, name, update.index)
-        attrs = (*attributes_of(node), update.index)
+        node = Node(self, name, update.slot)
+        attrs = (*attributes_of(node), update.slot)
         plain_kind = kind.removeprefix("Resource")
         return terms.build(plain_kind, attrs, tuple(operands), shape, node.origin)
 
     def descent_of(self, variable: str) -> tuple[Form, Form] | None:
-        """The learning rate and the gradient, if plain gradient descent alone updates a variable."""
+        """The rate and the gradient, if plain gradient descent alone updates a variable."""
         updates = self.updates.get(variable, ())
         if len(updates) != 1 or self.ops[updates[0].op].type not in _DESCENTS:
             return None
@@ -691,7 +698,7 @@ class StepReader:
         return name
 
     def _first_with(self, value: Form, source: str) -> str:
-        """The first op on the way to a tensor with this value; empty if a backward op computes it."""
+        """The first op on the way to a tensor with this value; empty for a backward op."""
         first, stack, seen = "", [source], {source}
         while stack:
             source = stack.pop()

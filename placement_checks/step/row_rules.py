@@ -142,7 +142,7 @@ def _reduced(call: Call, *, is_sum: bool) -> Status:
 
 
 def matrix_product(call: Call) -> Status:
-    """A product of matrices, or of batches of them. Attributes: which of the two are transposed."""
+    """A product of (batches of) matrices. Attributes: which of the two are transposed."""
     transposed = call.attrs
     one, other = call.statuses
     kinds = {one.kind, other.kind}
@@ -271,10 +271,10 @@ def lookup(call: Call) -> Status:
         if table.axis == indices.axis and (table.axis or 0) < batch:
             return table
         return _JOINT
-    if table.kind is Kind.ROWS and indices.kind is Kind.CONSTANT and not batch:
-        if axis is not None and table.axis is not None and table.axis != axis:
-            shift = call.rank(1) - 1 if table.axis > axis else 0
-            return _rows(table.axis + shift)
+    is_other_axis = axis is not None and table.axis is not None and table.axis != axis
+    if table.kind is Kind.ROWS and indices.kind is Kind.CONSTANT and not batch and is_other_axis:
+        shift = call.rank(1) - 1 if (table.axis or 0) > axis else 0
+        return _rows((table.axis or 0) + shift)
     return _JOINT
 
 

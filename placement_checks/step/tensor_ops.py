@@ -43,14 +43,14 @@ _MAX_ELEMENTS = 16
 _SILENT = frozenset(
     words(
         """
-            T dtype DstT SrcT Tidx Tshape N use_cudnn_on_gpu use_locking validate_indices shape
-            container shared_name out_type seed seed2 num num_split Tlen Tin Tout Index message name_
-            element_shape element_dtype begin_mask end_mask Tparams Tindices Taxis Tdim Tperm
-            Tmultiples Tpaddings tensor_name summarize first_n token U V S Tlabels index_type
-            output_types output_shapes parallel_iterations validate_shape debug_name Tcond
-            explicit_paddings grad_a grad_b data_format Treduction TI Tsplits Tcomplex Toffset
-            is_constant frame_name reduction_type exponential_avg_factor
-            """
+        T dtype DstT SrcT Tidx Tshape N use_cudnn_on_gpu use_locking validate_indices shape
+        container shared_name out_type seed seed2 num num_split Tlen Tin Tout Index message name_
+        element_shape element_dtype begin_mask end_mask Tparams Tindices Taxis Tdim Tperm
+        Tmultiples Tpaddings tensor_name summarize first_n token U V S Tlabels index_type
+        output_types output_shapes parallel_iterations validate_shape debug_name Tcond
+        explicit_paddings grad_a grad_b data_format Treduction TI Tsplits Tcomplex Toffset
+        is_constant frame_name reduction_type exponential_avg_factor
+        """
     )
 )
 
@@ -688,7 +688,7 @@ def _cut_axis(
         high = Fraction(1) if end is None else _fraction(node, end, part)
         if low is None or high is None or not 0 <= low < high <= 1:
             return None
-        if (low, high) == (0, 1):
+        if low == 0 and high == 1:
             return form
         shape = (*dims[:axis], ROWS, *dims[axis + 1 :])
         return terms.cut(form, axis, cut_range(low, high), shape, node.origin)
@@ -750,7 +750,9 @@ def _sliced(
         return None
     if elements is not None and len(begins) == 1 and not masks["new_axis_mask"]:
         return _sliced_vector(node, elements, begins[0], ends[0], strides[0], masks)
-    axis, shrunk, fresh = 0, [], []
+    axis = 0
+    shrunk: list[int] = []
+    fresh: list[int] = []
     specified = (
         len(begins) - masks["new_axis_mask"].bit_count() - masks["ellipsis_mask"].bit_count()
     )
@@ -1020,7 +1022,7 @@ def _list_of(*operands: int) -> Callable[[Node], Form | None]:
 
 
 def _from_list(*operands: int) -> Callable[[Node], Form | None]:
-    """An op that makes a tensor of a list; the shapes of elements among its inputs are left out."""
+    """An op that makes a tensor of a list, without the inputs that are shapes of elements."""
 
     def make(node: Node) -> Form | None:
         chosen = tuple([node.operand(number) for number in operands])

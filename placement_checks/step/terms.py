@@ -3,14 +3,16 @@
 A tensor is a *form*: a sum of monomials. A *monomial* is a number, times powers of scalar atoms,
 times at most one tensor atom. An *atom* is an op on forms that is itself neither a sum nor a
 scaling, such as ``Relu`` of a form. Forms and atoms are stored once, so equal tensors have equal
-numbers, also tensors of two programs. So `Terms` holds the terms of both programs that are compared.
+numbers, also tensors of two programs. So `Terms` holds the terms of both programs that are
+compared.
 
 With respect to the finest part of the batch (`step.parts`) that it depends on, each atom has a
 `Kind`, which says how it depends on the rows of this part.
 
-One law says what data parallelism is (`Terms._merged`): if monomials of kind ``SUM`` of all sibling
-parts have equal coefficients, and become equal when each part is replaced by the rows around it,
-then their sum is the monomial of the rows around them. It is applied whenever a form is made.
+One law says what data parallelism is (`Terms._merged`): if monomials of kind ``SUM`` of all
+sibling parts have equal coefficients, and become equal when each part is replaced by the rows
+around it, then their sum is the monomial of the rows around them. It is applied whenever a form
+is made.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from enum import Enum, auto
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any, NamedTuple, NewType
 
 from placement_checks.step.parts import (
@@ -561,14 +564,14 @@ class Terms:
         found = self.sizes.get((program, part))
         if found is not None:
             return found
-        if part and part[-1].count and (above := self.size(program, part[:-1])):
-            return above // part[-1].count
+        if part and part[-1].parts and (above := self.size(program, part[:-1])):
+            return above // part[-1].parts
         below = {
             other[-1]: size
             for (number, other), size in self.sizes.items()
             if number == program and len(other) == len(part) + 1 and within(other, part)
         }
-        if below and len(below) == next(iter(below)).count:
+        if below and len(below) == next(iter(below)).parts:
             return sum(below.values())
         return None
 
@@ -710,7 +713,7 @@ class Terms:
             return Status(Kind.UNKNOWN, None, cause)
         is_elementwise = op_type.is_elementwise
         rank = len(shape) if shape is not None and is_elementwise else None
-        statuses = [self.status(operand, part, rank) for operand in operands]
+        statuses: Sequence[Status] = [self.status(operand, part, rank) for operand in operands]
         unknown = next((each for each in statuses if each.kind is Kind.UNKNOWN), None)
         if unknown is not None:
             return unknown
@@ -728,7 +731,7 @@ class Terms:
     def _with_statistics(
         self, op: str, is_elementwise: bool, operands: Sequence[Form], statuses: Sequence[Status]
     ) -> tuple[Sequence[Status], bool]:
-        """The statuses with accepted statistics as constants; and whether the op is of these alone."""
+        """The statuses with accepted statistics as constants, and whether all are such."""
         if not any(status.kind is Kind.STATISTIC for status in statuses):
             return statuses, False
         if any(self.is_backward(operand) for operand in operands):
@@ -890,7 +893,7 @@ class Terms:
     def _complete_sum(
         self, summands: Mapping[Monomial, float]
     ) -> tuple[Collection[Monomial], Form, float] | None:
-        """Monomials of all sibling parts that add up, the term of all rows, and its coefficient."""
+        """Monomials of all sibling parts that add up, the term of all rows, its coefficient."""
         by_siblings: defaultdict[Any, dict[Cut, list[Monomial]]] = defaultdict(
             lambda: defaultdict(list)
         )
@@ -946,7 +949,7 @@ class Terms:
     def _with_means(
         self, op: str, op_type: OpType, operands: tuple[Form, ...]
     ) -> tuple[Form, ...]:
-        """Operands with means over the rows of a part as statistics, unless the op is linear in them."""
+        """Operands with means over rows as statistics, unless the op is linear in them."""
         kinds = [self._kind_of_means(operand) for operand in operands]
         if not any(kinds):
             return operands
@@ -1032,7 +1035,7 @@ class Terms:
         return self.add(*total)
 
     def _joined(self, summands: dict[Monomial, float]) -> dict[Monomial, float]:
-        """Join summands that are one value: both sides of a choice of it, or neighboring slices."""
+        """Join summands that are one value: both sides of a choice, or neighboring slices."""
         if len(summands) < 2:
             return summands
         sides: dict[Any, Monomial] = {}
@@ -1055,9 +1058,7 @@ class Terms:
                     slices[same].append((at, size, monomial))
         for (operands, axis, total, shift, _, number), pieces in slices.items():
             pieces.sort()
-            for (at, size, one), (next_at, next_size, other) in zip(
-                pieces, pieces[1:], strict=False
-            ):
+            for (at, size, one), (next_at, next_size, other) in pairwise(pieces):
                 if at + size != next_at:
                     continue
                 atom = self[one[0]]
@@ -1143,7 +1144,7 @@ class Terms:
         self, form: Form, axis: int, cut: Cut, shape: Shape, origin: Origin | None
     ) -> Form | None:
         """One of equal parts of a tensor along an axis; None if the axis is not the rows."""
-        if cut.count == 1:
+        if cut.parts == 1:
             return form
         part = finest(self._parts[form])
         if part is not None:
@@ -1163,15 +1164,16 @@ class Terms:
                 )
         tensor, factor = self.scalars_taken_out(form)
         atom = self.single(tensor)
-        if atom is not None and atom.op == "Pack" and atom.attrs == (axis,):
-            if len(atom.operands) == cut.count and cut.family == "split":
-                element = atom.operands[cut.index]
-                dims = self._shapes[element]
-                if dims is not None:
-                    dims = (*dims[:axis], 1, *dims[axis:])
-                    made = self.build("Reshape", (dims,), (element,), dims, origin)
-                    return self.product(made, factor)
-        return None
+        if atom is None or atom.op != "Pack" or atom.attrs != (axis,):
+            return None
+        if len(atom.operands) != cut.parts or cut.family != "split":
+            return None
+        element = atom.operands[cut.number]
+        dims = self._shapes[element]
+        if dims is None:
+            return None
+        dims = (*dims[:axis], 1, *dims[axis:])
+        return self.product(self.build("Reshape", (dims,), (element,), dims, origin), factor)
 
 
 # Atoms whose status does not follow from the kinds of their operands.
@@ -1206,7 +1208,7 @@ def _combines_towers(atom: Atom) -> Cause:
 
 
 def broadcast_extent(shape: Shape, axis: int, rank: int) -> Dim:
-    """The extent of an operand at an axis of the result; 1 if it has no such axis, 0 if unknown."""
+    """The extent of an operand at an axis of the result; 1 without such an axis, 0 if unknown."""
     if shape is None:
         return 0
     at = axis - (rank - len(shape))
