@@ -18,8 +18,9 @@ from placement_checks.core.op_types import (
     RANDOM,
 )
 from placement_checks.core.placement import producer_of
+from placement_checks.step.kinds import Form
 from placement_checks.step.parts import WHOLE, Cut, Family, Part, finest
-from placement_checks.step.terms import Form, Terms
+from placement_checks.step.terms import Terms
 
 if TYPE_CHECKING:
     from placement_checks.step.reader import StepReader

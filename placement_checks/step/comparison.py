@@ -12,10 +12,11 @@ from placement_checks.core.missing import Missing
 from placement_checks.core.placement import TRAINABLE, Placement
 from placement_checks.step.explanation import Difference, Explanation, Obligation
 from placement_checks.step.gradients import with_names
+from placement_checks.step.kinds import AtomId, Form, Origin
 from placement_checks.step.op_types import op_type
 from placement_checks.step.parts import WHOLE
 from placement_checks.step.reader import Draw, StepReader
-from placement_checks.step.terms import Assumption, AtomId, Form, Origin, Terms
+from placement_checks.step.terms import Assumption, Terms
 
 TOWERS, ONE_GPU = 0, 1  # the numbers of the programs
 

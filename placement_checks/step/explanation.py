@@ -11,19 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from enum import Enum
 from typing import Any, NamedTuple
 
+from placement_checks.step.kinds import ONE, AtomId, Cause, Form, Kind, Monomial, Origin
 from placement_checks.step.parts import OF_ANY_SIZE, Cut, Part, are_all_rows, describe, finest
-from placement_checks.step.terms import (
-    ONE,
-    Atom,
-    AtomId,
-    Cause,
-    Form,
-    Kind,
-    Monomial,
-    Origin,
-    Terms,
-    are_close,
-)
+from placement_checks.step.terms import Atom, Terms, are_close
 from placement_checks.util.text import words
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from placement_checks.step.terms import ONE, Atom, AtomId, Build, Form, Terms
+from placement_checks.step.kinds import ONE, AtomId, Form
+from placement_checks.step.terms import Atom, Build, Terms
 
 
 def gradient(build: Build) -> Form:

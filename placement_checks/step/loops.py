@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from placement_checks.core.op_types import LOOPS
-from placement_checks.step.parts import Part, finest
-from placement_checks.step.terms import (
+from placement_checks.step.kinds import (
     CONSTANT,
     ROWS,
     Cause,
@@ -21,6 +20,7 @@ from placement_checks.step.terms import (
     Status,
     joined_status,
 )
+from placement_checks.step.parts import Part, finest
 
 if TYPE_CHECKING:
     from placement_checks.step.reader import StepReader

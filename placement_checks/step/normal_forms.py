@@ -9,19 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from placement_checks.step.kinds import NUMBER, ONE, AtomId, Form, Kind, RowExtent, Shape
 from placement_checks.step.parts import WHOLE, Part, finest
-from placement_checks.step.terms import (
-    NUMBER,
-    ONE,
-    Assumption,
-    AtomId,
-    Build,
-    Form,
-    Kind,
-    RowExtent,
-    Shape,
-    Terms,
-)
+from placement_checks.step.terms import Assumption, Build, Terms
 
 # Sums with more summands are not multiplied out.
 _MAX_SUMMANDS = 12

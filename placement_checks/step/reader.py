@@ -32,21 +32,11 @@ from placement_checks.core.placement import (
     producer_of,
 )
 from placement_checks.step.batch import Batch
+from placement_checks.step.kinds import ONE, ROWS, Cause, Form, Kind, Origin, Shape, Status
 from placement_checks.step.loops import Loop, is_loop
 from placement_checks.step.parts import Part
 from placement_checks.step.tensor_ops import TENSOR_OPS, Node, attributes_of
-from placement_checks.step.terms import (
-    ONE,
-    ROWS,
-    Assumption,
-    Cause,
-    Form,
-    Kind,
-    Origin,
-    Shape,
-    Status,
-    Terms,
-)
+from placement_checks.step.terms import Assumption, Terms
 
 _HANDLES = frozenset({"Identity", "RefIdentity", "Enter", "RefEnter", "Switch", "RefSwitch"})
 # Updates by the sum of the old value and a multiple of another tensor.

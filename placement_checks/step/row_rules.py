@@ -6,18 +6,16 @@ a cause gets the op itself as its cause.
 
 from __future__ import annotations
 
-from placement_checks.step.terms import (
+from placement_checks.step.kinds import (
     CONSTANT,
-    Assumption,
-    Call,
     Dim,
     Kind,
     RowExtent,
-    RowRule,
     Status,
     broadcast_extent,
     joined_status,
 )
+from placement_checks.step.terms import Assumption, Call, RowRule
 
 _JOINT = Status(Kind.JOINT)
 _SUM = Status(Kind.SUM)

@@ -15,12 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from placement_checks.core.op_types import GATHERERS, RANDOM_STATEFUL, RANDOM_STATELESS
 from placement_checks.core.placement import Op
-from placement_checks.step.normal_forms import is_static
-from placement_checks.step.parts import WHOLE, Cut, Part, cut_range, finest
-from placement_checks.step.terms import (
+from placement_checks.step.kinds import (
     NUMBER,
     ROWS,
-    Assumption,
     Cause,
     Dim,
     Form,
@@ -29,8 +26,10 @@ from placement_checks.step.terms import (
     RowExtent,
     Shape,
     Status,
-    Terms,
 )
+from placement_checks.step.normal_forms import is_static
+from placement_checks.step.parts import WHOLE, Cut, Part, cut_range, finest
+from placement_checks.step.terms import Assumption, Terms
 from placement_checks.util.text import words
 
 if TYPE_CHECKING:
