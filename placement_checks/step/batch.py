@@ -23,7 +23,7 @@ from placement_checks.step.parts import WHOLE, Cut, Family, Part, finest
 from placement_checks.step.terms import Terms
 
 if TYPE_CHECKING:
-    from placement_checks.step.reader import StepReader
+    from placement_checks.step.graph import StepGraph
 
 # An input of a program: what kind of input it is, and which of them.
 LeafKey = tuple[Any, ...]
@@ -40,7 +40,7 @@ class Batch:
         unmatched: inputs that have no counterpart in the other program.
     """
 
-    def __init__(self, reader: StepReader) -> None:
+    def __init__(self, reader: StepGraph) -> None:
         self._reader = reader
         self.leaves: dict[str, tuple[LeafKey, Part]] = {}
         self.groups: defaultdict[Group, list[str]] = defaultdict(list)

@@ -12,10 +12,12 @@ from placement_checks.core.missing import Missing
 from placement_checks.core.placement import TRAINABLE, Placement
 from placement_checks.step.explanation import Difference, Explanation, Obligation
 from placement_checks.step.gradients import with_names
+from placement_checks.step.graph import Draw
 from placement_checks.step.kinds import AtomId, Form, Origin
 from placement_checks.step.op_types import op_type
 from placement_checks.step.parts import WHOLE
-from placement_checks.step.reader import Draw, StepReader
+from placement_checks.step.reader import StepReader
+from placement_checks.step.statistics import with_means
 from placement_checks.step.terms import Assumption, Terms
 
 TOWERS, ONE_GPU = 0, 1  # the numbers of the programs
@@ -145,7 +147,11 @@ class Comparison:
         own_statistics: bool = True,
         equal_rows: bool = False,
     ) -> None:
-        self.terms = Terms(op_type, own_statistics=own_statistics, equal_rows=equal_rows)
+        self.terms = Terms(
+            op_type,
+            statistics=with_means if own_statistics else None,
+            equal_rows=equal_rows,
+        )
         self.one_gpu = StepReader(self.terms, one_gpu, ONE_GPU, roots[1], {})
         self.towers = StepReader(self.terms, towers, TOWERS, roots[0], {})
         self.towers.copies |= matched_names(self.towers, self.one_gpu)

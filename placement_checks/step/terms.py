@@ -54,7 +54,6 @@ from placement_checks.step.parts import (
     finest,
     within,
 )
-from placement_checks.step.statistics import with_means
 
 # Products of scalar sums with more terms than this stay products.
 _MAX_TERMS = 24
@@ -176,6 +175,9 @@ class OpType:
     of_summand: Callable[[Build, AtomId], Form] | None = None
 
 
+WithStatistics = Callable[["Terms", str, OpType, tuple[Form, ...]], tuple[Form, ...]]
+
+
 class Assumption(Enum):
     """What a proof takes for granted."""
 
@@ -192,7 +194,8 @@ class Terms:
 
     Args:
         op_types: the table of op types.
-        own_statistics: whether statistics of the rows of a part may stand for those of all rows.
+        statistics: makes means over the rows of a part statistics that may stand for those of all
+            rows, in the operands of an op (`step.statistics.with_means`); None if they may not.
         equal_rows: whether inputs of several towers have equally many rows. Otherwise this is
             only assumed where means of towers are averaged.
 
@@ -206,10 +209,11 @@ class Terms:
         self,
         op_types: Callable[[str], OpType | None],
         *,
-        own_statistics: bool = True,
+        statistics: WithStatistics | None = None,
         equal_rows: bool = False,
     ) -> None:
-        self.own_statistics = own_statistics
+        self.own_statistics = statistics is not None
+        self._statistics = statistics
         self._equal_rows = equal_rows
         self.sizes: dict[tuple[int, Part], int] = {}
         self.fixed: Mapping[Part, int] = {}
@@ -878,8 +882,8 @@ class Terms:
         """The normal form of an op."""
         op_type = self._op_type(op)
         if op_type is not None and part is None:
-            if self.own_statistics and not op_type.is_linear and op != "Grad":
-                operands = with_means(self, op, op_type, operands)
+            if self._statistics is not None and not op_type.is_linear and op != "Grad":
+                operands = self._statistics(self, op, op_type, operands)
             if op_type.commutes:
                 operands = tuple(sorted(operands))
             build = Build(self, op, attrs, operands, shape, origin)
