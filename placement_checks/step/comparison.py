@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import TRAINABLE, Placement
 from placement_checks.step.explanation import Difference, Explanation, Obligation
-from placement_checks.step.gradients import with_names
+from placement_checks.step.gradients import with_names, with_values
 from placement_checks.step.graph import Draw
-from placement_checks.step.kinds import AtomId, Form, Origin
+from placement_checks.step.kinds import ONE, AtomId, Form, Origin
 from placement_checks.step.op_types import op_type
 from placement_checks.step.parts import WHOLE
 from placement_checks.step.reader import StepReader
@@ -130,9 +130,19 @@ def _compare_runs(
         )
         answer = comparison.compare()
         found = answer if found is None else found.improved_by(answer)
-        if found.is_proved or not found.variables:
+        if not any(map(_may_be_proved, found.variables.values())):
             break
     return found or StepEquality()
+
+
+def _may_be_proved(answer: Equality) -> bool:
+    """Whether further assumptions may prove an answer."""
+    difference = answer.difference
+    return (
+        difference is not None
+        and not difference.is_certain
+        and difference.obligation not in (Obligation.UPDATE, Obligation.UPDATED)
+    )
 
 
 class Comparison:
@@ -156,7 +166,10 @@ class Comparison:
         self.towers = StepReader(self.terms, towers, TOWERS, roots[0], {})
         self.towers.copies |= matched_names(self.towers, self.one_gpu)
         shared = towers.ops.keys() & one_gpu.ops.keys()
-        self.explanation = Explanation(self.terms, shared)
+        trained = {
+            name for each in (towers, one_gpu) for name in each.collections.get(TRAINABLE, ())
+        }
+        self.explanation = Explanation(self.terms, shared, trained)
         single = self.one_gpu.batch
         listed = self.towers.batch.listed
         self.towers.batch.assign(single, single.listed)
@@ -172,6 +185,13 @@ class Comparison:
         one = self.one_gpu
         names = [name for name in dict.fromkeys([*ours, *one.updates]) if name in one.ops]
         theirs = {name: one.state(name, one.all_updates) for name in names}
+        resets = self._resets(ours, theirs)
+        if resets:
+            theirs = {name: with_values(self.terms, theirs[name], resets) for name in theirs}
+            ours = {
+                name: {copy: with_values(self.terms, forms[copy], resets) for copy in forms}
+                for name, forms in ours.items()
+            }
         trained = self._trained(theirs)
         answers: dict[str, Equality] = {}
         for name in self._with_dependencies(trained, theirs, ours):
@@ -192,6 +212,21 @@ class Comparison:
             copies,
             frozenset(self.terms.assumed),
         )
+
+    def _resets(
+        self, ours: Mapping[str, Mapping[str, Form]], theirs: Mapping[str, Form]
+    ) -> Mapping[AtomId, Form]:
+        """The values of variables that both steps reset, such as sums of gradients."""
+        terms = self.terms
+        found = {}
+        for name, form in theirs.items():
+            values = {form, *ours.get(name, {}).values()}
+            if len(values) == 1 and terms.constant(form) is not None:
+                (atom,) = set(terms.atoms_in(self.one_gpu.variable(name))) - {ONE}
+                found[atom] = form
+        if found:
+            terms.assumed.add(Assumption.RESET)
+        return found
 
     def _trained(self, theirs: Mapping[str, Form]) -> list[str]:
         """The variables of the collection of trained variables that one of the steps knows."""

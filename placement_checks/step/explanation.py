@@ -62,11 +62,12 @@ class Explanation:
     Args:
         terms: the terms.
         variables: the names of the variables that both programs have.
+        trained: the names of trained variables.
     """
 
-    def __init__(self, terms: Terms, variables: Set[str]) -> None:
+    def __init__(self, terms: Terms, variables: Set[str], trained: Set[str]) -> None:
         self._terms = terms
-        self._variables = variables
+        self._variables, self._trained = variables, trained
 
     def of_rates(self, towers: Form, one_gpu: Form) -> Difference:
         """Explain the difference of two learning rates. They may differ on purpose."""
@@ -140,8 +141,13 @@ class Explanation:
         return place is not Obligation.FUNCTION or is_joint
 
     def _ratio(self, monomial: Monomial, number: float, other: float) -> Difference:
+        """Explain a coefficient. State that the program keeps, such as a sum, may be scaled."""
         text = f"it counts {number / other:.4g} times as much as on one GPU"
-        return Difference(Obligation.WEIGHTS, text, self._cite(monomial))
+        atoms = [self._terms[atom] for atom in (monomial[0], *(atom for atom, _ in monomial[1]))]
+        is_state = any(
+            atom.op == "Var" and atom.attrs[0] not in self._trained for atom in atoms
+        ) and not any(atom.is_backward for atom in atoms)
+        return Difference(Obligation.WEIGHTS, text, self._cite(monomial), is_certain=not is_state)
 
     def _have_similar(self, left: Iterable[Monomial], right: Iterable[Monomial]) -> bool:
         def signature(monomial: Monomial) -> tuple[str, int]:
@@ -314,6 +320,10 @@ class Explanation:
         return Difference(place, "the values differ only by rounding", is_certain=False)
 
     def _unlike_ops(self, one: Atom, two: Atom, place: Obligation) -> Difference:
+        if one.op == two.op == "Leaf":
+            same = one.attrs == two.attrs
+            text = "rows of a tower could not be added up" if same else "it reads another input"
+            return Difference(place, text, one.origin, is_certain=False)
         if one.op == "Random":
             text = "random numbers could not be matched with those of one GPU"
             return Difference(Obligation.ROWS, text, one.origin, is_certain=False)

@@ -185,6 +185,7 @@ class Assumption(Enum):
     DIVISIBLE_ROWS = "the number of rows is a multiple of the number of towers"
     OWN_STATISTICS = "batch statistics of a tower's rows stand for those of all rows"
     COPIES_START_EQUAL = "the copies of a variable start equal"
+    RESET = "variables that every step resets to a value have this value before the first step"
     LIBRARY_GRADIENTS = "custom gradients of libraries are right"
     NO_ZERO_DIVISION = "no divisor is zero"
 
