@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from placement_checks.core.op_types import (
     CUTS,
     ITERATOR_INITIALIZERS,
+    OPTIONAL_ELEMENT,
     OPTIONAL_VALUE,
     PIPELINE_OUTPUTS,
     PLACEHOLDERS,
@@ -24,6 +25,9 @@ from placement_checks.step.terms import Terms
 
 if TYPE_CHECKING:
     from placement_checks.step.graph import StepGraph
+
+# Ops between an op that draws and the iterator or queue.
+_PASS_HANDLE = frozenset({"Identity", "Enter", OPTIONAL_ELEMENT})
 
 # An input of a program: what kind of input it is, and which of them.
 LeafKey = tuple[Any, ...]
@@ -82,7 +86,7 @@ class Batch:
             seen.add(name)
             data = reader.data(name)
             is_first = len(seen) == 1
-            if not data or not (is_first or reader.ops[name].type in ("Identity", "Enter")):
+            if not data or not (is_first or reader.ops[name].type in _PASS_HANDLE):
                 break
             name = producer_of(data[0])
         return name
@@ -111,13 +115,31 @@ class Batch:
                 self.unmatched |= set(names)
                 continue
             family: Family = "feed" if group[0] == "feed" else "draw"
-            for at, name in enumerate(names):
-                part = (Cut(family, at // ones, count),) if count > 1 else WHOLE
-                self.leaves[name] = (family, order.index(group), at % ones), part
+            for tower, number, name in self._by_tower(names, ones, count):
+                part = (Cut(family, tower, count),) if count > 1 else WHOLE
+                self.leaves[name] = (family, order.index(group), number), part
         for group, names in self.groups.items():
             if group[0] == "draw":
                 self._compare_pipelines(names)
                 self._compare_draws(names)
+
+    def _by_tower(
+        self, names: Sequence[str], ones: int, count: int
+    ) -> Iterable[tuple[int, int, str]]:
+        """The tower of each input of a kind, and the input's number within the tower.
+
+        Towers have iterators or queues of their own, or are built one after the other.
+        """
+        by_source: defaultdict[str, list[str]] = defaultdict(list)
+        for name in names:
+            by_source[self._sources.get(name, name)].append(name)
+        if len(by_source) == count and all(len(each) == ones for each in by_source.values()):
+            towers = list(by_source.values())
+        else:
+            towers = [list(names[i : i + ones]) for i in range(0, len(names), ones)]
+        for tower, own in enumerate(towers):
+            for number, name in enumerate(own):
+                yield tower, number, name
 
     def fix_sizes(self) -> Mapping[Part, int] | None:
         """The number of rows of each part, if it is fixed for all inputs; else None."""

@@ -160,6 +160,7 @@ class Comparison:
         self.terms = Terms(
             op_type,
             statistics=with_means if own_statistics else None,
+            decisions=own_statistics,
             equal_rows=equal_rows,
         )
         self.one_gpu = StepReader(self.terms, one_gpu, ONE_GPU, roots[1], {})
@@ -356,10 +357,7 @@ class Comparison:
                 reader.report(text, objectives[1].partition(":")[0])
         drawn: dict[Any, Draw] = {}
         for draw in reader.draws:
-            seed = draw.seed
-            if isinstance(seed, int):
-                seed = with_names(terms, Form(seed), self._names)
-            other = drawn.setdefault((draw.key, seed), draw)
+            other = drawn.setdefault((draw.key, draw.seed), draw)
             if other.part != draw.part:
                 reader.report(f"{draw.op} draws the same numbers as {other.op}", draw.op)
         for mistake in reader.mistakes[:1]:

@@ -54,6 +54,8 @@ _UNFOLLOWED = frozenset(
     )
 )
 _MAX_DEPTH = 300
+# The operand of a choice that decides.
+_CONDITIONS = {"Conditional": 0, "Select": 0, "SelectV2": 0, "Chosen": 1}
 
 
 class Explanation:
@@ -247,10 +249,14 @@ class Explanation:
         if one.attrs != two.attrs and one.operands == two.operands:
             return self._unlike_ops(one, two, place)
         below = Obligation.FUNCTION if one.op == "Grad" else place
-        for mine, other in zip(one.operands, self._aligned(one, two), strict=True):
+        pairs = zip(one.operands, self._aligned(one, two), strict=True)
+        for number, (mine, other) in enumerate(pairs):
             if mine == other or depth >= _MAX_DEPTH:
                 continue
             found = self._forms(mine, other, below, depth + 1)
+            if _CONDITIONS.get(one.op) == number:
+                text = f"a decision differs: {found.text}"
+                return Difference(Obligation.ADDITIVE, text, found.origin, is_certain=False)
             if one.op.startswith(("Apply", "SparseApply")) and not self._terms.is_backward(mine):
                 # Rates and moments may differ on purpose.
                 found = found._replace(obligation=Obligation.UPDATE, is_certain=False)

@@ -185,6 +185,9 @@ class Assumption(Enum):
     DIVISIBLE_ROWS = "the number of rows is a multiple of the number of towers"
     OWN_STATISTICS = "batch statistics of a tower's rows stand for those of all rows"
     COPIES_START_EQUAL = "the copies of a variable start equal"
+    DECISIONS = (
+        "decisions on values, such as whether gradients are finite, are alike for all towers"
+    )
     RESET = "variables that every step resets to a value have this value before the first step"
     LIBRARY_GRADIENTS = "custom gradients of libraries are right"
     NO_ZERO_DIVISION = "no divisor is zero"
@@ -197,6 +200,7 @@ class Terms:
         op_types: the table of op types.
         statistics: makes means over the rows of a part statistics that may stand for those of all
             rows, in the operands of an op (`step.statistics.with_means`); None if they may not.
+        decisions: whether decisions on the values of a part may stand for those on all rows.
         equal_rows: whether inputs of several towers have equally many rows. Otherwise this is
             only assumed where means of towers are averaged.
 
@@ -211,8 +215,10 @@ class Terms:
         op_types: Callable[[str], OpType | None],
         *,
         statistics: WithStatistics | None = None,
+        decisions: bool = False,
         equal_rows: bool = False,
     ) -> None:
+        self.accepts_decisions = decisions
         self.own_statistics = statistics is not None
         self._statistics = statistics
         self._equal_rows = equal_rows
