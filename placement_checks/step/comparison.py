@@ -355,19 +355,31 @@ class Comparison:
             if len(objectives) > max(1, once[form]):
                 text = f"{objectives[1]} is computed from the same rows as {objectives[0]}"
                 reader.report(text, objectives[1].partition(":")[0])
-        drawn: dict[Any, Draw] = {}
-        for draw in reader.draws:
-            other = drawn.setdefault((draw.key, draw.seed), draw)
-            if other.part != draw.part:
-                reader.report(f"{draw.op} draws the same numbers as {other.op}", draw.op)
-        for mistake in reader.mistakes[:1]:
-            difference = Difference(Obligation.ROWS, mistake.text, Origin(TOWERS, mistake.op))
-            bad = Equality(State.DIFFERS, difference)
+        self._compare_draws()
+        for mistake in sorted(reader.mistakes, key=lambda each: not each.is_certain)[:1]:
+            origin = Origin(TOWERS, mistake.op)
+            difference = Difference(Obligation.ROWS, mistake.text, origin, mistake.is_certain)
+            bad = Equality(State.DIFFERS if mistake.is_certain else State.UNKNOWN, difference)
             answers = {
                 name: answer if answer.state is State.DIFFERS else bad
                 for name, answer in answers.items()
             }
         return answers
+
+    def _compare_draws(self) -> None:
+        """Find random numbers that several towers share, by equal seeds.
+
+        It is uncertain whether seeds that copies of one variable hold stay equal.
+        """
+        drawn: dict[Any, Draw] = {}
+        for draw in self.towers.draws:
+            seed = draw.seed
+            if isinstance(seed, int):
+                seed = with_names(self.terms, Form(seed), self._names)
+            other = drawn.setdefault((draw.key, seed), draw)
+            if other.part != draw.part:
+                text = f"{draw.op} draws the same numbers as {other.op}"
+                self.towers.report(text, draw.op, is_certain=other.seed == draw.seed)
 
     def _with_own_variables(
         self, answers: dict[str, Equality], copies: dict[str, tuple[str, ...]]

@@ -56,10 +56,12 @@ class Mistake(NamedTuple):
     Attributes:
         text: the mistake.
         op: the op that makes it.
+        is_certain: whether it is certain.
     """
 
     text: str
     op: str
+    is_certain: bool = True
 
 
 class Draw(NamedTuple):
@@ -239,9 +241,9 @@ class StepGraph(ABC):
         """The static shape of a variable; None if its rank is unknown."""
         return self._shapes_of_variables.get(name)
 
-    def report(self, text: str, op: str) -> None:
+    def report(self, text: str, op: str, *, is_certain: bool = True) -> None:
         """Note a mistake that no difference of terms shows."""
-        self.mistakes.append(Mistake(text, op))
+        self.mistakes.append(Mistake(text, op, is_certain))
 
     def assume(self, assumption: Assumption) -> None:
         """Take something for granted."""
