@@ -64,8 +64,8 @@ class Hints:
         kinds = self._kinds
         if torn:
             return (
-                f"every record in it is torn ({torn} in all), and none can be rejoined with "
-                "certainty: run the process with PYTHONUNBUFFERED=1"
+                f"every record in it is torn ({torn} in all): run the process with "
+                "PYTHONUNBUFFERED=1, and copy whole lines"
             )
         if not kinds["text"]:
             return (

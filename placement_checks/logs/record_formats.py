@@ -279,11 +279,5 @@ def text_of(record: Record) -> str:
     return f"{node}: ({op}): {device}"
 
 
-def spellings(record: Record) -> tuple[str, str]:
-    """The text of a record, with the device name as spelled today and as spelled until 1.3."""
-    text = text_of(record)
-    return text, _old_spelling(text)
-
-
 def _old_spelling(text: str) -> str:
     return _KIND.sub(lambda kind: "/" + kind[1].lower(), text)
