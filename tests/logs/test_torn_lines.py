@@ -529,3 +529,15 @@ def test_the_number_of_different_torn_records_is_limited(
     pairs = "".join(f"x_{n}: (A{WARNING}dd): {HOST}:GPU:1\n" for n in range(9))
 
     assert read(f"{Y}\n{heads}{pairs}").torn == 18
+
+
+def test_a_tail_in_the_next_block_is_not_another_op() -> None:
+    log = read(f"{Y}\ntower_1/lo{WARNING}", f"gits: (MatMul): {HOST}:GPU:1\n")
+
+    assert (list(log.counts), log.torn) == ([Record("y", "Add", f"{HOST}:CPU:0")], 1)
+
+
+def test_equal_lines_with_a_torn_record_are_counted_in_each_block() -> None:
+    line = f"{Y} x: (Add): /job:lo is torn\n"
+
+    assert read(line, line).torn == 2
