@@ -11,15 +11,10 @@ from placement_checks.core.errors import InputError
 
 
 class Limit(NamedTuple):
-    """A limit.
+    """A limit."""
 
-    Attributes:
-        most: the largest number that is accepted.
-        of: the counted things, a noun in the plural with its place: ``tasks of a machine``.
-    """
-
-    most: int
-    of: str
+    most: int  # the largest number that is accepted
+    of: str  # the counted things, a noun in the plural with its place: `tasks of a machine`
 
     def __str__(self) -> str:
         return f"{self.most:,} {self.of}"

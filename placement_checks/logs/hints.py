@@ -21,14 +21,10 @@ _CREATED = re.compile(rb"device \(?(/[\w/:]+:\d+)(?: with \d|\) -> \()")
 
 
 class Hints:
-    """Collects the devices that a log lists, and counts lines that explain missing records.
-
-    Attributes:
-        devices: the devices that the log lists.
-    """
+    """Collects the devices that a log lists, and counts lines that explain missing records."""
 
     def __init__(self) -> None:
-        self.devices: set[Device] = set()
+        self.devices: set[Device] = set()  # the devices that the log lists
         self._kinds: Counter[str] = Counter()
 
     def look(self, line: bytes, times: int) -> None:

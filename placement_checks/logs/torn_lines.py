@@ -88,14 +88,10 @@ def complete_record(text: bytes) -> Record | None:
 
 
 class Torn:
-    """Collects torn records.
-
-    Attributes:
-        waiting: the last head if its tail was not found so far, else ``b""``.
-    """
+    """Collects torn records."""
 
     def __init__(self) -> None:
-        self.waiting = b""
+        self.waiting = b""  # the last head if its tail was not found so far, else `b""`
         self._beginnings: Counter[bytes] = Counter()  # of records without an end
         self._tails: Counter[bytes] = Counter()  # without a head
         self._last_words: list[bytes] = []  # which may be beginnings
