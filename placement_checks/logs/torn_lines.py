@@ -216,7 +216,7 @@ def _beginning(line: bytes, match: re.Match[bytes]) -> bytes:
     """The beginning of a record. On stderr it includes the end of the log prefix, ``] ``."""
     before = line[max(0, match.start() - _LONGEST) : match.start() + 1]
     start = match.start() + 1 - len(before) + len(before.rstrip(NODE))
-    if line[:start].endswith(b"] ") and line[:start][-3:-2].isdigit():
+    if re.match(rb"\d\] ", line[max(0, start - 3) : start]):
         start -= 2
     return line[start : line.index(b")", match.start()) + 1]
 

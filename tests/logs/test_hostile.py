@@ -209,8 +209,9 @@ def read_text(text: bytes) -> Log:
         lambda size: b"x: (" + f"{DEVICE} ".encode() * size,
         lambda size: DEVICE.encode() * size,
         lambda size: b"Executing op " + f"{DEVICE} ".encode() * size,
+        lambda size: b"1] x: (A)/job:" * size,
     ],
-    ids=["after a beginning", "without blanks", "after an eager op"],
+    ids=["after a beginning", "without blanks", "after an eager op", "beginnings"],
 )
 def test_time_grows_with_the_length_of_a_line(text: Callable[[int], bytes]) -> None:
     check_linear(lambda size: read_text(text(size)), 6000)
