@@ -1,15 +1,15 @@
-"""Find torn records, and count those of which no whole copy exists.
+"""Find torn records, and count torn records without a whole copy.
 
 TensorFlow prints each record of a graph on stderr and on stdout. A line of stderr is written at
 once, so its record is whole, wherever on a line it begins. In a file or pipe, stdout arrives in
 blocks of 4096 bytes, which end anywhere. If lines of stderr come between two blocks, a record of
-stdout is torn into a head and a tail, which is on a line of its own further down::
+stdout is torn into a head and a tail. The tail is on a line of its own further down::
 
     tower_1/logits: (MatMul): /job:localhost/repli2018-10-21 18:30:00.140665: I tensorflow/…
     ca:0/task:0/device:GPU:1
 
-Torn records are not joined. They are lost if the other stream has no copy either: stderr may be in
-a file that was not read, or `TF_CPP_MIN_LOG_LEVEL` hides it. Programs that wrap or cut lines tear
+Torn records are not joined. A torn record is lost if stderr has no copy of it: stderr may be in a
+file that was not read, or `TF_CPP_MIN_LOG_LEVEL` hides it. Programs that wrap or cut lines tear
 records of both streams.
 """
 
@@ -56,9 +56,10 @@ _LONGEST = 1000  # bytes of a name or head
 
 
 def head_of(line: bytes) -> bytes:
-    """The text with which a line begins, if it may be a record whose end is on another line.
+    """The head of a record that may end on another line; ``b""`` if the line has no head.
 
-    It ends at a log prefix, or, if only the newline of a record is missing, after the device.
+    A head begins the line. It ends at a log prefix, or after the device if only the newline is
+    missing.
     """
     prefix = _LOG_PREFIX.search(line) if b"] " in line else None
     if prefix is None:
@@ -94,8 +95,8 @@ class Torn:
         self.waiting = b""  # the last head if its tail was not found so far, else `b""`
         self._beginnings: Counter[bytes] = Counter()  # of records without an end
         self._tails: Counter[bytes] = Counter()  # without a head
-        self._last_words: list[bytes] = []  # which may be beginnings
-        # The head, the record of head and tail, and the record as which one of the two was read.
+        self._last_words: list[bytes] = []  # possible beginnings at the ends of logs
+        # The head, the record of head and tail, and the wrong record that was read instead.
         self._pairs: Counter[tuple[bytes, Record, Record | None]] = Counter()
 
     def look(self, line: bytes, readings: Sequence[Reading], times: int) -> bool:
