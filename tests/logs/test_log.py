@@ -288,7 +288,7 @@ def test_unread_parts_are_reported() -> None:
 
     assert log.unread == (
         "it is cut; 2 of 3 records are torn, and their other copy is missing: "
-        "log again with PYTHONUNBUFFERED=1"
+        "log again with PYTHONUNBUFFERED=1, and copy whole lines"
     )
 
 

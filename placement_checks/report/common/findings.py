@@ -100,18 +100,12 @@ def _without_name(finding: Finding) -> str:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the report: findings of one rule.
+    """A part of the report: findings of one rule."""
 
-    Attributes:
-        rule: the name of the rule.
-        title: the name with the number of findings.
-        findings: the findings.
-        figures: the measured differences of variables, if they are to be drawn.
-    """
-
-    rule: str
-    title: str
-    findings: Sequence[Finding]
+    rule: str  # the name of the rule
+    title: str  # the name with the number of findings
+    findings: Sequence[Finding]  # the findings
+    # The measured differences of variables, if they are to be drawn.
     figures: Sequence[Mapping[str, Any]] = ()
 
     @cached_property

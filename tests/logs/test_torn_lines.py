@@ -1,4 +1,4 @@
-"""Block-buffered stdout, cut anywhere, between whole lines of stderr."""
+"""Block-buffered stdout, cut anywhere, between whole lines of stderr; cut and wrapped lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placement_checks.logs import Log, Record, read_logs, split_records
+from placement_checks.core import limits
+from placement_checks.logs import Log, Record, read_logs
 from placement_checks.logs.reading import Tally
 from placement_checks.logs.unwrap import Unwrapper
 
@@ -49,7 +50,7 @@ def printed(records: Sequence[Record], prefix: str, size: int) -> str:
 
 
 @given(st.lists(placed, min_size=1, max_size=40), st.sampled_from([DATED, ABSL, OLD]), st.data())
-def test_split_records_are_joined(
+def test_torn_records_have_whole_copies(
     records: Sequence[Record], prefix: str, data: st.DataObject
 ) -> None:
     size = data.draw(st.integers(100, 400), label="size")
@@ -60,7 +61,7 @@ def test_split_records_are_joined(
 
 
 @given(st.lists(placed, min_size=1, max_size=40), st.data())
-def test_split_records_across_blocks_are_joined(
+def test_torn_records_across_blocks_have_whole_copies(
     records: Sequence[Record], data: st.DataObject
 ) -> None:
     lines = printed(records, DATED, 150).splitlines()
@@ -72,7 +73,7 @@ def test_split_records_across_blocks_are_joined(
 
 
 @given(st.lists(placed, min_size=1, max_size=40), st.data())
-def test_ambiguous_records_are_counted_as_torn(
+def test_torn_records_without_copies_are_counted(
     records: Sequence[Record], data: st.DataObject
 ) -> None:
     """Without the copies on stderr, only other lines of stderr tear the records."""
@@ -133,7 +134,8 @@ def test_a_record_without_its_end() -> None:
 
     assert ({record.node for record in log.counts}, log.torn) == ({"y"}, 1)
     assert log.unread == (
-        "1 of 2 records is torn, and its other copy is missing: log again with PYTHONUNBUFFERED=1"
+        "1 of 2 records is torn, and its other copy is missing (search for 'x: (Add): "
+        "/job:localhost/repl'): log again with PYTHONUNBUFFERED=1, and copy whole lines"
     )
 
 
@@ -229,7 +231,7 @@ def test_an_interrupted_block_adds_no_lines(
         "many devices",
     ],
 )
-def test_joining_time_is_linear(text: str) -> None:
+def test_time_for_torn_records_is_linear(text: str) -> None:
     begin = time.process_time()
 
     read(Unwrapper().unwrap(text.encode()).decode())
@@ -264,7 +266,7 @@ Y = f"y: (Add): {HOST}:CPU:0"
 def test_a_torn_beginning_with_a_whole_copy_is_not_lost(head: str) -> None:
     log = read(f"{Y}\n{DATED}{Y}\n{DATED}tower_1/logits: (MatMul): {HOST}:GPU:1\n{head}{WARNING}")
 
-    assert (log.records, log.torn, sum(log.counts.values())) == (4, 0, 2)
+    assert ([record.node for record in log.counts], log.torn) == (["y", "tower_1/logits"], 0)
 
 
 def test_a_torn_beginning_with_a_copy_on_its_line_is_not_lost() -> None:
@@ -303,20 +305,20 @@ def test_a_word_is_not_a_beginning_if_all_records_have_copies() -> None:
     assert (log.records, log.torn) == (2, 0)
 
 
-def test_a_torn_beginning_next_to_a_joined_record_is_not_lost() -> None:
-    """The end of the joined record, w/y, looks like a separate record."""
+def test_a_torn_beginning_next_to_a_torn_record_is_not_lost() -> None:
+    """The end of the torn record, w/y, looks like a separate record."""
     log = read(f"v/{DATED}v/w/{Y}\nw/{Y}\nste{WARNING}p 50\n")
 
     assert (log.counts, log.torn) == ({Record("v/w/y", "Add", f"{HOST}:CPU:0"): 1}, 0)
 
 
-def test_a_torn_beginning_is_joined_once() -> None:
+def test_a_copy_belongs_to_one_torn_beginning() -> None:
     log = read(f"{DATED}{Y}\n{DATED}{Y}\ny: (Add): /job:lo{WARNING}")
 
     assert (log.counts, log.records, log.torn) == ({Record("y", "Add", f"{HOST}:CPU:0"): 2}, 3, 0)
 
 
-def test_an_unambiguous_beginning_is_joined_first() -> None:
+def test_an_ambiguous_beginning() -> None:
     copies = "".join(f"{DATED}x: ({op}): {HOST}:CPU:0\n" for op in ("Abs", "Add"))
 
     log = read(f"x: (A{WARNING}x: (Abs{WARNING}{copies}")
@@ -368,7 +370,7 @@ def test_an_ambiguous_index_is_torn() -> None:
 @pytest.mark.parametrize("op", ["f.g", "f<lambda>", "f[x]", "förlust"])
 @settings(deadline=None)
 @given(data=st.data())
-def test_records_of_functions_of_any_name_are_joined(op: str, data: st.DataObject) -> None:
+def test_torn_records_of_functions_of_any_name(op: str, data: st.DataObject) -> None:
     records = [Record(f"x_{n}", op, f"{HOST}:GPU:{n}") for n in range(9)]
     size = data.draw(st.integers(100, 400), label="size")
 
@@ -378,7 +380,7 @@ def test_records_of_functions_of_any_name_are_joined(op: str, data: st.DataObjec
     assert read(f"x: ({op}): /job:loc{WARNING}").torn == 1
 
 
-@pytest.mark.parametrize("head", ["y: (Add): /job:lo", "logits: "])
+@pytest.mark.parametrize("head", ["y: (Add): /job:lo", "logits"])
 @pytest.mark.parametrize("end", [WARNING, WARNING + "step 1\n" * 3], ids=["last", "before text"])
 def test_torn_records_of_several_logs_are_counted(head: str, end: str, tmp_path: Path) -> None:
     logs = [tmp_path / "a.log", tmp_path / "b.log"]
@@ -405,10 +407,9 @@ def test_long_text_before_a_name(text: str, name: str) -> None:
 @pytest.mark.parametrize("mark", ["node1: ", "outputlog:"])
 def test_a_prefix_of_many_lines_is_not_a_torn_name(mark: str) -> None:
     assert read(f"{Y}\n" + f"{mark}{WARNING}" * 2).torn == 0
-    assert read(f"{Y}\n" + f"{mark}{WARNING}").torn == 1
 
 
-def test_the_torn_one_of_two_records_on_a_line_is_joined() -> None:
+def test_the_torn_one_of_two_records_on_a_line_is_not_lost() -> None:
     x = f"x: (Mul): {HOST}:CPU:0"
 
     log = read(f"# {x} y: (Add): /job:lo{WARNING}{DATED}{x}\n{DATED}{Y}\n")
@@ -455,16 +456,88 @@ def test_a_record_before_other_text_and_a_log_line() -> None:
     assert ({record.node for record in log.counts}, log.torn) == ({"x", "y"}, 0)
 
 
-def test_a_torn_beginning_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(split_records, "_MAX_DISTANCE", 3)
-    steps = "step\n" * 9
-
-    log = read(f"x: (Add): /job:lo{WARNING}{steps}", steps, f"calhost/replica:0\n{Y}\n")
-
-    assert (log.records, log.torn) == (1, 1)
-
-
 def test_a_record_with_text_after_it_is_whole() -> None:
     log = read(f"x: (Add): {HOST}:CPU:0 is done\nstep 1\n")
 
     assert (log.records, log.torn) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"tower_1/Shape: (Constep 1\nst): {HOST}:CPU:0",
+        f"tower_1/Shape: (Const)step 1\n: {HOST}:CPU:0",
+        f"tower_1/Shapestep 1\n: (Const): {HOST}:CPU:0",
+        f"tower_1/Shape: (Const): /jstep 1\n{HOST.removeprefix('/j')}:CPU:0",
+        f"tower_1/Shape: (Const): /job:lstep 1\n{HOST.removeprefix('/job:l')}:CPU:0",
+    ],
+)
+def test_a_record_torn_by_other_text_is_counted(text: str) -> None:
+    log = read(f"{Y}\n{text}\n")
+    copied = read(f"{Y}\n{DATED}{Y}\n{DATED}tower_1/Shape: (Const): {HOST}:CPU:0\n{text}\n")
+
+    assert ([record.node for record in log.counts], log.torn) == (["y"], 1)
+    assert log.torn_text in text
+    assert (list(copied.counts), copied.records, copied.torn) == (
+        [Record("y", "Add", f"{HOST}:CPU:0"), Record("tower_1/Shape", "Const", f"{HOST}:CPU:0")],
+        4,
+        0,
+    )
+
+
+@pytest.mark.parametrize("blank", [1, 2])
+def test_records_that_are_wrapped_at_a_blank_are_counted(blank: int) -> None:
+    """A whole copy, on either stream, replaces the wrapped record."""
+    record = f"x: (Add): {HOST}:GPU:1"
+    words = record.split(" ")
+    wrapped = " ".join(words[:blank]) + "\n" + " ".join(words[blank:])
+
+    log = read(f"{Y}\n{wrapped}\n")
+
+    assert (list(log.counts), log.torn) == ([Record("y", "Add", f"{HOST}:CPU:0")], 1)
+    for prefix in ("", DATED):
+        assert read(f"{prefix}{record}\n{wrapped}\n").torn == 0
+
+
+def test_text_that_is_not_a_wrapped_record() -> None:
+    log = read(f"{Y}\nresults of (test):\n{HOST}:GPU:1\n(GPU:1): {HOST}\n")
+
+    assert (log.records, log.torn) == (1, 0)
+
+
+@pytest.mark.parametrize("mark", ["> ", "[pod/train-0/main] ", "python[1234]: "])
+def test_torn_records_in_quotes_have_whole_copies(mark: str) -> None:
+    records = [Record(f"tower_{n % 3}/x_{n}", "Add", f"{HOST}:GPU:{n % 3}") for n in range(40)]
+    text = printed(records, DATED, 250)
+
+    log = read("".join(f"{mark}{line}\n" for line in text.splitlines()))
+
+    assert (log.counts, log.torn) == (Counter(records), 0)
+
+
+def test_a_cut_record_of_stderr_behind_a_mark() -> None:
+    log = read(f"[pod/train-0/main] {DATED}x: (Add): /job:lo\n[pod/train-0/main] {Y}\n")
+
+    assert (log.records, log.torn, log.torn_text) == (1, 1, "x: (Add)")
+
+
+def test_the_number_of_different_torn_records_is_limited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "LOG_TORN", limits.Limit(3, "torn records"))
+    heads = "".join(f"x_{n}: (Add): /job:lo{WARNING}" for n in range(9))
+    pairs = "".join(f"x_{n}: (A{WARNING}dd): {HOST}:GPU:1\n" for n in range(9))
+
+    assert read(f"{Y}\n{heads}{pairs}").torn == 18
+
+
+def test_a_tail_in_the_next_block_is_not_another_op() -> None:
+    log = read(f"{Y}\ntower_1/lo{WARNING}", f"gits: (MatMul): {HOST}:GPU:1\n")
+
+    assert (list(log.counts), log.torn) == ([Record("y", "Add", f"{HOST}:CPU:0")], 1)
+
+
+def test_equal_lines_with_a_torn_record_are_counted_in_each_block() -> None:
+    line = f"{Y} x: (Add): /job:lo is torn\n"
+
+    assert read(line, line).torn == 2
