@@ -40,7 +40,7 @@ def main() -> int:
     comparing.add_argument("--all", action="store_true", help="list every difference of a kind")
     options = parser.parse_args()
     if options.command == "compare":
-        return _compare(options.old, options.new, everything=options.all)
+        return _compare(parser, options)
     return _record(parser, options)
 
 
@@ -77,11 +77,15 @@ def _record(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
     return 0
 
 
-def _compare(old: Path, new: Path, *, everything: bool) -> int:
+def _compare(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     from .comparison import differences, read, report
 
-    found = differences(read(old), read(new))
-    print(report(found, everything=everything))
+    old, new = read(options.old), read(options.new)
+    for folder, results in ((options.old, old), (options.new, new)):
+        if not results:
+            parser.error(f"{folder} has no records; write them with: record {folder}")
+    found = differences(old, new)
+    print(report(found, everything=options.all))
     return 1 if found else 0
 
 

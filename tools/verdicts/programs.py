@@ -314,7 +314,7 @@ def _refactors() -> Iterator[Program]:
 
 
 def _scripts() -> Iterator[Program]:
-    """Whole programs. One without a declaration gets no arguments."""
+    """Whole programs. Without a declaration, only a first argument is passed, the GPUs."""
     from cli.test_as_written import PROGRAMS
     from fixtures.test_scripts import FED_ALIKE, OPTIONS
 
@@ -328,7 +328,8 @@ def _scripts() -> Iterator[Program]:
     for file in sorted((ROOT / folder).glob("**/*.py")):
         name = str(file.relative_to(ROOT / folder))
         if name not in declared and file.name != "towers.py":
-            yield _fixture([name, "--v1"], (), (), folder)
+            arguments = ["{gpus}"] if "argv[1]" in file.read_text(encoding="utf-8") else []
+            yield _fixture([name, "--v1"], (), arguments, folder)
     for option, _ in OPTIONS.values():
         yield _fixture([str(FED_ALIKE.relative_to(ROOT))], (), ["{gpus}", *option])
 

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 import time
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -46,7 +47,11 @@ def record(programs: Sequence[Program], out: Path, *, numbers: bool, jobs: int) 
     with ThreadPoolExecutor(jobs) as pool:
         futures = {pool.submit(judge, each, numbers=numbers): each for each in programs}
         for count, future in enumerate(as_completed(futures), 1):
-            program, result = futures[future], future.result()
+            program = futures[future]
+            try:
+                result = future.result()
+            except Exception as error:  # its files cannot be created, for example
+                result = {"name": program.name, "status": "not started", "output": str(error)}
             (out / file_name(program.name)).write_text(as_text(result), encoding="utf-8")
             states = list(_states(result))
             verdicts.update(states)
@@ -65,7 +70,7 @@ def judge(program: Program, *, numbers: bool) -> dict[str, Any]:
     runs = numbers and program.comparison is not None
     limit = _LIMIT_OF_RUNS if runs else _LIMIT
     without = () if runs else tuple(word for rule in ON_RUNS for word in ("--without", rule))
-    # Windows of captures that run in parallel would compete with the other programs.
+    # Captures of a program that run at the same time would compete with other programs.
     options = ["--format", "json", "--jobs", "1", *without]
     with tempfile.TemporaryDirectory(prefix="verdicts-") as name:
         files, own = Path(name, "files"), Path(name, "own")
@@ -90,6 +95,7 @@ def judge(program: Program, *, numbers: bool) -> dict[str, Any]:
         paths = {
             f"{directory}/": "",
             f"{files}/": "",
+            str(files): "<directory>",
             str(own): "<temporary>",
             os.environ["XDG_CACHE_HOME"]: "<cache>",
             f"{ROOT}/": "<repository>/",
@@ -108,8 +114,9 @@ def as_text(result: dict[str, Any]) -> str:
 
 
 def file_name(name: str) -> str:
-    """A file name for the name of a program, which is in the file."""
-    return re.sub(r"[^\w.:=,*-]+", "_", name)[:200] + ".json"
+    """A file name for the name of a program. The file contains the name itself."""
+    readable = re.sub(r"[^\w.:=,*-]+", "_", name)
+    return f"{readable[:150]}-{zlib.crc32(name.encode()):08x}.json"
 
 
 def _states(result: dict[str, Any]) -> Iterator[str]:
