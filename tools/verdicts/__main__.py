@@ -20,6 +20,9 @@ def main() -> int:
     recording.add_argument("out", type=Path, help="a new directory")
     recording.add_argument("--numbers", action="store_true", help="also judge the rules on runs")
     recording.add_argument("--only", metavar="TEXT", default="", help="names with this text")
+    recording.add_argument(
+        "--resume", action="store_true", help="continue a record that was interrupted"
+    )
     recording.add_argument("--jobs", type=int, default=2, help="programs at the same time")
     recording.add_argument(
         "--also",
@@ -48,11 +51,13 @@ def _record(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
     sys.path[:0] = [str(_ROOT), str(_ROOT / "tests")]
     from support.forked import server
 
+    from .comparison import read, summary
     from .programs import fixture_programs, other_programs, public_programs
     from .recording import record
 
-    if options.out.exists() and any(options.out.iterdir()):
-        parser.error(f"{options.out} is not empty; name a new directory")
+    recorded_before = read(options.out)
+    if options.out.exists() and any(options.out.iterdir()) and not options.resume:
+        parser.error(f"{options.out} is not empty; name a new directory, or add --resume")
     programs = [
         *fixture_programs(),
         *(program for text in options.also for program in other_programs(text)),
@@ -61,19 +66,17 @@ def _record(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
     selected = [program for program in programs if options.only in program.name]
     if not selected:
         parser.error(f"no program has {options.only!r} in its name")
+    missing = [program for program in selected if program.name not in recorded_before]
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="cache-") as cache:
         os.environ.update(XDG_CACHE_HOME=cache, TF_CPP_MIN_LOG_LEVEL="3")
-        recorded = record(selected, options.out, numbers=options.numbers, jobs=options.jobs)
+        record(missing, options.out, numbers=options.numbers, jobs=options.jobs)
     seconds = time.monotonic() - begin
     server().end()  # its processes count when it has ended
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     cpu_seconds = sum(each.ru_utime + each.ru_stime for each in used)
-    states = ", ".join(f"{count} {state}" for state, count in sorted(recorded.verdicts.items()))
-    print(
-        f"{recorded.programs} programs, of which {recorded.failed} have no verdicts; {states}; "
-        f"{seconds:.0f} s, {cpu_seconds:.0f} CPU s"
-    )
+    print(summary(read(options.out)))
+    print(f"{len(missing)} programs judged in {seconds:.0f} s, {cpu_seconds:.0f} CPU s")
     return 0
 
 

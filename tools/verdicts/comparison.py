@@ -35,6 +35,20 @@ def read(folder: Path) -> dict[str, Result]:
     return {result["name"]: result for result in results}
 
 
+def summary(results: Mapping[str, Result]) -> str:
+    """The number of programs in a record, and of verdicts in each state."""
+    documents = [result.get("document", {}) for result in results.values()]
+    states = Counter(
+        rule["state"]
+        for document in documents
+        for program in document.get("programs", [])
+        for rule in program["rules"]
+    )
+    without = sum(not document.get("programs") for document in documents)
+    counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    return f"{len(results)} programs, {without} without verdicts; verdicts: {counts or 'none'}"
+
+
 def differences(old: Mapping[str, Result], new: Mapping[str, Result]) -> list[Difference]:
     """All differences between two records, by kind and program."""
     found = []

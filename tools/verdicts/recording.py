@@ -10,11 +10,10 @@ import tempfile
 import threading
 import time
 import zlib
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from support.forked import printed, start_forked
 
@@ -28,22 +27,13 @@ _LAST = 2000  # characters of standard error that a record keeps
 _starting = threading.Lock()
 
 
-class Recorded(NamedTuple):
-    """A finished record: the numbers of programs, of programs without verdicts, and of verdicts in
-    each state."""
-
-    programs: int
-    failed: int
-    verdicts: Mapping[str, int]
-
-
-def record(programs: Sequence[Program], out: Path, *, numbers: bool, jobs: int) -> Recorded:
+def record(programs: Sequence[Program], out: Path, *, numbers: bool, jobs: int) -> None:
     """Judge programs, and write a file for each into a directory.
 
     A program that fails, ends its process or exceeds the time limit has a file with the error.
     """
     out.mkdir(parents=True, exist_ok=True)
-    begin, verdicts, failed = time.monotonic(), Counter[str](), 0
+    begin = time.monotonic()
     with ThreadPoolExecutor(jobs) as pool:
         futures = {pool.submit(judge, each, numbers=numbers): each for each in programs}
         for count, future in enumerate(as_completed(futures), 1):
@@ -53,12 +43,8 @@ def record(programs: Sequence[Program], out: Path, *, numbers: bool, jobs: int) 
             except Exception as error:  # its files cannot be created, for example
                 result = {"name": program.name, "status": "not started", "output": str(error)}
             (out / file_name(program.name)).write_text(as_text(result), encoding="utf-8")
-            states = list(_states(result))
-            verdicts.update(states)
-            failed += not states
             seconds = time.monotonic() - begin
             print(f"[{count}/{len(programs)} {seconds:.0f} s] {program.name}", file=sys.stderr)
-    return Recorded(len(programs), failed, verdicts)
 
 
 def judge(program: Program, *, numbers: bool) -> dict[str, Any]:
@@ -117,9 +103,3 @@ def file_name(name: str) -> str:
     """A file name for the name of a program. The file contains the name itself."""
     readable = re.sub(r"[^\w.:=,*-]+", "_", name)
     return f"{readable[:150]}-{zlib.crc32(name.encode()):08x}.json"
-
-
-def _states(result: dict[str, Any]) -> Iterator[str]:
-    for program in result.get("document", {}).get("programs", []):
-        for rule in program["rules"]:
-            yield rule["state"]
