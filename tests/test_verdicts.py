@@ -135,10 +135,19 @@ def test_a_document_keeps_neither_versions_nor_paths_nor_times() -> None:
     }
 
 
+def test_frames_of_the_recording_process_are_left_out() -> None:
+    frames = ["../tests/support/forked.py:178", "a.py:1"]
+    document = {"programs": [{"rules": [rule("one-update", findings=[{"frames": frames}])]}]}
+
+    (program,) = normalized(document, {})["programs"]
+
+    assert program["rules"][0]["findings"] == [{"frames": ["a.py:1"]}]
+
+
 def test_results_of_runs_are_rounded() -> None:
     numbers = rule("gradients-equal", note="eps 0.01234, 2 towers", figures=[{"ratio": 1.98}])
     times = rule("towers-overlap", note="overlap 47%", figures=[{"seconds": 1.0}])
-    counted = rule("one-update", note="3 steps of 0.01234", figures=[{"bytes": 1024}])
+    counted = rule("one-update", note="3 steps of 0.01234", figures=[{"share": 0.123}])
 
     (program,) = normalized({"programs": [{"rules": [numbers, times, counted]}]}, {})["programs"]
 

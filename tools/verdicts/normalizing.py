@@ -13,6 +13,8 @@ _DECIMAL = re.compile(r"\d+\.\d+(?:e[+-]?\d+)?|\d+e[+-]?\d+")
 _SECONDS = re.compile(r"\b\d+(?:\.\d+)? (?:CPU )?(s|ms|µs|seconds)\b")
 _PERCENT = re.compile(r"\b\d+(?:\.\d+)?%")
 _SAVED = re.compile(r"-[0-9a-f]{8}\.npz")
+# Frames below the program in the process that judges it. With the command, there are none.
+_BELOW = "tests/support/forked.py:"
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
 
 
@@ -35,6 +37,8 @@ def normalized(document: Mapping[str, Any], paths: Mapping[str, str]) -> dict[st
     )
     for program in result.get("programs", []):
         program["rules"] = [_of_rule(rule) for rule in program["rules"]]
+        for finding in (each for rule in program["rules"] for each in rule["findings"]):
+            finding["frames"] = [frame for frame in finding["frames"] if _BELOW not in frame]
     return result
 
 
@@ -47,7 +51,7 @@ def _of_rule(rule: dict[str, Any]) -> dict[str, Any]:
         value = _DECIMAL.sub(lambda match: _rounded(float(match[0])), value)
         return _PERCENT.sub("…%", value) if is_timed else value
 
-    mapped: dict[str, Any] = _mapped(rule, text)
+    mapped: dict[str, Any] = _mapped(rule, text, lambda number: float(_rounded(number)))
     if is_timed:
         mapped.pop("figures", None)
     return mapped
@@ -57,14 +61,16 @@ def _rounded(value: float) -> str:
     return f"{value:.0e}"
 
 
-def _mapped(value: Any, text: Callable[[str], str]) -> Any:
-    """JSON with all texts replaced, and floating-point numbers rounded to one digit."""
+def _mapped(
+    value: Any, text: Callable[[str], str], number: Callable[[float], float] = float
+) -> Any:
+    """JSON with all texts and floating-point numbers replaced."""
     if isinstance(value, str):
         return text(value)
     if isinstance(value, float):
-        return float(_rounded(value))
+        return number(value)
     if isinstance(value, list):
-        return [_mapped(each, text) for each in value]
+        return [_mapped(each, text, number) for each in value]
     if isinstance(value, dict):
-        return {key: _mapped(each, text) for key, each in value.items()}
+        return {key: _mapped(each, text, number) for key, each in value.items()}
     return value
