@@ -99,7 +99,12 @@ def with_renamed_ops(captured: CapturedProgram, rename: Callable[[str], str]) ->
                 session=step.session,
                 arguments={rename(key): name for key, name in step.arguments.items()},
             ),
-            strategy=strategy and replace(strategy, copies=renamed(strategy.copies)),
+            strategy=strategy
+            and replace(
+                strategy,
+                copies=renamed(strategy.copies),
+                replica_of={rename(op): each for op, each in strategy.replica_of.items()},
+            ),
         ),
         initial=replace(
             captured.initial,
