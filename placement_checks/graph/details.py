@@ -162,13 +162,13 @@ def _digest_of_constant(tensor: Any) -> str:
     elements = math.prod(shape)
     if elements and tensor == without_values(tensor):
         return ""
-    if len(tensor.tensor_content) or elements <= limits.CONSTANT_ELEMENTS.most:
+    if elements <= limits.CONSTANT_ELEMENTS.most:
         try:
             array = tf.make_ndarray(tensor)
         except (TypeError, ValueError):  # as for `GraphDetails.value`
             return ""
         content = array.tobytes() if array.dtype != object else repr(array.tolist()).encode()
-    else:  # a few stored values fill a large shape
+    else:  # a single stored value may fill any shape
         content = tensor.SerializeToString(deterministic=True)
     return hashlib.sha256(f"{tensor.dtype} {shape} ".encode() + content).hexdigest()
 

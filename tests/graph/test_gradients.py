@@ -201,6 +201,8 @@ def test_gradients_are_recorded_by_variable(use_resource: bool) -> None:
     step = place(Program("train.py:build", build), gpus=1).placement.step
 
     assert step.gradients_by_variable == {name: [known[name].op.name] for name in ("table", "w")}
+    (call,) = step.gradient_calls
+    assert call.sources == ["table", "w", "beside"]
 
 
 def test_gradients_by_variable_of_a_tape() -> None:
