@@ -22,6 +22,7 @@ _IMPACTS: Final[Mapping[str, Impact]] = {
     "devices.placeable": Impact.EXECUTION,
     "devices.no_fallback": Impact.LAYOUT,
     "devices.variables_on_host": Impact.LAYOUT,
+    "towers.equal_to_one_gpu": Impact.TRAINING,
     "towers.created_in_scope": Impact.TRAINING,
     "towers.variables_shared": Impact.TRAINING,
     "devices.slots_with_variables": Impact.LAYOUT,

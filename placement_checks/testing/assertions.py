@@ -51,6 +51,15 @@ def assert_variables_on_host(
     check_rule(evidence, "variables-on-host", device=device, allow=allow, local=local)
 
 
+def assert_equal_to_one_gpu(
+    evidence: Evidence | Placement, allow: str | Sequence[str] | None = None
+) -> None:
+    """Assert `equal-to-one-gpu`: the step for several GPUs is the step for one GPU, for every
+    batch.
+    """
+    check_rule(evidence, "equal-to-one-gpu", allow=allow)
+
+
 def assert_created_in_scope(
     evidence: Evidence | Placement, allow: str | Sequence[str] | None = None
 ) -> None:

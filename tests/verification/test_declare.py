@@ -170,7 +170,8 @@ def test_wrong_training_cannot_be_declared(rule: str) -> None:
 def test_each_rule_is_a_policy_or_it_is_not() -> None:
     """A new rule needs a decision."""
     assert set(NAMES) - declare._MEANINGS.keys() == {
-        *("placeable", "every-tower-counts", "one-update", "gradients-averaged"),
+        *("placeable", "equal-to-one-gpu", "every-tower-counts", "one-update"),
+        "gradients-averaged",
         *("gradients-equal", "weights-equal", "towers-overlap"),
     }
 
