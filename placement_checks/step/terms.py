@@ -548,6 +548,8 @@ class Terms:
             return self.number(self.fixed[part])
         if part and self._equal_rows:
             self.assumed.add(Assumption.EQUAL_ROWS)
+        if part and part[-1].family == "stride":  # which may cut any number of rows
+            self.assumed.add(Assumption.DIVISIBLE_ROWS)
         if part and (self._equal_rows or part[-1].family not in OF_ANY_SIZE):
             return self.scaled(self.rows(part[:-1]), float(part[-1].share))
         return self.atom("Rows", (), (), (), part=part, status=Status(Kind.SUM))
