@@ -488,3 +488,28 @@ def test_gradient_stopped_in_one_tower() -> None:
         )
     )
     assert compare(towers, one).variables["w"].state is not PROVED
+
+
+# --- inputs that the step does not read ---
+
+
+def test_gradients_of_the_last_placeholders_only() -> None:
+    """The step reads the placeholders of one tower, but the program has one for each tower."""
+    net = Net(towers=3)
+    losses = [net.loss(x, y) for x, y in net.feeds]
+    towers = net.descend(net.gradients(losses)[-1])
+    check(towers, one_gpu(), DIFFERS, rows=[(4, 4, 4)])
+
+
+def test_placeholders_for_evaluation() -> None:
+    """Placeholders that neither program trains on do not count."""
+
+    def build(count: int) -> Program:
+        net = Net(count)
+        net.program.placeholder("x_of_evaluation", (None, WIDTH))
+        losses = [net.loss(x, y) for x, y in net.feeds]
+        return net.descend(add_n(net.gradients(losses)) / float(count))
+
+    check(build(2), build(1), PROVED, EQUAL_ROWS)
+
+
