@@ -148,6 +148,8 @@ class StepReader:
         self._bits: dict[str, int] = {}
         self.update_ops: list[str] = []
         self._awaited: dict[str, int] = {}
+        self._read_bits: dict[str, int] = {}
+        self._reads_before: dict[str, int] = {}
         self._order_updates()
         self._gradients: dict[str, list[tuple[int, int, bool]]] = defaultdict(list)
         for number, call in enumerate(calls):
@@ -236,6 +238,36 @@ class StepReader:
             for source in self.edges[name]:
                 mask |= self._awaited.get(source, 0)
             self._awaited[name] = mask
+        self._order_reads(order)
+
+    def _order_reads(self, order: Sequence[str]) -> None:
+        """Find the reads of updated variables that each update waits for."""
+        before: dict[str, int] = {}
+        for name in order:
+            holders = {self.holder.get(producer_of(source)) for source in self.data(name)}
+            if name not in self._bits and not holders.isdisjoint(self.updates):
+                self._read_bits[name] = 1 << len(self._read_bits)
+            mask = self._read_bits.get(name, 0)
+            for source in self.edges[name]:
+                mask |= before.get(source, 0)
+            before[name] = mask
+        self._reads_before = {name: before[name] for name in self.update_ops}
+
+    def _state_read(self, holder: str, name: str) -> Form:
+        """The value of a variable that an op reads.
+
+        It is unknown if the op and an update of the variable do not wait for each other.
+        """
+        done = self._awaited.get(name, 0) & ~self._bits.get(name, 0)
+        read = self._read_bits.get(name, 0)
+        for update, _ in self.updates.get(holder, ()):
+            is_ordered = done & self._bits[update] or self._reads_before[update] & read
+            if read and not is_ordered:
+                text = f"may read {holder} before or after {update}"
+                cause = Cause(self.ops[name].type, text, self.origin(name))
+                shape = self.shape_of_variable(holder)
+                return self.terms.unknown(cause, shape, self.program, name)
+        return self.state(holder, done)
 
     def changed_by(self, update: str) -> list[str | None]:
         """The variables that an update changes: an optimizer also changes the slots."""
@@ -255,7 +287,7 @@ class StepReader:
         holder = self.holder.get(name)
         if holder is not None and self.ops[holder].type in REF_VARIABLES:
             op = reader if self.ops[name].type in VARIABLES else name
-            return self.state(holder, self._awaited.get(op, 0) & ~self._bits.get(op, 0))
+            return self._state_read(holder, op)
         if source not in self._values:
             if source in self._busy:
                 return self._cyclic(name)
@@ -685,7 +717,7 @@ class StepReader:
         holder = self.holder.get(producer_of(handle))
         if holder is None:
             return None
-        return self.state(holder, self._awaited.get(name, 0) & ~self._bits.get(name, 0))
+        return self._state_read(holder, name)
 
     def report(self, text: str, op: str) -> None:
         """Note a mistake that no difference of terms shows."""

@@ -513,3 +513,31 @@ def test_placeholders_for_evaluation() -> None:
     check(build(2), build(1), PROVED, EQUAL_ROWS)
 
 
+# --- updates whose order is not fixed ---
+
+
+def _update_in_each_tower(*, in_turn: bool) -> Program:
+    net = Net()
+    gradients = net.gradients([net.loss(x, y) for x, y in net.parts()])
+    if not in_turn:
+        net.program.train(*(net.w.descend(RATE / 2, each) for each in gradients))
+        return net.program
+    with net.program.after(*gradients):
+        net.program.train(*(net.w.descend(RATE / 2, each) for each in gradients))
+    return net.program
+
+
+def test_update_in_each_tower() -> None:
+    """A tower may read the variable before or after another tower's update."""
+    towers = _update_in_each_tower(in_turn=False)
+    found = compare(towers, one_gpu())
+    assert found.variables["w"].state is not PROVED
+    runs = [differences(towers, one_gpu(), found, (4, 4), seed)["w"] for seed in range(20)]
+    assert min(runs) < EQUAL and max(runs) > DIFFERENT
+
+
+def test_updates_after_all_gradients() -> None:
+    """All towers read the variable before the first update."""
+    check(_update_in_each_tower(in_turn=True), one_gpu(), PROVED)
+
+
