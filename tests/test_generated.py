@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import generate
 import pytest
+from reference import COMMAND, ROOT, pages
 
 
-@pytest.mark.parametrize("path", generate.contents())
+@pytest.mark.parametrize("path", pages())
 def test_generated_files_are_up_to_date(path: str) -> None:
-    written = (generate.ROOT / path).read_text(encoding="utf-8")
+    written = (ROOT / path).read_text(encoding="utf-8")
 
-    assert written == generate.contents()[path](), f"{path} is out of date: run {generate.COMMAND}"
+    assert written == pages()[path](), f"{path} is out of date: run {COMMAND}"

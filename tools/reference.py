@@ -8,10 +8,10 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from pathlib import Path
 
 import click
 from fixture_table import fixture_table
-from generate import COMMAND, OWN, ROOT
 from rooms import picture_of_rooms
 from threads import THREADS
 
@@ -19,10 +19,13 @@ from placement_checks.cli import cli
 from placement_checks.core.impact import Impact
 from placement_checks.rules.base import Rule
 from placement_checks.rules.examples import example
-from placement_checks.rules.registry import impact_of
-from placement_checks.testing.assertion_factory import accepted_type, assertion_name, is_run
+from placement_checks.rules.registry import NAMES, RULES, impact_of
+from placement_checks.testing import assertions
 from placement_checks.tf.patches import EXTENDED_MODULES, Patch
 
+ROOT = Path(__file__).parents[1]
+COMMAND = "python -m tools.generate"
+_OWN = {name: RULES[name] for name in NAMES}  # without rules of installed plugins
 _IMPACTS = {Impact.EXECUTION: "execution", Impact.TRAINING: "training", Impact.LAYOUT: "layout"}
 _MARKS = (f"<!-- written by {COMMAND} -->", "<!-- until here -->")
 
@@ -36,7 +39,7 @@ def pages() -> Mapping[str, Callable[[], str]]:
         "docs/developing.md": lambda: _filled("docs/developing.md", _patches()),
         "docs/rooms.svg": picture_of_rooms,
         "fixtures/README.md": lambda: _filled("fixtures/README.md", fixture_table()),
-        **{f"docs/rules/{name}.md": _page(rule) for name, rule in OWN.items()},
+        **{f"docs/rules/{name}.md": _page(rule) for name, rule in _OWN.items()},
     }
 
 
@@ -53,7 +56,7 @@ def _rules(folder: str, *, with_evidence: bool = False) -> str:
     """The table of all rules."""
     head = ["rule", "holds when", *(["evidence"] if with_evidence else []), "impact"]
     rows = [head]
-    for name, rule in OWN.items():
+    for name, rule in _OWN.items():
         evidence = [rule.kind] if with_evidence else []
         link = f"[`{name}`]({folder}{name}.md)"
         rows.append([link, _condition(rule), *evidence, _IMPACTS[impact_of(rule)]])
@@ -107,16 +110,26 @@ def _example(name: str) -> Iterator[str]:
     yield "`tf` is `tensorflow`, and `tf1` is `tf.compat.v1`."
 
 
+def _assertion(rule: type[Rule]) -> Callable[..., None]:
+    assertion: Callable[..., None] = getattr(assertions, f"assert_{rule.name.replace('-', '_')}")
+    return assertion
+
+
 def _call(rule: type[Rule]) -> str:
-    given = "towers, single, batch, gpus=2" if is_run(rule) else "evidence"
+    given = "towers, single, batch, gpus=2" if rule.kind == "executed" else "evidence"
     set_here = [f"{field.name}=…" for field in fields(rule)]
-    return f"`{assertion_name(rule)}({', '.join((given, *set_here))})`"
+    return f"`{_assertion(rule).__name__}({', '.join((given, *set_here))})`"
 
 
 def _options(rule: type[Rule], texts: Sequence[str]) -> Iterator[str]:
     """The fields: the values of each, and how to set it."""
+    types = _assertion(rule).__annotations__
     rows = "".join(
-        _row(f"`{field.name}`", f"`{accepted_type(field)}`", f"`{field.default!r}`")
+        _row(
+            f"`{field.name}`",
+            f"`{types[field.name].removesuffix(' | None')}`",
+            f"`{field.default!r}`",
+        )
         for field in fields(rule)
     )
     if not rows:

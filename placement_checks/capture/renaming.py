@@ -10,6 +10,7 @@ from typing import Any
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from placement_checks.core.missing import Missing
+from placement_checks.core.placement import UNKNOWN_TENSOR
 from placement_checks.core.program import CapturedProgram
 from placement_checks.graph.details import RecordedDetails
 from placement_checks.graph.flatten import rename_colocation, rename_input
@@ -70,7 +71,7 @@ def with_renamed_ops(captured: CapturedProgram, rename: Callable[[str], str]) ->
     def renamed(value: Any) -> Any:
         """Rename the ops in a value and in its containers; anything else is unchanged."""
         if isinstance(value, str):
-            return value and rename(value)
+            return rename(value) if value not in ("", UNKNOWN_TENSOR) else value
         if isinstance(value, Mapping):
             return {renamed(key): renamed(each) for key, each in value.items()}
         if isinstance(value, tuple) and hasattr(value, "_fields"):

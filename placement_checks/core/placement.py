@@ -37,7 +37,8 @@ class Op(NamedTuple):
         name: the name, unique in the graph. Ops in a function body are named ``call/body op``.
         type: TensorFlow's op type, such as ``MatMul``.
         requested: the requested device; false if the program requests none.
-        inputs: ``op``, ``op:1`` or ``^op`` (a control edge), as in a GraphDef.
+        inputs: ``op``, ``op:1`` or ``^op`` (a control edge), as in a GraphDef. An op in a function
+            body reads the inputs of the call instead of the function's arguments.
         assigned: the assigned device; None if the op was not placed.
         colocated: the names of other ops in the op's colocation groups (``_class``).
         fallback_reason: why the op did not get the requested device; ``""`` if it did.
@@ -152,6 +153,22 @@ class Details:
         """The dtype, shape and elements of a constant; None for large constants and other ops."""
         return None
 
+    def digest(self, _op: str) -> str:
+        """A digest of a constant of any size; ``""`` for other ops and unknown values.
+
+        Constants with the same digest have the same dtype, shape and elements, also in different
+        programs.
+        """
+        return ""
+
+    def custom_gradient(self, _op: str) -> str:
+        """The name of the gradient function that a program has registered for this op alone.
+
+        `tf.custom_gradient` and `tf.Graph.gradient_override_map` set it. ``""`` if the op has the
+        gradient of its type.
+        """
+        return ""
+
     def forward_op(self, _op: str) -> str:
         """The forward op of a backward op; ``""`` if unknown."""
         return ""
@@ -159,6 +176,36 @@ class Details:
     def parts_of_keras(self, _op: str) -> Collection[str]:
         """The parts of Keras that created the op, from `core.keras_parts`."""
         return ()
+
+
+UNKNOWN_TENSOR: Final = "?"  # in a `GradientCall`; no op has this name
+
+
+class GradientCall(NamedTuple):
+    """One call of `tf.gradients`, of an optimizer's ``compute_gradients`` or of a gradient tape.
+
+    Tensors are named ``op:0``. Values that are no tensors of the graph, such as the objective of a
+    tape that belongs to another function, are `UNKNOWN_TENSOR`.
+
+    Attributes:
+        objectives: the tensors whose gradients are taken. The call takes the gradient of the sum
+            of their products with ``weights``.
+        weights: for each objective, the tensor of ``grad_ys`` or ``output_gradients``; ``""`` for
+            ones.
+        sources: for each source of the call, the name of its op if it is a variable, or else the
+            tensor. Under a strategy, a traced function names the first copy of a variable.
+        gradients: for each source, the tensors of its gradient: ``()`` if no objective depends on
+            the source, ``(values,)``, or ``(values, indices)`` of `tf.IndexedSlices`.
+        stopped: the tensors and variables of ``stop_gradients``, named as the sources.
+        ops: the ops that the call built, or that were built for it in the meantime.
+    """
+
+    objectives: Sequence[str]
+    weights: Sequence[str]
+    sources: Sequence[str]
+    gradients: Sequence[Sequence[str]]
+    stopped: Sequence[str] = ()
+    ops: Collection[str] = ()
 
 
 COMPONENT = "component_"  # begins the last part of the name of a component in `StepOps.arguments`
@@ -178,6 +225,9 @@ class StepOps(NamedTuple):
             a single tower: placeholders of several towers with one name stand for one argument. It
             is known if a function is traced, or if the graphs of several processes are joined. The
             components of a sparse or ragged tensor are ``x/component_0`` and so on.
+        gradient_calls: the calls that took gradients, in order. A gradient function may take
+            gradients itself; this is part of the outer call. The next three fields and
+            ``backward`` follow from it (`with_gradients`).
         objectives: the tensors whose gradients were computed, one entry per call, in order.
         gradients: for each objective, the ops that produce its gradients.
         gradients_by_variable: for each variable, the ops that produce gradients with respect to
@@ -198,6 +248,7 @@ class StepOps(NamedTuple):
     losses: Sequence[str] = ()
     inputs: Sequence[Sequence[str]] = ()
     arguments: Mapping[str, str] = {}
+    gradient_calls: Sequence[GradientCall] = ()
     objectives: Sequence[str] = ()
     gradients: Mapping[str, Sequence[str]] = {}
     gradients_by_variable: Mapping[str, Sequence[str]] = {}
@@ -207,6 +258,31 @@ class StepOps(NamedTuple):
     session: Mapping[str, Any] | None = None
     traced: bool = False
     applied_gradients: Mapping[str, Sequence[str]] = {}
+
+    def with_gradients(self, calls: Sequence[GradientCall]) -> StepOps:
+        """Return the step with the calls that took gradients, and all that follows from them."""
+        objectives: list[str] = []
+        gradients: defaultdict[str, list[str]] = defaultdict(list)
+        by_variable: defaultdict[str, list[str]] = defaultdict(list)
+        for call in calls:
+            of_call = [name for name in call.objectives if name != UNKNOWN_TENSOR]
+            objectives += of_call
+            for name in of_call:
+                gradients[name] += ()  # also without any gradient
+            for source, tensors in zip(call.sources, call.gradients, strict=True):
+                if tensors and tensors[0] != UNKNOWN_TENSOR:
+                    op = producer_of(tensors[0])
+                    for name in of_call:
+                        gradients[name].append(op)
+                    if source != UNKNOWN_TENSOR:
+                        by_variable[producer_of(source)].append(op)
+        return self._replace(
+            gradient_calls=calls,
+            objectives=objectives,
+            gradients=gradients,
+            gradients_by_variable=by_variable,
+            backward=frozenset[str]().union(*(call.ops for call in calls)),
+        )
 
 
 _T = TypeVar("_T")
@@ -237,6 +313,17 @@ class Placement:
         refusals: the ops that strict placement refused. The other ops are then placed softly.
         step: the training step.
         strategy: the `tf.distribute` strategy of the program; None if unknown.
+        results: the tensors that function bodies return, as in `Op.inputs`: for each op that calls
+            functions, a sequence by the suffix of the body in the names of its ops: ``""`` for a
+            call; ``/then``, ``/else`` and ``/branch0`` for branches; ``/cond`` and ``/body`` for
+            a loop. The output with number n of a call, branch or loop has the result n of a body.
+            A loop variable in a result is named as in ``loop_variables``.
+        loop_variables: for each op in the body or the condition of a ``While`` op that reads loop
+            variables, the loop variables by the number of the input. A loop variable is named as
+            the output of the loop with its number: ``while:1``. It is the value at the start of
+            an iteration. `Op.inputs` has the initial value, which is an input of the loop, in its
+            place. Variables that the body returns as they are, such as tensors from outside of
+            the loop, always have the initial value and are left out.
         details: looks up further facts about single ops.
     """
 
@@ -255,6 +342,8 @@ class Placement:
     refusals: Sequence[Refusal] = ()
     step: StepOps = field(default=StepOps())
     strategy: Strategy | None = None
+    results: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
+    loop_variables: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     details: Details = field(default=Details())
     _cache: dict[Any, Any] = field(default_factory=dict, init=False)
 

@@ -33,6 +33,7 @@ from placement_checks.graph.graph_def import (
 from placement_checks.graph.shape_inference import infer_outputs
 from placement_checks.tf.graphs import device_scopes, function_body, original_op
 
+_GRADIENT = "_gradient_op_type"  # the attribute that replaces the gradient of an op's type
 _MAX_COMPARED_DEPTH = 100  # nested functions; deeper bodies are compared by name
 
 
@@ -55,7 +56,8 @@ class GraphDetails(Details):
     def __init__(self, graph_def: Any) -> None:
         self.graph_def = graph_def
         self.bodies: dict[str, BodyOp] = {}
-        self._digests: dict[str, str] = {}
+        self._digests: dict[str, str] = {}  # of functions
+        self._constant_digests: dict[str, str] = {}
 
     def attributes(self, op: str) -> Mapping[str, Any]:
         node = self._node(op)
@@ -80,6 +82,20 @@ class GraphDetails(Details):
         except (TypeError, ValueError):  # a dtype without arrays, or values that do not fit
             return None
         return (array.dtype.name, array.shape, *map(_comparable, array.ravel().tolist()))
+
+    def digest(self, op: str) -> str:
+        node = self._node(op)
+        if node is None or node.op != CONST:
+            return ""
+        if op not in self._constant_digests:
+            self._constant_digests[op] = _digest_of_constant(node.attr["value"].tensor)
+        return self._constant_digests[op]
+
+    def custom_gradient(self, op: str) -> str:
+        node = self._node(op)
+        if node is None or _GRADIENT not in node.attr:
+            return ""
+        return str(node.attr[_GRADIENT].s.decode(errors="replace"))
 
     def _plain(self, value: Any, depth: int) -> Any:
         """Convert an attribute to numbers, texts, tuples and bodies; None for tensors."""
@@ -106,21 +122,38 @@ class GraphDetails(Details):
             self._digests[function] = function  # for recursive calls
             digest = hashlib.sha256()
             nodes = self._functions.get(function, {})
+            signature = self._signatures.get(function)
+            # Names of arguments and nodes may contain the name of a tower.
             numbers = {name: str(number) for number, name in enumerate(nodes)}
+            if signature is not None:
+                arguments = signature.signature.input_arg
+                numbers |= {each.name: f"argument {i}" for i, each in enumerate(arguments)}
+
+            def numbered(source: str) -> str:
+                control = "^" if source.startswith("^") else ""
+                name, _, output = source.removeprefix("^").partition(":")
+                return f"{control}{numbers.get(name, name)}:{output}"
+
             for node in nodes.values():
-                parts = (source.partition(":") for source in node.input)
-                inputs = [(numbers.get(name, name), output) for name, _, output in parts]
-                digest.update(f"{node.op} {inputs}".encode())
+                digest.update(f"{node.op} {[*map(numbered, node.input)]}".encode())
                 for key in _computing_attributes(node):
                     attribute = self._plain(node.attr[key], depth + 1)
                     tensor = node.attr[key].tensor.SerializeToString(deterministic=True)
                     digest.update(f"{key} {attribute} {tensor!r}".encode())
+            if signature is not None:
+                results = [signature.ret[each.name] for each in signature.signature.output_arg]
+                digest.update(f"{[*map(numbered, results)]}".encode())
             self._digests[function] = digest.hexdigest()
         return self._digests[function]
 
     @cached_property
     def _nodes(self) -> dict[str, Any]:
         return {node.name: node for node in self.graph_def.node}
+
+    @cached_property
+    def _signatures(self) -> dict[str, Any]:
+        library = self.graph_def.library.function
+        return {function.signature.name: function for function in library}
 
     @cached_property
     def _functions(self) -> dict[str, dict[str, Any]]:
@@ -134,6 +167,23 @@ class GraphDetails(Details):
             function, inner = self.bodies[op]
             return self._functions[function][inner]
         return self._nodes.get(op)
+
+
+def _digest_of_constant(tensor: Any) -> str:
+    """A digest of the dtype, shape and elements of a constant; ``""`` without elements."""
+    shape = [dim.size for dim in tensor.tensor_shape.dim]
+    elements = math.prod(shape)
+    if elements and tensor == without_values(tensor):
+        return ""
+    if len(tensor.tensor_content) or elements <= limits.CONSTANT_ELEMENTS.most:
+        try:
+            array = tf.make_ndarray(tensor)
+        except (TypeError, ValueError):  # as for `GraphDetails.value`
+            return ""
+        content = array.tobytes() if array.dtype != object else repr(array.tolist()).encode()
+    else:  # a few stored values fill a large shape
+        content = tensor.SerializeToString(deterministic=True)
+    return hashlib.sha256(f"{tensor.dtype} {shape} ".encode() + content).hexdigest()
 
 
 def _comparable(value: Any) -> Any:

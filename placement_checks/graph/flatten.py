@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import Any, NamedTuple
 
 from tensorflow.core.framework.node_def_pb2 import NodeDef
@@ -32,8 +32,7 @@ from placement_checks.core.op_types import (
     TWO_WAY_BRANCHES,
 )
 from placement_checks.core.placement import producer_of
-from placement_checks.graph.graph_def import function_library
-from placement_checks.tf.graphs import definition_of
+from placement_checks.graph.graph_def import body_tensors, function_library
 from placement_checks.util.text import free_name
 from placement_checks.util.walks import sources_first, walk
 
@@ -51,29 +50,70 @@ class TracedOp(NamedTuple):
     name: str
 
 
+class FlatBody(NamedTuple):
+    """The body of a function that replaces one call.
+
+    Attributes:
+        function: the name of the function; ``""`` for the flattened function itself.
+        prefix: the prefix of its names before they were shortened.
+        ops: the op of the flat graph for each op of the function.
+        calls: the body that replaces each call in the function, by the name of the call.
+    """
+
+    function: str
+    prefix: str
+    ops: dict[str, str]
+    calls: dict[str, FlatBody]
+
+    def flat_ops(self, names: Iterable[str]) -> Iterator[str]:
+        """Yield the flat graph's ops for ops of the function; for a call, its whole body."""
+        for name in names:
+            if (op := self.ops.get(name)) is not None:
+                yield op
+            elif (body := self.calls.get(name)) is not None:
+                yield from body.flat_ops([*body.ops, *body.calls])
+
+
 @dataclass
 class FlatGraph:
     """A graph without calls.
 
     Attributes:
         graph_def: its ``GraphDef``, in topological order.
-        origins: the function and name of each op before flattening.
+        bodies: the bodies of all functions, each call before the calls in its body.
         compiled: the names of calls that request compilation by XLA.
         loops: the names of loops over steps; the graph has one iteration of each.
         closed: the types of ops that contain a step but are not inlined, by op name.
     """
 
     graph_def: Any
-    origins: Mapping[str, TracedOp]
+    bodies: Sequence[FlatBody]
     compiled: Sequence[str]
     loops: Sequence[str]
     closed: Mapping[str, str]
     _stands_for: Mapping[str, str] = field(repr=False)
 
-    def tensor(self, name: str) -> str:
-        """The flat graph's tensor for a tensor of the traced function, such as ``add:0``."""
-        full = prefix_input("", name)
-        return self._stands_for.get(full, full.removesuffix(":0"))
+    @cached_property
+    def origins(self) -> Mapping[str, TracedOp]:
+        """The function and name of each op before flattening."""
+        return {
+            flat: TracedOp(body.function, name)
+            for body in self.bodies
+            for name, flat in body.ops.items()
+        }
+
+    def tensor(self, name: str, body: FlatBody | None = None) -> str:
+        """The flat graph's tensor for a tensor of a function, such as ``add:0``.
+
+        The default of ``body`` is the body of the flattened function itself.
+        """
+        here = self.bodies[0] if body is None else body
+        full = prefix_input(here.prefix, name)
+        if full in self._stands_for:
+            return self._stands_for[full]
+        op, _, output = name.partition(":")
+        flat = here.ops.get(op, f"{here.prefix}{op}")
+        return f"{flat}:{output}" if output not in ("", "0") else flat
 
     def op(self, name: str) -> str:
         """The flat graph's op for a traced op; for a call, the op that ends its body."""
@@ -111,7 +151,7 @@ class _Flattening:
         self._nodes: list[Any] = []
         self._prefixes: list[str] = []  # one for each node
         self._stands_for: dict[str, str] = {}
-        self._origins: dict[str, TracedOp] = {}
+        self._flat_bodies: list[FlatBody] = []
         self._compiled: list[str] = []
         self._loops: list[str] = []
         self._closed: dict[str, str] = {}
@@ -134,11 +174,13 @@ class _Flattening:
             for source in self._stands_for
         }
         return FlatGraph(
-            flat, self._origins, self._compiled, self._loops, self._closed, stands_for
+            flat, self._flat_bodies, self._compiled, self._loops, self._closed, stands_for
         )
 
-    def _expand(self, function: str, prefix: str, body: Any, device: str, wait: str) -> None:
+    def _expand(self, function: str, prefix: str, body: Any, device: str, wait: str) -> FlatBody:
         """Add the nodes of a body; nodes without data inputs wait for the op ``wait``."""
+        here = FlatBody(function, prefix, {}, {})
+        self._flat_bodies.append(here)
         parts = [node.name.split("/") for node in body]
         scopes = {"/".join(part[:end]) for part in parts for end in range(1, len(part))}
         for original in body:
@@ -152,7 +194,9 @@ class _Flattening:
             called, arguments = self._called(original)
             if called in self._library:
                 scope = free_name(original.name, scopes)
-                self._inline(node, called, arguments, f"{prefix}{scope}/")
+                here.calls[original.name] = self._inline(
+                    node, called, arguments, f"{prefix}{scope}/"
+                )
                 continue
             if any(
                 self._holds_step(each.func.name)
@@ -162,7 +206,8 @@ class _Flattening:
                 self._closed[node.name] = node.op
             self._nodes.append(node)
             self._prefixes.append(prefix)
-            self._origins[node.name] = TracedOp(function, original.name)
+            here.ops[original.name] = node.name
+        return here
 
     def _called(self, node: Any) -> tuple[str, int]:
         """The function that replaces a node, and the index of the input for its first argument.
@@ -192,7 +237,7 @@ class _Flattening:
 
         return OPTIONAL_VALUE in walk([function], called)
 
-    def _inline(self, call: Any, name: str, first: int, prefix: str) -> None:
+    def _inline(self, call: Any, name: str, first: int, prefix: str) -> FlatBody:
         """Replace a call with a function's body; arguments start at the data input ``first``."""
         function = self._library[name]
         # The check for presence matters: reading a missing attribute would create it.
@@ -209,8 +254,8 @@ class _Flattening:
                 self._stands_for[f"^{prefix}{argument}"] = f"^{producer_of(source)}"
         waits = [source for source in call.input if source.startswith("^")]
         start = self._no_op(f"{prefix}input_control_node", call.device, waits) if waits else ""
-        body, results = self._body(name)
-        self._expand(name, prefix, body, call.device, start)
+        nodes, results = self._body(name)
+        body = self._expand(name, prefix, nodes, call.device, start)
         for index, output in enumerate(function.signature.output_arg):
             result = results[function.ret[output.name]]
             self._stands_for[f"{call.name}:{index}"] = prefix_input(prefix, result)
@@ -219,6 +264,7 @@ class _Flattening:
             f"{prefix}output_control_node", call.device, ends or [f"^{start}"] * bool(start)
         )
         self._stands_for[f"^{call.name}"] = f"^{end}"
+        return body
 
     def _no_op(self, name: str, device: str, waits: Sequence[str]) -> str:
         self._nodes.append(NodeDef(name=name, op=NO_OP, device=device, input=waits))
@@ -226,18 +272,13 @@ class _Flattening:
         return name
 
     def _body(self, name: str) -> tuple[Sequence[Any], Mapping[str, str]]:
-        """The nodes of a function with inputs as in a GraphDef, and the names of its tensors.
-
-        A tensor is ``op:output:index`` in a FunctionDef, and ``op:index`` in a GraphDef.
-        """
+        """The nodes of a function with inputs as in a GraphDef, and the names of its tensors."""
         if name not in self._bodies:
             function = self._library[name]
             tensors = {
                 argument.name: f"{argument.name}:0" for argument in function.signature.input_arg
             }
-            for node in function.node_def:
-                for index, output in enumerate(self._outputs(node)):
-                    tensors[f"{node.name}:{output}"] = f"{node.name}:{index}"
+            tensors |= body_tensors(function, self._library)
             body = []
             for original in function.node_def:
                 node = type(original)()
@@ -249,19 +290,6 @@ class _Flattening:
                 body.append(node)
             self._bodies[name] = body, tensors
         return self._bodies[name]
-
-    def _outputs(self, node: Any) -> Iterator[str]:
-        """The outputs of a node as ``output:index``, in order."""
-        called = self._library.get(node.op)
-        definition = called.signature if called is not None else definition_of(node.op)
-        for output in definition.output_arg if definition is not None else ():
-            number = 1
-            if output.number_attr:
-                number = node.attr[output.number_attr].i
-            elif output.type_list_attr:
-                number = len(node.attr[output.type_list_attr].list.type)
-            for index in range(number):
-                yield f"{output.name}:{index}"
 
     def _connect(self) -> None:
         """Replace calls and arguments in the inputs of all nodes."""
@@ -296,7 +324,9 @@ class _Flattening:
             node.name = self._short.get(node.name, node.name)
             node.input[:] = [rename_input(source, self._short) for source in node.input]
             rename_colocation(node, self._short)
-        self._origins = {self._short.get(name, name): op for name, op in self._origins.items()}
+        for body in self._flat_bodies:
+            for name, flat in body.ops.items():
+                body.ops[name] = self._short.get(flat, flat)
 
     def _colocate(self, node: Any, prefix: str, names: set[str]) -> None:
         """Update the colocation of a node, and drop ops from it that are not in the graph."""

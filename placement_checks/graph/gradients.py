@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 from typing import Any, NamedTuple, cast
 
 import tensorflow as tf
 
 from placement_checks.core.errors import InputError
+from placement_checks.core.op_types import VARIABLES
+from placement_checks.core.placement import UNKNOWN_TENSOR, GradientCall, producer_of
 from placement_checks.core.program import AppliedGradient, Gradient, Step
 from placement_checks.tf.keras import optimizer_variables
 from placement_checks.tf.patches import Patch
@@ -28,27 +33,63 @@ _APPLY = (
 )
 
 
+@dataclass
+class GradientRequest:
+    """The arguments of a call that takes gradients, as the program gives them.
+
+    Attributes:
+        targets, sources: the objectives and the sources; lists, nested structures or single ones.
+        weights: ``grad_ys`` or ``output_gradients``; None for ones.
+        stopped: ``stop_gradients``; None for no tensors.
+        is_of_function: whether TensorFlow differentiates the body of a function.
+    """
+
+    targets: Any
+    sources: Any
+    weights: Any = None
+    stopped: Any = None
+    is_of_function: bool = False
+
+
+class RecordedCall(NamedTuple):
+    """One call that takes gradients in a graph.
+
+    Attributes:
+        call: the call in the names of its graph, without its ops. Variables of eager code have no
+            name there.
+        sources, stopped: the tensors and variables that the call names.
+        built: the ops that the call built, as ranges of op numbers.
+    """
+
+    call: GradientCall
+    sources: Sequence[Any]
+    stopped: Sequence[Any]
+    built: Sequence[tuple[int, int]]
+
+
+class _Taking(NamedTuple):
+    """A thread that takes gradients: the ops built so far, and the number of the next op."""
+
+    built: list[tuple[int, int]]
+    start: int
+
+
 class GradientNotes:
     """The gradients that are taken in one graph while a program builds it.
 
+    A gradient function may take gradients itself; only the outermost call is recorded. Where
+    TensorFlow takes gradients to differentiate the body of a function, only the ops are recorded.
+
     Attributes:
-        objectives: the names of tensors whose gradients were taken, in the order of the calls.
-        gradients: the ops that compute the gradients of each objective, by the objective's name.
-        by_variable: the ops of the gradients with respect to a variable or another tensor, by the
-            name of the op of the variable or tensor.
-        by_source: the same in a function, as pairs: a variable or tensor, and the op of a gradient
-            with respect to it.
+        calls: the calls, in the order of their ends.
     """
 
-    def __init__(self) -> None:
-        self.objectives: list[str] = []
-        self.gradients: defaultdict[str, list[str]] = defaultdict(list)
-        self.by_variable: defaultdict[str, list[str]] = defaultdict(list)
-        self.by_source: list[tuple[Any, str]] = []
+    def __init__(self, active: set[int] | None = None) -> None:
+        """Create empty notes; all graphs share ``active``, the threads that take gradients."""
+        self.calls: list[RecordedCall] = []
+        self._active = set() if active is None else active
         self._built: list[tuple[int, int]] = []  # ranges of op numbers
-        # For each thread that takes gradients: the first op number that is not in `_built` yet.
-        # A gradient function may take gradients itself; only the outermost call is recorded.
-        self._began: dict[int, int] = {}
+        self._taking: dict[int, _Taking] = {}  # by thread
 
     @property
     def has_any(self) -> bool:
@@ -57,103 +98,178 @@ class GradientNotes:
 
     @property
     def is_taking(self) -> bool:
-        """Whether this thread is taking gradients."""
-        return threading.get_ident() in self._began
+        """Whether this thread is taking gradients in this graph."""
+        return threading.get_ident() in self._taking
 
-    def ops(self, graph_def: Any) -> frozenset[str]:
-        """The names of the ops that were built while gradients were taken."""
-        return frozenset(
-            node.name for start, end in self._built for node in graph_def.node[start:end]
-        )
+    @property
+    def objectives(self) -> Sequence[str]:
+        """The tensors whose gradients were taken, in the order of the calls."""
+        names = (name for each in self.calls for name in each.call.objectives)
+        return [name for name in names if name != UNKNOWN_TENSOR]
+
+    @property
+    def by_source(self) -> Iterator[tuple[Any, str]]:
+        """The variables and tensors that have a gradient, each with an op of the gradient."""
+        for each in self.calls:
+            for source, tensors in zip(each.sources, each.call.gradients, strict=True):
+                if tensors:
+                    yield source, producer_of(tensors[0])
+
+    def finished_calls(self, graph_def: Any) -> Sequence[GradientCall]:
+        """The calls with their ops; ``graph_def`` is the complete graph."""
+        nodes = graph_def.node
+        return [
+            each.call._replace(
+                ops=frozenset(node.name for start, end in each.built for node in nodes[start:end])
+            )
+            for each in self.calls
+        ]
 
     def live_ops(self, graph: tf.Graph) -> set[tf.Operation]:
         """The ops of the recorded graph that were built while gradients were taken."""
         ops = graph.get_operations()
         return {op for start, end in self._built for op in ops[start:end]}
 
-    def record(self, graph: tf.Graph, targets: Any, sources: Any, take: Callable[[], Any]) -> Any:
+    def record(self, graph: tf.Graph, request: GradientRequest, take: Callable[[], Any]) -> Any:
         """Call ``take``, record the ops that it adds to the graph, and return its gradients."""
         if self.is_taking:
             return take()
         thread = threading.get_ident()
-        self._began[thread] = graph.version  # the number of ops in the graph
-        objectives = [
-            target.name
-            for target in tf.nest.flatten(targets)
-            if getattr(target, "graph", None) is graph
-        ]
+        is_outermost = thread not in self._active
+        self._active.add(thread)
+        self._taking[thread] = _Taking([], graph.version)  # the number of ops in the graph
+        gradients: Any = None
         try:
             gradients = take()
-            ops = self._record_sources(graph, sources, gradients)
-            for objective in objectives:
-                self.gradients[objective] += ops
             return gradients
         finally:
-            self._built.append((self._began.pop(thread), graph.version))
-            self.objectives += objectives
+            built, start = self._taking.pop(thread)
+            self._add(built, start, graph)
+            if is_outermost:
+                self._active.remove(thread)
+                if not request.is_of_function:
+                    self.calls.append(_recorded(graph, request, gradients, built))
 
     @contextlib.contextmanager
     def paused(self, graph: tf.Graph) -> Iterator[None]:
         """Exclude ops that other threads build while this thread waits for these threads."""
         thread = threading.get_ident()
-        self._built.append((self._began[thread], graph.version))
+        built, start = self._taking[thread]
+        self._add(built, start, graph)
         try:
             yield
         finally:
-            self._began[thread] = graph.version
+            self._taking[thread] = _Taking(built, graph.version)
 
     def including(self, graph: tf.Graph, build: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap ``build`` to record its ops, although another thread calls it during `paused`."""
+        built = self._taking[threading.get_ident()].built
 
         def build_backward(*args: Any, **kwargs: Any) -> Any:
             start = graph.version
             try:
                 return build(*args, **kwargs)
             finally:
-                self._built.append((start, graph.version))
+                self._add(built, start, graph)
 
         return cast(Callable[..., Any], tf.autograph.experimental.do_not_convert(build_backward))
 
-    def _record_sources(self, graph: tf.Graph, sources: Any, gradients: Any) -> list[str]:
-        """Record gradients by their sources; a gradient is None if there is no path to its source.
+    def _add(self, built: list[tuple[int, int]], start: int, graph: tf.Graph) -> None:
+        """Record that a call has built all ops from number ``start`` on."""
+        for ranges in (built, self._built):
+            ranges.append((start, graph.version))
 
-        Returns:
-            The names of the ops that compute the gradients.
-        """
-        ops: list[str] = []
-        pairs = zip(tf.nest.flatten(sources), tf.nest.flatten(gradients), strict=False)
-        for source, gradient in pairs:
-            values = getattr(gradient, "values", gradient)  # of `tf.IndexedSlices`
-            if getattr(values, "graph", None) is graph:
-                ops.append(values.op.name)
-                if is_top_level(graph):
-                    self.by_variable[variable_op_name(source)].append(values.op.name)
-                else:  # variables of eager code have no ops
-                    self.by_source.append((source, values.op.name))
-        return ops
+
+def _recorded(
+    graph: tf.Graph, request: GradientRequest, gradients: Any, built: Sequence[tuple[int, int]]
+) -> RecordedCall:
+    """Name the tensors of a call; ``gradients`` is None if the call failed."""
+    targets, sources = tf.nest.flatten(request.targets), tf.nest.flatten(request.sources)
+    weights = [] if request.weights is None else tf.nest.flatten(request.weights)
+    stopped = [] if request.stopped is None else tf.nest.flatten(request.stopped)
+    of_sources = zip_longest(sources, tf.nest.flatten(gradients)[: len(sources)])
+    call = GradientCall(
+        objectives=[_tensor_name(graph, target) for target in targets],
+        weights=[
+            "" if weight is None else _tensor_name(graph, weight)
+            for _, weight in zip_longest(targets, weights[: len(targets)])
+        ],
+        sources=[_source_name(source) for source in sources],
+        gradients=[_gradient_names(graph, gradient) for _, gradient in of_sources],
+        stopped=[_source_name(source) for source in stopped],
+    )
+    return RecordedCall(call, sources, stopped, built)
+
+
+def _tensor_name(graph: tf.Graph, tensor: Any) -> str:
+    """The name of a tensor of a graph; `UNKNOWN_TENSOR` for anything else."""
+    return str(tensor.name) if getattr(tensor, "graph", None) is graph else UNKNOWN_TENSOR
+
+
+def _source_name(source: Any) -> str:
+    """The name of a variable's op or of a tensor; `UNKNOWN_TENSOR` for anything else."""
+    if tf.is_symbolic_tensor(source) and source.op.type not in VARIABLES:
+        return str(source.name)
+    try:
+        return variable_op_name(source) or UNKNOWN_TENSOR
+    except AttributeError:  # a `tf.RaggedTensor`, for example
+        return UNKNOWN_TENSOR
+
+
+def _gradient_names(graph: tf.Graph, gradient: Any) -> Sequence[str]:
+    """The tensors of a gradient; empty if there is no path from the objectives to its source."""
+    is_sliced = isinstance(gradient, tf.IndexedSlices)
+    parts = (gradient.values, gradient.indices) if is_sliced else (gradient,)
+    if not is_sliced and not tf.is_symbolic_tensor(gradient):
+        parts = tf.nest.flatten(gradient, expand_composites=True)
+    names = [_tensor_name(graph, part) for part in parts]
+    return () if names[0] == UNKNOWN_TENSOR else tuple(names)
 
 
 @contextlib.contextmanager
 def record_gradients() -> Iterator[Mapping[tf.Graph, GradientNotes]]:
     """Record the gradients that `tf.gradients`, optimizers and tapes take, by graph."""
-    notes: defaultdict[tf.Graph, GradientNotes] = defaultdict(GradientNotes)
+    notes: defaultdict[tf.Graph, GradientNotes] = defaultdict(partial(GradientNotes, set[int]()))
 
     def recording(take: Callable[..., Any]) -> Callable[..., Any]:
-        def record(targets: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
-            take_these = partial(take, targets, sources, *args, **kwargs)
+        parameters = inspect.signature(take)
+
+        def record(*args: Any, **kwargs: Any) -> Any:
             if tf.executing_eagerly():
-                return take_these()
+                return take(*args, **kwargs)
             graph = tf.compat.v1.get_default_graph()
-            return notes[graph].record(graph, targets, sources, take_these)
+            given = parameters.bind(*args, **kwargs).arguments
+            request = GradientRequest(
+                given["ys"],
+                given["xs"],
+                given.get("grad_ys"),
+                given.get("stop_gradients"),
+                given.get("src_graph") not in (None, graph),
+            )
+            return notes[graph].record(graph, request, partial(take, *args, **kwargs))
 
         return record
 
     def recording_tape(gradient: Callable[..., Any]) -> Callable[..., Any]:
-        # The parameters have TensorFlow's names, since programs may pass them by keyword.
-        def record(
-            self: tf.GradientTape, target: Any, sources: Any, *args: Any, **kwargs: Any
-        ) -> Any:
-            return recording(partial(gradient, self))(target, sources, *args, **kwargs)
+        parameters = inspect.signature(gradient)
+
+        def record(*args: Any, **kwargs: Any) -> Any:
+            if tf.executing_eagerly():
+                return gradient(*args, **kwargs)
+            graph = tf.compat.v1.get_default_graph()
+            given = parameters.bind(*args, **kwargs)
+            arguments = given.arguments
+            request = GradientRequest(arguments["target"], arguments["sources"])
+
+            def take() -> Any:
+                weights = arguments.get("output_gradients")
+                if weights is not None:
+                    # The tape would convert numbers to tensors whose names are unknown.
+                    request.weights = tf.nest.map_structure(_as_tensor, weights)
+                    arguments["output_gradients"] = request.weights
+                return gradient(*given.args, **given.kwargs)
+
+            return notes[graph].record(graph, request, take)
 
         return record
 
@@ -164,8 +280,9 @@ def record_gradients() -> Iterator[Mapping[tf.Graph, GradientNotes]]:
             graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
             if graph not in notes or not notes[graph].is_taking:
                 return merge(self, merge_fn, *args, **kwargs)
+            build = notes[graph].including(graph, merge_fn)
             with notes[graph].paused(graph):
-                return merge(self, notes[graph].including(graph, merge_fn), *args, **kwargs)
+                return merge(self, build, *args, **kwargs)
 
         return merge_call
 
@@ -175,6 +292,14 @@ def record_gradients() -> Iterator[Mapping[tf.Graph, GradientNotes]]:
         patched(Patch.MERGE_CALL, recording_merge),
     ):
         yield notes
+
+
+def _as_tensor(weight: Any) -> Any:
+    """Convert a number, an array, a variable or an eager tensor to a tensor of the graph."""
+    is_composite = isinstance(weight, tf.IndexedSlices | tf.RaggedTensor | tf.SparseTensor)
+    if weight is None or is_composite or tf.is_symbolic_tensor(weight):
+        return weight
+    return tf.convert_to_tensor(weight)
 
 
 class OptimizerCall(NamedTuple):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import tensorflow as tf
@@ -11,6 +13,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from placement_checks.core.op_types import CONST, PASSES_VALUE
 from placement_checks.core.placement import producer_of
+from placement_checks.tf.graphs import definition_of
 from placement_checks.util.walks import walk
 
 MAX_VALUE_BYTES = 1024  # of a constant; the values of larger constants are removed
@@ -153,6 +156,59 @@ def called_bodies(node: Any, library: Mapping[str, Any]) -> Iterator[tuple[Any, 
             name = node.attr[attribute].func.name
             if name in library:
                 yield library[name], suffix
+
+
+def body_tensors(function: Any, library: Mapping[str, Any]) -> Mapping[str, str]:
+    """The tensors that the nodes of a function compute: their names in a GraphDef.
+
+    The keys are the names in a FunctionDef: ``op:output:index``, with the name of an output in the
+    signature of the op (core/framework/function.proto). A GraphDef numbers all outputs of an op:
+    ``op`` is the first, and ``op:1`` the second.
+
+    If the type of an op is unknown to TensorFlow, its outputs are numbered as they are mentioned.
+    """
+    tensors = {}
+    for node in function.node_def:
+        for index, output in enumerate(_output_names(node, library)):
+            tensors[f"{node.name}:{output}"] = f"{node.name}:{index}" if index else node.name
+    unknown = Counter[str]()
+    read = (source for node in function.node_def for source in node.input)
+    for source in (*read, *function.ret.values()):
+        name, colon, _ = source.partition(":")
+        if colon and source not in tensors:
+            tensors[source] = f"{name}:{unknown[name]}" if unknown[name] else name
+            unknown[name] += 1
+    return tensors
+
+
+def _output_names(node: Any, library: Mapping[str, Any]) -> Sequence[str]:
+    """The outputs of a node as ``output:index``, in order; empty for an unknown op type."""
+    called = library.get(node.op)
+    if called is None:
+        outputs, plain = _outputs_of_type(node.op)
+        if plain is not None:
+            return plain
+    else:
+        outputs = called.signature.output_arg
+    names = []
+    for output in outputs:
+        number = 1
+        if output.number_attr:
+            number = node.attr[output.number_attr].i
+        elif output.type_list_attr:
+            number = len(node.attr[output.type_list_attr].list.type)
+        names += [f"{output.name}:{index}" for index in range(number)]
+    return names
+
+
+@cache
+def _outputs_of_type(op_type: str) -> tuple[Sequence[Any], Sequence[str] | None]:
+    """The outputs of an op type, and their names unless attributes decide their number."""
+    definition = definition_of(op_type)
+    outputs = () if definition is None else tuple(definition.output_arg)
+    if any(output.number_attr or output.type_list_attr for output in outputs):
+        return outputs, None
+    return outputs, [f"{output.name}:0" for output in outputs]
 
 
 def inlined_functions(graph_def: Any) -> Sequence[Any]:

@@ -8,7 +8,7 @@ kernel, such as the functions of ``tf.data``, are not placed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 from placement_checks.core import limits
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import InputError
-from placement_checks.core.op_types import VARIABLES
+from placement_checks.core.op_types import LOOPS, VARIABLES
 from placement_checks.core.placement import (
     GLOBAL,
     TRAINABLE,
@@ -33,7 +33,7 @@ from placement_checks.core.strategies import Copy, Strategy
 from placement_checks.core.variables import Variable, Variables
 from placement_checks.graph.details import BodyOp, GraphDetails, LiveGraph
 from placement_checks.graph.gradients import GradientNotes
-from placement_checks.graph.graph_def import called_bodies, function_library
+from placement_checks.graph.graph_def import body_tensors, called_bodies, function_library
 from placement_checks.tf.distribution import replica_values, strategy_name
 from placement_checks.tf.simulated_devices import requested_name
 from placement_checks.util.resources import gc_paused
@@ -104,10 +104,11 @@ class GraphSource:
             if kind in VARIABLES:
                 variables.append(_variable(node, program))
         check_calls(self.graph_def, program)
-        for op, body in inlined_ops(self.graph_def, ops, device_of):
-            if op.name not in ops:
-                ops[op.name] = op
-                self.details.bodies[op.name] = body
+        inlined = Inlined(self.graph_def, ops, device_of)
+        for name, op in inlined.ops.items():
+            if name not in ops:
+                ops[name] = op
+                self.details.bodies[name] = inlined.origins[name]
         return Placement(
             program,
             ops,
@@ -117,6 +118,8 @@ class GraphSource:
             soft=soft,
             step=self.step_ops,
             strategy=self.strategy,
+            results=inlined.results,
+            loop_variables=inlined.loop_variables,
             details=self.details,
         )
 
@@ -146,21 +149,20 @@ def from_live_graph(
             "its graph is larger than the 2 GB that a GraphDef may have",
             "feed large arrays through placeholders or variables instead of constants",
         ) from None
+    step_ops = StepOps(
+        train_ops=_collected_ops(graph, tf1.GraphKeys.TRAIN_OP),
+        update_ops=_collected_ops(graph, tf1.GraphKeys.UPDATE_OPS),
+        counters=_collected_ops(graph, tf1.GraphKeys.GLOBAL_STEP),
+    )
     return GraphSource(
         details=LiveGraph(graph, graph_def, folder),
         collections={
             key: tuple(producer_of(variable.name) for variable in graph.get_collection(key))
             for key in (GLOBAL, TRAINABLE)
         },
-        step_ops=StepOps(
-            train_ops=_collected_ops(graph, tf1.GraphKeys.TRAIN_OP),
-            update_ops=_collected_ops(graph, tf1.GraphKeys.UPDATE_OPS),
-            counters=_collected_ops(graph, tf1.GraphKeys.GLOBAL_STEP),
-            objectives=gradients.objectives if gradients else (),
-            gradients=gradients.gradients if gradients else {},
-            gradients_by_variable=gradients.by_variable if gradients else {},
-            backward=gradients.ops(graph_def) if gradients else None,
-        ),
+        step_ops=step_ops.with_gradients(gradients.finished_calls(graph_def))
+        if gradients
+        else step_ops,
         strategy=strategy_of_graph(graph),
     )
 
@@ -282,50 +284,135 @@ def check_calls(graph_def: Any, program: str) -> None:
         )
 
 
-def inlined_ops(
-    graph_def: Any, ops: Mapping[str, Op], device_of: Callable[[str, str], Device]
-) -> Iterator[tuple[Op, BodyOp]]:
-    """Inline all calls of a graph that has passed `check_calls`.
+class Inlined:
+    """The ops in the bodies of the functions that a graph calls.
 
-    Args:
-        graph_def: the graph.
-        ops: the ops of the graph itself, by name.
-        device_of: parses a device name, given the op that requests it.
-
-    Yields:
-        Each inlined op, and the op of the function body that it comes from. Its inputs are ops of
-        the inlined graph: the inputs of a call replace the arguments of its function.
+    Attributes:
+        ops: the ops by name. Their inputs are tensors of the inlined graph: the inputs of a call
+            replace the arguments of its function.
+        origins: the op of a function body that each op comes from, by the op's name.
+        results, loop_variables: as in `Placement`.
     """
-    library = function_library(graph_def)
 
-    def expand(
-        node: Any, name: str, device: Device, inputs: Sequence[str]
-    ) -> Iterator[tuple[Op, BodyOp]]:
-        for body, suffix in called_bodies(node, library):
-            parameters = [argument.name for argument in body.signature.input_arg]
-            # The first input of a branching op is the condition. Its branches do not receive it.
-            arguments = inputs[1:] if suffix.startswith(("/then", "/else", "/branch")) else inputs
-            data = [source for source in arguments if not source.startswith("^")]
-            argument_of = dict(zip(parameters, data, strict=False))
-            prefix = f"{name}{suffix}"
-            for inner in body.node_def:
-                path = f"{prefix}/{inner.name}"
-                sources = tuple(_source(source, prefix, argument_of) for source in inner.input)
+    def __init__(
+        self, graph_def: Any, ops: Mapping[str, Op], device_of: Callable[[str, str], Device]
+    ) -> None:
+        """Inline all calls of a graph that has passed `check_calls`.
+
+        Args:
+            graph_def: the graph.
+            ops: the ops of the graph itself, by name.
+            device_of: parses a device name, given the op that requests it.
+        """
+        self.ops: dict[str, Op] = {}
+        self.origins: dict[str, BodyOp] = {}
+        self.results: dict[str, dict[str, Sequence[str]]] = {}
+        self.loop_variables: dict[str, Mapping[int, str]] = {}
+        self._library = function_library(graph_def)
+        self._device_of = device_of
+        self._tensors: dict[str, Mapping[str, str]] = {}  # by function
+        for node in graph_def.node if self._library else ():
+            self._expand(node, ops[node.name], {})
+
+    def _expand(self, node: Any, call: Op, variables: Mapping[int, str]) -> None:
+        """Inline the bodies that a node calls.
+
+        ``variables`` are the variables of enclosing loops among the inputs of the call.
+        """
+        for function, suffix in called_bodies(node, self._library):
+            body = self._body(node, call, function, suffix, variables)
+            for inner in function.node_def:
+                name = f"{body.prefix}/{inner.name}"
                 # The device of the call fills in missing parts of the node's device.
-                own = device_of(inner.device, path).over(device)
-                op = Op(path, inner.op, own, sources, caller=name)
-                yield op, BodyOp(body.signature.name, inner.name)
-                yield from expand(inner, path, own, sources)
+                device = self._device_of(inner.device, name).over(call.requested)
+                inputs = tuple([body.tensor(source) for source in inner.input])
+                op = Op(name, inner.op, device, inputs, caller=call.name)
+                looping = body.loop_variables(inner.input)
+                if name not in self.ops:
+                    self.ops[name] = op
+                    self.origins[name] = BodyOp(function.signature.name, inner.name)
+                    if looping:
+                        self.loop_variables[name] = looping
+                self._expand(inner, op, looping)
+            self.results.setdefault(call.name, {})[suffix] = [
+                body.result(function.ret.get(output.name, ""))
+                for output in function.signature.output_arg
+            ]
 
-    for node in graph_def.node if library else ():
-        call = ops[node.name]
-        yield from expand(node, node.name, call.requested, call.inputs)
+    def _body(
+        self, node: Any, call: Op, function: Any, suffix: str, variables: Mapping[int, str]
+    ) -> _Body:
+        name = function.signature.name
+        if name not in self._tensors:
+            self._tensors[name] = body_tensors(function, self._library)
+        # The first input of a branching op is the condition. Its branches do not receive it.
+        first = int(suffix.startswith(("/then", "/else", "/branch")))
+        numbered = {
+            argument.name: number
+            for number, argument in enumerate(function.signature.input_arg, first)
+        }
+        looping = {
+            argument: variables[number]
+            for argument, number in numbered.items()
+            if number in variables
+        }
+        if node.op in LOOPS:
+            constant = self._constant_variables(node)
+            looping |= {
+                argument: f"{call.name}:{number}" if number else call.name
+                for argument, number in numbered.items()
+                if number not in constant
+            }
+        data = [source for source in call.inputs if not source.startswith("^")]
+        arguments = dict(zip(numbered, data[first:], strict=False))
+        return _Body(f"{call.name}{suffix}", self._tensors[name], arguments, looping)
+
+    def _constant_variables(self, loop: Any) -> Set[int]:
+        """The numbers of the loop variables that the body of a loop returns as they are."""
+        body = self._library.get(loop.attr["body"].func.name)
+        if body is None:
+            return frozenset()
+        pairs = zip(body.signature.input_arg, body.signature.output_arg, strict=False)
+        return {
+            number
+            for number, (argument, output) in enumerate(pairs)
+            if body.ret.get(output.name) == argument.name
+        }
 
 
-def _source(source: str, prefix: str, arguments: Mapping[str, str]) -> str:
-    """Convert an input of a body's node to an input in the inlined graph."""
-    producer = producer_of(source)
-    control = "^" if source.startswith("^") else ""
-    if producer in arguments:
-        return control + producer_of(arguments[producer])
-    return f"{control}{prefix}/{producer}"
+class _Body(NamedTuple):
+    """A body in the inlined graph.
+
+    Attributes:
+        prefix: the prefix of the names of its ops, without the last slash.
+        tensors: the tensors that its ops compute: as `body_tensors`.
+        arguments: the inputs of the call by the names of the arguments.
+        looping: the loop variables by the names of the arguments that receive them.
+    """
+
+    prefix: str
+    tensors: Mapping[str, str]
+    arguments: Mapping[str, str]
+    looping: Mapping[str, str]
+
+    def tensor(self, source: str) -> str:
+        """The input of the inlined graph for an input of a node in the function."""
+        producer = producer_of(source)
+        own = f"{self.prefix}/{self.tensors.get(source, producer)}"
+        if source.startswith("^"):
+            return f"^{producer_of(self.arguments.get(producer, own))}"
+        return self.arguments.get(producer, own)
+
+    def loop_variables(self, sources: Sequence[str]) -> Mapping[int, str]:
+        """The loop variables that a node in the function reads, by the number of the input."""
+        if not self.looping:
+            return {}
+        return {
+            number: self.looping[source]
+            for number, source in enumerate(sources)
+            if source in self.looping
+        }
+
+    def result(self, source: str) -> str:
+        """The tensor of the inlined graph for a tensor that the function returns."""
+        return self.looping.get(source) or self.tensor(source)

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from placement_checks.core.op_types import (
@@ -17,8 +18,9 @@ from placement_checks.core.op_types import (
     RANDOM,
 )
 from placement_checks.core.placement import producer_of
+from placement_checks.step.kinds import Form
 from placement_checks.step.parts import WHOLE, Cut, Family, Part, finest
-from placement_checks.step.terms import Form, Terms
+from placement_checks.step.terms import Terms
 
 if TYPE_CHECKING:
     from placement_checks.step.reader import StepReader
@@ -204,7 +206,7 @@ class Batch:
                 for source in reader.data(name):
                     used[producer_of(source)].add(source)
             drawn = [name for name in names if name in ops]
-            for one, other in zip(drawn, drawn[1:], strict=False):
+            for one, other in pairwise(drawn):
                 outputs = [
                     {source.partition(":")[2] for source in used[name]} for name in (one, other)
                 ]
@@ -237,7 +239,7 @@ class Batch:
                 parts.add(self.leaves[name][1])
             elif reader.ops[name].type in CUTS and name not in self._behind_random:
                 for source in self._readers_of(name):
-                    if self._read_by[source] & ops:
+                    if not self._read_by[source].isdisjoint(ops):
                         parts |= reader.terms.parts(reader.value(source))
         return parts
 
@@ -271,8 +273,8 @@ class Batch:
         first = self.first_row(around)
         if cut.family in ("feed", "draw"):
             before = [
-                terms.rows((*around, Cut(cut.family, i, cut.count))) for i in range(cut.index)
+                terms.rows((*around, Cut(cut.family, i, cut.parts))) for i in range(cut.number)
             ]
             return terms.add((first, 1.0), *((each, 1.0) for each in before))
-        begin = cut.begin if cut.family == "range" else Fraction(cut.index, cut.count)
+        begin = cut.begin if cut.family == "range" else Fraction(cut.number, cut.parts)
         return terms.add((first, 1.0), (terms.rows(around), float(begin)))

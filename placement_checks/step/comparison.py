@@ -6,17 +6,17 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from enum import Enum, auto
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import TRAINABLE, Placement
-from placement_checks.step.calls import GradientCall
 from placement_checks.step.explanation import Difference, Explanation, Obligation
 from placement_checks.step.gradients import with_names
+from placement_checks.step.kinds import AtomId, Form, Origin
 from placement_checks.step.op_types import op_type
 from placement_checks.step.parts import WHOLE
-from placement_checks.step.reader import StepReader
-from placement_checks.step.terms import Assumption, AtomId, Form, Origin, Terms
+from placement_checks.step.reader import Draw, StepReader
+from placement_checks.step.terms import Assumption, Terms
 
 TOWERS, ONE_GPU = 0, 1  # the numbers of the programs
 
@@ -82,11 +82,7 @@ class StepEquality(NamedTuple):
 _ACCEPTED = ((False, False), (False, True), (True, False), (True, True))
 
 
-def compare_steps(
-    towers: Placement,
-    one_gpu: Placement,
-    calls: tuple[Sequence[GradientCall], Sequence[GradientCall]] | None = None,
-) -> StepEquality | Missing:
+def compare_steps(towers: Placement, one_gpu: Placement) -> StepEquality | Missing:
     """Compare the training step of a program with the step of the same program for one GPU.
 
     Both programs may train in several runs, in turns. Then the runs are compared in their order.
@@ -94,8 +90,6 @@ def compare_steps(
     Returns:
         The answers; missing if the ops of a step are not known.
     """
-    if calls is None:
-        calls = towers.step.gradient_calls, one_gpu.step.gradient_calls
     runs = _runs(towers), _runs(one_gpu)
     if not runs[0] or not runs[1]:
         which = "the program" if not runs[0] else "the program for one GPU"
@@ -106,7 +100,7 @@ def compare_steps(
         )
     found = StepEquality()
     for roots in zip(*runs, strict=True):
-        one = _compare_runs(towers, one_gpu, calls, roots)
+        one = _compare_runs(towers, one_gpu, roots)
         found = StepEquality(
             {**found.variables, **one.variables},
             found.trained | one.trained,
@@ -125,13 +119,12 @@ def _runs(placement: Placement) -> Sequence[Sequence[str]]:
 def _compare_runs(
     towers: Placement,
     one_gpu: Placement,
-    calls: tuple[Sequence[GradientCall], Sequence[GradientCall]],
     roots: tuple[Sequence[str], Sequence[str]],
 ) -> StepEquality:
     found: StepEquality | None = None
     for own_statistics, equal_rows in _ACCEPTED:
         comparison = Comparison(
-            towers, one_gpu, calls, roots, own_statistics=own_statistics, equal_rows=equal_rows
+            towers, one_gpu, roots, own_statistics=own_statistics, equal_rows=equal_rows
         )
         answer = comparison.compare()
         found = answer if found is None else found.improved_by(answer)
@@ -147,15 +140,14 @@ class Comparison:
         self,
         towers: Placement,
         one_gpu: Placement,
-        calls: tuple[Sequence[GradientCall], Sequence[GradientCall]],
         roots: tuple[Sequence[str], Sequence[str]],
         *,
         own_statistics: bool = True,
         equal_rows: bool = False,
     ) -> None:
         self.terms = Terms(op_type, own_statistics=own_statistics, equal_rows=equal_rows)
-        self.one_gpu = StepReader(self.terms, one_gpu, ONE_GPU, roots[1], calls[1], {})
-        self.towers = StepReader(self.terms, towers, TOWERS, roots[0], calls[0], {})
+        self.one_gpu = StepReader(self.terms, one_gpu, ONE_GPU, roots[1], {})
+        self.towers = StepReader(self.terms, towers, TOWERS, roots[0], {})
         self.towers.copies |= matched_names(self.towers, self.one_gpu)
         shared = towers.ops.keys() & one_gpu.ops.keys()
         self.explanation = Explanation(self.terms, shared)
@@ -196,7 +188,7 @@ class Comparison:
         )
 
     def _trained(self, theirs: Mapping[str, Form]) -> list[str]:
-        """The variables that are trained: those of the collection that one of the steps changes."""
+        """The variables of the collection of trained variables that one of the steps knows."""
         collected = [
             name
             for reader in (self.towers, self.one_gpu)
@@ -268,9 +260,9 @@ class Comparison:
         if theirs == old:
             text = "this step updates it, but the step of one GPU does not"
             return Difference(Obligation.UPDATED, text, self._origin(form))
-        descents = self.towers.descent_of(copy), self.one_gpu.descent_of(name)
-        if descents[0] and descents[1]:
-            (rate, gradient), (other_rate, other_gradient) = descents
+        ours, others = self.towers.descent_of(copy), self.one_gpu.descent_of(name)
+        if ours is not None and others is not None:
+            (rate, gradient), (other_rate, other_gradient) = ours, others
             rate = with_names(self.terms, rate, self._names)
             if rate != other_rate:
                 return self.explanation.of_rates(rate, other_rate)
@@ -321,7 +313,7 @@ class Comparison:
             if len(objectives) > max(1, once[form]):
                 text = f"{objectives[1]} is computed from the same rows as {objectives[0]}"
                 reader.report(text, objectives[1].partition(":")[0])
-        drawn = {}
+        drawn: dict[Any, Draw] = {}
         for draw in reader.draws:
             seed = draw.seed
             if isinstance(seed, int):
@@ -398,11 +390,11 @@ def matched_names(towers: StepReader, one_gpu: StepReader) -> dict[str, str]:
 def _matched_slots(
     towers: StepReader, one_gpu: StepReader, names: Mapping[str, str]
 ) -> dict[str, str]:
-    """The slots for one GPU of slots with other names: those of the same op for the same variable."""
+    """Slots that have another name on one GPU: the same op uses them for the same variable."""
     result = {}
     for variable, updates in towers.updates.items():
         others = one_gpu.updates.get(names.get(variable, variable), ())
-        if len(updates) != 1 or len(others) != 1 or updates[0].index or others[0].index:
+        if len(updates) != 1 or len(others) != 1 or updates[0].slot or others[0].slot:
             continue
         one, other = updates[0].op, others[0].op
         if towers.ops[one].type != one_gpu.ops[other].type:

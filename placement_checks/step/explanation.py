@@ -7,23 +7,13 @@ op there is unknown, or the terms are too weak to follow it, the difference show
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from enum import Enum
 from typing import Any, NamedTuple
 
+from placement_checks.step.kinds import ONE, AtomId, Cause, Form, Kind, Monomial, Origin
 from placement_checks.step.parts import OF_ANY_SIZE, Cut, Part, are_all_rows, describe, finest
-from placement_checks.step.terms import (
-    ONE,
-    Atom,
-    AtomId,
-    Cause,
-    Form,
-    Kind,
-    Monomial,
-    Origin,
-    Terms,
-    are_close,
-)
+from placement_checks.step.terms import Atom, Terms, are_close
 from placement_checks.util.text import words
 
 
@@ -58,9 +48,9 @@ class Difference(NamedTuple):
 _UNFOLLOWED = frozenset(
     words(
         """
-            StridedSliceOf SplitV Split Unpack Range GatherNd Where Mean CustomGradient DynamicStitch
-            DynamicPartition
-            """
+        While StridedSliceOf SplitV Split Unpack Range GatherNd Where Mean CustomGradient
+        DynamicStitch DynamicPartition
+        """
     )
 )
 _MAX_DEPTH = 300
@@ -74,7 +64,7 @@ class Explanation:
         variables: the names of the variables that both programs have.
     """
 
-    def __init__(self, terms: Terms, variables: Collection[str]) -> None:
+    def __init__(self, terms: Terms, variables: Set[str]) -> None:
         self._terms = terms
         self._variables = variables
 
@@ -333,9 +323,7 @@ class Explanation:
                 return self._from_cause(cause._replace(is_known=False), place)
         text = f"it is {self._name(one)}, but {self._name(two)} on one GPU"
         # Another op may compute the same, but another variable does not.
-        are_known = one.op == two.op == "Var" and self._variables.issuperset(
-            [one.attrs[0], two.attrs[0]]
-        )
+        are_known = one.op == two.op == "Var" and {one.attrs[0], two.attrs[0]} <= self._variables
         return Difference(place, text, one.origin, is_certain=are_known)
 
     # --- causes ---

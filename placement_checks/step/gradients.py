@@ -1,15 +1,16 @@
 """Gradients as terms, and copies of variables.
 
-The gradient of a recorded call is an atom, linear in its loss: TensorFlow differentiates correctly,
-so the backward ops are not read. Its kind is that of its loss: the gradient of a sum over rows is a
-sum over rows.
+The gradient of a recorded call is an atom, linear in its loss: TensorFlow differentiates
+correctly, so the backward ops are not read. Its kind is that of its loss: the gradient of a sum
+over rows is a sum over rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from placement_checks.step.terms import ONE, Atom, AtomId, Build, Form, Terms
+from placement_checks.step.kinds import ONE, AtomId, Form
+from placement_checks.step.terms import Atom, Build, Terms
 
 
 def gradient(build: Build) -> Form:
@@ -54,7 +55,7 @@ def without_needless_stops(terms: Terms, form: Form, targets: frozenset[AtomId])
 
 
 def gathered_gradient(build: Build) -> Form:
-    """The sum of rows by indices; the gradient of the table, if the rows are the gradient's rows."""
+    """The sum of rows by indices: the gradient of the table, if they are a gradient's rows."""
     terms = build.terms
     values, indices = build.operands
     index = terms.single(indices)
@@ -79,11 +80,11 @@ def _dense_gradient(build: Build, atom: Atom, indices: Form, index: Atom | None)
         ):
             operands = (atom.operands[0], index.operands[0])
             return terms.build("Slices", (), operands, build.shape, build.origin)
-    if index is not None and index.op == atom.op == "ConcatV2":
-        if len(index.operands) == len(atom.operands):
-            pairs = zip(atom.operands, index.operands, strict=True)
-            made = [terms.build("Slices", (), pair, build.shape, build.origin) for pair in pairs]
-            return terms.add(*((each, 1.0) for each in made))
+    is_joined = index is not None and index.op == atom.op == "ConcatV2"
+    if index is not None and is_joined and len(index.operands) == len(atom.operands):
+        pairs = zip(atom.operands, index.operands, strict=True)
+        made = [terms.build("Slices", (), pair, build.shape, build.origin) for pair in pairs]
+        return terms.add(*((each, 1.0) for each in made))
     found: Atom | None = atom
     if atom.op == "Reshape":
         found = terms.single(atom.operands[0])
@@ -103,8 +104,7 @@ def _looks_up(terms: Terms, gradient: Atom, indices: Form) -> bool:
     }
     joined = terms.single(indices)
     if joined is not None and joined.op == "ConcatV2" and len(joined.operands) == len(found):
-        if {_flat(terms, operand) for operand in joined.operands} == found:
-            return True
+        return {_flat(terms, operand) for operand in joined.operands} == found
     return found == {_flat(terms, indices)}
 
 

@@ -1,27 +1,17 @@
 """Normal forms of ops: equal tensors become equal terms, however a program writes them.
 
-Each function is named in the table `step.op_types`. A function of a whole op returns None if the op
-is in its normal form. A function of a summand belongs to an op that is linear in its first operand,
-and gets a tensor atom of this operand.
+Each function is named in the table `step.op_types`. A function of a whole op returns None if the
+op is in its normal form. A function of a summand belongs to an op that is linear in its first
+operand, and gets a tensor atom of this operand.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from placement_checks.step.kinds import NUMBER, ONE, AtomId, Form, Kind, RowExtent, Shape
 from placement_checks.step.parts import WHOLE, Part, finest
-from placement_checks.step.terms import (
-    NUMBER,
-    ONE,
-    Assumption,
-    AtomId,
-    Build,
-    Form,
-    Kind,
-    RowExtent,
-    Shape,
-    Terms,
-)
+from placement_checks.step.terms import Assumption, Build, Terms
 
 # Sums with more summands are not multiplied out.
 _MAX_SUMMANDS = 12
@@ -51,14 +41,14 @@ def _without_filled(build: Build) -> tuple[Form, ...]:
             for other in build.operands
             if other != operand and terms.parts(other)
         ]
-        if len(elements) == 1 and isinstance(elements[0], float) and ranks:
-            if max(ranks) >= len(atom.shape):
-                operands[number] = terms.number(elements[0])
+        has_shape = bool(ranks) and max(ranks) >= len(atom.shape)
+        if len(elements) == 1 and isinstance(elements[0], float) and has_shape:
+            operands[number] = terms.number(elements[0])
     return tuple(operands)
 
 
 def product(build: Build) -> Form | None:
-    """A product: numbers and scalars are taken out, and sums in the first factor multiplied out."""
+    """A product: scalars are taken out, and sums in the first factor are multiplied out."""
     terms = build.terms
     one, other = _without_filled(build)
     made = terms.times(one, other)
@@ -128,7 +118,7 @@ def choice(build: Build) -> Form | None:
 
 
 def stopped(build: Build) -> Form | None:
-    """A constant for gradients. Numbers and factors that do not depend on variables are taken out."""
+    """A constant for gradients. Factors that do not depend on variables are taken out."""
     terms = build.terms
     total = []
     for (base, factors), number in terms.summands(build.operands[0]):
@@ -147,7 +137,7 @@ def stopped(build: Build) -> Form | None:
 
 
 def total(build: Build) -> Form | None:
-    """A sum: over axes of extent 1 it changes only the shape. Attributes: axes, whether they stay."""
+    """A sum: over axes of extent 1, another shape. Attributes: axes, whether they stay."""
     terms = build.terms
     axes, keeps = build.attrs
     form = build.operands[0]
@@ -186,12 +176,12 @@ def total_of_summand(build: Build, base: AtomId) -> Form:
             for operand in atom.operands
         ]
         return terms.add(*((each, 1.0) for each in sums))
-    if atom.op == "Fill" and axes is not None and not keeps:
-        if atom.shape is not None and len(axes) == len(atom.shape):
-            made = atom.operands[1]
-            for axis in range(len(atom.shape)):
-                made = terms.product(made, terms.extent(terms.of(base), axis))
-            return made
+    is_whole = axes is not None and not keeps and len(axes) == len(atom.shape or ())
+    if atom.op == "Fill" and atom.shape is not None and is_whole:
+        made = atom.operands[1]
+        for axis in range(len(atom.shape)):
+            made = terms.product(made, terms.extent(terms.of(base), axis))
+        return made
     if base == ONE:
         return build.plain(build.operands[0]) if axes else terms.number(1.0)
     return build.plain(terms.of(base))
@@ -360,7 +350,7 @@ def joined_parts(terms: Terms, operands: Sequence[Form], axis: int) -> Form | No
     found = [part for part in parts if part]
     if len(found) < len(parts) or len({(part[:-1], part[-1].siblings) for part in found}) != 1:
         return None
-    if [part[-1].index for part in found] != list(range(found[0][-1].count)):
+    if [part[-1].number for part in found] != list(range(found[0][-1].parts)):
         return None
     for operand, part in zip(operands, found, strict=True):
         status = terms.status(operand, part)
@@ -403,9 +393,9 @@ def placed_of_summand(build: Build, base: AtomId) -> Form:
     terms = build.terms
     axis, at, extent = build.attrs
     atom = terms[base]
-    if atom.shape is not None and axis < len(atom.shape):
-        if atom.shape[axis] == extent and at == 0:
-            return terms.of(base)
+    has_axis = atom.shape is not None and axis < len(atom.shape)
+    if atom.shape is not None and has_axis and atom.shape[axis] == extent and at == 0:
+        return terms.of(base)
     if atom.op == "Place" and atom.attrs[0] == axis:
         attrs = (axis, at + atom.attrs[1], extent)
         return terms.build("Place", attrs, atom.operands, build.shape, build.origin)

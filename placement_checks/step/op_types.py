@@ -1,8 +1,8 @@
 """The table of op types: how each acts on rows, and its normal form. One line for each type.
 
-A type that is not here is unknown: terms that depend on it are not compared, and the verdict names
-it. To add a type, find the line of a type that treats rows alike. Types that `step.tensor_ops` turns
-into other types, such as ``Neg`` into a sum, need no line.
+A type that is not here is unknown: terms that depend on it are not compared, and the verdict
+names it. To add a type, find the line of a type that treats rows alike. Types that
+`step.tensor_ops` turns into other types, such as ``Neg`` into a sum, need no line.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ OP_TYPES = {
     **dict.fromkeys(
         words(
             """
-            Abs Acos Acosh Asin Asinh Atan Atan2 Atanh Ceil Cos Cosh Digamma Elu Erf Erfc Exp Expm1
-            Floor FloorDiv FloorMod Greater GreaterEqual IsFinite IsInf IsNan LeakyRelu Less LessEqual
-            Lgamma Log Log1p LogicalNot Mod Pow Relu Relu6 Rint Round Rsqrt Selu Sigmoid Sign Sin Sinh
-            Softplus Softsign Sqrt Tan Tanh TruncateDiv TruncateMod Xdivy Xlogy Xlog1py ClipByValue
-            NextAfter FloatToInt StringToHashBucketFast StringToHashBucket StringToNumber StringLower
-            AsString RegexReplace StaticRegexReplace StringLength Reciprocal Inv MulNoNan Zeta Igamma
-            Igammac Merge
+            Abs Acos Acosh Asin Asinh Atan Atan2 Atanh Ceil Cos Cosh Digamma Elu Erf Erfc Exp
+            Expm1 Floor FloorDiv FloorMod Greater GreaterEqual IsFinite IsInf IsNan LeakyRelu Less
+            LessEqual Lgamma Log Log1p LogicalNot Mod Pow Relu Relu6 Rint Round Rsqrt Selu Sigmoid
+            Sign Sin Sinh Softplus Softsign Sqrt Tan Tanh TruncateDiv TruncateMod Xdivy Xlogy
+            Xlog1py ClipByValue NextAfter FloatToInt StringToHashBucketFast StringToHashBucket
+            StringToNumber StringLower AsString RegexReplace StaticRegexReplace StringLength
+            Reciprocal Inv MulNoNan Zeta Igamma Igammac Merge
             """
         ),
         _ELEMENTWISE,
@@ -118,6 +118,18 @@ OP_TYPES = {
     "GatherV2": OpType(row_rules.lookup),
     "OneHot": OpType(row_rules.one_hot),
     "Fill": OpType(row_rules.fill),
+    # Lists of tensors.
+    **dict.fromkeys(
+        words(
+            """
+            TensorListReserve EmptyTensorList TensorListSetItem TensorListPushBack
+            TensorListGetItem
+            """
+        ),
+        OpType(row_rules.list_of_tensors),
+    ),
+    "TensorListFromTensor": OpType(row_rules.list_from_tensor),
+    "TensorListStack": OpType(row_rules.stacked_list),
     # Gradients.
     "Grad": OpType(row_rules.gradient, normal_form=gradients.gradient),
     "Slices": OpType(row_rules.mixing, normal_form=gradients.gathered_gradient),

@@ -1,8 +1,9 @@
 """Parts of a batch: how the rows of an input are cut for towers.
 
-A part is a path of cuts from the whole batch, the empty path: `(Cut("split", 1, 2),)` is the second
-half, and `(Cut("split", 1, 2), Cut("split", 0, 4))` the first of the four micro-batches of it.
-Towers and devices do not occur: two tensors belong to one tower if they have rows of one part.
+A part is a path of cuts from the whole batch, the empty path: `(Cut("split", 1, 2),)` is the
+second half, and `(Cut("split", 1, 2), Cut("split", 0, 4))` the first of the four micro-batches of
+it. Towers and devices do not occur: two tensors belong to one tower if they have rows of one
+part.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ class Cut(NamedTuple):
 
     Attributes:
         family: what cuts the rows.
-        index: the number of the part, from 0.
-        count: the number of parts; 0 for a range, whose siblings need not be known.
+        number: the number of the part, from 0.
+        parts: the number of parts; 0 for a range, whose siblings need not be known.
         begin: of a range: its first row, as a fraction of the rows around it.
         end: of a range: the row after its last row, likewise.
     """
 
     family: Family
-    index: int
-    count: int
+    number: int
+    parts: int
     begin: Fraction = Fraction(0)
     end: Fraction = Fraction(0)
 
@@ -41,12 +42,12 @@ class Cut(NamedTuple):
         """The share of the rows around it, if all fed or drawn parts have equally many rows."""
         if self.family == "range":
             return self.end - self.begin
-        return Fraction(1, self.count)
+        return Fraction(1, self.parts)
 
     @property
     def siblings(self) -> tuple[Family, int]:
         """What a cut has in common with the other parts of the same rows."""
-        return self.family, self.count
+        return self.family, self.parts
 
 
 Part = tuple[Cut, ...]
@@ -81,7 +82,7 @@ def are_all_rows(cuts: Collection[Cut]) -> bool:
     """Whether cuts of one family are all rows around them, each row once."""
     first = next(iter(cuts))
     if first.family != "range":
-        return len(cuts) == first.count
+        return len(cuts) == first.parts
     ranges = sorted((cut.begin, cut.end) for cut in cuts)
     ends = [Fraction(0), *(end for _, end in ranges)]
     return ends == [*(begin for begin, _ in ranges), Fraction(1)]
@@ -95,6 +96,6 @@ def describe(part: Part) -> str:
     own = (
         f"rows {cut.begin} to {cut.end}"
         if cut.family == "range"
-        else f"part {cut.index + 1} of {cut.count}"
+        else f"part {cut.number + 1} of {cut.parts}"
     )
     return own if len(part) == 1 else f"{own} of {describe(part[:-1])}"

@@ -1,7 +1,7 @@
 """Read a training step of a placement into terms.
 
-The ops of the step are evaluated when they are asked for, in the order of their data flow. A read of
-a variable is the variable's value after the updates that the read waits for.
+The ops of the step are evaluated when they are asked for, in the order of their data flow. A read
+of a variable is the variable's value after the updates that the read waits for.
 """
 
 from __future__ import annotations
@@ -16,28 +16,27 @@ from placement_checks.core.op_types import (
     BRANCHES,
     FUNCTION_CALLS,
     GATHERERS,
+    LOOPS,
     PLACEHOLDERS,
     REDUCTIONS,
     REF_VARIABLES,
     VARIABLES,
     is_update,
 )
-from placement_checks.core.placement import Op, Placement, Tensor, producer_of
+from placement_checks.core.placement import (
+    UNKNOWN_TENSOR,
+    GradientCall,
+    Op,
+    Placement,
+    Tensor,
+    producer_of,
+)
 from placement_checks.step.batch import Batch
-from placement_checks.step.calls import GradientCall
+from placement_checks.step.kinds import ONE, ROWS, Cause, Form, Kind, Origin, Shape, Status
+from placement_checks.step.loops import Loop, is_loop
 from placement_checks.step.parts import Part
 from placement_checks.step.tensor_ops import TENSOR_OPS, Node, attributes_of
-from placement_checks.step.terms import (
-    ROWS,
-    Assumption,
-    Cause,
-    Form,
-    Kind,
-    Origin,
-    Shape,
-    Status,
-    Terms,
-)
+from placement_checks.step.terms import Assumption, Terms
 
 _HANDLES = frozenset({"Identity", "RefIdentity", "Enter", "RefEnter", "Switch", "RefSwitch"})
 # Updates by the sum of the old value and a multiple of another tensor.
@@ -61,10 +60,15 @@ _CHANGED_INPUTS = {
 
 
 class Update(NamedTuple):
-    """One change of a variable: the op, and which of the op's changed variables it is."""
+    """One change of a variable.
+
+    Attributes:
+        op: the op that changes it.
+        slot: 0 for the variable that the op updates, and the number of the slot for a slot.
+    """
 
     op: str
-    index: int
+    slot: int
 
 
 class Mistake(NamedTuple):
@@ -103,7 +107,6 @@ class StepReader:
         placement: the program.
         program: the number of the program, for the origins of terms.
         roots: the ops that the step runs.
-        calls: the gradients that the program takes.
         copies: the name of the variable that each copy stands for.
 
     Attributes:
@@ -123,18 +126,18 @@ class StepReader:
         placement: Placement,
         program: int,
         roots: Sequence[str],
-        calls: Sequence[GradientCall],
         copies: Mapping[str, str],
     ) -> None:
         self.terms, self.placement, self.program = terms, placement, program
         self.ops: Mapping[str, Op] = placement.ops
-        self.calls = calls
+        self.calls = [_with_short_names(call) for call in placement.step.gradient_calls]
         self.mistakes: list[Mistake] = []
         self.draws: list[Draw] = []
         self._random_ops: dict[tuple[str, str], frozenset[str]] = {}
         self.number = {name: number for number, name in enumerate(self.ops)}
         self._values: dict[Any, Form] = {}
         self._busy: set[str] = set()
+        self._loop_variables: dict[str, Form] = {}
         self._outputs: dict[str, Sequence[Tensor]] = {}
         self._shapes_of_variables = {each.name: each.shape for each in placement.variables}
         self.edges = self._find_edges()
@@ -152,12 +155,12 @@ class StepReader:
         self._reads_before: dict[str, int] = {}
         self._order_updates()
         self._gradients: dict[str, list[tuple[int, int, bool]]] = defaultdict(list)
-        for number, call in enumerate(calls):
+        for number, call in enumerate(self.calls):
             for source, tensors in enumerate(call.gradients):
                 for tensor in tensors[:1]:
                     self._gradients[tensor].append((number, source, len(tensors) > 1))
         self.used_calls: set[int] = set()
-        self.backward = frozenset().union(*[call.ops for call in calls])
+        self.backward = frozenset().union(*[call.ops for call in self.calls])
         self.batch = Batch(self)
 
     # --- the graph ---
@@ -294,6 +297,33 @@ class StepReader:
             self._evaluate_with_inputs(source)
         return self._values[source]
 
+    def operand(self, op: str, number: int) -> Form:
+        """The form of a tensor that an op reads: a loop variable, or an input of the op."""
+        variables = self.placement.loop_variables.get(op)
+        if variables and number in variables:
+            return self._loop_variables[variables[number]]
+        source = self.data(op)[number]
+        holder = self.holder.get(producer_of(source))
+        if holder is not None and self.ops[op].type in LOOPS:  # the body reads the variable
+            return self.state(holder, self._awaited.get(op, 0))
+        return self.value(source, op)
+
+    def assume_loop_variable(self, loop: str, name: str, form: Form) -> None:
+        """Let the body of a loop read a form as a loop variable."""
+        if self._loop_variables.get(name) == form:
+            return
+        self._loop_variables[name] = form
+        inside = f"{loop}/"
+        read = [key for key in self._values if isinstance(key, str) and key.startswith(inside)]
+        for key in read:
+            del self._values[key]
+
+    def read_in_loop(self, loop: str, tensor: str) -> Form:
+        """The form of a tensor that the body of a loop returns."""
+        if producer_of(tensor) == loop:  # a loop variable as it is
+            return self._loop_variables[tensor]
+        return self.value(tensor, loop)
+
     def _cyclic(self, op: str) -> Form:
         cause = Cause(self.ops[op].type, "is part of a loop", self.origin(op))
         return self.terms.unknown(cause, self.shape(op), self.program, op)
@@ -330,14 +360,16 @@ class StepReader:
         name = producer_of(tensor)
         if name in self.batch.leaves:
             return []
+        op = self.ops[name]
         gradient = self._gradients.get(tensor)
         if gradient:
             call = self.calls[gradient[0][0]]
-            return [*call.objectives, *filter(None, call.weights)]
-        returned = self.placement.results.get(name, {})
+            needed = [*call.objectives, *filter(None, call.weights)]
+            return [] if UNKNOWN_TENSOR in needed else needed
+        returned = {} if op.type in LOOPS else self.placement.results.get(name, {})
         needed = [*self.data(name), *(each for tensors in returned.values() for each in tensors)]
-        if self.ops[name].type == "ReadVariableOp":
-            holder = self.holder.get(producer_of(self.ops[name].inputs[0]))
+        if op.type == "ReadVariableOp":
+            holder = self.holder.get(producer_of(op.inputs[0]))
             mask = self._awaited.get(name, 0)
             for update in self.updates.get(holder or "", ()):
                 if mask & self._bits[update.op]:
@@ -375,7 +407,7 @@ class StepReader:
         if not self.data(name):
             cause = Cause(op.type, f"is a source, {op.type}, that is not known", node.origin)
             return self.terms.unknown(cause, node.shape, self.program, name)
-        attrs = attributes_of(node)
+        attrs: tuple[Any, ...] = attributes_of(node)
         if output or len(self.outputs(name)) > 1:
             attrs = (*attrs, output)
         return node.build(op.type, attrs, node.operands)
@@ -408,6 +440,11 @@ class StepReader:
         returned = self.placement.results.get(node.name)
         if returned is None:
             return None
+        if is_loop(node):
+            outputs = Loop(node, attributes_of(node)).outputs()
+            for number, form in enumerate(outputs):
+                self._values[f"{node.name}:{number}" if number else node.name] = form
+            return outputs[node.output]
         kind = self.ops[node.name].type
         if kind in FUNCTION_CALLS or set(returned) == {""}:
             return self.value(returned[""][node.output], node.name)
@@ -429,6 +466,9 @@ class StepReader:
         if own is not None:
             cause = Cause("CustomGradient", "is a backward pass of the program", self.origin(own))
             return terms.unknown(cause, node.shape, self.program, node.name)
+        if UNKNOWN_TENSOR in (*call.objectives, *call.weights, call.sources[source]):
+            cause = Cause("Grad", "is a gradient of tensors outside of the step", node.origin)
+            return terms.unknown(cause, node.shape, self.program, node.name)
         self.used_calls.add(number)
         loss = terms.add(*((each, 1.0) for each in self._objectives(call, node)))
         name = call.sources[source]
@@ -439,7 +479,7 @@ class StepReader:
         if call.stopped:
             cause = Cause("StopGradient", "is named in stop_gradients", self.origin(node.name))
             return terms.unknown(cause, node.shape, self.program, node.name)
-        if not terms.depends(loss, frozenset(terms.atoms_in(wrt)) - {0}):
+        if not terms.depends(loss, frozenset(terms.atoms_in(wrt)) - {ONE}):
             text = "has no known path to the loss"
             cause = Cause("Grad", text, self.origin(producer_of(name)))
             return terms.unknown(cause, node.shape, self.program, node.name)
@@ -469,7 +509,7 @@ class StepReader:
             return holder
         first = self.copies[holder]
         for copy in (holder, *(each for each, name in self.copies.items() if name == first)):
-            targets = frozenset(self.terms.atoms_in(self.variable(copy))) - {0}
+            targets = frozenset(self.terms.atoms_in(self.variable(copy))) - {ONE}
             if self.terms.depends(loss, targets):
                 return copy
         return holder
@@ -564,7 +604,7 @@ class StepReader:
         return terms.add(*total)
 
     def _calls_around(self, name: str) -> list[tuple[str, str]]:
-        """The branches and loops around an op, the outermost first, with the suffix of the body."""
+        """The branches and loops around an op, outermost first, with the suffix of the body."""
         found = []
         while (call := self.ops[name].caller) in self.ops:
             if self.ops[call].type not in FUNCTION_CALLS:
@@ -649,13 +689,13 @@ class StepReader:
         ]
         if "SparseApply" in kind:
             operands = self._with_slices(operands, data, shape, name)
-        node = Node(self, name, update.index)
-        attrs = (*attributes_of(node), update.index)
+        node = Node(self, name, update.slot)
+        attrs = (*attributes_of(node), update.slot)
         plain_kind = kind.removeprefix("Resource")
         return terms.build(plain_kind, attrs, tuple(operands), shape, node.origin)
 
     def descent_of(self, variable: str) -> tuple[Form, Form] | None:
-        """The learning rate and the gradient, if plain gradient descent alone updates a variable."""
+        """The rate and the gradient, if plain gradient descent alone updates a variable."""
         updates = self.updates.get(variable, ())
         if len(updates) != 1 or self.ops[updates[0].op].type not in _DESCENTS:
             return None
@@ -680,7 +720,7 @@ class StepReader:
         return name
 
     def _first_with(self, value: Form, source: str) -> str:
-        """The first op on the way to a tensor with this value; empty if a backward op computes it."""
+        """The first op on the way to a tensor with this value; empty for a backward op."""
         first, stack, seen = "", [source], {source}
         while stack:
             source = stack.pop()
@@ -741,7 +781,9 @@ class StepReader:
                 producer_of(each) for tensors in returned.values() for each in tensors
             ]
         objectives = dict.fromkeys(each for call in self.calls for each in call.objectives)
-        return {each: cone([producer_of(each)], data) for each in objectives}
+        return {
+            each: cone([producer_of(each)], data) for each in objectives if each != UNKNOWN_TENSOR
+        }
 
     def order_among_random(self, name: str, owners: Sequence[str]) -> int:
         """The number of a random op among those of its type that its towers use."""
@@ -797,6 +839,20 @@ class StepReader:
     def part_of_tower(self, objectives: Collection[str]) -> Part | None:
         """The part of the batch that objectives are computed from; None if it is not one part."""
         return self.batch.part_of(objectives)
+
+
+def _with_short_names(call: GradientCall) -> GradientCall:
+    """A call with the names of tensors as in a GraphDef, where ``op`` is ``op:0``."""
+
+    def short(names: Iterable[str]) -> list[str]:
+        return [name.removesuffix(":0") for name in names]
+
+    return call._replace(
+        objectives=short(call.objectives),
+        weights=short(call.weights),
+        sources=short(call.sources),
+        gradients=[short(tensors) for tensors in call.gradients],
+    )
 
 
 def cone(starts: Iterable[str], edges: Mapping[str, Sequence[str]]) -> set[str]:

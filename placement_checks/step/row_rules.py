@@ -6,18 +6,16 @@ a cause gets the op itself as its cause.
 
 from __future__ import annotations
 
-from placement_checks.step.terms import (
+from placement_checks.step.kinds import (
     CONSTANT,
-    Assumption,
-    Call,
     Dim,
     Kind,
     RowExtent,
-    RowRule,
     Status,
     broadcast_extent,
     joined_status,
 )
+from placement_checks.step.terms import Assumption, Call, RowRule
 
 _JOINT = Status(Kind.JOINT)
 _SUM = Status(Kind.SUM)
@@ -142,7 +140,7 @@ def _reduced(call: Call, *, is_sum: bool) -> Status:
 
 
 def matrix_product(call: Call) -> Status:
-    """A product of matrices, or of batches of them. Attributes: which of the two are transposed."""
+    """A product of (batches of) matrices. Attributes: which of the two are transposed."""
     transposed = call.attrs
     one, other = call.statuses
     kinds = {one.kind, other.kind}
@@ -271,10 +269,10 @@ def lookup(call: Call) -> Status:
         if table.axis == indices.axis and (table.axis or 0) < batch:
             return table
         return _JOINT
-    if table.kind is Kind.ROWS and indices.kind is Kind.CONSTANT and not batch:
-        if axis is not None and table.axis is not None and table.axis != axis:
-            shift = call.rank(1) - 1 if table.axis > axis else 0
-            return _rows(table.axis + shift)
+    is_other_axis = axis is not None and table.axis is not None and table.axis != axis
+    if table.kind is Kind.ROWS and indices.kind is Kind.CONSTANT and not batch and is_other_axis:
+        shift = call.rank(1) - 1 if (table.axis or 0) > axis else 0
+        return _rows((table.axis or 0) + shift)
     return _JOINT
 
 
@@ -359,3 +357,29 @@ def gradient(call: Call) -> Status:
     if source.kind is Kind.ROWS and is_sum:
         return _rows(source.axis)
     return Status(Kind.JOINT, source.axis, loss.cause or source.cause)
+
+
+def list_of_tensors(call: Call) -> Status:
+    """A list, or an element of one, with tensors added; the axis of the rows is an element's."""
+    found: Status | None = None
+    for operand, status in zip(call.operands, call.statuses, strict=True):
+        is_index = call.terms.shape(operand) == ()
+        if is_index and status.kind is not Kind.CONSTANT:
+            return _JOINT
+        if not is_index:
+            found = status if found is None else joined_status(found, status)
+    return found or CONSTANT
+
+
+def list_from_tensor(call: Call) -> Status:
+    """A list of the slices of a tensor along axis 0."""
+    status = call.statuses[0]
+    if status.axis is None:
+        return status
+    return _JOINT if status.axis == 0 else status._replace(axis=status.axis - 1)
+
+
+def stacked_list(call: Call) -> Status:
+    """The elements of a list along a new axis 0."""
+    status = call.statuses[0]
+    return status if status.axis is None else status._replace(axis=status.axis + 1)

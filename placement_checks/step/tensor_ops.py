@@ -15,12 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from placement_checks.core.op_types import GATHERERS, RANDOM_STATEFUL, RANDOM_STATELESS
 from placement_checks.core.placement import Op
-from placement_checks.step.normal_forms import is_static
-from placement_checks.step.parts import WHOLE, Cut, Part, cut_range, finest
-from placement_checks.step.terms import (
+from placement_checks.step.kinds import (
     NUMBER,
     ROWS,
-    Assumption,
     Cause,
     Dim,
     Form,
@@ -29,8 +26,10 @@ from placement_checks.step.terms import (
     RowExtent,
     Shape,
     Status,
-    Terms,
 )
+from placement_checks.step.normal_forms import is_static
+from placement_checks.step.parts import WHOLE, Cut, Part, cut_range, finest
+from placement_checks.step.terms import Assumption, Terms
 from placement_checks.util.text import words
 
 if TYPE_CHECKING:
@@ -43,14 +42,14 @@ _MAX_ELEMENTS = 16
 _SILENT = frozenset(
     words(
         """
-            T dtype DstT SrcT Tidx Tshape N use_cudnn_on_gpu use_locking validate_indices shape
-            container shared_name out_type seed seed2 num num_split Tlen Tin Tout Index message name_
-            element_shape element_dtype begin_mask end_mask Tparams Tindices Taxis Tdim Tperm
-            Tmultiples Tpaddings tensor_name summarize first_n token U V S Tlabels index_type
-            output_types output_shapes parallel_iterations validate_shape debug_name Tcond
-            explicit_paddings grad_a grad_b data_format Treduction TI Tsplits Tcomplex Toffset
-            is_constant frame_name reduction_type exponential_avg_factor
-            """
+        T dtype DstT SrcT Tidx Tshape N use_cudnn_on_gpu use_locking validate_indices shape
+        container shared_name out_type seed seed2 num num_split Tlen Tin Tout Index message name_
+        element_shape element_dtype begin_mask end_mask Tparams Tindices Taxis Tdim Tperm
+        Tmultiples Tpaddings tensor_name summarize first_n token U V S Tlabels index_type
+        output_types output_shapes parallel_iterations validate_shape debug_name Tcond
+        explicit_paddings grad_a grad_b data_format Treduction TI Tsplits Tcomplex Toffset
+        is_constant frame_name reduction_type exponential_avg_factor
+        """
     )
 )
 
@@ -101,11 +100,11 @@ class Node(NamedTuple):
     @property
     def operands(self) -> tuple[Form, ...]:
         """The forms of the tensors that the op reads."""
-        return tuple([self.reader.value(each, self.name) for each in self.inputs])
+        return tuple([self.operand(number) for number in range(len(self.inputs))])
 
     def operand(self, number: int) -> Form:
         """The form of one of the tensors that the op reads."""
-        return self.reader.value(self.inputs[number], self.name)
+        return self.reader.operand(self.name, number)
 
     def build(
         self,
@@ -178,7 +177,7 @@ def _constant(node: Node) -> Form | None:
     terms = node.terms
     value = node.reader.placement.details.value(node.name)
     if value is None:
-        digest = node.reader.placement.details.constant_digest(node.name)
+        digest = node.reader.placement.details.digest(node.name)
         if not digest:
             cause = Cause("Const", "is a constant of unknown value", node.origin)
             return terms.unknown(cause, node.shape, node.reader.program, node.name)
@@ -688,7 +687,7 @@ def _cut_axis(
         high = Fraction(1) if end is None else _fraction(node, end, part)
         if low is None or high is None or not 0 <= low < high <= 1:
             return None
-        if (low, high) == (0, 1):
+        if low == 0 and high == 1:
             return form
         shape = (*dims[:axis], ROWS, *dims[axis + 1 :])
         return terms.cut(form, axis, cut_range(low, high), shape, node.origin)
@@ -750,7 +749,9 @@ def _sliced(
         return None
     if elements is not None and len(begins) == 1 and not masks["new_axis_mask"]:
         return _sliced_vector(node, elements, begins[0], ends[0], strides[0], masks)
-    axis, shrunk, fresh = 0, [], []
+    axis = 0
+    shrunk: list[int] = []
+    fresh: list[int] = []
     specified = (
         len(begins) - masks["new_axis_mask"].bit_count() - masks["ellipsis_mask"].bit_count()
     )
@@ -1006,6 +1007,29 @@ def _segment_sum(node: Node) -> Form | None:
     return None
 
 
+# --- lists of tensors, as loops have them ---
+
+
+def _list_of(*operands: int) -> Callable[[Node], Form | None]:
+    """An op that makes a list, whose shape is that of no tensor."""
+
+    def make(node: Node) -> Form | None:
+        chosen = tuple([node.operand(number) for number in operands])
+        return node.build(node.op.type, (), chosen, None)
+
+    return make
+
+
+def _from_list(*operands: int) -> Callable[[Node], Form | None]:
+    """An op that makes a tensor of a list, without the inputs that are shapes of elements."""
+
+    def make(node: Node) -> Form | None:
+        chosen = tuple([node.operand(number) for number in operands])
+        return node.build(node.op.type, (), chosen)
+
+    return make
+
+
 # --- random numbers ---
 
 
@@ -1160,6 +1184,14 @@ TENSOR_OPS: Mapping[str, Callable[[Node], Form | None]] = {
     "ResourceGather": _resource_gather,
     "OneHot": _one_hot,
     "UnsortedSegmentSum": _segment_sum,
+    # Lists of tensors.
+    "TensorListReserve": _list_of(1),
+    "EmptyTensorList": _list_of(1),
+    "TensorListFromTensor": _list_of(0),
+    "TensorListSetItem": _list_of(0, 1, 2),
+    "TensorListPushBack": _list_of(0, 1),
+    "TensorListGetItem": _from_list(0, 1),
+    "TensorListStack": _from_list(0),
     # Random numbers and collectives.
     **dict.fromkeys(RANDOM_STATEFUL | RANDOM_STATELESS.keys(), _random),
     **dict.fromkeys(

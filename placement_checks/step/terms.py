@@ -3,14 +3,16 @@
 A tensor is a *form*: a sum of monomials. A *monomial* is a number, times powers of scalar atoms,
 times at most one tensor atom. An *atom* is an op on forms that is itself neither a sum nor a
 scaling, such as ``Relu`` of a form. Forms and atoms are stored once, so equal tensors have equal
-numbers, also tensors of two programs. So `Terms` holds the terms of both programs that are compared.
+numbers, also tensors of two programs. So `Terms` holds the terms of both programs that are
+compared.
 
 With respect to the finest part of the batch (`step.parts`) that it depends on, each atom has a
 `Kind`, which says how it depends on the rows of this part.
 
-One law says what data parallelism is (`Terms._merged`): if monomials of kind ``SUM`` of all sibling
-parts have equal coefficients, and become equal when each part is replaced by the rows around it,
-then their sum is the monomial of the rows around them. It is applied whenever a form is made.
+One law says what data parallelism is (`Terms._merged`): if monomials of kind ``SUM`` of all
+sibling parts have equal coefficients, and become equal when each part is replaced by the rows
+around it, then their sum is the monomial of the rows around them. It is applied whenever a form
+is made.
 """
 
 from __future__ import annotations
@@ -19,10 +21,31 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import Enum
 from fractions import Fraction
-from typing import Any, NamedTuple, NewType
+from itertools import pairwise
+from typing import Any, NamedTuple
 
+from placement_checks.step.kinds import (
+    CONSTANT,
+    NUMBER,
+    ONE,
+    ROWS,
+    AtomId,
+    Cause,
+    Dim,
+    Form,
+    Kind,
+    Monomial,
+    Origin,
+    RowExtent,
+    Shape,
+    Status,
+    broadcast_dim,
+    broadcast_extent,
+    has_shape,
+    joined_status,
+)
 from placement_checks.step.parts import (
     OF_ANY_SIZE,
     Cut,
@@ -31,89 +54,13 @@ from placement_checks.step.parts import (
     finest,
     within,
 )
-
-Form = NewType("Form", int)
-AtomId = NewType("AtomId", int)
-
-# A tensor atom, or `ONE`, and scalar atoms with their powers.
-Monomial = tuple[AtomId, tuple[tuple[AtomId, int], ...]]
-
-ONE = AtomId(0)
-NUMBER: Monomial = (ONE, ())  # the monomial of plain numbers
+from placement_checks.step.statistics import with_means
 
 # Products of scalar sums with more terms than this stay products.
 _MAX_TERMS = 24
 # Coefficients that differ by less are equal: a few roundings of float32, whose epsilon is 1.2e-7.
 _TOLERANCE = 1e-6
 _MAX_DENOMINATOR = 360
-
-
-class Kind(Enum):
-    """How an atom depends on the rows of a part."""
-
-    CONSTANT = auto()  # not at all
-    ROWS = auto()  # one entry for each row, on an axis, each computed from its own row
-    SUM = auto()  # additive: on two parts together, it is the sum of its values on each
-    MEAN = auto()  # a sum divided by the number of rows; only of monomials
-    STATISTIC = auto()  # a statistic of the rows of a part that stands for that of all rows
-    JOINT = auto()  # in another way
-    UNKNOWN = auto()  # its op type is unknown
-
-
-class Origin(NamedTuple):
-    """The op that a term comes from: the number of the program, and the op's name."""
-
-    program: int
-    op: str
-
-
-class Cause(NamedTuple):
-    """Why a term is neither rows nor a sum over rows.
-
-    Attributes:
-        op: the op type that made it so.
-        text: the reason, as a predicate of the op.
-        origin: the op.
-        is_known: whether the op is understood; if not, the term may still be a sum over rows.
-    """
-
-    op: str
-    text: str
-    origin: Origin | None = None
-    is_known: bool = True
-
-
-class Status(NamedTuple):
-    """The kind of a term with respect to a part.
-
-    Attributes:
-        kind: the kind.
-        axis: the axis of the rows; None if it has no such axis.
-        cause: the reason, if the kind is joint or unknown.
-    """
-
-    kind: Kind
-    axis: int | None = None
-    cause: Cause | None = None
-
-
-CONSTANT = Status(Kind.CONSTANT)
-
-
-@dataclass(frozen=True)
-class RowExtent:
-    """An extent that is a multiple of the number of rows of the finest part.
-
-    Attributes:
-        times: the multiple; None if it is unknown.
-    """
-
-    times: int | None = 1
-
-
-ROWS = RowExtent()
-Dim = int | RowExtent | None
-Shape = tuple[Dim, ...] | None
 
 
 @dataclass(slots=True, eq=False)
@@ -415,7 +362,7 @@ class Terms:
             if len(other) > len(shape):
                 shape, other = other, shape
             padded = (*[1] * (len(shape) - len(other)), *other)
-            shape = tuple(map(_broadcast_dim, shape, padded))
+            shape = tuple(map(broadcast_dim, shape, padded))
         return shape
 
     def _canonical(self, number: float) -> float:
@@ -563,14 +510,14 @@ class Terms:
         found = self.sizes.get((program, part))
         if found is not None:
             return found
-        if part and part[-1].count and (above := self.size(program, part[:-1])):
-            return above // part[-1].count
+        if part and part[-1].parts and (above := self.size(program, part[:-1])):
+            return above // part[-1].parts
         below = {
             other[-1]: size
             for (number, other), size in self.sizes.items()
             if number == program and len(other) == len(part) + 1 and within(other, part)
         }
-        if below and len(below) == next(iter(below)).count:
+        if below and len(below) == next(iter(below)).parts:
             return sum(below.values())
         return None
 
@@ -660,7 +607,7 @@ class Terms:
             if (
                 status.kind is Kind.MEAN
                 and self.own_statistics
-                and not self._is_backward(monomial)
+                and not self.is_backward_monomial(monomial)
             ):
                 status = status._replace(kind=Kind.STATISTIC)
             if found and {status.kind, found.kind} == {Kind.STATISTIC, Kind.ROWS}:
@@ -687,7 +634,8 @@ class Terms:
         """Whether a form contains gradients."""
         return any(self[atom].is_backward for atom in self.atoms_in(form))
 
-    def _is_backward(self, monomial: Monomial) -> bool:
+    def is_backward_monomial(self, monomial: Monomial) -> bool:
+        """Whether a monomial contains gradients."""
         return self[monomial[0]].is_backward or any(
             self[atom].is_backward for atom, _ in monomial[1]
         )
@@ -712,7 +660,7 @@ class Terms:
             return Status(Kind.UNKNOWN, None, cause)
         is_elementwise = op_type.is_elementwise
         rank = len(shape) if shape is not None and is_elementwise else None
-        statuses = [self.status(operand, part, rank) for operand in operands]
+        statuses: Sequence[Status] = [self.status(operand, part, rank) for operand in operands]
         unknown = next((each for each in statuses if each.kind is Kind.UNKNOWN), None)
         if unknown is not None:
             return unknown
@@ -730,7 +678,7 @@ class Terms:
     def _with_statistics(
         self, op: str, is_elementwise: bool, operands: Sequence[Form], statuses: Sequence[Status]
     ) -> tuple[Sequence[Status], bool]:
-        """The statuses with accepted statistics as constants; and whether the op is of these alone."""
+        """The statuses with accepted statistics as constants, and whether all are such."""
         if not any(status.kind is Kind.STATISTIC for status in statuses):
             return statuses, False
         if any(self.is_backward(operand) for operand in operands):
@@ -803,7 +751,7 @@ class Terms:
 
     def rebuild(self, atom: Atom, operands: tuple[Form, ...], part: Part | None) -> Form:
         """The op of an atom on other operands."""
-        keeps_status = not atom.operands or atom.op in ("PartOf", "Random", "MeanOf")
+        keeps_status = not atom.operands or atom.op in _KEEP_STATUS
         status = atom.status if keeps_status else None
         return self.build(
             atom.op, atom.attrs, operands, atom.shape, atom.origin, part=part, status=status
@@ -892,7 +840,7 @@ class Terms:
     def _complete_sum(
         self, summands: Mapping[Monomial, float]
     ) -> tuple[Collection[Monomial], Form, float] | None:
-        """Monomials of all sibling parts that add up, the term of all rows, and its coefficient."""
+        """Monomials of all sibling parts that add up, the term of all rows, its coefficient."""
         by_siblings: defaultdict[Any, dict[Cut, list[Monomial]]] = defaultdict(
             lambda: defaultdict(list)
         )
@@ -933,7 +881,7 @@ class Terms:
         op_type = self._op_type(op)
         if op_type is not None and part is None:
             if self.own_statistics and not op_type.is_linear and op != "Grad":
-                operands = self._with_means(op, op_type, operands)
+                operands = with_means(self, op, op_type, operands)
             if op_type.commutes:
                 operands = tuple(sorted(operands))
             build = Build(self, op, attrs, operands, shape, origin)
@@ -945,78 +893,6 @@ class Terms:
                 return self._of_summands(build, op_type.of_summand)
         return self.atom(op, attrs, operands, shape, part=part, origin=origin, status=status)
 
-    def _with_means(
-        self, op: str, op_type: OpType, operands: tuple[Form, ...]
-    ) -> tuple[Form, ...]:
-        """Operands with means over the rows of a part as statistics, unless the op is linear in them."""
-        kinds = [self._kind_of_means(operand) for operand in operands]
-        if not any(kinds):
-            return operands
-        if op in ("Mul", "RealDiv"):
-            parts = [bool(self._parts[operand]) for operand in operands]
-            is_linear = Kind.MEAN in kinds and parts.count(True) == 1
-        else:
-            is_linear = not op_type.is_elementwise
-        return tuple(
-            [
-                self._means_as_statistics(operand)
-                if kind is Kind.ROWS or (kind is Kind.MEAN and not is_linear)
-                else operand
-                for operand, kind in zip(operands, kinds, strict=True)
-            ]
-        )
-
-    def _kind_of_means(self, form: Form) -> Kind | None:
-        """``MEAN`` for a form of means, ``ROWS`` if it has rows too, None without means."""
-        part = finest(self._parts[form])
-        if part is None:
-            return None
-        found = None
-        for monomial, number in self._forms[form]:
-            if self._is_backward(monomial):
-                return None
-            kind = self.status_of(monomial, part).kind
-            if kind is Kind.ROWS:
-                return Kind.ROWS if len(self._forms[form]) > 1 else None
-            if self._as_mean(monomial, number, part) is not None:
-                found = Kind.MEAN
-        return found
-
-    def _as_mean(self, monomial: Monomial, number: float, part: Part) -> tuple[Form, Form] | None:
-        """A monomial as the mean of a sum over rows, times a factor; None if it is none."""
-        base, factors = monomial
-        sums = [x for x in (base, *(x for x, _ in factors)) if self[x].finest == part]
-        sums = [x for x in sums if self[x].op != "Rows"]
-        if len(sums) != 1 or self[sums[0]].status.kind is not Kind.SUM:
-            return None
-        rest = tuple((x, power) for x, power in factors if x != sums[0])
-        if sums[0] != base and (base != ONE or (sums[0], 1) not in factors):
-            return None
-        inverse = [
-            (x, k) for x, k in rest if self[x].op == "Rows" and within(part, self[x].part or ())
-        ]
-        if not inverse and part not in self.fixed:
-            return None
-        if inverse and (len(inverse) > 1 or inverse[0][1] != -1):
-            return None
-        factor = self.product(self.form({(ONE, rest): number}), self.rows(part))
-        return self.of(sums[0]), factor
-
-    def _means_as_statistics(self, form: Form) -> Form:
-        part = finest(self._parts[form])
-        total = []
-        for monomial, number in self._forms[form]:
-            found = None if part is None else self._as_mean(monomial, number, part)
-            if found is None:
-                total.append((self.form({monomial: 1.0}), number))
-                continue
-            inner, factor = found
-            shape = self._shapes[inner]
-            status = Status(Kind.STATISTIC)
-            mean = self.atom("MeanOf", (), (inner,), shape, status=status)
-            total.append((self.product(mean, factor), 1.0))
-        return self.add(*total)
-
     def _of_summands(
         self, build: Build, of_summand: Callable[[Build, AtomId], Form] | None
     ) -> Form:
@@ -1026,7 +902,7 @@ class Terms:
         total = []
         for monomial, number in self._forms[form]:
             base = monomial[0]
-            if whole is None or not _has_shape(self[base].shape, whole):  # it is broadcast
+            if whole is None or not has_shape(self[base].shape, whole):  # it is broadcast
                 return build.plain(form)
             made = build.plain(self.of(base)) if of_summand is None else of_summand(build, base)
             factors = self.scalar_factor(monomial)
@@ -1034,7 +910,7 @@ class Terms:
         return self.add(*total)
 
     def _joined(self, summands: dict[Monomial, float]) -> dict[Monomial, float]:
-        """Join summands that are one value: both sides of a choice of it, or neighboring slices."""
+        """Join summands that are one value: both sides of a choice, or neighboring slices."""
         if len(summands) < 2:
             return summands
         sides: dict[Any, Monomial] = {}
@@ -1057,9 +933,7 @@ class Terms:
                     slices[same].append((at, size, monomial))
         for (operands, axis, total, shift, _, number), pieces in slices.items():
             pieces.sort()
-            for (at, size, one), (next_at, next_size, other) in zip(
-                pieces, pieces[1:], strict=False
-            ):
+            for (at, size, one), (next_at, next_size, other) in pairwise(pieces):
                 if at + size != next_at:
                     continue
                 atom = self[one[0]]
@@ -1145,7 +1019,7 @@ class Terms:
         self, form: Form, axis: int, cut: Cut, shape: Shape, origin: Origin | None
     ) -> Form | None:
         """One of equal parts of a tensor along an axis; None if the axis is not the rows."""
-        if cut.count == 1:
+        if cut.parts == 1:
             return form
         part = finest(self._parts[form])
         if part is not None:
@@ -1165,52 +1039,26 @@ class Terms:
                 )
         tensor, factor = self.scalars_taken_out(form)
         atom = self.single(tensor)
-        if atom is not None and atom.op == "Pack" and atom.attrs == (axis,):
-            if len(atom.operands) == cut.count and cut.family == "split":
-                element = atom.operands[cut.index]
-                dims = self._shapes[element]
-                if dims is not None:
-                    dims = (*dims[:axis], 1, *dims[axis:])
-                    made = self.build("Reshape", (dims,), (element,), dims, origin)
-                    return self.product(made, factor)
-        return None
+        if atom is None or atom.op != "Pack" or atom.attrs != (axis,):
+            return None
+        if len(atom.operands) != cut.parts or cut.family != "split":
+            return None
+        element = atom.operands[cut.number]
+        dims = self._shapes[element]
+        if dims is None:
+            return None
+        dims = (*dims[:axis], 1, *dims[axis:])
+        return self.product(self.build("Reshape", (dims,), (element,), dims, origin), factor)
 
 
+# Atoms whose status does not follow from the kinds of their operands.
+_KEEP_STATUS = frozenset({"PartOf", "Random", "MeanOf", "While"})
 # Ops on statistics alone whose result is a statistic; besides ops on single elements.
 _PASS_STATISTICS = frozenset({"Reshape", "Slice", "Pack", "ConcatV2"})
 
 
-def joined_status(one: Status, other: Status) -> Status:
-    """The status of the sum of two tensors."""
-    kinds = {one.kind, other.kind}
-    if Kind.STATISTIC in kinds and kinds <= _WITH_STATISTICS:
-        if Kind.ROWS in kinds:
-            return Status(Kind.ROWS, one.axis if one.kind is Kind.ROWS else other.axis)
-        return Status(Kind.STATISTIC)
-    if kinds == {Kind.CONSTANT, Kind.SUM}:
-        return Status(Kind.JOINT)  # the constant would be added once for each part
-    if Kind.CONSTANT in kinds:
-        return other if one.kind is Kind.CONSTANT else one
-    if one.kind is other.kind and one.axis == other.axis:
-        return one
-    return Status(
-        Kind.JOINT, one.axis if one.axis is not None else other.axis, one.cause or other.cause
-    )
-
-
-_WITH_STATISTICS = frozenset({Kind.STATISTIC, Kind.MEAN, Kind.ROWS, Kind.CONSTANT})
-
-
 def _combines_towers(atom: Atom) -> Cause:
     return Cause(atom.op, "combines rows of several towers", atom.origin)
-
-
-def broadcast_extent(shape: Shape, axis: int, rank: int) -> Dim:
-    """The extent of an operand at an axis of the result; 1 if it has no such axis, 0 if unknown."""
-    if shape is None:
-        return 0
-    at = axis - (rank - len(shape))
-    return 1 if at < 0 else shape[at]
 
 
 def are_close(numbers: Sequence[float]) -> bool:
@@ -1227,18 +1075,3 @@ def _product_of_powers(
     for atom, power in other:
         powers[atom] = powers.get(atom, 0) + power
     return tuple(sorted((atom, power) for atom, power in powers.items() if power))
-
-
-def _broadcast_dim(one: Dim, other: Dim) -> Dim:
-    if one == 1 or isinstance(other, RowExtent):
-        return other
-    return one if one is not None or other == 1 else other
-
-
-def _has_shape(shape: Shape, whole: tuple[Dim, ...]) -> bool:
-    """Whether a summand has the shape of the sum, so that it is not broadcast."""
-    return (
-        shape is not None
-        and len(shape) == len(whole)
-        and not any(one == 1 != other for one, other in zip(shape, whole, strict=True))
-    )

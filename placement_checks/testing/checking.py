@@ -231,10 +231,10 @@ def _message(evidence: Evidence, verdict: Verdict, cause: str | None = None) -> 
         return printable(f"{headline}, which follow from {cause} ({_HINT})")
     groups = group_findings(verdict.findings)
     if running_test.current().all_findings:
-        findings = finding_lines(groups, placement, everything=True)
+        findings = finding_lines(groups, everything=True)
     else:
-        (count,) = allot_lines([line_counts(groups, placement)], _LINES)
-        findings = first_lines(groups, max(1, count), _HINT, placement)
+        (count,) = allot_lines([line_counts(groups)], _LINES)
+        findings = first_lines(groups, max(1, count), _HINT)
     lines = [headline, *(line.text for line in findings)]
     if verdict.evidence == "executed" and measurement and measurement.saved:
         size = file_size(measurement.saved_bytes)

@@ -227,18 +227,17 @@ def _gpus() -> Check:
         return Check("GPUs", "ok", found)
     driver = f"driver {_driver_version()}"
     hide = f"use CPU devices instead: {VISIBLE_GPUS}=-1"
-    from placement_checks.run.doctor.machine import Worker
+    from placement_checks.run.doctor.devices import physical_devices
 
     try:
-        with Worker() as worker:
-            gpus, _ = worker.devices()
+        gpus = [device.description for device in physical_devices() if device.type == "GPU"]
     except Ended as ended:
         reason = f"a process that started the GPUs {ended.how} ({driver})"
         return Check("GPUs", "limited", reason, f"test the driver with nvidia-smi, or {hide}")
     if len(gpus) < visible:
         reason = f"TensorFlow finds {len(gpus)} of {plural(visible, 'GPU')} ({driver})"
         return Check("GPUs", "limited", reason, f"{INSTALL_CUDA}; or {hide}")
-    names = join_and(f"{number} {name}" for name, number in Counter(map(str, gpus)).items())
+    names = join_and(f"{number} {name}" for name, number in Counter(gpus).items())
     return Check("GPUs", "ok", f"{names}, {driver}")
 
 

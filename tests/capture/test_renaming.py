@@ -55,6 +55,9 @@ def test_variables_have_their_new_names_everywhere(captured: CapturedProgram) ->
     known = {name for op in after.ops.values() for name in op.inputs}
     assert not any(name.lstrip("^").partition(":")[0] in names for name in known)
     assert not any(set(op.colocated) & names.keys() for op in after.ops.values())
+    (call,) = after.step.gradient_calls
+    assert call.sources == ["net/kernel"]
+    assert call.weights == [""]
 
 
 def test_the_program_computes_the_same(captured: CapturedProgram) -> None:

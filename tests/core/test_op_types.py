@@ -26,8 +26,6 @@ WORDS = {
     ("horovod/collectives.py", "Max"),
     ("horovod/collectives.py", "Min"),
     ("logs/__init__.py", "Log"),
-    ("testing/assertion_factory.py", "Batch"),  # annotations
-    ("testing/assertion_factory.py", "None"),
     ("tf1/renamed.py", "Assert"),  # names of Python
     ("tf1/renamed.py", "Variable"),
 }

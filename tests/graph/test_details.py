@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
+from support.eager_programs import rows, watched, weights
 
-from placement_checks import place
+from placement_checks import Program, place
+from placement_checks.capture.child_process.runner import without_live_objects
+from placement_checks.capture.in_process.builder import build as build_in_process
 from placement_checks.core.limits import Limit
 from placement_checks.core.placement import Body, Details, Tensor
 
@@ -62,6 +67,24 @@ def test_attributes_are_plain(details: Details) -> None:
     assert not [key for key in known if key.startswith("_")]
 
 
+def test_large_constants_have_digests_that_two_graphs_share(details: Details) -> None:
+    with tf.Graph().as_default() as graph:
+        numbers = np.arange(4096, dtype=np.float32)
+        tf.constant(numbers, name="same")
+        tf.constant(numbers + 1, name="others")
+        tf.constant(numbers[None], name="shaped")
+        tf.constant(numbers.astype(np.int32), name="integers")
+        tf.constant(["a" * 2000], name="text")
+        tf.constant([], name="empty")
+        tf.constant(0.0, shape=[1 << 20], name="huge")
+    other = place(graph, gpus=1).placement.details
+
+    assert other.digest("same") == details.digest("many") != ""
+    names = ("same", "others", "shaped", "integers", "text", "empty", "huge")
+    assert len({other.digest(name) for name in names} - {""}) == len(names)
+    assert details.digest("conv") == details.digest("nowhere") == ""
+
+
 def dataset_op(limit: int, scope: str) -> Body:
     """The bodies of the functions that a dataset maps."""
     with tf.Graph().as_default() as graph, tf.name_scope(scope):
@@ -88,3 +111,61 @@ def test_shapes_of_huge_files_are_not_inferred(
     monkeypatch.setattr("placement_checks.core.limits.INFERRED_OPS", Limit(0, "ops"))
 
     assert place(tmp_path / "graph.pb", gpus=1).placement.details.outputs("x") == ()
+
+
+@tf.custom_gradient
+def reversed_gradient(x: Any) -> tuple[Any, Any]:
+    return tf.identity(x, name="result"), lambda slope: -slope
+
+
+def test_gradients_of_a_program_are_named_for_their_ops() -> None:
+    tf.RegisterGradient("Straight")(lambda _, slope: slope)
+
+    def build() -> None:
+        x = tf1.placeholder(tf.float32, [4], name="x")
+
+        def rounded() -> Any:
+            with tf1.get_default_graph().gradient_override_map({"Round": "Straight"}):
+                return tf.round(x, name="overridden")
+
+        rounded()
+        tf.cond(x[0] > 0, rounded, lambda: x, name="branch")
+        tf.round(x, name="plain")
+        reversed_gradient(x)
+
+    program = build_in_process(Program("build", build), 1, lambda _: None)
+    for each in (program, pickle.loads(pickle.dumps(without_live_objects(program)))):
+        placement = each.requested
+        known = {
+            name: gradient
+            for name in placement.ops
+            if (gradient := placement.details.custom_gradient(name))
+        }
+        (of_branch,) = (
+            name for name, op in placement.ops.items() if op.type == "Round" and op.caller
+        )
+        (of_function,) = (name for name, op in placement.ops.items() if op.type == "IdentityN")
+        assert known.keys() == {"overridden", of_branch, of_function}
+        assert known["overridden"] == known[of_branch] == "Straight"
+
+
+def test_gradients_of_a_program_keep_their_names_in_a_traced_step() -> None:
+    def program() -> None:
+        w = weights()
+
+        @tf.function
+        def errors(x: Any) -> Any:
+            return tf.reduce_mean(tf.square(reversed_gradient(tf.matmul(x, w))))
+
+        @tf.function
+        def step(x: Any) -> None:
+            with tf.GradientTape() as tape:
+                loss = errors(x)
+            w.assign_sub(tape.gradient(loss, w))
+
+        step(rows())
+
+    placement = watched(program).requested
+
+    details, ops = placement.details, placement.ops.values()
+    assert {op.type for op in ops if details.custom_gradient(op.name)} == {"IdentityN"}

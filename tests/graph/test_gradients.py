@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -167,3 +168,74 @@ def test_gradients_are_recorded_by_variable(use_resource: bool) -> None:
 
 def test_gradients_by_variable_of_a_tape() -> None:
     assert list(trained(by_tape).gradients_by_variable) == ["w"]
+
+
+@pytest.mark.parametrize("use_resource", [True, False])
+def test_a_call_is_recorded_whole(use_resource: bool) -> None:
+    def build() -> None:
+        table, w, unused = (
+            tf1.get_variable(name, shape, use_resource=use_resource)
+            for name, shape in (("table", [8, 4]), ("w", [4, 1]), ("unused", []))
+        )
+        rows = tf1.nn.embedding_lookup(table, tf1.placeholder(tf.int32, [None]))
+        first, second = tf.split(rows, 2, axis=1, name="halves")
+        one = tf.reduce_sum(tf.tanh(rows @ w), name="one")
+        other = tf.reduce_sum(first * second, axis=1, name="other")
+        fixed = tf.identity(rows, name="fixed")
+        last = tf.reduce_sum(fixed, name="last")
+        weights = tf.unstack(tf1.placeholder(tf.float32, [2, None]), name="weights")
+        slopes = tf1.gradients(
+            [one, other, last],
+            [table, w, unused, second],
+            [None, weights[1], None],
+            stop_gradients=[fixed, w],
+        )
+        known.extend(
+            [[table.values.name, table.indices.name], [w.name], [], [second.name]]
+            for table, w, _, second in [slopes]
+        )
+
+    known: list[Any] = []
+    step = place(Program("train.py:build", build), gpus=1).placement.step
+
+    (call,) = step.gradient_calls
+    assert call.objectives == ["one:0", "other:0", "last:0"]
+    assert call.weights == ["", "weights:1", ""]
+    assert call.sources == ["table", "w", "unused", "halves:1"]
+    assert list(map(list, call.gradients)) == known[0]
+    assert call.stopped == ["fixed:0", "w"]
+    assert call.ops == step.backward
+    assert step.gradients_by_variable.keys() == {"table", "w", "halves"}
+
+
+@pytest.mark.parametrize("given", [3.0, [3.0], np.float32(3), tf.Variable])
+def test_weights_of_a_tape_that_are_no_tensors(given: Any) -> None:
+    def take(_loss: Any, w: Any) -> None:
+        weight = tf1.get_variable("weight", []) if given is tf.Variable else given
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(w * w, name="squares")
+        tape.gradient(loss, w, output_gradients=weight)
+
+    (call,) = trained(take).gradient_calls
+
+    (weight,) = call.weights
+    assert weight.removesuffix(":0") in call.ops
+
+
+def test_calls_are_recorded_in_order_with_their_own_ops() -> None:
+    def take(loss: Any, w: Any) -> None:
+        tf1.gradients(loss, w)
+        tf.identity(loss, name="between")
+        by_tape(loss, w)
+
+    step = trained(take)
+
+    first, second = step.gradient_calls
+    assert [first.objectives, second.objectives] == [["loss:0"], ["squares:0"]]
+    assert not set(first.ops) & set(second.ops)
+    assert set(first.ops) | set(second.ops) == step.backward
+    assert "between" not in set(step.backward or ())
+    for call in (first, second):
+        assert call.sources == ["w"]
+        ((gradient,),) = call.gradients
+        assert gradient.removesuffix(":0") in call.ops

@@ -20,14 +20,7 @@ from placement_checks import Device, Verdict
 from placement_checks.analysis.step.transfers import copies, sent_tensors
 from placement_checks.core.baseline import Change, Copies, Crossing
 from placement_checks.core.baseline import Difference as BaselineDifference
-from placement_checks.core.checkup import (
-    Answer,
-    Check,
-    Checkup,
-    ComparedProgram,
-    GpuComparison,
-    OpDifference,
-)
+from placement_checks.core.checkup import Check, Checkup
 from placement_checks.core.errors import InputError
 from placement_checks.core.results import Difference, MovedOp
 from placement_checks.core.timing import Simulated
@@ -108,14 +101,7 @@ def doctor_documents() -> Iterator[str]:
         Check("placer", "ok", "started"),
         Check("isolation", "limited", "no network namespace", "allow user namespaces"),
     ]
-    differences = [OpDifference("w", "VariableV2", "/cpu:0", "/gpu:0", executed=True)]
-    programs = [
-        ComparedProgram("towers", "variables", "different", 3, 4, differences),
-        ComparedProgram("nccl", "collectives", "skipped", reason="needs GPUs"),
-    ]
-    answers = [Answer("nodes are placed alike", "seen", "4 of 4 ops")]
     yield doctor.render_json(Checkup(checks))
-    yield doctor.render_json(Checkup(checks, GpuComparison("2 GPUs", programs, answers)))
 
 
 DOCUMENTS: dict[str, Callable[[], Iterator[str]]] = {

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-import pickle
-import pydoc
+import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -26,7 +26,8 @@ from placement_checks.core.errors import ConfigError, PlacementError, UsageError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Refusal
-from placement_checks.testing import checking, running_test
+from placement_checks.rules.registry import NAMES
+from placement_checks.testing import assertions, checking, running_test
 from placement_checks.testing.running_test import RunningTest
 
 ALL = [
@@ -352,28 +353,66 @@ def test_many_findings_are_shortened_unless_verbose(
     assert all(f"tower_1/{name}" in str(everything.value) for name in "stuvwxyz")
 
 
-def test_an_assertion_reads_like_a_function_of_its_module() -> None:
-    assert pickle.loads(pickle.dumps(assert_no_fallback)) is assert_no_fallback
-    assert assert_no_fallback.__module__ == "placement_checks.testing.assertions"
-    text = pydoc.plain(pydoc.render_doc(assert_no_fallback))
-    assert "assert_no_fallback(evidence: 'Evidence | Placement', allow: " in text
-    assert "Assert `no-fallback`." in text
-    assert "no-fallback.allow = ()" in text
+def assertion_of(rule: str) -> Callable[..., None]:
+    assertion: Callable[..., None] = getattr(assertions, f"assert_{rule.replace('-', '_')}")
+    return assertion
 
 
-@pytest.mark.parametrize(
-    ("values", "keywords", "message"),
-    [
-        ([], {}, r"assert_no_fallback\(\) missing a required argument: 'evidence'"),
-        (
-            [None],
-            {"alow": "w"},
-            r"assert_no_fallback\(\) got an unexpected keyword argument 'alow'",
-        ),
-    ],
-)
-def test_an_assertion_refuses_other_arguments(
-    values: Sequence[Any], keywords: Mapping[str, Any], message: str
-) -> None:
-    with pytest.raises(TypeError, match=message):
-        assert_no_fallback(*values, **keywords)
+def program_of(rule: str) -> Mapping[str, str]:
+    """The parameters that stand for the program, with their types."""
+    if RULES[rule].kind == "executed":
+        return {
+            "towers": "TargetLike", "single": "TargetLike", "batch": "Batch", "gpus": "int"
+        }  # fmt: skip
+    return {"evidence": "Evidence | Placement"}
+
+
+def accepted_type(field: str) -> str:
+    """The type of an argument: any sequence for a tuple; one name may be a string."""
+    kinds = [
+        re.sub(r"^tuple\[(.*), \.\.\.\]$", r"Sequence[\1]", each) for each in field.split(" | ")
+    ]
+    names = ["str"] if "Sequence[str]" in kinds and "str" not in kinds else []
+    return " | ".join([*names, *(each for each in kinds if each != "None"), "None"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_rule_has_an_assertion_with_its_fields(name: str) -> None:
+    settings = fields(RULES[name])
+
+    parameters = inspect.signature(assertion_of(name)).parameters
+
+    assert {each: parameter.annotation for each, parameter in parameters.items()} == {
+        **program_of(name),
+        **{field.name: accepted_type(str(field.type)) for field in settings},
+    }
+    assert [*parameters] == [*program_of(name), *(field.name for field in settings)]
+    assert {parameters[field.name].default for field in settings} <= {None}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_assertion_passes_all_its_arguments(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    passed: list[Any] = []
+    for check in ("check_rule", "check_run"):
+        monkeypatch.setattr(
+            assertions, check, lambda *values, **keys: passed.extend((values, keys))
+        )
+    program = {each: f"the {each}" for each in program_of(name)}
+    values = {field.name: f"the {field.name}" for field in fields(RULES[name])}
+
+    assertion_of(name)(**program, **values)
+
+    assert passed == [
+        (program["evidence"], name) if len(program) == 1 else (name, *program.values()),
+        values,
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_docstring_of_an_assertion_has_the_condition_of_its_rule(name: str) -> None:
+    condition = inspect.cleandoc(RULES[name].__doc__ or "").split("\n\n")[0]
+
+    paragraph = inspect.cleandoc(assertion_of(name).__doc__ or "").split("\n\n")[0]
+
+    first = condition[0].lower() + condition[1:]
+    assert " ".join(paragraph.split()) == f"Assert `{name}`: {' '.join(first.split())}"

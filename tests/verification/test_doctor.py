@@ -16,8 +16,8 @@ from placement_checks.core.checkup import Check
 from placement_checks.placer import placing
 from placement_checks.placer.worker import main
 from placement_checks.placer.worker.client import PlacerProcess, PlacerUnavailable, Request
-from placement_checks.run.doctor import machine
-from placement_checks.run.doctor.machine import Gpu
+from placement_checks.run.doctor import devices
+from placement_checks.run.doctor.devices import PhysicalDevice, physical_devices
 from placement_checks.util.child import Ended
 from placement_checks.verification import doctor
 
@@ -221,22 +221,23 @@ def test_a_check_that_fails_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def ended() -> list[Gpu]:
+def ended() -> list[PhysicalDevice]:
     raise Ended(-6, "was ended by SIGABRT", "")
 
 
-A100 = Gpu("NVIDIA A100", "8.0")
+CPU = PhysicalDevice("CPU", "")
+A100 = PhysicalDevice("GPU", "NVIDIA A100 (compute capability 8.0)")
 
 
 @pytest.mark.parametrize(
     ("found", "state", "message"),
     [
         (
-            lambda: [A100, A100],
+            lambda: [CPU, A100, A100],
             "ok",
             "2 NVIDIA A100 (compute capability 8.0), driver 550.54.15",
         ),
-        (lambda: [A100], "limited", "TensorFlow finds 1 of 2 GPUs (driver 550.54.15)"),
+        (lambda: [CPU, A100], "limited", "TensorFlow finds 1 of 2 GPUs (driver 550.54.15)"),
         (
             ended,
             "limited",
@@ -247,7 +248,7 @@ A100 = Gpu("NVIDIA A100", "8.0")
 def test_gpus_that_tensorflow_finds(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
-    found: Callable[[], list[Gpu]],
+    found: Callable[[], list[PhysicalDevice]],
     state: str,
     message: str,
 ) -> None:
@@ -258,12 +259,26 @@ def test_gpus_that_tensorflow_finds(
         "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\n"
         "GCC version:  gcc version 11.4.0\n"
     )
-    monkeypatch.setattr(machine.Worker, "devices", lambda _: (found(), []))
+    monkeypatch.setattr(devices, "physical_devices", found)
 
     check = doctor._gpus()
 
     assert (check.state, check.found) == (state, message)
     assert ("CUDA_VISIBLE_DEVICES=-1" in check.fix) == (state == "limited")
+
+
+def test_devices_are_listed_by_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+
+    assert list(physical_devices()) == [CPU]
+
+
+def test_a_process_that_ends_while_it_lists_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "nonsense")
+
+    with pytest.raises(Ended) as ended:
+        physical_devices()
+    assert ended.value.how == "ended with status 1"
 
 
 def test_hidden_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -231,7 +231,8 @@ class EqualTensors:
         name, kind = flow.names[op], flow.types[op]
         key: tuple[Any, ...] = ()
         if kind == CONST:
-            key = details.value(name) or ()
+            digest = details.digest(name)
+            key = details.value(name) or (digest and (kind, digest)) or ()
         elif kind in VARIABLES or kind in PLACEHOLDERS:
             key = (kind, name)
         elif depth and not (kind in _SOURCES or self._is_stateful(op) or op in flow.calls):
@@ -276,7 +277,7 @@ class EqualTensors:
         name, kind = flow.names[op], flow.types[op]
         details = self._placement.details
         if kind == CONST:
-            return details.value(name) or op
+            return details.value(name) or details.digest(name) or op
         if depth == 0:
             return op
         if flow.state_holder(op) == op or kind in _SOURCES or self._is_stateful(op):

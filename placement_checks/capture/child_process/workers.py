@@ -9,7 +9,6 @@ workers.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -308,22 +307,24 @@ def _rename_functions(node: Any, names: Mapping[str, str]) -> None:
 
 def _step_ops(parts: Sequence[CapturedProgram], whole: Mapping[str, str]) -> StepOps:
     steps = [_source(part).step_ops for part in parts]
-    by_variable: defaultdict[str, list[str]] = defaultdict(list)
-    for each in steps:
-        for variable, ops in each.gradients_by_variable.items():
-            by_variable[whole.get(variable, variable)] += ops
+    calls = [
+        call._replace(sources=[whole.get(source, source) for source in call.sources])
+        for each in steps
+        for call in each.gradient_calls
+    ]
     joined: dict[str, Any] = {
         field: [name for each in steps for name in getattr(each, field)]
-        for field in ("train_op", "losses", "objectives", "train_ops", "update_ops", "counters")
+        for field in ("train_op", "losses", "train_ops", "update_ops", "counters")
     }
     runs = zip(*(each.runs for each in steps), strict=False)
-    return steps[0]._replace(
-        **joined,
-        runs=[[name for run in of_workers for name in run] for of_workers in runs],
-        inputs=[inputs for part in parts for inputs in _inputs(part)],
-        gradients=_merged(each.gradients for each in steps),
-        gradients_by_variable=by_variable,
-        backward=frozenset[str]().union(*(each.backward or () for each in steps)),
+    return (
+        steps[0]
+        ._replace(
+            **joined,
+            runs=[[name for run in of_workers for name in run] for of_workers in runs],
+            inputs=[inputs for part in parts for inputs in _inputs(part)],
+        )
+        .with_gradients(calls)
     )
 
 

@@ -23,7 +23,16 @@ from placement_checks.capture.eager.notes import TracingNotes, graph_tensors
 from placement_checks.capture.eager.step_graph import FlatStep
 from placement_checks.capture.eager.variables import state_before_step, step_strategy
 from placement_checks.core.op_types import LOOPS, OPTIONAL_VALUE, PIPELINE_OUTPUTS
-from placement_checks.core.placement import GLOBAL, TRAINABLE, Frame, StepOps, Tensor, producer_of
+from placement_checks.core.placement import (
+    GLOBAL,
+    TRAINABLE,
+    UNKNOWN_TENSOR,
+    Frame,
+    GradientCall,
+    StepOps,
+    Tensor,
+    producer_of,
+)
 from placement_checks.core.program import (
     AppliedGradient,
     CapturedProgram,
@@ -32,8 +41,8 @@ from placement_checks.core.program import (
 )
 from placement_checks.core.user_code import users_line
 from placement_checks.graph.details import LiveDetails
-from placement_checks.graph.flatten import FlatGraph, TracedOp, reachable_functions
-from placement_checks.graph.gradients import GradientNotes
+from placement_checks.graph.flatten import FlatBody, FlatGraph, TracedOp, reachable_functions
+from placement_checks.graph.gradients import GradientNotes, RecordedCall
 from placement_checks.graph.reading import GraphSource
 from placement_checks.tf.distribution import replica_values
 from placement_checks.tf.eager import next_element, variable_handle
@@ -108,7 +117,7 @@ class _StepReader:
             if graph in self._notes.gradients:
                 for source, gradient in self._notes.gradients[graph].by_source:
                     if isinstance(tensorflow_variable(source), tf.Variable):
-                        if any(self._ops(graph, [gradient])):
+                        if graph in self._bodies:
                             return ""
                         inside.append((function, gradient))
         if not inside:
@@ -134,28 +143,6 @@ class _StepReader:
         )
 
     @cached_property
-    def _flat_names(self) -> Mapping[tuple[tf.Graph, str], Sequence[str]]:
-        """The names that each traced op has in the flat graph, by traced graph and name.
-
-        An op in the body of a function has a name for each call of the function.
-        """
-        names: defaultdict[tuple[tf.Graph, str], list[str]] = defaultdict(list)
-        for name, (function, traced) in self._flat.origins.items():
-            if function in self._flat.graphs:
-                names[self._flat.graphs[function], traced].append(name)
-        return names
-
-    def _tensors(self, graph: Any, tensor: str) -> Sequence[str]:
-        """The names that a traced tensor has in the flat graph."""
-        name, _, output = tensor.partition(":")
-        return [f"{flat}:{output}" for flat in self._ops(graph, [name])]
-
-    def _ops(self, graph: Any, names: Iterable[str]) -> Iterator[str]:
-        """The names that traced ops have in the flat graph."""
-        for name in names:
-            yield from self._flat_names.get((graph, name), ())
-
-    @cached_property
     def _gradient_notes(self) -> Sequence[tuple[Any, GradientNotes]]:
         """The traced graphs that compute gradients, each with the records of its gradients."""
         gradients = self._notes.gradients
@@ -168,10 +155,9 @@ class _StepReader:
         found: dict[str, str] = {}
         for graph, _ in self._gradient_notes:
             for backward, forward in self._notes.forward.in_graph(graph).items():
-                pairs = zip(
-                    self._ops(graph, [backward]), self._ops(graph, [forward]), strict=False
-                )
-                found.update(pairs)
+                for body in self._bodies.get(graph, ()):
+                    if backward in body.ops and forward in body.ops:
+                        found[body.ops[backward]] = body.ops[forward]
         return found
 
     def _name_of(self, variable: Any) -> str:
@@ -198,34 +184,64 @@ class _StepReader:
         return {GLOBAL: tuple(firsts), TRAINABLE: tuple(trainable)}
 
     def _step_ops(self) -> StepOps:
-        by_variable: defaultdict[str, list[str]] = defaultdict(list)
-        objectives: list[str] = []
-        gradients: dict[str, Sequence[str]] = {}
-        backward: set[str] = set()
-        for graph, notes in self._gradient_notes:
-            for source, gradient in notes.by_source:
-                if name := self._name_of(source):
-                    by_variable[name] += self._ops(graph, [gradient])
-            for tensor in notes.objectives:
-                objectives += self._tensors(graph, tensor)
-            for tensor, ops in notes.gradients.items():
-                # If a function is called several times, its ops are in the flat graph several
-                # times, and it is unknown which of them computed the gradients of this tensor. So
-                # the tensor gets the ops of all calls.
-                for flat in self._tensors(graph, tensor):
-                    gradients[flat] = tuple(self._ops(graph, ops))
-            backward.update(self._ops(graph, (op.name for op in notes.live_ops(graph))))
-        return StepOps(
+        step = StepOps(
             train_op=(self._flat.train_op,),
-            losses=tuple(self._losses(objectives)),
             inputs=self._flat.inputs,
             arguments={f"{name}:0": each for name, each in self._flat.argument_names.items()},
-            objectives=tuple(objectives),
-            gradients=gradients,
-            gradients_by_variable=by_variable,
-            backward=frozenset(backward),
             traced=True,
+        ).with_gradients(list(self._gradient_calls()))
+        return step._replace(losses=tuple(self._losses(step.objectives)))
+
+    def _gradient_calls(self) -> Iterator[GradientCall]:
+        """The calls that took gradients; a function that is called twice takes them twice."""
+        for graph, notes in self._gradient_notes:
+            ops = graph.get_operations()
+            for recorded in notes.calls:
+                built = [op.name for start, end in recorded.built for op in ops[start:end]]
+                for body in self._bodies.get(graph, ()):
+                    yield self._gradient_call(recorded, body, built)
+
+    def _gradient_call(
+        self, recorded: RecordedCall, body: FlatBody, built: Sequence[str]
+    ) -> GradientCall:
+        """A call that took gradients, for one call of the function that it is in."""
+
+        def tensors(names: Iterable[str]) -> list[str]:
+            return [name and (self._flat.tensor(body, name) or UNKNOWN_TENSOR) for name in names]
+
+        def sources(known: Iterable[Any]) -> list[str]:
+            return [self._source_name(source, body) for source in known]
+
+        call = recorded.call
+        return GradientCall(
+            objectives=tensors(call.objectives),
+            weights=tensors(call.weights),
+            sources=sources(recorded.sources),
+            gradients=[tuple(tensors(each)) for each in call.gradients],
+            stopped=sources(recorded.stopped),
+            ops=frozenset(self._flat.ops(body, built)),
         )
+
+    def _source_name(self, source: Any, body: FlatBody) -> str:
+        """The name of a variable, as `_name_of`, or of a tensor of a function."""
+        name = self._name_of(source)
+        if not name and tf.is_symbolic_tensor(source):
+            if self._flat.graphs.get(body.function) is not source.graph:
+                bodies = self._bodies.get(source.graph, ())
+                if len(bodies) != 1:
+                    return UNKNOWN_TENSOR
+                body = bodies[0]
+            name = self._flat.tensor(body, source.name)
+        return name or UNKNOWN_TENSOR
+
+    @cached_property
+    def _bodies(self) -> Mapping[tf.Graph, Sequence[FlatBody]]:
+        """The bodies in the flat graph that are made from each traced graph."""
+        bodies: defaultdict[tf.Graph, list[FlatBody]] = defaultdict(list)
+        for body in self._flat.flat.bodies:
+            if body.function in self._flat.graphs:
+                bodies[self._flat.graphs[body.function]].append(body)
+        return bodies
 
     def _losses(self, objectives: Sequence[str]) -> Iterator[str]:
         """The scalars that the step returns and that depend on its objectives."""
@@ -248,11 +264,15 @@ class _StepReader:
                 continue
             tensors = graph_tensors(replica_values(call.gradient)[0])
             reduced = map(self._notes.reductions.result, tensors)
-            flat = [self._tensors(tensor.graph, tensor.name) for tensor in reduced]
+            flat = [self._first_tensor(tensor) for tensor in reduced]
             if flat and all(flat):
                 done.add(name)
-                gradient = Gradient(*(names[0] for names in flat))
-                yield AppliedGradient(gradient, name, call.optimizer)
+                yield AppliedGradient(Gradient(*flat), name, call.optimizer)
+
+    def _first_tensor(self, tensor: Any) -> str:
+        """The tensor of the flat graph for a tensor of the first call of a function, or ``""``."""
+        bodies = self._bodies.get(tensor.graph, ())
+        return self._flat.tensor(bodies[0], tensor.name) if bodies else ""
 
     def _fed(self) -> Mapping[str, Any]:
         """The data that were passed to the steps, and the next elements of their iterators."""

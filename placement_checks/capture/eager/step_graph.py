@@ -7,7 +7,7 @@ calls by the bodies of the functions, and turns captured variables and constants
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ from placement_checks.core.op_types import (
 )
 from placement_checks.core.placement import COMPONENT, producer_of
 from placement_checks.graph.flatten import (
+    FlatBody,
     FlatGraph,
     TracedOp,
     flatten,
@@ -342,6 +343,19 @@ class FlatStep:
             Result(tensor, rename_input(self.flat.tensor(output), self._names))
             for tensor, output in self._outer.results
         ]
+
+    def tensor(self, body: FlatBody, name: str) -> str:
+        """The tensor ``op:0`` for a tensor of a function; ``""`` if it was removed."""
+        op, _, output = rename_input(self.flat.tensor(name, body), self._names).partition(":")
+        return f"{op}:{output or 0}" if op in self._name_set else ""
+
+    def ops(self, body: FlatBody, names: Iterable[str]) -> Iterator[str]:
+        """The ops for ops of a function, without removed ops."""
+        return (op for op in body.flat_ops(names) if op in self._name_set)
+
+    @cached_property
+    def _name_set(self) -> Set[str]:
+        return frozenset(self._all_names)
 
     @cached_property
     def origins(self) -> Mapping[str, TracedOp]:

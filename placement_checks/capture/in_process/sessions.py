@@ -271,7 +271,7 @@ class SessionWatch:
         rows: Mapping[str, Any] = {}
         is_new = run.updates - self._updates and session not in self._remote
         if is_new and self.rows != "none":
-            roots = [item.name for item in fetched] + self._notes[session.graph].objectives
+            roots = [*(item.name for item in fetched), *self._notes[session.graph].objectives]
             # Without the lock: other threads of the program fill the pipelines meanwhile.
             rows = read_pipelines(execute, session, roots, of_towers=self.rows == "of-towers")
         with self._lock:

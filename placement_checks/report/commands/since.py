@@ -64,8 +64,7 @@ def _rule_lines(program: ProgramChange, since: Since) -> Iterator[str]:
     for change in program.with_effect("broken"):
         yield f"newly broken: {_broken_rule(change, since)}"
         groups = group_findings(change.new.findings)
-        placement = program.new.evidence.placement if program.new else None
-        yield from (line.text for line in finding_lines(groups, placement))
+        yield from (line.text for line in finding_lines(groups))
     yield from (f"no longer checked: {line}" for line in unchecked_lines(program, since))
     if program.numbers is not None:
         yield f"numbers, {program.numbers.state.replace('-', ' ')}: {program.numbers.text}"

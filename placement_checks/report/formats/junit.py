@@ -72,7 +72,7 @@ def _case(verdict: Verdict, report: Report, outcome: Outcome, files: Repository)
     elif verdict.state == "broken":
         more = len(verdict.findings) - 1
         message = groups[0].first.message if groups else "broken"
-        lines = finding_lines(groups, report.evidence.placement, everything=True)
+        lines = finding_lines(groups, everything=True)
         also = f", and {plural(more, 'finding')} more" if more > 0 else ""
         text = "\n".join(printable(line.text) for line in lines)
         _add_result(case, "failure", f"{one_line(message)}{also}", "broken", text)

@@ -18,9 +18,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from rich.text import Text
 
 from placement_checks.core.impact import Impact
-from placement_checks.core.placement import Placement
 from placement_checks.report.common.findings import Group, Section, Sections
-from placement_checks.report.common.source import source_text, value_lines
+from placement_checks.report.common.source import source_text
 from placement_checks.report.text.layout import shorten, wrap
 from placement_checks.util.text import format_factor, plural, printable
 
@@ -40,21 +39,17 @@ class Line(NamedTuple):
     kind: LineKind
 
 
-def finding_lines(
-    groups: Sequence[Group], placement: Placement | None = None, *, everything: bool = False
-) -> Iterator[Line]:
+def finding_lines(groups: Sequence[Group], *, everything: bool = False) -> Iterator[Line]:
     """Yields the lines of groups: source line, details, other objects, consequence and fix.
 
     Args:
         groups: the groups of one rule; consecutive groups with the same fix share it.
-        placement: the placement of the program. Its ops show which branches and loops ran; see
-            `value_lines`.
         everything: whether to list all names and steps, instead of the first ones.
     """
     for _, same_fix in groupby(groups, lambda each: (each.first.consequence, each.first.fix)):
         members = list(same_fix)
         for group in members:
-            for kind, text in _group(group, placement, everything):
+            for kind, text in _group(group, everything):
                 yield from _sentence(kind, text, everything)
         first = members[0].first
         if first.consequence:
@@ -62,18 +57,16 @@ def finding_lines(
         yield from _sentence("fix", first.advice, everything)
 
 
-def first_lines(
-    groups: Sequence[Group], shown: int, hint: str, placement: Placement | None = None
-) -> Iterator[Line]:
+def first_lines(groups: Sequence[Group], shown: int, hint: str) -> Iterator[Line]:
     """Yields the lines of the first groups, and the number of omitted findings."""
-    yield from finding_lines(groups[:shown], placement)
+    yield from finding_lines(groups[:shown])
     if left := sum(len(group.findings) for group in groups[shown:]):
         yield Line(f"  and {plural(left, 'finding')} more ({hint})", "detail")
 
 
-def line_counts(groups: Sequence[Group], placement: Placement | None = None) -> Iterator[int]:
+def line_counts(groups: Sequence[Group]) -> Iterator[int]:
     """Yields the number of lines of each group if it is rendered alone, with its own fix."""
-    return (sum(1 for _ in finding_lines([group], placement)) for group in groups)
+    return (sum(1 for _ in finding_lines([group])) for group in groups)
 
 
 def _sentence(kind: LineKind, text: str, everything: bool) -> Iterator[Line]:
@@ -83,9 +76,7 @@ def _sentence(kind: LineKind, text: str, everything: bool) -> Iterator[Line]:
         yield Line(line, kind)
 
 
-def _group(
-    group: Group, placement: Placement | None, everything: bool
-) -> Iterator[tuple[LineKind, str]]:
+def _group(group: Group, everything: bool) -> Iterator[tuple[LineKind, str]]:
     first, where = group.first, group.where
     yield "headline", f"{where}: {first.message}" if where else first.message
     if where and (text := source_text(where)):
@@ -100,9 +91,6 @@ def _group(
         named = callers if everything else callers[:_CALLERS]
         lines = ", ".join(map(_abbreviate, named, (before, *named)))
         yield "detail", f"called from {lines}{'' if len(named) == len(callers) else ', …'}"
-    if where and first.evidence in ("requested", "executed"):
-        for line in value_lines(where, placement):
-            yield "detail", f"value assigned at {_abbreviate(line, where)}: {source_text(line)}"
     if first.op and first.where and first.where != where:
         yield "detail", f"{first.object} is created at {_line_with_source(first.where)}"
     if first.device_line and first.device_line != where:
@@ -171,15 +159,15 @@ _TITLE = 2  # lines: the title, and an empty one at the end
 _STYLES = {"headline": "", "detail": "dim", "consequence": "", "fix": "green"}
 
 
-def all_findings(sections: Sections, placement: Placement | None = None) -> _Lines:
+def all_findings(sections: Sections) -> _Lines:
     """Yields all findings, with bars of measured differences."""
     for section in (*sections.causes, *sections.consequences):
-        found = finding_lines(section.groups, placement, everything=True)
+        found = finding_lines(section.groups, everything=True)
         yield from _with_title(section, _style_lines(found))
         yield from _picture(section)
 
 
-def brief_findings(sections: Sections, lines: int, placement: Placement | None = None) -> _Lines:
+def brief_findings(sections: Sections, lines: int) -> _Lines:
     """Yields the first findings of each rule, in a limited number of lines."""
     following = [
         Text(line)
@@ -190,16 +178,14 @@ def brief_findings(sections: Sections, lines: int, placement: Placement | None =
     # Each cause may need a line for its omitted findings.
     remaining = lines - len(following) - len(causes)
     decisive = [number for number, section in enumerate(causes) if section.impact < Impact.LAYOUT]
-    given = allot_lines([_costs(section, placement) for section in causes], remaining, decisive)
+    given = allot_lines([_costs(section) for section in causes], remaining, decisive)
     if not all(given):
         remaining -= len(_omitted_titles(causes))
-        given = allot_lines(
-            [_costs(section, placement) for section in causes], remaining, decisive
-        )
+        given = allot_lines([_costs(section) for section in causes], remaining, decisive)
     for section, items in zip(causes, given, strict=True):
         if items:
             is_drawn = bool(section.figures) and items > bool(section.findings)
-            groups = first_lines(section.groups, items - is_drawn, _HINT, placement)
+            groups = first_lines(section.groups, items - is_drawn, _HINT)
             yield from _with_title(section, _style_lines(groups))
             if is_drawn:
                 yield from _picture(section)
@@ -220,9 +206,9 @@ def _omitted_titles(sections: Sequence[Section]) -> list[Text]:
     return [Text(line) for line in wrap(f"{titles} ({_HINT})", hanging=4)] if titles else []
 
 
-def _costs(section: Section, placement: Placement | None) -> Iterator[int]:
+def _costs(section: Section) -> Iterator[int]:
     """Yields the number of lines of each group, and of the picture after the first group."""
-    groups = line_counts(section.groups, placement)
+    groups = line_counts(section.groups)
     yield from (_TITLE + cost for cost in islice(groups, 1))
     if section.figures:
         yield sum(1 for _ in _picture(section))

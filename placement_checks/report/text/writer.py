@@ -206,10 +206,10 @@ def _program(report: Report, everything: bool) -> Iterator[Text]:
         table = list(names_by_state(report.verdicts))
     yield from (*head, Text(), *table, Text())
     if everything:
-        yield from all_findings(sections, report.evidence.placement)
+        yield from all_findings(sections)
         yield from _objective(report)
     else:
-        yield from brief_findings(sections, room - len(table), report.evidence.placement)
+        yield from brief_findings(sections, room - len(table))
     yield from below
 
 

@@ -36,11 +36,11 @@ class EqualToOneGpu(Rule):
 
     If all values are equal, the rule is kept, and the note states what the proof takes for
     granted: each tower has equally many rows, for example, or batch statistics of a tower's rows
-    stand for those of all rows. If a value differs, and all ops on the way are understood, the rule
-    is broken. A finding states what is not equal, such as a part of the batch that does not count.
-    Otherwise the rule is not checked, and names the op that cannot be followed: an op of an
-    unknown type, or a loss that combines the rows of a tower. Learning rates and other settings of
-    the optimizer may differ on purpose, so they break no rule.
+    stand for those of all rows. If a value differs, and all ops on the way are understood, the
+    rule is broken. A finding states what is not equal, such as a part of the batch that does not
+    count. Otherwise the rule is not checked, and names the op that cannot be followed: an op of
+    an unknown type, or a loss that combines the rows of a tower. Learning rates and other
+    settings of the optimizer may differ on purpose, so they break no rule.
 
     `allow` lists variables that may differ, or patterns such as bn/*.
     """

@@ -1,1 +1,1 @@
-"""Programs that ``placement-checks doctor`` runs to check this machine."""
+"""The list of devices and the training program of ``placement-checks doctor``."""

@@ -20,6 +20,7 @@ from placement_checks.capture.programs import load, load_for_one_gpu
 from placement_checks.core.cluster_spec import RecordedServer, environment_of
 from placement_checks.core.errors import InputError
 from placement_checks.core.machines import Machine
+from placement_checks.core.placement import producer_of
 from placement_checks.core.program import CapturedProgram, Program
 from placement_checks.core.target import Script
 
@@ -196,6 +197,21 @@ def test_a_worker_that_is_always_the_same_task_is_refused(
         "tf.distribute.cluster_resolver.TFConfigClusterResolver does, so that every worker can "
         "be captured"
     )
+
+
+def test_each_worker_takes_its_own_gradients_of_the_same_variable(first: CapturedProgram) -> None:
+    second = replace(first, server=RecordedServer(TWO, "worker", 1))
+
+    placement = workers.join_workers([first, second]).requested
+
+    one, other = placement.step.gradient_calls
+    assert one.sources == other.sources == ["w"]
+    assert one.weights == other.weights == [""]
+    for call, is_renamed in ((one, False), (other, True)):
+        names = {*call.objectives, *call.gradients[0], *call.ops}
+        assert {name.startswith("worker_1/") for name in names} == {is_renamed}
+        assert {producer_of(name) for name in names} <= placement.ops.keys()
+    assert placement.step.backward == set(one.ops) | set(other.ops)
 
 
 def test_every_worker_is_captured_as_its_own_task(

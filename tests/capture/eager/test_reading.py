@@ -13,6 +13,7 @@ from support.eager_programs import devices, loss_of, rows, types, updates, watch
 
 from placement_checks import Report, place, verify, watch
 from placement_checks.core.errors import CannotRun, InputError
+from placement_checks.core.placement import producer_of
 from placement_checks.core.program import CapturedProgram, Gradient
 from placement_checks.run.preconditions import check_comparable
 from placement_checks.run.runnable import make_runnable
@@ -163,6 +164,68 @@ def test_towers_by_hand() -> None:
     assert built.requested.strategy is None
     assert report.count("broken") == 0
     assert report.count("kept") >= 10
+
+
+def test_each_call_of_a_function_takes_its_own_gradients() -> None:
+    """The objective is a result of a function, too."""
+
+    def program() -> None:
+        w, unused = weights(), tf.Variable(1.0, name="unused")
+
+        @tf.function
+        def loss(x: Any) -> Any:
+            return tf.reduce_mean(tf.square(tf.matmul(x, w)), name="errors")
+
+        @tf.function
+        def taken(x: Any) -> Any:
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                value = loss(x)
+            return tape.gradient(value, [w, x, unused], output_gradients=tf.constant(2.0))[:2]
+
+        @tf.function
+        def step(x: Any) -> Any:
+            sums = [tf.add_n(pair) for pair in zip(*map(taken, tf.split(x, 2)), strict=True)]
+            w.assign_sub(sums[0])
+            unused.assign_add(tf.reduce_sum(sums[1]))
+
+        step(rows())
+
+    placement = watched(program).requested
+    calls = placement.step.gradient_calls
+
+    assert len(calls) == 2
+    (split,) = (op.name for op in placement.ops.values() if op.type == "Split")
+    for number, call in enumerate(calls):
+        (objective,) = call.objectives
+        product = placement.ops[producer_of(objective)]
+        while product.type != "MatMul":
+            product = placement.ops[product.inputs[0]]
+        part = f"{split}:{number}"
+        assert product.inputs[0].removesuffix(":0") == part.removesuffix(":0")
+        assert call.sources == ["w", part, "unused"]
+        of_w, of_x, of_unused = call.gradients
+        assert len(of_w) == len(of_x) == 1
+        assert of_unused == ()
+        (weight,) = call.weights
+        assert placement.details.value(producer_of(weight)) == ("float32", (), 2.0)
+        backward = {placement.ops[name].type for name in call.ops}
+        assert backward >= {"MatMul", "Mul"}
+        assert set(map(producer_of, (*of_w, *of_x))) <= set(call.ops)
+    assert set(calls[0].ops).isdisjoint(calls[1].ops)
+
+
+def test_replicas_take_gradients_of_their_own_losses() -> None:
+    placement = watched(lambda: loop(mirrored())).requested
+
+    first, second = placement.step.gradient_calls
+    assert first.sources == second.sources == ["w"]
+    devices = [
+        {placement.ops[name].requested.index for name in call.ops} - {None}
+        for call in (first, second)
+    ]
+    assert devices == [{0}, {1}]
+    assert first.objectives != second.objectives
 
 
 def test_a_loop_inside_a_step_stays_a_loop() -> None:

@@ -218,14 +218,3 @@ def test_the_first_object_and_the_number_of_others() -> None:
     ]
     assert "more (" not in str(list(first_lines(groups, 4, "")))
     assert list(line_counts(groups)) == [3, 2, 2, 2]
-
-
-def test_assignments_are_shown_unless_a_device_is_at_fault() -> None:
-    source("train.py", "weights = [0.0] * n", "train(weights)")
-    found = finding("w", frames=("train.py:2",), evidence="requested")
-
-    assert lines(found)[1:3] == [
-        "      | train(weights)",
-        "      value assigned at line 1: weights = [0.0] * n",
-    ]
-    assert not any("given by" in line for line in lines(finding("w", frames=("train.py:2",))))

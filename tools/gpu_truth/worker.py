@@ -1,4 +1,4 @@
-"""The process that uses the GPUs: ``python -m placement_checks.run.doctor.worker PARENT``.
+"""The process that uses the GPUs: ``python -m tools.gpu_truth.worker PARENT``.
 
 It reads requests from standard input and writes answers to standard output, as messages of
 `placer.worker.protocol`. It ends when its input ends, or when the process PARENT ends.
@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -19,11 +19,12 @@ from placement_checks.core.errors import message_of
 from placement_checks.logs import Log
 from placement_checks.logs.live import catch_log
 from placement_checks.placer.worker import protocol
-from placement_checks.run.doctor.programs import GPUS, PROGRAMS, Program
 from placement_checks.run.simulated_gpus import SEVERAL_STRATEGIES, simulated_gpus
 from placement_checks.tf.patching import all_patched, eager_context
 from placement_checks.tf.simulated_devices import configure_logical_cpus
 from placement_checks.util.child import end_with_parent, reserve_stdout
+
+from .programs import GPUS, PROGRAMS, Program
 
 tf1 = tf.compat.v1
 
@@ -39,19 +40,8 @@ def main() -> None:
             request, _ = protocol.read(requests)
         except EOFError:
             os._exit(0)
-        answer = _ACTIONS[request.pop("action")](**request)
+        answer = _run(request["name"], request["simulated"])
         protocol.write(answers, {}, json.dumps(answer).encode())
-
-
-def _devices() -> dict[str, Any]:
-    """Return the models and compute capabilities of the GPUs, and the types of all devices."""
-    found = []
-    for gpu in tf.config.list_physical_devices("GPU"):
-        details = tf.config.experimental.get_device_details(gpu)
-        capability = ".".join(map(str, details.get("compute_capability", ["unknown"])))
-        found.append([details.get("device_name", "unknown"), capability])
-    types = {device.device_type for device in tf.config.list_physical_devices()}
-    return {"gpus": found, "types": sorted(types)}
 
 
 def _run(name: str, simulated: bool) -> dict[str, Any]:
@@ -126,9 +116,6 @@ def _placed(log: Log) -> Mapping[str, tuple[str | None, str | None]]:
         for node, records in found.items()
         if node is not None and len(records) == 1 and node not in eager
     }
-
-
-_ACTIONS: Mapping[str, Callable[..., dict[str, Any]]] = {"devices": _devices, "run": _run}
 
 
 if __name__ == "__main__":

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
@@ -11,16 +14,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gpu_truth import comparison as gpu_comparison
+from gpu_truth.__main__ import lines
+from gpu_truth.comparison import (
+    ASSUMPTIONS,
+    Answer,
+    ComparedProgram,
+    GpuComparison,
+    OpDifference,
+    compare_with_gpus,
+)
+from gpu_truth.machine import Observed, Worker
+from gpu_truth.programs import PROGRAMS
 
-from placement_checks.core.checkup import Answer, ComparedProgram, GpuComparison, OpDifference
 from placement_checks.core.errors import InputError
-from placement_checks.run.doctor import machine
-from placement_checks.run.doctor.machine import Gpu, Observed, Worker
-from placement_checks.run.doctor.programs import PROGRAMS
-from placement_checks.verification import gpu_comparison
-from placement_checks.verification.gpu_comparison import ASSUMPTIONS, compare_with_gpus
+from placement_checks.run.doctor.devices import PhysicalDevice
 
-A100 = Gpu("NVIDIA A100", "8.0")
+ROOT = Path(__file__).parents[2]
+A100 = "NVIDIA A100 (compute capability 8.0)"
 ON_GPU_0 = "/job:localhost/replica:0/task:0/device:GPU:0"
 ON_GPU_1 = "/job:localhost/replica:0/task:0/device:GPU:1"
 ON_CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
@@ -55,13 +66,10 @@ def test_a_process_that_ends_is_the_result_of_its_program_alone() -> None:
     with Worker(simulated=True) as worker:
         first = worker.run("nonsense")
         second = worker.run("refused")
-        gpus, types = worker.devices()
 
     assert first == Observed(error="its process ended with status 1")
     assert second.error == ""
     assert second.placed["no_kernel"][0] == "StringJoin"
-    assert "CPU" in types
-    assert ("GPU" in types) == bool(gpus)
 
 
 Change = Callable[[str, Observed], Observed]
@@ -72,14 +80,11 @@ def compare(monkeypatch: pytest.MonkeyPatch) -> Callable[..., GpuComparison]:
     """Compare with GPUs on which all programs run as predicted, except for a change."""
 
     def call(
-        change: Change = lambda _, observed: observed, gpus: int = 1, types: str = "CPU GPU"
+        change: Change = lambda _, observed: observed, gpus: int = 1, others: str = "CPU"
     ) -> GpuComparison:
         class StandIn:
             def run(self, name: str) -> Observed:
                 return change(name, as_predicted(name))
-
-            def devices(self) -> tuple[list[Gpu], list[str]]:
-                return [A100] * gpus, types.split()
 
         @contextlib.contextmanager
         def stand_in(**_: Any) -> Iterator[StandIn]:
@@ -87,7 +92,10 @@ def compare(monkeypatch: pytest.MonkeyPatch) -> Callable[..., GpuComparison]:
 
         monkeypatch.setattr(gpu_comparison, "local_gpus", lambda: 1)
         monkeypatch.setattr(gpu_comparison, "_predict", lambda program, _: predicted(program.name))
-        monkeypatch.setattr(machine, "Worker", stand_in)
+        monkeypatch.setattr(gpu_comparison, "Worker", stand_in)
+        devices = [PhysicalDevice(kind, "") for kind in others.split()]
+        devices += [PhysicalDevice("GPU", A100)] * gpus
+        monkeypatch.setattr(gpu_comparison, "physical_devices", lambda: devices)
         return compare_with_gpus()
 
     return call
@@ -270,7 +278,7 @@ def test_an_assumption_that_does_not_hold(
 
 
 def test_other_devices_of_the_machine(compare: Callable[..., GpuComparison]) -> None:
-    found = answer_to(compare(types="CPU GPU XLA_GPU"), "MIG slices")
+    found = answer_to(compare(others="CPU XLA_GPU"), "MIG slices")
 
     assert (found.state, found.reason) == ("different", "this machine also has XLA_GPU")
 
@@ -338,11 +346,17 @@ def test_a_prefix_of_all_names_is_found() -> None:
     assert matched == {"a/x": ON_CPU, "b": ON_GPU_1}
 
 
-def test_without_a_gpu_it_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_comparison, "local_gpus", lambda: 0)
+def test_without_a_gpu_it_is_an_error() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "tools.gpu_truth"],
+        cwd=ROOT,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
+        capture_output=True,
+        text=True,
+    )
 
-    with pytest.raises(InputError, match="this machine has no GPU that this process may use; run"):
-        compare_with_gpus()
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "error: this machine has no GPU that this process may use; run this on a " in ran.stderr
 
 
 def test_tensorflow_that_finds_no_gpu(compare: Callable[..., GpuComparison]) -> None:
@@ -351,7 +365,7 @@ def test_tensorflow_that_finds_no_gpu(compare: Callable[..., GpuComparison]) -> 
 
 
 def test_the_page_has_all_assumptions() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "gpu_machines.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "gpu_machines.md").read_text(encoding="utf-8")
 
     _, _, after = page.partition("| assumption | affects |\n|---|---|\n")
     table, _, _ = after.partition("\n\n")
@@ -384,3 +398,36 @@ Detected at node CollectiveReduceV2 defined at (most recent call last):
 )
 def test_the_reason_of_a_failed_program_is_one_line(error: str, line: str) -> None:
     assert gpu_comparison._first_line(error) == line
+
+
+def test_the_report() -> None:
+    cpu, gpu = ON_CPU, ON_GPU_0
+    moved_ops = [
+        OpDifference("StringJoin", "StringJoin", cpu, gpu, executed=False),
+        OpDifference("x", "Mul", gpu, cpu, executed=True),
+    ]
+    comparison = GpuComparison(
+        A100,
+        [
+            ComparedProgram("towers", "A tower on each GPU.", "same", 100, 99),
+            ComparedProgram("strings", "Strings on a GPU.", "different", 12, 12, moved_ops),
+            ComparedProgram("nccl", "NCCL.", "skipped", reason="needs 2 physical GPUs"),
+        ],
+        [Answer("nodes are placed alike", "different", "2 of 150 ops of 3 programs")],
+    )
+
+    assert list(lines(comparison))[1:] == [
+        "",
+        "same       towers   99 of 100 ops",
+        "different  strings  12 of 12 ops, 2 on other devices than predicted",
+        "           StringJoin (StringJoin): predicted /device:CPU:0, placed on /device:GPU:0",
+        "           x (Mul): predicted /device:GPU:0, executed on /device:CPU:0",
+        "skipped    nccl     needs 2 physical GPUs",
+        "",
+        "Assumptions of predictions:",
+        "",
+        "different     nodes are placed alike",
+        "              2 of 150 ops of 3 programs",
+        "",
+        "1 of 2 programs ran as predicted.",
+    ]

@@ -8,30 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from placement_checks.placer.worker import protocol
 from placement_checks.util.child import Child, Ended
 
-_WORKER = "placement_checks.run.doctor.worker"
+_WORKER = f"{__package__}.worker"
 _LIMIT = 300.0  # seconds of a request; the first start of CUDA may compile kernels
-
-
-class Gpu(NamedTuple):
-    """A GPU that TensorFlow finds.
-
-    Attributes:
-        name: the model, such as ``NVIDIA A100``.
-        capability: the compute capability, such as ``8.0``.
-    """
-
-    name: str
-    capability: str
-
-    def __str__(self) -> str:
-        return f"{self.name} (compute capability {self.capability})"
 
 
 @dataclass(frozen=True)
@@ -67,26 +54,21 @@ class Worker(contextlib.AbstractContextManager["Worker"]):
         self, *, simulated: bool = False, environment: Mapping[str, str] | None = None
     ) -> None:
         self._simulated = simulated
-        # At a higher log level, TensorFlow does not log the devices of eager ops.
-        self._environment = {**(environment or {}), "TF_CPP_MIN_LOG_LEVEL": "0"}
+        self._environment = {
+            "PYTHONPATH": os.pathsep.join(sys.path),  # this package is not installed
+            # At a higher log level, TensorFlow does not log the devices of eager ops.
+            "TF_CPP_MIN_LOG_LEVEL": "0",
+            **(environment or {}),
+        }
         self._child: Child | None = None
 
     def run(self, name: str) -> Observed:
         """Run a program of `programs.PROGRAMS`."""
         try:
-            answer = self._ask(action="run", name=name, simulated=self._simulated)
+            answer = self._ask(name=name, simulated=self._simulated)
         except Ended as ended:
             return Observed(error=f"its process {ended.how}")
         return Observed(**answer)
-
-    def devices(self) -> tuple[list[Gpu], list[str]]:
-        """Return the GPUs that TensorFlow finds, and the types of all devices.
-
-        Raises:
-            Ended: the process ended.
-        """
-        answer = self._ask(action="devices")
-        return [Gpu(*gpu) for gpu in answer["gpus"]], answer["types"]
 
     def _ask(self, **request: Any) -> dict[str, Any]:
         """Send a request and receive the answer.

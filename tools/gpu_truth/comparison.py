@@ -1,8 +1,8 @@
 """Compares predicted placements with the GPUs of this machine, op by op.
 
-Each program of `run.doctor.programs` is placed on two GPUs that need not exist, and runs on two
-GPUs of this machine, or on two logical GPUs if the machine has only one GPU. `ASSUMPTIONS` lists
-the assumptions of predictions about GPUs. The runs show whether these assumptions hold.
+Each program of `programs` is placed on two GPUs that need not exist, and runs on two GPUs of this
+machine, or on two logical GPUs if the machine has only one GPU. `ASSUMPTIONS` lists the
+assumptions of predictions about GPUs. The runs show whether these assumptions hold.
 """
 
 from __future__ import annotations
@@ -14,35 +14,111 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
-from placement_checks.core.checkup import (
-    Answer,
-    ComparedProgram,
-    GpuComparison,
-    OpDifference,
-)
 from placement_checks.core.devices import VISIBLE_GPUS, Device, local_gpus
 from placement_checks.core.errors import InputError, as_error
 from placement_checks.core.machines import Machine
 from placement_checks.core.op_types import COLLECTIVES, FUNCTION_CALLS, NO_OP
-from placement_checks.tf.startup import INSTALL_CUDA, hide_deprecations
+from placement_checks.placer.request import name_in_body
+from placement_checks.run.doctor.devices import physical_devices
+from placement_checks.tf.startup import INSTALL_CUDA
 from placement_checks.util.child import Ended
 from placement_checks.util.privacy import without_private_names
 from placement_checks.util.progress import step, track
 from placement_checks.util.text import join_and, listed, plural
-from placement_checks.verification.placing import place, prepare, request
+from placement_checks.verification.placing import place, request
 
-if TYPE_CHECKING:
-    from placement_checks.run.doctor.machine import Gpu, Observed
-    from placement_checks.run.doctor.programs import Program
+from . import programs
+from .machine import Observed, Worker
+from .programs import GPUS, PROGRAMS, Program
 
-_PROGRAMS = "placement_checks.run.doctor.programs"
 # Parts of the placer's errors (core/common_runtime/placer.cc and colocation_graph.cc).
 _REFUSALS = ("Cannot assign a device for operation", "Cannot place the graph", "Cannot colocate")
 _ERROR = re.compile(r"\b[A-Z]+(_[A-Z]+)*: ")  # such as INVALID_ARGUMENT:
 _Answer = tuple[Literal["seen", "different", "not answered"], str]  # with the reason
 _MOST_UNITS = 8.0  # units in the last place; sums in different orders differ by a few units
+
+
+@dataclass(frozen=True, slots=True)
+class OpDifference:
+    """An op on another device than predicted.
+
+    Attributes:
+        op: the name of the op.
+        type: the type of the op.
+        predicted: the predicted device.
+        found: the device on this machine.
+        executed: whether ``found`` is the device in the executed graph, after all rewrites, rather
+            than the answer of the placer.
+    """
+
+    op: str
+    type: str
+    predicted: str
+    found: str
+    executed: bool
+
+
+@dataclass(frozen=True)
+class ComparedProgram:
+    """A program whose prediction was compared with this machine.
+
+    Attributes:
+        name: the name of the program.
+        subject: the parts of TensorFlow that it uses, in a sentence.
+        state: ``same``, ``different``, ``failed`` if it did not run here, or ``skipped``.
+        predicted: the number of ops in the prediction.
+        ops: the number of compared ops; the log lacks the other ops, or lists them twice.
+        differences: the ops on other devices than predicted.
+        reason: why the program failed or was skipped, or how it differs apart from
+            ``differences``; or ``""``.
+    """
+
+    name: str
+    subject: str
+    state: Literal["same", "different", "failed", "skipped"]
+    predicted: int = 0
+    ops: int = 0
+    differences: Sequence[OpDifference] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Whether an assumption of predictions holds on this machine.
+
+    Attributes:
+        assumption: the assumption, as in docs/gpu_machines.md.
+        state: ``seen`` if it holds here, ``different`` if it does not, or ``not answered``.
+        reason: the observation, or why there is none.
+    """
+
+    assumption: str
+    state: Literal["seen", "different", "not answered"]
+    reason: str
+
+
+@dataclass(frozen=True)
+class GpuComparison:
+    """Predictions for two GPUs, compared with the GPUs of this machine.
+
+    Attributes:
+        devices: the two GPUs that ran the programs, in words.
+        programs: the compared programs.
+        answers: an answer for each assumption.
+    """
+
+    devices: str
+    programs: Sequence[ComparedProgram]
+    answers: Sequence[Answer]
+
+    @property
+    def is_as_predicted(self) -> bool:
+        """Whether all programs that could run here ran as predicted."""
+        return all(program.state in ("same", "skipped") for program in self.programs) and all(
+            answer.state != "different" for answer in self.answers
+        )
 
 
 @dataclass(frozen=True)
@@ -96,20 +172,15 @@ def compare_with_gpus(*, simulated: bool = False) -> GpuComparison:
         fix = "run this on a machine with an NVIDIA GPU; one GPU is enough"
         what = "has no GPU that this process may use"
         raise InputError("this machine", what, fix, is_predicate=True)
-    prepare()
-    hide_deprecations()
-    from placement_checks.run.doctor.machine import Worker
-    from placement_checks.run.doctor.programs import GPUS, PROGRAMS
-
     gpus, types = ([], ["CPU"]) if simulated else _found_gpus()
     runs = []
     for kind in ("graph", "eager"):  # each in its own process, because both create devices
-        programs = [program for program in PROGRAMS.values() if program.kind == kind]
+        of_kind = [program for program in PROGRAMS.values() if program.kind == kind]
         with (
             _hidden_gpus(len(gpus)) as visible,
             Worker(simulated=simulated, environment={VISIBLE_GPUS: visible}) as machine,
         ):
-            for program in track(programs, f"{kind} program"):
+            for program in track(of_kind, f"{kind} program"):
                 if reason := _not_possible(program, len(gpus), simulated):
                     runs.append(_skipped(program, reason))
                     continue
@@ -151,27 +222,24 @@ def _hidden_gpus(count: int) -> Iterator[str]:
             os.environ[VISIBLE_GPUS] = before
 
 
-def _found_gpus() -> tuple[Sequence[Gpu], Sequence[str]]:
-    """The GPUs that TensorFlow finds, and the types of all devices."""
-    from placement_checks.run.doctor.machine import Worker
-
+def _found_gpus() -> tuple[Sequence[str], Sequence[str]]:
+    """The GPUs that TensorFlow finds, in words, and the types of all devices."""
     try:
-        with step("starting the GPUs"), Worker() as machine:
-            gpus, types = machine.devices()
+        with step("starting the GPUs"):
+            devices = physical_devices()
     except Ended as ended:
         fix = "test the driver with nvidia-smi"
         raise InputError("the GPUs", f"the process that started them {ended.how}", fix) from None
+    gpus = [device.description for device in devices if device.type == "GPU"]
     if not gpus:
         raise InputError("TensorFlow", "finds no GPU", INSTALL_CUDA, is_predicate=True)
-    return gpus, types
+    return gpus, [device.type for device in devices]
 
 
-def _description(gpus: Sequence[Gpu]) -> str:
-    from placement_checks.run.doctor.programs import GPUS
-
+def _description(gpus: Sequence[str]) -> str:
     if len(gpus) < GPUS:
         return f"{GPUS} logical GPUs of 1 {gpus[0]}"
-    counts = Counter(map(str, gpus[:GPUS]))
+    counts = Counter(gpus[:GPUS])
     return join_and(f"{number} {name}" for name, number in counts.items())
 
 
@@ -183,8 +251,6 @@ def _not_possible(program: Program, gpus: int, simulated: bool) -> str:
 
 
 def _skipped(program: Program, reason: str) -> _Run:
-    from placement_checks.run.doctor.machine import Observed
-
     compared = ComparedProgram(program.name, _subject(program), "skipped", reason=reason)
     return _Run(program, _Predicted(), Observed(error=reason), compared)
 
@@ -246,15 +312,13 @@ def _first_line(error: str) -> str:
 
 
 def _predict(program: Program, simulated: bool) -> _Predicted:
-    from placement_checks.run.doctor.programs import GPUS, import_on_cpus
-
-    target = f"{_PROGRAMS}:{program.name}"
+    target = f"{programs.__name__}:{program.name}"
     soft = program.soft if program.kind == "graph" else None
     with step(f"predicting {program.name}"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if simulated:
             asked = request(target, gpus=GPUS, soft=soft)
-            graph = import_on_cpus(asked.built.graph_def)
+            graph = programs.import_on_cpus(asked.built.graph_def)
             cpus = Machine.local(0, cpus=GPUS + 1)
             evidence = place(graph, machine=cpus, soft=asked.requested.soft)
         else:
@@ -276,8 +340,6 @@ def _match(predicted: _Predicted, observed: Observed) -> Mapping[str, str]:
     The step of a strategy or of Keras may be a function that other functions call. The log then
     adds a prefix to the names of its ops. The prefix with the most matches is removed.
     """
-    from placement_checks.placer.request import name_in_body
-
     logged: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for node, (kind, device) in observed.placed.items():
         logged[name_in_body(node)].add((kind, device))

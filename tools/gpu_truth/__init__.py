@@ -1,0 +1,1 @@
+"""Compares predicted placements with the GPUs of this machine."""
