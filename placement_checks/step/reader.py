@@ -83,6 +83,13 @@ class Mistake(NamedTuple):
     op: str
 
 
+class Race(NamedTuple):
+    """A read of a variable, and an update of it, that do not wait for each other."""
+
+    read: str
+    update: str
+
+
 class Draw(NamedTuple):
     """Random numbers with a seed, drawn for a tower.
 
@@ -117,6 +124,7 @@ class StepReader:
         backward: the ops that were built while gradients were computed.
         batch: the parts of the batch that inputs have.
         mistakes: the mistakes that were found while reading.
+        races: for variables that are read before or after an update, one such read.
         draws: the random numbers with a seed that are drawn for towers.
     """
 
@@ -151,6 +159,7 @@ class StepReader:
         self._bits: dict[str, int] = {}
         self.update_ops: list[str] = []
         self._awaited: dict[str, int] = {}
+        self.races: dict[str, Race] = {}
         self._read_bits: dict[str, int] = {}
         self._reads_before: dict[str, int] = {}
         self._order_updates()
@@ -259,17 +268,14 @@ class StepReader:
     def _state_read(self, holder: str, name: str) -> Form:
         """The value of a variable that an op reads.
 
-        It is unknown if the op and an update of the variable do not wait for each other.
+        If the op and an update do not wait for each other, the read comes first, and is noted.
         """
         done = self._awaited.get(name, 0) & ~self._bits.get(name, 0)
         read = self._read_bits.get(name, 0)
         for update, _ in self.updates.get(holder, ()):
             is_ordered = done & self._bits[update] or self._reads_before[update] & read
             if read and not is_ordered:
-                text = f"may read {holder} before or after {update}"
-                cause = Cause(self.ops[name].type, text, self.origin(name))
-                shape = self.shape_of_variable(holder)
-                return self.terms.unknown(cause, shape, self.program, name)
+                self.races.setdefault(holder, Race(name, update))
         return self.state(holder, done)
 
     def changed_by(self, update: str) -> list[str | None]:

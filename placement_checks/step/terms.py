@@ -185,6 +185,7 @@ class Assumption(Enum):
     COPIES_START_EQUAL = "the copies of a variable start equal"
     LIBRARY_GRADIENTS = "custom gradients of libraries are right"
     NO_ZERO_DIVISION = "no divisor is zero"
+    READ_FIRST = "reads of a variable come before updates that they do not wait for"
 
 
 class Terms:

@@ -541,3 +541,38 @@ def test_updates_after_all_gradients() -> None:
     check(_update_in_each_tower(in_turn=True), one_gpu(), PROVED)
 
 
+def test_decay_beside_the_step() -> None:
+    """If reads may come after an update on one GPU, too, they are assumed to come first."""
+
+    def build(count: int) -> Program:
+        net = Net()
+        gradients = net.gradients([net.loss(x, y) for x, y in net.parts(count)])
+        decay = net.w.assign_sub(net.w.read() * 0.01)
+        with net.program.after(decay):
+            return net.descend(add_n(gradients) / float(count))
+
+    first = frozenset({Assumption.READ_FIRST})
+    found = compare(build(2), build(1))
+    assert found.variables["w"].state is PROVED
+    assert found.assumed == first
+
+
+# --- gradient calls ---
+
+
+def test_mean_loss_written_for_each_variable() -> None:
+    """The mean loss of all towers is written again for each variable."""
+
+    def build(count: int) -> Program:
+        net = Net()
+        b = net.program.variable("b")
+        errors = [total(x * net.w.read(), 1) + b.read() - y for x, y in net.parts(count)]
+        losses = [mean(square(each)) for each in errors]
+        means = [add_n(losses) / float(count) for _ in range(2)]
+        net.program.train(
+            net.w.descend(RATE, net.program.gradient(means[0], net.w)),
+            b.descend(RATE, net.program.gradient(means[1], b)),
+        )
+        return net.program
+
+    check(build(2), build(1), PROVED)

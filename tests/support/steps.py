@@ -29,6 +29,7 @@ import numpy.typing as npt
 from placement_checks.core.placement import (
     TRAINABLE,
     Details,
+    GradientCall,
     Op,
     Placement,
     StepOps,
@@ -36,7 +37,6 @@ from placement_checks.core.placement import (
     producer_of,
 )
 from placement_checks.core.variables import Variable, Variables
-from placement_checks.step.calls import GradientCall
 from placement_checks.step.comparison import StepEquality, compare_steps
 
 Array = npt.NDArray[Any]
@@ -71,6 +71,11 @@ class Taken(NamedTuple):
     loss: str
     variable: str
     weight: str = ""
+
+
+def _tensor_name(source: str) -> str:
+    """A tensor's name with the number of the output, also for the first output."""
+    return source if ":" in source else f"{source}:0"
 
 
 # --- what each op type computes ---
@@ -269,14 +274,6 @@ class _Facts(Details):
         dtype = "float32" if value.dtype == np.float64 else str(value.dtype)
         return dtype, value.shape, *value.ravel().tolist()
 
-    def custom_gradient(self, _op: str) -> str:
-        """No op has a gradient of the program's own."""
-        return ""
-
-    def constant_digest(self, _op: str) -> str:
-        """The elements of all constants are known."""
-        return ""
-
 
 @dataclass(eq=False)
 class Program:
@@ -393,22 +390,24 @@ class Program:
     def placement(self) -> Placement:
         """The placement, without devices."""
         variables = [Variable(name, "float32", shape) for name, shape in self.variables.items()]
-        made = Placement(
+        return Placement(
             "program",
             {name: Op(name, op.type, inputs=op.inputs) for name, op in self.ops.items()},
             Variables(variables),
             {TRAINABLE: tuple(self.trained)},
-            step=StepOps(train_op=self.roots),
+            step=StepOps(train_op=self.roots, gradient_calls=self.calls()),
             details=_Facts(self),
         )
-        object.__setattr__(made, "results", {})
-        return made
 
     def calls(self) -> list[GradientCall]:
         """The gradients as calls of ``tf.gradients``, one for each variable."""
         return [
             GradientCall(
-                (taken.loss,), (taken.weight,), (taken.variable,), ((name,),), (), frozenset([name])
+                (_tensor_name(taken.loss),),
+                (taken.weight and _tensor_name(taken.weight),),
+                (taken.variable,),
+                ((f"{name}:0",),),
+                ops=frozenset([name]),
             )
             for name, taken in self.gradients.items()
         ]
@@ -481,9 +480,11 @@ class Program:
         for name, sources in waiting.items():
             for source in sources:
                 readers[source].append(name)
+        late = {name: schedule.random() for name in order}
         ready, found = [name for name in order if not waiting[name]], []
         while ready:
-            name = ready.pop(schedule.randrange(len(ready)))
+            name = min(ready, key=late.__getitem__)
+            ready.remove(name)
             found.append(name)
             for reader in readers[name]:
                 waiting[reader].discard(name)
@@ -811,9 +812,7 @@ def reshape(value: Value, shape: Any) -> Value:
 
 def compare(towers: Program, one_gpu: Program) -> StepEquality:
     """The comparison of two programs."""
-    found = compare_steps(
-        towers.placement(), one_gpu.placement(), (towers.calls(), one_gpu.calls())
-    )
+    found = compare_steps(towers.placement(), one_gpu.placement())
     assert isinstance(found, StepEquality), found
     return found
 
