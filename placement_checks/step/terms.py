@@ -180,7 +180,7 @@ class Assumption(Enum):
     """What a proof takes for granted."""
 
     EQUAL_ROWS = "each tower has equally many rows"
-    DIVISIBLE_ROWS = "the number of rows is a multiple of the number of towers"
+    DIVISIBLE_ROWS = "divisions of the number of rows leave no remainder"
     OWN_STATISTICS = "batch statistics of a tower's rows stand for those of all rows"
     COPIES_START_EQUAL = "the copies of a variable start equal"
     LIBRARY_GRADIENTS = "custom gradients of libraries are right"
@@ -849,8 +849,12 @@ class Terms:
             part = finest(self.parts_of(monomial))
             if part:
                 by_siblings[part[:-1], part[-1].siblings][part[-1]].append(monomial)
+        slices: defaultdict[Part, dict[Cut, list[Monomial]]] = defaultdict(dict)
         for (around, _), by_cut in by_siblings.items():
-            if not are_all_rows(by_cut):
+            slices[around] |= {cut: found for cut, found in by_cut.items() if cut.is_slice}
+        groups = [(around, by_cut) for (around, _), by_cut in by_siblings.items()]
+        for around, by_cut in (*groups, *slices.items()):
+            if not by_cut or not are_all_rows(by_cut):
                 continue
             wholes: defaultdict[Form, dict[Cut, tuple[Monomial, float]]] = defaultdict(dict)
             for cut, monomials in by_cut.items():

@@ -461,6 +461,29 @@ def test_unequal_slices_without_weights() -> None:
     check(towers, one_gpu(), DIFFERS, rows=[(6,), (12,)])
 
 
+def test_unequal_slices_with_weights() -> None:
+    """The means over a third and two thirds of the rows with the right weights."""
+    net = Net()
+    third = rows_of(net.x) // 3
+    parts = [(net.x[:third], net.y[:third]), (net.x[third:], net.y[third:])]
+    first, second = net.gradients([net.loss(x, y) for x, y in parts])
+    towers = net.descend(first * (1 / 3) + second * (2 / 3))
+    check(towers, one_gpu(), PROVED, DIVISIBLE, rows=[(6,), (12,)])
+
+
+def test_slices_of_three_sizes() -> None:
+    """A half, a third and a sixth of the rows, with the right weights."""
+    net = Net()
+    sixth = rows_of(net.x) // 6
+    ends = [None, sixth * 3, sixth * 5, None]
+    cuts = [slice(*each) for each in zip(ends, ends[1:], strict=False)]
+    gradients = net.gradients([net.loss(net.x[cut], net.y[cut]) for cut in cuts])
+    weights = [1 / 2, 1 / 3, 1 / 6]
+    pairs = zip(gradients, weights, strict=True)
+    towers = net.descend(add_n([each * weight for each, weight in pairs]))
+    check(towers, one_gpu(), PROVED, DIVISIBLE, rows=[(6,), (12,)])
+
+
 def test_variable_of_another_name() -> None:
     """A tower reads a variable that the step does not train."""
     net, one = Net(), Net()
