@@ -330,6 +330,26 @@ class StepReader:
             return self._loop_variables[tensor]
         return self.value(tensor, loop)
 
+    def with_shape_of(self, source: str, form: Form) -> Form:
+        """A form whose elements are repeated to the shape of a tensor, which is broadcast."""
+        terms, name = self.terms, producer_of(source)
+        static, dims = self.shape(name, int(source.partition(":")[2] or 0)), terms.shape(form)
+        if static is None or dims is None or len(dims) > len(static):
+            return form
+        padded = (*[1] * (len(static) - len(dims)), *dims)
+        pairs = list(zip(padded, static, strict=True))
+        if len(dims) == len(static) and not any(dim == 1 != wanted for dim, wanted in pairs):
+            return form
+        extents = [wanted if dim == 1 else 1 for dim, wanted in pairs]
+        if None in extents:
+            cause = Cause(self.ops[name].type, "repeats elements unknown times", self.origin(name))
+            return terms.unknown(cause, static, self.program, source)
+        shape = tuple(wanted if dim == 1 else dim for dim, wanted in pairs)
+        ones = terms.pack([terms.number(extent or 0) for extent in extents], self.origin(name))
+        number = terms.number(1.0)
+        filled = terms.build("Fill", (), (ones, number), tuple(extents), self.origin(name))
+        return terms.build("Mul", (), (form, filled), shape, self.origin(name))
+
     def _cyclic(self, op: str) -> Form:
         cause = Cause(self.ops[op].type, "is part of a loop", self.origin(op))
         return self.terms.unknown(cause, self.shape(op), self.program, op)
@@ -497,7 +517,7 @@ class StepReader:
         """The scalars whose gradients a call takes, with the weights that the program gives."""
         terms = self.terms
         for objective, weight in zip(call.objectives, call.weights, strict=True):
-            form = self.value(objective)
+            form = self.with_shape_of(objective, self.value(objective))
             shape = terms.shape(form)
             if weight:
                 stopped = terms.build(

@@ -188,6 +188,16 @@ class Assumption(Enum):
     READ_FIRST = "reads of a variable come before updates that they do not wait for"
 
 
+# Ops whose result may have more or fewer rows than the operands.
+_OF_OTHER_ROWS = frozenset(
+    """
+    ConcatV2 StridedSliceOf Unique Where GatherNd GatherV2 DynamicPartition DynamicStitch ScatterNd
+    SegmentSum SegmentMean UnsortedSegmentSum SparseToDense TensorScatterUpdate Bincount
+    DenseBincount Slices Range
+    """.split()
+)
+
+
 class Terms:
     """The terms of two programs.
 
@@ -306,7 +316,7 @@ class Terms:
         elif status is None:
             status = self._status_of_op(op, attrs, operands, shape, within_all, origin)
         if shape is not None and status.axis is not None:
-            shape = self._with_rows(shape, status, operands)
+            shape = self._with_rows(op, shape, status, operands)
         below = {self[atom] for operand in operands for atom in self.atoms_in(operand)}
         is_unknown = status.kind is Kind.UNKNOWN
         atom = AtomId(len(self._atoms))
@@ -323,7 +333,7 @@ class Terms:
         return atom
 
     def _with_rows(
-        self, shape: tuple[Dim, ...], status: Status, operands: Sequence[Form]
+        self, op: str, shape: tuple[Dim, ...], status: Status, operands: Sequence[Form]
     ) -> Shape:
         """A shape whose axis of rows has the extent of the rows."""
         axis = status.axis
@@ -337,7 +347,9 @@ class Terms:
                 for each in self._shapes[operand] or ()
                 if isinstance(each, RowExtent)
             }
-            extent = RowExtent(None) if len(extents) > 1 else next(iter(extents), ROWS)
+            is_other = status.kind is Kind.JOINT and op in _OF_OTHER_ROWS
+            is_known = len(extents) < 2 and not is_other
+            extent = next(iter(extents), ROWS) if is_known else RowExtent(None)
         return (*shape[:axis], extent, *shape[axis + 1 :])
 
     def form(self, summands: Mapping[Monomial, float]) -> Form:

@@ -135,7 +135,9 @@ def _running_mean(gradients: list[Value]) -> Value:
 AVERAGES: dict[str, Callable[[list[Value]], Value]] = {
     "sum divided by n": lambda gradients: add_n(gradients) / float(len(gradients)),
     "sum times 1/n": lambda gradients: add_n(gradients) * (1 / len(gradients)),
-    "each divided by n": lambda gradients: add_n([each / float(len(gradients)) for each in gradients]),
+    "each divided by n": lambda gradients: add_n(
+        [each / float(len(gradients)) for each in gradients]
+    ),
     "mean of a stack": lambda gradients: mean(stack(gradients), 0),
     "mean of a concatenation": lambda gradients: mean(
         concat([apply("ExpandDims", each, 0) for each in gradients]), 0
@@ -173,7 +175,9 @@ CUTS: dict[str, tuple[Callable[[Value, int], list[Value]], frozenset[Assumption]
     "split": (split, NOTHING),
     "slices": (_slices, DIVISIBLE),
     "split by sizes": (
-        lambda value, count: split_by_sizes(value, stack([rows_of(value) // count] * count), count),
+        lambda value, count: split_by_sizes(
+            value, stack([rows_of(value) // count] * count), count
+        ),
         DIVISIBLE,
     ),
     "every n-th row": (lambda value, count: [value[i::count] for i in range(count)], DIVISIBLE),
@@ -392,10 +396,9 @@ WRONG_AVERAGES: dict[str, Callable[[list[Value]], Value]] = {
     "weights of 2 and 1": lambda gradients: gradients[0] * (2 / 3) + gradients[1] * (1 / 3),
     "slightly other weight": lambda gradients: gradients[0] * 0.5 + gradients[1] * 0.5003,
     "difference": lambda gradients: (gradients[0] - gradients[1]) / 2.0,
-    "clipped before": lambda gradients: add_n(
-        [apply("Minimum", each, 0.1) for each in gradients]
-    )
-    / 2.0,
+    "clipped before": lambda gradients: (
+        add_n([apply("Minimum", each, 0.1) for each in gradients]) / 2.0
+    ),
     "product": lambda gradients: gradients[0] * gradients[1],
     "largest": lambda gradients: apply("Maximum", *gradients),
 }
@@ -489,7 +492,10 @@ def test_variable_of_another_name() -> None:
     net, one = Net(), Net()
     others = [each.program.variable("other", (WIDTH,), is_trained=False) for each in (net, one)]
     (x, y), (other_x, other_y) = net.parts()
-    losses = [net.loss(x, y), mean(net.errors(other_x, other_y, others[0])) + 0.0 * total(net.w.read())]
+    losses = [
+        net.loss(x, y),
+        mean(net.errors(other_x, other_y, others[0])) + 0.0 * total(net.w.read()),
+    ]
     towers = net.descend(add_n(net.gradients(losses)) / 2.0)
     found = compare(towers, one.descend(one.gradients([one.loss(one.x, one.y)])[0]))
     assert found.variables["w"].state is DIFFERS

@@ -211,6 +211,7 @@ COMPUTES: dict[str, Callable[..., Any]] = {
     "Slice": _slice,
     "Split": _split,
     "SplitV": _split_by_sizes,
+    "MirrorPad": lambda attributes, x, pads: np.pad(x, pads, attributes["mode"].lower()),
     "GatherV2": _elementwise(lambda x, indices, axis: np.take(x, indices, int(axis))),
     "OneHot": _one_hot,
     "Cumsum": _elementwise(lambda x, axis: np.cumsum(x, int(axis))),
@@ -313,7 +314,12 @@ class Program:
         self._awaited = before
 
     def add(
-        self, type_: str, *inputs: Any, name: str = "", value: Array | None = None, **attributes: Any
+        self,
+        type_: str,
+        *inputs: Any,
+        name: str = "",
+        value: Array | None = None,
+        **attributes: Any,
     ) -> Value:
         """Add an op; numbers and lists among the inputs become constants."""
         tensors = tuple(self.tensor(each).name for each in inputs)
@@ -735,7 +741,9 @@ def mean(value: Value, axes: Sequence[int] | int | None = None, *, keeps: bool =
     return _reduced("Mean", value, axes, keeps)
 
 
-def largest(value: Value, axes: Sequence[int] | int | None = None, *, keeps: bool = False) -> Value:
+def largest(
+    value: Value, axes: Sequence[int] | int | None = None, *, keeps: bool = False
+) -> Value:
     """The maximum over axes, by default over all of them."""
     return _reduced("Max", value, axes, keeps)
 
@@ -804,7 +812,9 @@ def reshape(value: Value, shape: Any) -> Value:
     """Another shape; elements of the shape may be tensors."""
     if isinstance(shape, (list, tuple)) and any(isinstance(each, Value) for each in shape):
         shape = stack(list(shape))
-    return apply("Reshape", value, np.array(shape, np.int32) if not isinstance(shape, Value) else shape)
+    return apply(
+        "Reshape", value, np.array(shape, np.int32) if not isinstance(shape, Value) else shape
+    )
 
 
 # --- comparisons ---
@@ -848,7 +858,10 @@ def differences(
     named = {copy: name for name, copies in equality.copies.items() for copy in copies}
     starts = {name: values[named.get(name, name)] for name in towers.variables}
     found: dict[str, float] = {}
-    finals = [towers.run(batch, starts, rows), towers.run(batch, starts, rows, random.Random(seed))]
+    finals = [
+        towers.run(batch, starts, rows),
+        towers.run(batch, starts, rows, random.Random(seed)),
+    ]
     for name, copies in equality.copies.items():
         scale = 1e-6 + max(np.abs(after[name] - values[name]).max(initial=0), 0)
         changes = [np.abs(final[copy] - after[name]).max() for final in finals for copy in copies]
