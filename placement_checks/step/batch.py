@@ -41,6 +41,7 @@ class Batch:
     Attributes:
         leaves: for each input op, the number of the input within a tower, and its part.
         groups: the inputs that the program does not list, as groups of the same kind.
+        unused: the inputs of these groups that the step does not reach.
         unmatched: inputs that have no counterpart in the other program.
     """
 
@@ -48,6 +49,7 @@ class Batch:
         self._reader = reader
         self.leaves: dict[str, tuple[LeafKey, Part]] = {}
         self.groups: defaultdict[Group, list[str]] = defaultdict(list)
+        self.unused: defaultdict[Group, list[str]] = defaultdict(list)
         self.unmatched: set[str] = set()
         self._parts_of_objectives: dict[str, Part | None] = {}
         self._sources: dict[str, str] = {}
@@ -65,18 +67,20 @@ class Batch:
             part = (Cut("feed", tower, len(listed)),) if len(listed) > 1 else WHOLE
             for number, name in enumerate(names):
                 self.leaves.setdefault(producer_of(name), (("input", number), part))
-        for name in sorted(reader.reached, key=reader.number.__getitem__):
-            op = reader.ops[name]
-            if name in self.leaves or op.caller:
+        for name, op in reader.ops.items():
+            is_fed = op.type in PLACEHOLDERS
+            is_drawn = op.type in PIPELINE_OUTPUTS or op.type == OPTIONAL_VALUE
+            if name in self.leaves or op.caller or not (is_fed or is_drawn):
                 continue
+            groups = self.groups if name in reader.reached else self.unused
             shapes = tuple(output.shape and output.shape[1:] for output in reader.outputs(name))
-            if op.type in PLACEHOLDERS:
+            if is_fed:
                 shape = reader.shape(name)
                 if shape and (shape[0] is None or len(shape) > 1 or not listed):
-                    self.groups["feed", reader.dtype(name), shapes].append(name)
-            elif op.type in PIPELINE_OUTPUTS or op.type == OPTIONAL_VALUE:
+                    groups["feed", reader.dtype(name), shapes].append(name)
+            else:
                 self._sources[name] = self._source(name)
-                self.groups["draw", op.type, shapes].append(name)
+                groups["draw", op.type, shapes].append(name)
 
     def _source(self, name: str) -> str:
         """The iterator, queue or placeholder of a handle that an op draws from."""
@@ -110,12 +114,17 @@ class Batch:
         order = list(single.groups)
         for group, names in self.groups.items():
             ones = len(single.groups.get(group, ()))
-            count, rest = divmod(len(names), ones) if ones else (0, 1)
+            unused, unused_ones = (len(each.unused.get(group, ())) for each in (self, single))
+            each_name = names
+            if unused > unused_ones:  # the inputs of a tower whose gradients are not used
+                each_name = sorted([*names, *self.unused[group]], key=reader.number.__getitem__)
+                ones += unused_ones
+            count, rest = divmod(len(each_name), ones) if ones else (0, 1)
             if rest:
                 self.unmatched |= set(names)
                 continue
             family: Family = "feed" if group[0] == "feed" else "draw"
-            for tower, number, name in self._by_tower(names, ones, count):
+            for tower, number, name in self._by_tower(each_name, ones, count):
                 part = (Cut(family, tower, count),) if count > 1 else WHOLE
                 self.leaves[name] = (family, order.index(group), number), part
         for group, names in self.groups.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
@@ -195,7 +195,8 @@ class Comparison:
             }
         trained = self._trained(theirs)
         answers: dict[str, Equality] = {}
-        for name in self._with_dependencies(trained, theirs, ours):
+        compared = self._with_dependencies(trained, theirs, ours)
+        for name in compared:
             old = one.variable(name)
             values = ours.get(name) or {name: old}
             if set(values.values()) != {theirs[name]}:
@@ -203,6 +204,7 @@ class Comparison:
             elif theirs[name] != old:
                 answers[name] = Equality(State.PROVED)
         answers = self._with_mistakes(self._with_examples(answers, trained, ours))
+        answers = self._with_races(answers, {name for name in theirs if name not in compared})
         if any(copy != name for copy, name in self.towers.copies.items()):
             self.terms.assumed.add(Assumption.COPIES_START_EQUAL)
         copies = {name: tuple(ours.get(name, (name,))) for name in answers}
@@ -331,28 +333,48 @@ class Comparison:
         if any(self.terms.parts(form) or self.explanation.is_unknown(form) for form in forms):
             return answers
         text = "no example of this step reaches a variable that is trained"
-        empty = Difference(Obligation.UPDATED, text, is_certain=False)
-        return {
-            name: Equality(State.UNKNOWN, empty) if answer.state is State.PROVED else answer
-            for name, answer in answers.items()
-        }
+        return _without_proofs(answers, Difference(Obligation.UPDATED, text, is_certain=False))
+
+    def _with_races(
+        self, answers: dict[str, Equality], irrelevant: Collection[str]
+    ) -> dict[str, Equality]:
+        """Values that depend on whether a read or an update comes first are not proved.
+
+        If one GPU has such a read of the same variable, both are assumed to come first.
+        """
+        for variable, (read, update) in self.towers.races.items():
+            name = self.towers.copies.get(variable, variable)
+            if name in irrelevant:
+                continue
+            if name in self.one_gpu.races:
+                self.terms.assumed.add(Assumption.READ_FIRST)
+                continue
+            text = f"{read} may read {variable} before or after {update} changes it"
+            origin = Origin(TOWERS, read)
+            return _without_proofs(
+                answers, Difference(Obligation.UPDATE, text, origin, is_certain=False)
+            )
+        return answers
 
     def _with_mistakes(self, answers: dict[str, Equality]) -> dict[str, Equality]:
         """Mistakes in rows and random numbers: no variable is then proved."""
         reader, terms = self.towers, self.terms
-        losses: defaultdict[Form, list[str]] = defaultdict(list)
+        losses: defaultdict[tuple[Form, str], list[str]] = defaultdict(list)
         for number in sorted(reader.used_calls):
             for objective in reader.calls[number].objectives:
                 form = with_names(terms, reader.value(objective), self._names)
-                if terms.parts(form) and objective not in losses[form]:
-                    losses[form].append(objective)
+                for source in reader.calls[number].sources:
+                    name = reader.copies.get(source, source)
+                    if terms.parts(form) and objective not in losses[form, name]:
+                        losses[form, name].append(objective)
         once = Counter(
-            self.one_gpu.value(objective)
+            (self.one_gpu.value(objective), source)
             for number in self.one_gpu.used_calls
             for objective in dict.fromkeys(self.one_gpu.calls[number].objectives)
+            for source in self.one_gpu.calls[number].sources
         )
-        for form, objectives in losses.items():
-            if len(objectives) > max(1, once[form]):
+        for loss, objectives in losses.items():
+            if len(objectives) > max(1, once[loss]):
                 text = f"{objectives[1]} is computed from the same rows as {objectives[0]}"
                 reader.report(text, objectives[1].partition(":")[0])
         self._compare_draws()
@@ -403,6 +425,16 @@ class Comparison:
         """Whether an answer holds although the programs have different variables."""
         difference = answer.difference
         return difference is None or difference.obligation is Obligation.ROWS
+
+
+def _without_proofs(
+    answers: Mapping[str, Equality], difference: Difference
+) -> dict[str, Equality]:
+    unknown = Equality(State.UNKNOWN, difference)
+    return {
+        name: unknown if answer.state is State.PROVED else answer
+        for name, answer in answers.items()
+    }
 
 
 def matched_names(towers: StepReader, one_gpu: StepReader) -> dict[str, str]:

@@ -57,6 +57,9 @@ _MAX_DEPTH = 300
 # The operand of a choice that decides.
 _CONDITIONS = {"Conditional": 0, "Select": 0, "SelectV2": 0, "Chosen": 1}
 
+# Terms of parts that become equal, with their coefficients.
+_Members = Mapping[Cut, tuple[Monomial, float]]
+
 
 class Explanation:
     """Finds the first difference of two forms.
@@ -121,7 +124,7 @@ class Explanation:
         if joint is not None:
             return self._from_cause(joint, Obligation.ADDITIVE)
         if groups:
-            return self._parts(groups, right, depth)
+            return self._parts(_with_slices_of_all_sizes(groups), right, depth)
         common = [monomial for monomial in left if monomial in right]
         if common and len(common) == max(len(left), len(right)):
             found = self._ratio(common[0], left[common[0]], right[common[0]])
@@ -432,3 +435,13 @@ class Explanation:
             (atom for atom in (monomial[0], *(a for a, _ in monomial[1])) if atom), reverse=True
         )
         return next((self._terms[atom].origin for atom in atoms if self._terms[atom].origin), None)
+
+
+def _with_slices_of_all_sizes(groups: Mapping[Any, _Members]) -> Mapping[Any, _Members]:
+    """Groups of parts in which slices of different sizes are siblings."""
+    found: dict[Any, _Members] = {}
+    for (whole, around, siblings), members in groups.items():
+        is_sliced = next(iter(members)).is_slice
+        key = whole, around, ("range", 0) if is_sliced else siblings
+        found[key] = {**found.get(key, {}), **members}
+    return found

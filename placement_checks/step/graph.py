@@ -64,6 +64,13 @@ class Mistake(NamedTuple):
     is_certain: bool = True
 
 
+class Race(NamedTuple):
+    """A read of a variable, and an update of it, that do not wait for each other."""
+
+    read: str
+    update: str
+
+
 class Draw(NamedTuple):
     """Random numbers with a seed, drawn for a tower.
 
@@ -120,6 +127,9 @@ class StepGraph(ABC):
         # Updates as bits: the bit of each, and the updates that each op waits for.
         self._bits: dict[str, int] = {}
         self._awaited: dict[str, int] = {}
+        # Reads of updated variables as bits, and the reads that each update waits for.
+        self._read_bits: dict[str, int] = {}
+        self._reads_before: dict[str, int] = {}
         self._order_updates()
 
     @abstractmethod
@@ -141,6 +151,10 @@ class StepGraph(ABC):
     @abstractmethod
     def read_in_loop(self, loop: str, tensor: str) -> Form:
         """The form of a tensor that the body of a loop returns."""
+
+    @abstractmethod
+    def with_shape_of(self, source: str, form: Form) -> Form:
+        """A form whose elements are repeated to the shape of a tensor, which is broadcast."""
 
     @abstractmethod
     def part_of_tower(self, objectives: Collection[str]) -> Part | None:
@@ -226,6 +240,20 @@ class StepGraph(ABC):
             for source in self.edges[name]:
                 mask |= self._awaited.get(source, 0)
             self._awaited[name] = mask
+        self._order_reads(order)
+
+    def _order_reads(self, order: Sequence[str]) -> None:
+        """Find the reads of updated variables that each update waits for."""
+        before: dict[str, int] = {}
+        for name in order:
+            holders = {self.holder.get(producer_of(source)) for source in self.data(name)}
+            if name not in self._bits and not holders.isdisjoint(self.updates):
+                self._read_bits[name] = 1 << len(self._read_bits)
+            mask = self._read_bits.get(name, 0)
+            for source in self.edges[name]:
+                mask |= before.get(source, 0)
+            before[name] = mask
+        self._reads_before = {name: before[name] for name in self.update_ops}
 
     def changed_by(self, update: str) -> list[str | None]:
         """The variables that an update changes: an optimizer also changes the slots."""

@@ -45,6 +45,18 @@ class Cut(NamedTuple):
         return Fraction(1, self.parts)
 
     @property
+    def bounds(self) -> tuple[Fraction, Fraction]:
+        """The first row of a slice, and the row after its last row, as fractions."""
+        if self.family == "split":
+            return Fraction(self.number, self.parts), Fraction(self.number + 1, self.parts)
+        return self.begin, self.end
+
+    @property
+    def is_slice(self) -> bool:
+        """Whether it is a row and the next ones, up to another row."""
+        return self.family in ("split", "range")
+
+    @property
     def siblings(self) -> tuple[Family, int]:
         """What a cut has in common with the other parts of the same rows."""
         return self.family, self.parts
@@ -79,11 +91,13 @@ def within(part: Part, other: Part) -> bool:
 
 
 def are_all_rows(cuts: Collection[Cut]) -> bool:
-    """Whether cuts of one family are all rows around them, each row once."""
+    """Whether cuts of one family, or slices of any sizes, are all rows around them, each once."""
     first = next(iter(cuts))
-    if first.family != "range":
+    if first.parts and all(cut.siblings == first.siblings for cut in cuts):
         return len(cuts) == first.parts
-    ranges = sorted((cut.begin, cut.end) for cut in cuts)
+    if not all(cut.is_slice for cut in cuts):
+        return False
+    ranges = sorted(cut.bounds for cut in cuts)
     ends = [Fraction(0), *(end for _, end in ranges)]
     return ends == [*(begin for begin, _ in ranges), Fraction(1)]
 

@@ -28,7 +28,7 @@ from placement_checks.core.placement import (
     producer_of,
 )
 from placement_checks.step.batch import Batch
-from placement_checks.step.graph import StepGraph, Update, cone
+from placement_checks.step.graph import Race, StepGraph, Update, cone
 from placement_checks.step.kinds import ONE, ROWS, Cause, Form, Kind, Shape, Status
 from placement_checks.step.loops import Loop, is_loop
 from placement_checks.step.parts import Part
@@ -63,6 +63,7 @@ class StepReader(StepGraph):
         copies: as given, with the copies of a strategy.
         backward: the ops that were built while gradients were computed.
         batch: the parts of the batch that inputs have.
+        races: for variables that are read before or after an update, one such read.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class StepReader(StepGraph):
         self._values: dict[Any, Form] = {}
         self._busy: set[str] = set()
         self._loop_variables: dict[str, Form] = {}
+        self.races: dict[str, Race] = {}
         strategy = placement.strategy
         copies_of_strategy = strategy.copies.items() if strategy else ()
         self.in_sync = {name: copy.first for name, copy in copies_of_strategy if copy.in_sync}
@@ -94,13 +96,26 @@ class StepReader(StepGraph):
 
     # --- values of tensors ---
 
+    def _state_read(self, holder: str, name: str) -> Form:
+        """The value of a variable that an op reads.
+
+        If the op and an update do not wait for each other, the read comes first, and is noted.
+        """
+        done = self._awaited.get(name, 0) & ~self._bits.get(name, 0)
+        read = self._read_bits.get(name, 0)
+        for update, _ in self.updates.get(holder, ()):
+            is_ordered = done & self._bits[update] or self._reads_before[update] & read
+            if read and not is_ordered:
+                self.races.setdefault(holder, Race(name, update))
+        return self.state(holder, done)
+
     def value(self, source: str, reader: str = "") -> Form:
         """The form of a tensor, as an op reads it."""
         name = producer_of(source)
         holder = self.holder.get(name)
         if holder is not None and self.ops[holder].type in REF_VARIABLES:
             op = reader if self.ops[name].type in VARIABLES else name
-            return self.state(holder, self._awaited.get(op, 0) & ~self._bits.get(op, 0))
+            return self._state_read(holder, op)
         if source not in self._values:
             if source in self._busy:
                 return self._cyclic(name)
@@ -133,6 +148,27 @@ class StepReader(StepGraph):
         if producer_of(tensor) == loop:  # a loop variable as it is
             return self._loop_variables[tensor]
         return self.value(tensor, loop)
+
+    def with_shape_of(self, source: str, form: Form) -> Form:
+        """A form whose elements are repeated to the shape of a tensor, which is broadcast."""
+        terms, name = self.terms, producer_of(source)
+        static, dims = self.shape(name, int(source.partition(":")[2] or 0)), terms.shape(form)
+        if static is None or dims is None or len(dims) > len(static):
+            return form
+        padded = (*[1] * (len(static) - len(dims)), *dims)
+        pairs = list(zip(padded, static, strict=True))
+        if len(dims) == len(static) and not any(dim == 1 != wanted for dim, wanted in pairs):
+            return form
+        extents = [wanted if dim == 1 else 1 for dim, wanted in pairs]
+        if any(not isinstance(extent, int) for extent in extents):
+            cause = Cause(self.ops[name].type, "repeats elements unknown times", self.origin(name))
+            return terms.unknown(cause, static, self.program, source)
+        shape = tuple(wanted if dim == 1 else dim for dim, wanted in pairs)
+        known = [extent for extent in extents if isinstance(extent, int)]
+        ones = terms.pack([terms.number(extent) for extent in known], self.origin(name))
+        number = terms.number(1.0)
+        filled = terms.build("Fill", (), (ones, number), tuple(extents), self.origin(name))
+        return terms.build("Mul", (), (form, filled), shape, self.origin(name))
 
     def _cyclic(self, op: str) -> Form:
         cause = Cause(self.ops[op].type, "is part of a loop", self.origin(op))
@@ -301,7 +337,7 @@ class StepReader(StepGraph):
         """The scalars whose gradients a call takes, with the weights that the program gives."""
         terms = self.terms
         for objective, weight in zip(call.objectives, call.weights, strict=True):
-            form = self.value(objective)
+            form = self.with_shape_of(objective, self.value(objective))
             shape = terms.shape(form)
             if weight:
                 stopped = terms.build(
@@ -563,7 +599,7 @@ class StepReader(StepGraph):
         holder = self.holder.get(producer_of(handle))
         if holder is None:
             return None
-        return self.state(holder, self._awaited.get(name, 0) & ~self._bits.get(name, 0))
+        return self._state_read(holder, name)
 
     # --- towers ---
 

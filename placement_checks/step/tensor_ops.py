@@ -13,7 +13,13 @@ from fractions import Fraction
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from placement_checks.core.op_types import GATHERERS, RANDOM_STATEFUL, RANDOM_STATELESS
+from placement_checks.core.op_types import (
+    ADDS,
+    GATHERERS,
+    RANDOM_STATEFUL,
+    RANDOM_STATELESS,
+    is_update,
+)
 from placement_checks.core.placement import Op
 from placement_checks.step.kinds import (
     NUMBER,
@@ -28,6 +34,7 @@ from placement_checks.step.kinds import (
     Status,
 )
 from placement_checks.step.normal_forms import is_static
+from placement_checks.step.op_types import op_type
 from placement_checks.step.parts import WHOLE, Cut, Part, cut_range, finest
 from placement_checks.step.terms import Assumption, Terms
 from placement_checks.util.text import words
@@ -47,11 +54,30 @@ _SILENT = frozenset(
         element_shape element_dtype begin_mask end_mask Tparams Tindices Taxis Tdim Tperm
         Tmultiples Tpaddings tensor_name summarize first_n token U V S Tlabels index_type
         output_types output_shapes parallel_iterations validate_shape debug_name Tcond
-        explicit_paddings grad_a grad_b data_format Treduction TI Tsplits Tcomplex Toffset
+        grad_a grad_b Treduction TI Tsplits Tcomplex Toffset
         is_constant frame_name reduction_type exponential_avg_factor
         """
     )
 )
+
+
+_ELEMENTWISE = frozenset(
+    words(
+        """
+        Identity RefIdentity Enter RefEnter Exit RefExit Snapshot CheckNumerics Print PrintV2
+        EnsureShape DeepCopy GuaranteeConst IdentityN Cast StopGradient PreventGradient
+        ReadVariableOp Sub Neg BiasAdd Mul RealDiv Div DivNoNan FloorDiv TruncateDiv Square
+        SquaredDifference Reciprocal Inv Pow ZerosLike
+        """
+    )
+)
+
+
+def _is_elementwise(kind: str) -> bool:
+    """Whether ops of a type compute each element from one element of each input."""
+    found = op_type(kind)
+    is_known = kind in _ELEMENTWISE or kind in ADDS or is_update(kind)
+    return is_known or (found is not None and found.is_elementwise)
 
 
 class Node(NamedTuple):
@@ -103,8 +129,15 @@ class Node(NamedTuple):
         return tuple([self.operand(number) for number in range(len(self.inputs))])
 
     def operand(self, number: int) -> Form:
-        """The form of one of the tensors that the op reads."""
-        return self.reader.operand(self.name, number)
+        """The form of one of the tensors that the op reads.
+
+        For ops on whole tensors, it has the shape of the tensor. For ops on single elements, and
+        for numbers, it may be broadcast to this shape.
+        """
+        form = self.reader.operand(self.name, number)
+        if _is_elementwise(self.op.type) or self.terms.shape(form) == ():
+            return form
+        return self.reader.with_shape_of(self.inputs[number], form)
 
     def build(
         self,
@@ -409,9 +442,9 @@ def _select(node: Node) -> Form | None:
 def _reduce(node: Node) -> Form | None:
     terms, form = node.terms, node.operand(0)
     dims, static = terms.shape(form), node.static_shape(0)
-    if dims == () and static:  # a number that is broadcast
-        if not is_static(static):
-            return None
+    if dims == () and static != ():  # a number that is broadcast
+        if not is_static(static) or static is None:
+            return _reduced_number(node, form)
         extents = [terms.number(dim) for dim in static if isinstance(dim, int)]
         vector = terms.pack(extents, node.origin)
         form, dims = node.build("Fill", (), (vector, form), static), static
@@ -432,7 +465,17 @@ def _reduce(node: Node) -> Form | None:
             made = terms.product(made, element)
         return made
     keeps = bool(node.attributes.get("keep_dims", False)) and kind not in ("ArgMax", "ArgMin")
-    return node.build(kind, (found, keeps), (form,))
+    unknown = node.operands[1:] if found is None else ()
+    return node.build(kind, (found, keeps), (form, *unknown))
+
+
+def _reduced_number(node: Node, number: Form) -> Form:
+    """A reduction of equal elements, whose number is not known."""
+    terms, kind = node.terms, node.op.type
+    if kind in ("Mean", "Max", "Min") or (kind == "Sum" and terms.constant(number) == 0.0):
+        return number
+    cause = Cause(kind, "combines equal elements, whose number is not known", node.origin)
+    return terms.unknown(cause, node.shape, node.reader.program, node.name)
 
 
 def _matrix_product(node: Node) -> Form | None:
@@ -469,7 +512,8 @@ def _line(terms: Terms, form: Form) -> Sequence[Form] | None:
 def _transposed_convolution(node: Node) -> Form | None:
     """The first input is the shape, whose rows the third input has too."""
     attrs = (*attributes_of(node), node.shape and node.shape[1:])
-    return node.build("Conv2DBackpropInput", attrs, (node.operand(2), node.operand(1)))
+    unknown = () if node.shape and None not in node.shape[1:] else (node.operand(0),)
+    return node.build("Conv2DBackpropInput", attrs, (node.operand(2), node.operand(1), *unknown))
 
 
 def _einsum(node: Node) -> Form | None:
@@ -481,7 +525,8 @@ def _einsum(node: Node) -> Form | None:
 def _normalize(node: Node) -> Form | None:
     attributes = node.attributes
     in_training = bool(attributes.get("is_training", True))
-    attrs = (in_training, node.output, str(attributes.get("epsilon")))
+    keys = "epsilon", "data_format", "exponential_avg_factor"
+    attrs = (in_training, node.output, *(str(attributes.get(key)) for key in keys))
     return node.build(node.op.type, attrs, node.operands)
 
 
@@ -526,7 +571,8 @@ def _range(node: Node) -> Form | None:
     start, limit, step = node.operands
     count = terms.add((limit, 1.0), (start, -1.0))
     part = finest(terms.parts(limit) | terms.parts(start))
-    if part is not None and terms.constant(step) == 1.0 and count == terms.rows(part):
+    in_order = part is not None and not any(cut.family == "stride" for cut in part)
+    if part is not None and in_order and terms.constant(step) == 1.0 and count == terms.rows(part):
         numbers = terms.atom(
             *("Leaf", ("row number",), (), (ROWS,)),
             part=part,
@@ -604,8 +650,12 @@ def _minus_one(terms: Terms, wanted: Sequence[Form]) -> bool:
 def _with_rows_kept(
     node: Node, dims: Sequence[Dim], at: int, wanted: Sequence[Form], part: Part
 ) -> tuple[Dim, ...] | None:
-    """The shape of a reshape that keeps each row together; None if it does not."""
+    """The shape of a reshape that keeps each row together; None if it does not.
+
+    Rows may be put together only if their number is unknown and they are neighbors in the batch.
+    """
     terms = node.terms
+    are_neighbors = not any(cut.family == "stride" for cut in part)
     rows_monomial, unit = terms.summands(terms.rows(part))[0]
     size = terms.size(node.reader.program, part)
     known = _known_extents(terms, wanted)
@@ -627,7 +677,9 @@ def _with_rows_kept(
         if rest is not None and after is not None and times and after * times % max(rest, 1) == 0:
             found = RowExtent(after * times // max(rest, 1))
             return (*known[:j], found, *known[j + 1 :])
-        if j == at == 0 and number == -1 and None not in known[1:]:
+        if after is not None and times:
+            return None
+        if j == at == 0 and number == -1 and None not in known[1:] and are_neighbors:
             return (RowExtent(None), *known[1:])
         if number is None:
             return (*known[:j], RowExtent(round(multiple)), *known[j + 1 :])
@@ -646,7 +698,8 @@ def _transpose(node: Node) -> Form | None:
     shape = node.shape
     if order and dims and len(order) == len(dims):
         shape = tuple(dims[axis] for axis in order)
-    return node.build("Transpose", (tuple(order) if order else None,), (form,), shape)
+    unknown = () if order else (node.operand(1),)
+    return node.build("Transpose", (tuple(order) if order else None,), (form, *unknown), shape)
 
 
 # --- joins and slices ---
@@ -663,7 +716,8 @@ def _join(node: Node) -> Form | None:
     *operands, last = node.operands
     axis = terms.integers(last)
     if axis is None:
-        return None
+        cause = Cause("ConcatV2", "joins tensors along an unknown axis", node.origin)
+        return terms.unknown(cause, node.shape, node.reader.program, node.name)
     vectors = [terms.vector(operand) for operand in operands]
     known = [vector for vector in vectors if vector is not None]
     if len(known) == len(vectors):
@@ -685,12 +739,15 @@ def _cut_axis(
     if isinstance(size, RowExtent):
         low = Fraction(0) if begin is None else _fraction(node, begin, part)
         high = Fraction(1) if end is None else _fraction(node, end, part)
-        if low is None or high is None or not 0 <= low < high <= 1:
+        if low is None or high is None or not size.times:
+            return None
+        low = low if begin is None else low / size.times
+        high = high if end is None else high / size.times
+        if not 0 <= low < high <= 1:
             return None
         if low == 0 and high == 1:
             return form
-        shape = (*dims[:axis], ROWS, *dims[axis + 1 :])
-        return terms.cut(form, axis, cut_range(low, high), shape, node.origin)
+        return terms.cut(form, axis, cut_range(low, high), dims, node.origin)
     first = 0.0 if begin is None else terms.constant(begin)
     last = size if end is None else terms.constant(end)
     if isinstance(size, int) and first is not None and last is not None:
@@ -781,7 +838,7 @@ def _sliced(
                 shrunk.append(axis)
         elif step == 1:
             cut = _cut_axis(node, form, axis, low, high)
-        elif isinstance(size, RowExtent) and high is None and step > 1:
+        elif size == ROWS and high is None and step > 1:
             first = 0.0 if low is None else terms.constant(low)
             if first is not None and 0 <= first < step:
                 stripe = Cut("stride", int(first), step)
@@ -926,7 +983,7 @@ def _along(node: Node) -> Form | None:
         rank_shift = len(shape) - len(dims)
         if not rank_shift:
             shape = (*shape[:at], dims[at], *shape[at + 1 :])
-    return node.build(kind, (changed,), node.operands, shape)
+    return node.build(kind, (changed, *attributes_of(node)), node.operands, shape)
 
 
 def _changed_axis(node: Node, at: int) -> int | None:

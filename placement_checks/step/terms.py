@@ -54,6 +54,7 @@ from placement_checks.step.parts import (
     finest,
     within,
 )
+from placement_checks.util.text import words
 
 # Products of scalar sums with more terms than this stay products.
 _MAX_TERMS = 24
@@ -182,7 +183,7 @@ class Assumption(Enum):
     """What a proof takes for granted."""
 
     EQUAL_ROWS = "each tower has equally many rows"
-    DIVISIBLE_ROWS = "the number of rows is a multiple of the number of towers"
+    DIVISIBLE_ROWS = "divisions of the number of rows leave no remainder"
     OWN_STATISTICS = "batch statistics of a tower's rows stand for those of all rows"
     COPIES_START_EQUAL = "the copies of a variable start equal"
     DECISIONS = (
@@ -191,6 +192,19 @@ class Assumption(Enum):
     RESET = "variables that every step resets to a value have this value before the first step"
     LIBRARY_GRADIENTS = "custom gradients of libraries are right"
     NO_ZERO_DIVISION = "no divisor is zero"
+    READ_FIRST = "reads of a variable come before updates that they do not wait for"
+
+
+# Ops whose result may have more or fewer rows than the operands.
+_OF_OTHER_ROWS = frozenset(
+    words(
+        """
+        ConcatV2 StridedSliceOf Unique Where GatherNd GatherV2 DynamicPartition
+        DynamicStitch ScatterNd SegmentSum SegmentMean UnsortedSegmentSum SparseToDense
+        TensorScatterUpdate Bincount DenseBincount Slices Range
+        """
+    )
+)
 
 
 class Terms:
@@ -316,7 +330,7 @@ class Terms:
         elif status is None:
             status = self._status_of_op(op, attrs, operands, shape, within_all, origin)
         if shape is not None and status.axis is not None:
-            shape = self._with_rows(shape, status, operands)
+            shape = self._with_rows(op, shape, status, operands)
         below = {self[atom] for operand in operands for atom in self.atoms_in(operand)}
         is_unknown = status.kind is Kind.UNKNOWN
         atom = AtomId(len(self._atoms))
@@ -333,7 +347,7 @@ class Terms:
         return atom
 
     def _with_rows(
-        self, shape: tuple[Dim, ...], status: Status, operands: Sequence[Form]
+        self, op: str, shape: tuple[Dim, ...], status: Status, operands: Sequence[Form]
     ) -> Shape:
         """A shape whose axis of rows has the extent of the rows."""
         axis = status.axis
@@ -347,7 +361,9 @@ class Terms:
                 for each in self._shapes[operand] or ()
                 if isinstance(each, RowExtent)
             }
-            extent = RowExtent(None) if len(extents) > 1 else next(iter(extents), ROWS)
+            is_other = status.kind is Kind.JOINT and op in _OF_OTHER_ROWS
+            is_known = len(extents) < 2 and not is_other
+            extent = next(iter(extents), ROWS) if is_known else RowExtent(None)
         return (*shape[:axis], extent, *shape[axis + 1 :])
 
     def form(self, summands: Mapping[Monomial, float]) -> Form:
@@ -506,6 +522,8 @@ class Terms:
             return self.number(self.fixed[part])
         if part and self._equal_rows:
             self.assumed.add(Assumption.EQUAL_ROWS)
+        if part and part[-1].family == "stride":  # which may cut any number of rows
+            self.assumed.add(Assumption.DIVISIBLE_ROWS)
         if part and (self._equal_rows or part[-1].family not in OF_ANY_SIZE):
             return self.scaled(self.rows(part[:-1]), float(part[-1].share))
         return self.atom("Rows", (), (), (), part=part, status=Status(Kind.SUM))
@@ -857,8 +875,12 @@ class Terms:
             part = finest(self.parts_of(monomial))
             if part:
                 by_siblings[part[:-1], part[-1].siblings][part[-1]].append(monomial)
+        slices: defaultdict[Part, dict[Cut, list[Monomial]]] = defaultdict(dict)
         for (around, _), by_cut in by_siblings.items():
-            if not are_all_rows(by_cut):
+            slices[around] |= {cut: found for cut, found in by_cut.items() if cut.is_slice}
+        groups = [(around, by_cut) for (around, _), by_cut in by_siblings.items()]
+        for around, by_cut in (*groups, *slices.items()):
+            if not by_cut or not are_all_rows(by_cut):
                 continue
             wholes: defaultdict[Form, dict[Cut, tuple[Monomial, float]]] = defaultdict(dict)
             for cut, monomials in by_cut.items():

@@ -1,0 +1,606 @@
+"""Small training programs, and whether they train as the program for one GPU does.
+
+Each program is also run with NumPy, so that a wrong expectation fails, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from support.steps import (
+    Handle,
+    Program,
+    Value,
+    add_n,
+    apply,
+    compare,
+    concat,
+    differences,
+    mean,
+    relu,
+    reshape,
+    rows_of,
+    split,
+    split_by_sizes,
+    square,
+    stack,
+    stop_gradient,
+    to_float,
+    total,
+)
+
+from placement_checks.step.comparison import State
+from placement_checks.step.terms import Assumption
+
+RATE, WIDTH = 0.1, 3
+PROVED, DIFFERS, UNKNOWN = State.PROVED, State.DIFFERS, State.UNKNOWN
+NOTHING: frozenset[Assumption] = frozenset()
+EQUAL_ROWS = frozenset({Assumption.EQUAL_ROWS})
+DIVISIBLE = frozenset({Assumption.DIVISIBLE_ROWS})
+# Differences are fractions of the change of a variable. Constants have the precision of float32.
+EQUAL, DIFFERENT = 1e-5, 1e-4
+
+
+class Net:
+    """A linear model with an input for features and one for labels.
+
+    Args:
+        towers: the number of towers with placeholders of their own; 1 for one of all rows.
+        names: whether variables and rows of all towers come first.
+    """
+
+    def __init__(self, towers: int = 1) -> None:
+        self.program = Program()
+        feeds = [None] if towers == 1 else list(range(towers))
+        self.feeds = [
+            (
+                self.program.placeholder("x", (None, WIDTH), tower),
+                self.program.placeholder("y", (None,), tower),
+            )
+            for tower in feeds
+        ]
+        self.x, self.y = self.feeds[0]
+        self.w = self.program.variable("w", (WIDTH,))
+
+    def errors(self, x: Value, y: Value, w: Handle | None = None) -> Value:
+        """The squared error of each row."""
+        return square(total(x * (w or self.w).read(), 1) - y)
+
+    def loss(self, x: Value, y: Value) -> Value:
+        """The mean squared error."""
+        return mean(self.errors(x, y))
+
+    def gradients(self, losses: Sequence[Value]) -> list[Value]:
+        """The gradient of each loss."""
+        return [self.program.gradient(loss, self.w) for loss in losses]
+
+    def descend(self, gradient: Value) -> Program:
+        """The program that subtracts a gradient."""
+        self.program.train(self.w.descend(RATE, gradient))
+        return self.program
+
+    def parts(self, count: int = 2) -> list[tuple[Value, Value]]:
+        """Equal parts of the rows."""
+        return list(zip(split(self.x, count), split(self.y, count), strict=True))
+
+
+def one_gpu(loss: Callable[[Net], Value] = lambda net: net.loss(net.x, net.y)) -> Program:
+    """The program for one GPU."""
+    net = Net()
+    return net.descend(net.gradients([loss(net)])[0])
+
+
+def check(
+    towers: Program,
+    one: Program,
+    expected: State,
+    assumed: frozenset[Assumption] | None = NOTHING,
+    rows: Sequence[Sequence[int]] = ((4, 4), (6, 6)),
+) -> None:
+    """Check the state of all variables, and that runs show the same."""
+    found = compare(towers, one)
+    states = {name: answer.state for name, answer in found.variables.items()}
+    assert set(states.values()) == {expected}, found
+    if expected is PROVED and assumed is not None:
+        assert found.assumed == assumed
+    runs = [differences(towers, one, found, each, seed) for seed, each in enumerate(rows)]
+    for name, state in states.items():
+        largest = max(run[name] for run in runs)
+        if state is PROVED:
+            assert largest < EQUAL
+        elif state is DIFFERS:
+            assert largest > DIFFERENT
+
+
+# --- programs that train as one GPU does ---
+
+
+def _mean_of(combine: Callable[[list[Value]], Value], count: int = 2) -> Program:
+    """Towers on equal parts of the batch, whose gradients are combined."""
+    net = Net()
+    gradients = net.gradients([net.loss(x, y) for x, y in net.parts(count)])
+    return net.descend(combine(gradients))
+
+
+def _running_mean(gradients: list[Value]) -> Value:
+    first, *rest = gradients
+    for number, gradient in enumerate(rest, 2):
+        first = first + (gradient - first) / float(number)
+    return first
+
+
+AVERAGES: dict[str, Callable[[list[Value]], Value]] = {
+    "sum divided by n": lambda gradients: add_n(gradients) / float(len(gradients)),
+    "sum times 1/n": lambda gradients: add_n(gradients) * (1 / len(gradients)),
+    "each divided by n": lambda gradients: add_n(
+        [each / float(len(gradients)) for each in gradients]
+    ),
+    "mean of a stack": lambda gradients: mean(stack(gradients), 0),
+    "mean of a concatenation": lambda gradients: mean(
+        concat([apply("ExpandDims", each, 0) for each in gradients]), 0
+    ),
+    "running mean": _running_mean,
+    "weighted stack": lambda gradients: total(
+        stack(gradients) * np.full((len(gradients), 1), 1 / len(gradients)), 0
+    ),
+    "mean of flat buffers": lambda gradients: reshape(
+        mean(stack([reshape(each, [-1]) for each in gradients]), 0), [WIDTH]
+    ),
+    "clipped after": lambda gradients: apply(
+        "Minimum", add_n(gradients) / float(len(gradients)), 0.1
+    ),
+}
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("average", AVERAGES)
+def test_mean_gradient(average: str, count: int) -> None:
+    """Every way to write the mean of the towers' gradients is proved."""
+    one = one_gpu()
+    if average == "clipped after":
+        net = Net()
+        one = net.descend(apply("Minimum", net.gradients([net.loss(net.x, net.y)])[0], 0.1))
+    check(_mean_of(AVERAGES[average], count), one, PROVED, rows=[(4,) * count, (6,) * count])
+
+
+def _slices(value: Value, count: int) -> list[Value]:
+    size = rows_of(value) // count
+    return [value[size * i : size * (i + 1)] for i in range(count)]
+
+
+CUTS: dict[str, tuple[Callable[[Value, int], list[Value]], frozenset[Assumption]]] = {
+    "split": (split, NOTHING),
+    "slices": (_slices, DIVISIBLE),
+    "split by sizes": (
+        lambda value, count: split_by_sizes(
+            value, stack([rows_of(value) // count] * count), count
+        ),
+        DIVISIBLE,
+    ),
+    "every n-th row": (lambda value, count: [value[i::count] for i in range(count)], DIVISIBLE),
+    "reshaped": (
+        lambda value, count: [
+            reshape(part, [-1, *(dim or -1 for dim in value.shape[1:])])
+            for part in split(value, count)
+        ],
+        NOTHING,
+    ),
+}
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_cut_of_the_batch(cut: str) -> None:
+    """The mean over equal parts is the mean over all rows, however the batch is cut."""
+    cut_rows, assumed = CUTS[cut]
+    net = Net()
+    parts = zip(cut_rows(net.x, 2), cut_rows(net.y, 2), strict=True)
+    towers = net.descend(add_n(net.gradients([net.loss(x, y) for x, y in parts])) / 2.0)
+    check(towers, one_gpu(), PROVED, assumed)
+
+
+def test_every_nth_row_of_any_number() -> None:
+    """Sums over every n-th row are proved for any number of rows, but not means."""
+    net = Net()
+    parts = [(net.x[i::2], net.y[i::2]) for i in range(2)]
+    towers = net.descend(add_n(net.gradients([total(net.errors(x, y)) for x, y in parts])))
+    one = one_gpu(lambda net: total(net.errors(net.x, net.y)))
+    check(towers, one, PROVED, NOTHING, rows=[(7,), (12,)])
+
+
+def test_placeholders_of_towers() -> None:
+    """Means of towers with placeholders of their own are averaged if they have equal rows."""
+    net = Net(towers=2)
+    towers = net.descend(add_n(net.gradients([net.loss(x, y) for x, y in net.feeds])) / 2.0)
+    check(towers, one_gpu(), PROVED, EQUAL_ROWS)
+
+
+def test_weighted_by_rows() -> None:
+    """Weights by the number of rows are right for any numbers of rows."""
+    net = Net(towers=2)
+    rows = [to_float(rows_of(x)) for x, _ in net.feeds]
+    gradients = net.gradients([net.loss(x, y) for x, y in net.feeds])
+    pairs = zip(gradients, rows, strict=True)
+    towers = net.descend(add_n([each * count for each, count in pairs]) / add_n(rows))
+    check(towers, one_gpu(), PROVED, NOTHING, rows=[(4, 4), (2, 7)])
+
+
+def test_sum_of_losses_of_any_rows() -> None:
+    """Sums over rows add up for any numbers of rows."""
+    net = Net(towers=2)
+    towers = net.descend(add_n(net.gradients([total(net.errors(x, y)) for x, y in net.feeds])))
+    one = one_gpu(lambda net: total(net.errors(net.x, net.y)))
+    check(towers, one, PROVED, NOTHING, rows=[(4, 4), (2, 7)])
+
+
+def test_loss_of_all_towers() -> None:
+    """One gradient of the mean of the towers' losses."""
+    net = Net()
+    losses = [net.loss(x, y) for x, y in net.parts()]
+    check(net.descend(net.gradients([add_n(losses) / 2.0])[0]), one_gpu(), PROVED)
+
+
+def test_loss_of_joined_outputs() -> None:
+    """The outputs of all towers are joined before the loss."""
+    net = Net()
+    outputs = concat([total(x * net.w.read(), 1) for x, _ in net.parts()])
+    check(net.descend(net.gradients([mean(square(outputs - net.y))])[0]), one_gpu(), PROVED)
+
+
+def _with_penalty(weight: float, towers: Sequence[int] = (0, 1)) -> Program:
+    net = Net()
+    losses = [
+        net.loss(x, y) + apply("L2Loss", net.w.read()) * (weight if number in towers else 0.0)
+        for number, (x, y) in enumerate(net.parts())
+    ]
+    return net.descend(add_n(net.gradients(losses)) / 2.0)
+
+
+def _one_with_penalty() -> Program:
+    return one_gpu(lambda net: net.loss(net.x, net.y) + apply("L2Loss", net.w.read()) * 0.1)
+
+
+def test_penalty_of_each_tower() -> None:
+    """The mean of equal penalties is the penalty."""
+    check(_with_penalty(0.1), _one_with_penalty(), PROVED)
+
+
+def test_penalty_of_one_tower() -> None:
+    """One of two towers has twice the penalty."""
+    check(_with_penalty(0.2, [0]), _one_with_penalty(), PROVED)
+
+
+def test_penalty_shared() -> None:
+    """The penalty is added to the sum of the losses once."""
+    net = Net()
+    data = add_n([net.loss(x, y) for x, y in net.parts()]) / 2.0
+    loss = data + apply("L2Loss", net.w.read()) * 0.1
+    check(net.descend(net.gradients([loss])[0]), _one_with_penalty(), PROVED)
+
+
+@pytest.mark.parametrize("mistake", ["none", "last only", "sum"])
+def test_momentum(mistake: str) -> None:
+    """Momentum of the mean gradient; other gradients differ in the variable and in the slot."""
+
+    def build(count: int) -> Program:
+        net = Net()
+        moment = net.program.variable("w/Momentum", (WIDTH,), is_trained=False)
+        gradients = net.gradients([net.loss(x, y) for x, y in net.parts(count)])
+        gradient = add_n(gradients) / float(count if mistake != "sum" else 1)
+        if mistake == "last only":
+            gradient = gradients[-1]
+        net.program.train(net.w.apply_momentum(moment, RATE, gradient))
+        return net.program
+
+    check(build(2), build(1), PROVED if mistake == "none" else DIFFERS)
+
+
+def test_adam() -> None:
+    """Adam of the mean gradient, with powers of the rates that are updated afterwards."""
+
+    def build(count: int) -> Program:
+        net = Net()
+        program = net.program
+        slots = [program.variable(f"w/Adam_{i}", (WIDTH,), is_trained=False) for i in range(2)]
+        powers = [program.variable(f"power_{i}", (), is_trained=False) for i in range(2)]
+        gradients = net.gradients([net.loss(x, y) for x, y in net.parts(count)])
+        gradient = add_n(gradients) / float(count)
+        update = net.w.apply_adam((slots[0], slots[1]), (powers[0], powers[1]), RATE, gradient)
+        with program.after(update):
+            ends = [
+                power.assign(power.read() * rate)
+                for power, rate in zip(powers, (0.9, 0.999), strict=True)
+            ]
+        program.train(*ends)
+        return program
+
+    check(build(2), build(1), PROVED)
+
+
+def test_micro_batches() -> None:
+    """Each tower divides its part again."""
+    net = Net()
+    sums = []
+    for x, y in net.parts():
+        pairs = zip(split(x, 2), split(y, 2), strict=True)
+        sums.append(add_n(net.gradients([net.loss(a, b) for a, b in pairs])) / 2.0)
+    check(net.descend(add_n(sums) / 2.0), one_gpu(), PROVED)
+
+
+def test_decay_before_the_step() -> None:
+    """Both programs read the variable after it was decayed."""
+
+    def build(count: int) -> Program:
+        net = Net()
+        with net.program.after(net.w.assign(net.w.read() * 0.9)):
+            losses = [net.loss(x, y) for x, y in net.parts(count)]
+        return net.descend(add_n(net.gradients(losses)) / float(count))
+
+    check(build(2), build(1), PROVED)
+
+
+def test_statistics_of_all_towers() -> None:
+    """Features are standardized with the statistics of all rows."""
+
+    def normalized(x: Value, center: Value) -> Value:
+        return x - center
+
+    net = Net()
+    parts = net.parts()
+    center = add_n([mean(x, 0) for x, _ in parts]) / 2.0
+    losses = [net.loss(normalized(x, center), y) for x, y in parts]
+    one = one_gpu(lambda net: net.loss(normalized(net.x, mean(net.x, 0)), net.y))
+    check(net.descend(add_n(net.gradients(losses)) / 2.0), one, PROVED)
+
+
+def test_weights_of_gradient_calls() -> None:
+    """Each loss is weighted in its gradient call."""
+    net = Net(towers=2)
+    rows = [to_float(rows_of(x)) for x, _ in net.feeds]
+    gradients = [
+        net.program.gradient(net.loss(x, y), net.w, count / add_n(rows))
+        for (x, y), count in zip(net.feeds, rows, strict=True)
+    ]
+    check(net.descend(add_n(gradients)), one_gpu(), PROVED, NOTHING, rows=[(4, 4), (2, 7)])
+
+
+@pytest.mark.parametrize(
+    "types",
+    [("Relu", "Relu"), ("Relu", "Tanh"), ("Sigmoid", "Tanh"), ("Softplus", "Relu")],
+)
+def test_activations(types: tuple[str, str]) -> None:
+    """Equal activations are proved. Other ones are another model."""
+
+    def loss(net: Net, x: Value, y: Value, kind: str) -> Value:
+        return mean(square(apply(kind, total(x * net.w.read(), 1)) - y))
+
+    net = Net()
+    losses = [loss(net, x, y, types[0]) for x, y in net.parts()]
+    towers = net.descend(add_n(net.gradients(losses)) / 2.0)
+    one = one_gpu(lambda net: loss(net, net.x, net.y, types[1]))
+    found = compare(towers, one).variables["w"].state
+    assert found is PROVED if types[0] == types[1] else found is not PROVED
+
+
+# --- mistakes ---
+
+WRONG_AVERAGES: dict[str, Callable[[list[Value]], Value]] = {
+    "sum": add_n,
+    "last tower": lambda gradients: gradients[-1],
+    "first tower": lambda gradients: gradients[0],
+    "one tower twice": lambda gradients: add_n([gradients[0], gradients[0]]) / 2.0,
+    "divided twice": lambda gradients: add_n(gradients) / 4.0,
+    "one tower with half the weight": lambda gradients: (gradients[0] + gradients[1] * 0.5) / 2.0,
+    "weights of 2 and 1": lambda gradients: gradients[0] * (2 / 3) + gradients[1] * (1 / 3),
+    "slightly other weight": lambda gradients: gradients[0] * 0.5 + gradients[1] * 0.5003,
+    "difference": lambda gradients: (gradients[0] - gradients[1]) / 2.0,
+    "clipped before": lambda gradients: (
+        add_n([apply("Minimum", each, 0.1) for each in gradients]) / 2.0
+    ),
+    "product": lambda gradients: gradients[0] * gradients[1],
+    "largest": lambda gradients: apply("Maximum", *gradients),
+}
+# Differences of ops of which the first may compute what the second does.
+NOT_CERTAIN = {"clipped before", "product", "largest"}
+
+
+@pytest.mark.parametrize("average", WRONG_AVERAGES)
+def test_wrong_average(average: str) -> None:
+    """No other combination of two towers is proved."""
+    towers = _mean_of(WRONG_AVERAGES[average])
+    found = compare(towers, one_gpu())
+    state = found.variables["w"].state
+    assert state is DIFFERS or (average in NOT_CERTAIN and state is UNKNOWN)
+    assert max(differences(towers, one_gpu(), found, (4, 4), 1).values()) > DIFFERENT
+
+
+def test_same_slice() -> None:
+    """Both towers train on the first half."""
+    net = Net()
+    (x, y), _ = net.parts()
+    losses = [net.loss(x, y) for _ in range(2)]
+    check(net.descend(add_n(net.gradients(losses)) / 2.0), one_gpu(), DIFFERS)
+
+
+def test_labels_of_another_tower() -> None:
+    """Features of one half with the labels of the other half."""
+    net = Net()
+    (x, y), (other_x, other_y) = net.parts()
+    losses = [net.loss(x, other_y), net.loss(other_x, y)]
+    towers = net.descend(add_n(net.gradients(losses)) / 2.0)
+    assert compare(towers, one_gpu()).variables["w"].state is not PROVED
+
+
+@pytest.mark.parametrize("weight", [0.05, 0.2])
+def test_wrong_penalty(weight: float) -> None:
+    """Each tower has the penalty divided by n, or times n, and the losses are averaged."""
+    check(_with_penalty(weight), _one_with_penalty(), DIFFERS)
+
+
+def test_penalty_of_one_tower_lacks_a_factor() -> None:
+    """One tower has the penalty, and the losses are averaged."""
+    check(_with_penalty(0.1, [0]), _one_with_penalty(), DIFFERS)
+
+
+def test_rows_as_weights_of_other_towers() -> None:
+    """Each gradient is weighted with the number of rows of the other tower."""
+    net = Net(towers=2)
+    rows = [to_float(rows_of(x)) for x, _ in net.feeds]
+    gradients = net.gradients([net.loss(x, y) for x, y in net.feeds])
+    pairs = zip(gradients, rows[::-1], strict=True)
+    towers = net.descend(add_n([each * count for each, count in pairs]) / add_n(rows))
+    found = compare(towers, one_gpu())
+    assert found.variables["w"].state is not PROVED or Assumption.EQUAL_ROWS in found.assumed
+
+
+def test_unequal_slices_without_weights() -> None:
+    """The mean of means over a third and two thirds of the rows."""
+    net = Net()
+    third = rows_of(net.x) // 3
+    parts = [(net.x[:third], net.y[:third]), (net.x[third:], net.y[third:])]
+    towers = net.descend(add_n(net.gradients([net.loss(x, y) for x, y in parts])) / 2.0)
+    check(towers, one_gpu(), DIFFERS, rows=[(6,), (12,)])
+
+
+def test_unequal_slices_with_weights() -> None:
+    """The means over a third and two thirds of the rows with the right weights."""
+    net = Net()
+    third = rows_of(net.x) // 3
+    parts = [(net.x[:third], net.y[:third]), (net.x[third:], net.y[third:])]
+    first, second = net.gradients([net.loss(x, y) for x, y in parts])
+    towers = net.descend(first * (1 / 3) + second * (2 / 3))
+    check(towers, one_gpu(), PROVED, DIVISIBLE, rows=[(6,), (12,)])
+
+
+def test_slices_of_three_sizes() -> None:
+    """A half, a third and a sixth of the rows, with the right weights."""
+    net = Net()
+    sixth = rows_of(net.x) // 6
+    ends = [None, sixth * 3, sixth * 5, None]
+    cuts = [slice(*each) for each in zip(ends, ends[1:], strict=False)]
+    gradients = net.gradients([net.loss(net.x[cut], net.y[cut]) for cut in cuts])
+    weights = [1 / 2, 1 / 3, 1 / 6]
+    pairs = zip(gradients, weights, strict=True)
+    towers = net.descend(add_n([each * weight for each, weight in pairs]))
+    check(towers, one_gpu(), PROVED, DIVISIBLE, rows=[(6,), (12,)])
+
+
+def test_variable_of_another_name() -> None:
+    """A tower reads a variable that the step does not train."""
+    net, one = Net(), Net()
+    others = [each.program.variable("other", (WIDTH,), is_trained=False) for each in (net, one)]
+    (x, y), (other_x, other_y) = net.parts()
+    losses = [
+        net.loss(x, y),
+        mean(net.errors(other_x, other_y, others[0])) + 0.0 * total(net.w.read()),
+    ]
+    towers = net.descend(add_n(net.gradients(losses)) / 2.0)
+    found = compare(towers, one.descend(one.gradients([one.loss(one.x, one.y)])[0]))
+    assert found.variables["w"].state is DIFFERS
+
+
+def test_gradient_stopped_in_one_tower() -> None:
+    """The gradient of one tower does not pass its activation."""
+    net = Net()
+
+    def loss(x: Value, y: Value, stops: bool) -> Value:
+        h = relu(total(x * net.w.read(), 1))
+        return mean(square((stop_gradient(h) if stops else h) * total(x * net.w.read(), 1) - y))
+
+    losses = [loss(x, y, stops) for (x, y), stops in zip(net.parts(), (False, True), strict=True)]
+    towers = net.descend(add_n(net.gradients(losses)) / 2.0)
+    one = one_gpu(
+        lambda net: mean(
+            square(relu(total(net.x * net.w.read(), 1)) * total(net.x * net.w.read(), 1) - net.y)
+        )
+    )
+    assert compare(towers, one).variables["w"].state is not PROVED
+
+
+# --- inputs that the step does not read ---
+
+
+def test_gradients_of_the_last_placeholders_only() -> None:
+    """The step reads the placeholders of one tower, but the program has one for each tower."""
+    net = Net(towers=3)
+    losses = [net.loss(x, y) for x, y in net.feeds]
+    towers = net.descend(net.gradients(losses)[-1])
+    check(towers, one_gpu(), DIFFERS, rows=[(4, 4, 4)])
+
+
+def test_placeholders_for_evaluation() -> None:
+    """Placeholders that neither program trains on do not count."""
+
+    def build(count: int) -> Program:
+        net = Net(count)
+        net.program.placeholder("x_of_evaluation", (None, WIDTH))
+        losses = [net.loss(x, y) for x, y in net.feeds]
+        return net.descend(add_n(net.gradients(losses)) / float(count))
+
+    check(build(2), build(1), PROVED, EQUAL_ROWS)
+
+
+# --- updates whose order is not fixed ---
+
+
+def _update_in_each_tower(*, in_turn: bool) -> Program:
+    net = Net()
+    gradients = net.gradients([net.loss(x, y) for x, y in net.parts()])
+    if not in_turn:
+        net.program.train(*(net.w.descend(RATE / 2, each) for each in gradients))
+        return net.program
+    with net.program.after(*gradients):
+        net.program.train(*(net.w.descend(RATE / 2, each) for each in gradients))
+    return net.program
+
+
+def test_update_in_each_tower() -> None:
+    """A tower may read the variable before or after another tower's update."""
+    towers = _update_in_each_tower(in_turn=False)
+    found = compare(towers, one_gpu())
+    assert found.variables["w"].state is not PROVED
+    runs = [differences(towers, one_gpu(), found, (4, 4), seed)["w"] for seed in range(20)]
+    assert min(runs) < EQUAL and max(runs) > DIFFERENT
+
+
+def test_updates_after_all_gradients() -> None:
+    """All towers read the variable before the first update."""
+    check(_update_in_each_tower(in_turn=True), one_gpu(), PROVED)
+
+
+def test_decay_beside_the_step() -> None:
+    """If reads may come after an update on one GPU, too, they are assumed to come first."""
+
+    def build(count: int) -> Program:
+        net = Net()
+        gradients = net.gradients([net.loss(x, y) for x, y in net.parts(count)])
+        decay = net.w.assign_sub(net.w.read() * 0.01)
+        with net.program.after(decay):
+            return net.descend(add_n(gradients) / float(count))
+
+    first = frozenset({Assumption.READ_FIRST})
+    found = compare(build(2), build(1))
+    assert found.variables["w"].state is PROVED
+    assert found.assumed == first
+
+
+# --- gradient calls ---
+
+
+def test_mean_loss_written_for_each_variable() -> None:
+    """The mean loss of all towers is written again for each variable."""
+
+    def build(count: int) -> Program:
+        net = Net()
+        b = net.program.variable("b")
+        errors = [total(x * net.w.read(), 1) + b.read() - y for x, y in net.parts(count)]
+        losses = [mean(square(each)) for each in errors]
+        means = [add_n(losses) / float(count) for _ in range(2)]
+        net.program.train(
+            net.w.descend(RATE, net.program.gradient(means[0], net.w)),
+            b.descend(RATE, net.program.gradient(means[1], b)),
+        )
+        return net.program
+
+    check(build(2), build(1), PROVED)

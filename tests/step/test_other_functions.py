@@ -1,0 +1,190 @@
+"""Two functions of the rows that differ in one detail are never proved to be equal.
+
+NumPy computes both, so that each pair really differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from support.steps import (
+    Program,
+    Value,
+    apply,
+    compare,
+    concat,
+    differences,
+    largest,
+    mean,
+    reshape,
+    rows_of,
+    square,
+    stack,
+    to_float,
+    total,
+)
+
+from placement_checks.step.comparison import State
+
+Function = Callable[[Value], Value]
+WIDTH = 6
+
+
+def _program(function: Function) -> Program:
+    program = Program()
+    x = program.placeholder("x", (None, WIDTH))
+    w = program.variable("w", (WIDTH,))
+    program.train(w.descend(0.1, program.gradient(function(x * w.read()), w)))
+    return program
+
+
+def _strided(function: Function, combine: Callable[..., Value] = total) -> Function:
+    """The sum of a function of every second row and of the other rows."""
+    return lambda h: function(h[0::2]) + function(h[1::2])
+
+
+def _pairs(h: Value) -> Value:
+    return total(largest(reshape(h, [-1, 2 * WIDTH]), 1))
+
+
+def _numbered(h: Value, first: int = 0) -> Value:
+    numbers = apply("Range", 0, rows_of(h), 1) + first
+    return total(total(h, 1) * to_float(numbers))
+
+
+def _padded(mode: str) -> Function:
+    return lambda h: total(
+        square(apply("MirrorPad", h, np.array([[0, 0], [1, 1]], np.int32), mode=mode))
+        * np.arange(8.0)
+    )
+
+
+def _halves(h: Value) -> Value:
+    """Two rows for each row."""
+    return reshape(h, [-1, WIDTH // 2])
+
+
+def _axes(h: Value) -> Value:
+    """A vector that is no constant: the axes 0, or 1."""
+    return apply("Cast", apply("Greater", total(h * 0.0), 1.0), DstT="int32")
+
+
+PAIRS: dict[str, tuple[Function, Function]] = {
+    "maxima of pairs of every second row": (_strided(_pairs), _pairs),
+    "numbers of every second row": (
+        lambda h: (
+            _numbered(h[0::2])
+            + total(
+                total(h[1::2], 1)
+                * to_float(apply("Range", 0, rows_of(h[1::2]), 1) + rows_of(h[1::2]))
+            )
+        ),
+        _numbered,
+    ),
+    "mode of a pad": (_padded("REFLECT"), _padded("SYMMETRIC")),
+    "half of the halves of rows": (
+        lambda h: total(square(_halves(h)[: rows_of(h)])),
+        lambda h: total(square(_halves(h))),
+    ),
+    "mean of rows that are joined twice": (
+        lambda h: mean(square(concat([h, h * 0.5])), [0, 1]),
+        lambda h: total(square(concat([h, h * 0.5]))) / to_float(rows_of(h)) / float(WIDTH),
+    ),
+    "mean of all rows but the last": (
+        lambda h: mean(square(total(h, 1)[:-1])),
+        lambda h: total(square(total(h, 1)[:-1])) / to_float(rows_of(h)),
+    ),
+    "axes that are no constants": (
+        lambda h: largest(apply("Sum", h, _axes(h))),
+        lambda h: largest(apply("Sum", h, 1 - _axes(h))),
+    ),
+    "order of axes that is no constant": (
+        lambda h: total(
+            square(_as_vector(apply("Transpose", h, stack([_axes(h), 1 - _axes(h)]))))
+        ),
+        lambda h: total(
+            square(_as_vector(apply("Transpose", h, stack([1 - _axes(h), _axes(h)]))))
+        ),
+    ),
+    "constant of equal elements that is broadcast": (
+        lambda h: total(total(h, 1, keeps=True) * np.full(4, 2.0)),
+        lambda h: total(total(h, 1, keeps=True) * 2.0),
+    ),
+    "zeros that are broadcast": (
+        lambda h: total(apply("ZerosLike", h) + total(h, 0)),
+        lambda h: total(total(h, 0)),
+    ),
+    "another row": (lambda h: total(square(h[0])), lambda h: total(square(h[1]))),
+    "sum and maximum": (lambda h: total(largest(h, 1)), lambda h: total(largest(h, 0))),
+    "kept axes": (
+        lambda h: total(h * largest(h, 1, keeps=True)),
+        lambda h: total(h * largest(h, 0, keeps=True)),
+    ),
+    "columns": (
+        lambda h: total(square(apply("Slice", h, [0, 0], [-1, 2]))),
+        lambda h: total(square(apply("Slice", h, [0, 1], [-1, 2]))),
+    ),
+    "powers": (lambda h: total(apply("Pow", h, 2.0)), lambda h: total(apply("Pow", h, 3.0))),
+    "constants that differ a little": (
+        lambda h: total(h * np.linspace(0.0, 1.0, WIDTH)),
+        lambda h: total(h * np.linspace(0.0, 1.001, WIDTH)),
+    ),
+    "sums over a column of ones": (
+        lambda h: total(apply("OnesLike", h) * total(h, 1, keeps=True)),
+        lambda h: total(total(h, 1, keeps=True)),
+    ),
+    "filled rows": (
+        lambda h: total(apply("Fill", stack([rows_of(h), 3]), 2.0) * total(h, 1, keeps=True)),
+        lambda h: total(apply("Fill", stack([rows_of(h), 2]), 2.0) * total(h, 1, keeps=True)),
+    ),
+    "repeated columns": (
+        lambda h: total(square(apply("Tile", h, [1, 2]))),
+        lambda h: total(square(apply("Tile", h, [1, 3]))),
+    ),
+    "a choice that is broadcast": (
+        lambda h: total(
+            apply(
+                "SelectV2",
+                h.program.add("Greater", np.arange(4.0), 1.5),
+                *[total(h, 1, keeps=True)] * 2,
+            )
+        ),
+        lambda h: total(total(h, 1, keeps=True)),
+    ),
+    "a difference that is broadcast": (
+        lambda h: total((h - h) + total(h, 1, keeps=True)),
+        lambda h: total(total(h, 1, keeps=True)),
+    ),
+    "a product with zero that is broadcast": (
+        lambda h: total(h * 0.0 + total(h, 1, keeps=True)),
+        lambda h: total(total(h, 1, keeps=True)),
+    ),
+    "quotient with a vector of ones that is broadcast": (
+        lambda h: total(total(h, 1, keeps=True) / np.ones(4)),
+        lambda h: total(total(h, 1, keeps=True)),
+    ),
+}
+
+
+def _as_vector(value: Value) -> Value:
+    return total(value, 1)
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_other_function(pair: str) -> None:
+    """The verdict is not that both train equally."""
+    one, other = map(_program, PAIRS[pair])
+    found = compare(one, other)
+    assert max(differences(one, other, found, (8,), 1).values()) > 1e-4
+    assert found.variables["w"].state is not State.PROVED
+
+
+# A function in which elements are repeated for an unknown number of rows is not followed.
+@pytest.mark.parametrize("pair", PAIRS.keys() - {"zeros that are broadcast"})
+def test_same_function(pair: str) -> None:
+    """Each function is equal to itself."""
+    for function in PAIRS[pair]:
+        states = compare(_program(function), _program(function)).variables.values()
+        assert {each.state for each in states} == {State.PROVED}
