@@ -11,7 +11,6 @@ from placement_checks.rules.base import AVERAGE, Rule, about, add_up, matches_an
 from placement_checks.rules.requirements import Need
 from placement_checks.step.comparison import ONE_GPU, State, StepEquality, compare_steps
 from placement_checks.step.explanation import Difference, Obligation
-from placement_checks.util.text import plural
 
 _CONSEQUENCES = {
     Obligation.ROWS: "examples or random numbers count several times, and others are missing",
@@ -107,10 +106,9 @@ class EqualToOneGpu(Rule):
                 f"the values after one step are equal, but they depend on {name}, and {name} may "
                 f"differ: {difference.text}{where}"
             )
-        count = plural(len(found.trained), "trained variable")
         return (
-            f"{len(trained)} of {count} could not be proved equal, such as {name}: "
-            f"{difference.text}{where}"
+            f"{len(trained)} of {len(found.trained)} trained variables could not be proved equal, "
+            f"such as {name}: {difference.text}{where}"
         )
 
 
@@ -127,8 +125,8 @@ def _where(placements: tuple[Placement, Placement], difference: Difference) -> s
 def _note(found: StepEquality, other: str) -> str:
     proved = [name for name in found.trained if found.variables[name].state is State.PROVED]
     note = (
-        f"{len(proved)} of {plural(len(found.trained), 'trained variable')} proved equal to "
-        f"{other}, for every batch"
+        f"{len(proved)} of {len(found.trained)} trained variables proved equal to {other}, "
+        "for every batch"
     )
     assumed = sorted(assumption.value for assumption in found.assumed)
     return f"{note}, if {'; '.join(assumed)}" if assumed and proved else note
