@@ -54,9 +54,9 @@ def verified(program: Program, folder: Path) -> Outcome:
         root = root.parent
     before = _seconds()
     done = subprocess.run(
-        [Path(sys.executable).with_name("placement-checks"), "verify", *_words(program)],
+        [Path(sys.executable).with_name("placement-checks"), "verify", *words(program)],
         cwd=folder,
-        env=_environment(program, root),
+        env=environment(program, root),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -67,7 +67,7 @@ def verified(program: Program, folder: Path) -> Outcome:
     return Outcome(done.returncode, seconds, _states(rules), _findings(rules), done.stderr)
 
 
-def _environment(program: Program, root: Path) -> dict[str, str]:
+def environment(program: Program, root: Path) -> dict[str, str]:
     """The environment of this process and the variables of the program.
 
     Modules of the program come before others.
@@ -77,7 +77,8 @@ def _environment(program: Program, root: Path) -> dict[str, str]:
     return {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **own, "PYTHONPATH": os.pathsep.join(paths)}
 
 
-def _words(program: Program) -> list[str]:
+def words(program: Program) -> list[str]:
+    """The arguments of `verify`, with the arguments of the program."""
     ours, dashes, theirs = program.typed.partition(" -- ")
     without = () if program.numbers else _RULES_ON_RUNS
     options = ["--format", "json", *(word for rule in without for word in ("--without", rule))]
