@@ -125,6 +125,8 @@ class Verdict:
         figures: measured values, as plain mappings for reports.
         error: the error that ended the rule before it returned a verdict.
         one_tower: whether the rule is not checked because there is only one tower.
+        headline: a sentence on all findings that are root causes; ``""`` if the first finding
+            says enough.
     """
 
     rule: str
@@ -137,6 +139,7 @@ class Verdict:
     error: PlacementError | None = None
     one_tower: bool = field(default=False, compare=False)
     fix: str = field(default="", compare=False)
+    headline: str = field(default="", compare=False)
 
     def __repr__(self) -> str:
         why = f", {self.reason}" if self.reason else ""

@@ -11,7 +11,6 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Report, Verdict
 from placement_checks.rules.base import Rule
-from placement_checks.rules.registry import impact_of
 from placement_checks.util.progress import step
 from placement_checks.util.resources import gc_paused
 from placement_checks.verification.policy import Policy, policy_errors, rules_for
@@ -41,9 +40,8 @@ def verify(
     rules = rules_of(evidence, policies, only, without)
     with step(f"judging {evidence.placement.program}"), gc_paused():
         verdicts = [_judge(rule, evidence) for rule in rules]
-    return Report(
-        evidence, with_causes(verdicts, {rule.name: rule.explained_by for rule in rules})
-    )
+    verdicts = with_causes(verdicts, {rule.name: rule.explained_by for rule in rules})
+    return Report(evidence, _with_headlines(verdicts, rules))
 
 
 def rules_of(
@@ -76,8 +74,7 @@ def _judge(rule: Rule, evidence: Evidence) -> Verdict:
         verdict = Verdict(rule.name, "not-checked", None, reason, error=error, fix=error.fix)
     if verdict.findings:
         findings = [
-            replace(finding, impact=finding.impact or impact_of(type(rule), finding.op))
-            for finding in verdict.findings
+            replace(finding, impact=finding.impact or rule.impact) for finding in verdict.findings
         ]
         verdict = replace(verdict, findings=findings)
     unproven = ("kept", "broken") if rule.by_absence else ("kept",)
@@ -85,6 +82,23 @@ def _judge(rule: Rule, evidence: Evidence) -> Verdict:
     if not complete and verdict.state in unproven:
         return rule.not_checked(complete.reason, verdict.note)
     return verdict
+
+
+def _with_headlines(verdicts: Sequence[Verdict], rules: Sequence[Rule]) -> list[Verdict]:
+    """Add the headlines of the findings that do not follow from other rules."""
+    roots = {
+        verdict.rule
+        for verdict in verdicts
+        if any(finding.follows is None for finding in verdict.findings)
+    }
+    causes = [
+        [finding for finding in verdict.findings if finding.follows not in roots]
+        for verdict in verdicts
+    ]
+    return [
+        replace(verdict, headline=rule.headline(own)) if own else verdict
+        for verdict, rule, own in zip(verdicts, rules, causes, strict=True)
+    ]
 
 
 def with_causes(

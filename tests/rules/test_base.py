@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.graphs import op, placement
 
 from placement_checks.core.results import Finding
-from placement_checks.rules.base import Rule, locate
+from placement_checks.rules.base import Rule, exact_pattern, locate, matches_any
 from placement_checks.rules.devices.no_fallback import NoFallback
 
 
@@ -27,6 +29,12 @@ def test_an_explanation_of_a_rule_without_docstring_and_parameters_is_empty() ->
     Bare.__doc__ = None
 
     assert Bare.explanation() == ""
+
+
+@given(st.text("ab[]*?!/", max_size=6), st.text("ab[]*?!/", max_size=6))
+def test_an_exact_pattern_matches_only_its_name(name: str, other: str) -> None:
+    assert matches_any(name, [exact_pattern(name)])
+    assert matches_any(other, [exact_pattern(name)]) == (name == other)
 
 
 LINES = {

@@ -103,6 +103,8 @@ def _finding_lines(finding: Finding) -> Iterator[str]:
         yield f"  devices: {', '.join(device.short for device in finding.devices)}"
     for step in finding.path:
         yield f"  path: {step}"
+    if finding.impact:  # another impact than the rule's
+        yield f"  impact: {finding.impact.name.lower()}"
     if finding.follows:
         yield f"  follows from: {finding.follows}"
     if finding.known:

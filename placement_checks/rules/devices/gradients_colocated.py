@@ -38,6 +38,12 @@ class GradientsColocated(Rule):
     kind = "assigned"
     requires = frozenset({Need.ASSIGNED, Need.REQUESTED, Need.GPUS})
     explained_by = ("no-fallback",)
+    intended = "these backward ops are on other devices than their forward ops"
+    breaks_in_changes = True
+    threads = (
+        "tensorflow/tensorflow#16328: gradients are computed on GPU 0 by default",
+        "keras-team/keras#3620: all gradient matrices on GPU 0, and how Keras changed that",
+    )
 
     allow: tuple[str, ...] = ()
 

@@ -50,6 +50,12 @@ class NoFallback(Rule):
     kind = "assigned"
     requires = frozenset({Need.ASSIGNED, Need.REQUESTED, Need.GPUS})
     explained_by = ("placeable", "no-idle-device")
+    intended = "these ops may run on other devices than requested"
+    breaks_in_changes = True
+    threads = (
+        "tensorflow/tensorflow#29342: the effect of soft placement, and that it is invisible",
+        "tensorflow/tensorflow#636: soft placement is on, but an op fails",
+    )
 
     allow: tuple[str, ...] = ()
 

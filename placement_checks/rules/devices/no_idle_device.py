@@ -61,6 +61,12 @@ class NoIdleDevice(Rule):
     requires = frozenset({Need.ASSIGNED})
     uses = frozenset({Need.SINGLE_GPU})
     by_absence = True
+    intended = "these GPUs do not compute in a step"
+    breaks_in_changes = True
+    threads = (
+        "tensorflow/tensor2tensor#17: all GPUs except the first are at 0 %, with full memory",
+        "tensorflow/tensorflow#42764: ops for GPU 1 run on GPU 0",
+    )
 
     allow: tuple[str, ...] = ()
 
@@ -108,6 +114,13 @@ class NoIdleDevice(Rule):
         if others := len(required) - len(gpus):
             note += f"; other tasks have {plural(others, 'GPU')} for their own graphs"
         return self.verdict(findings, note)
+
+    def headline(self, findings: Sequence[Finding]) -> str:
+        """Name the GPUs."""
+        names = [finding.object for finding in findings]
+        if len(names) > _MOST_NAMED:
+            return f"{len(names)} GPUs compute nothing: {names[0]} … {names[-1]}"
+        return f"{join_and(names)} {'computes' if len(names) == 1 else 'compute'} nothing"
 
 
 def _findings(

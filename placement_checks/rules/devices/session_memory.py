@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, about
+from placement_checks.rules.base import Fields, Rule, about
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import join_and, plural
 
@@ -40,6 +40,11 @@ class SessionMemory(Rule):
     name = "session-memory"
     kind = "configuration"
     requires = frozenset({Need.SESSION_CONFIG})
+    intended = "the session takes all memory of its GPUs, and other programs on them fail"
+    threads = (
+        "hunkim/DeepLearningZeroToAll#116: an example takes all GPUs of a shared server",
+        "tensorflow/tensorflow#8170: a program that fails because another has the memory",
+    )
 
     fraction: float = _DEFAULT_FRACTION
     others: tuple[Mapping[str, Any], ...] = ()
@@ -58,6 +63,10 @@ class SessionMemory(Rule):
                     str(error),
                     "write each program as {'per_process_gpu_memory_fraction': 0.5}",
                 ) from None
+
+    def intended_fields(self, _evidence: Evidence, _verdict: Verdict) -> Iterator[Fields]:
+        """Yield all memory."""
+        yield {"fraction": 1.0}
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement

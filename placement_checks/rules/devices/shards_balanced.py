@@ -12,7 +12,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement, Tensor
 from placement_checks.core.results import Finding, PathStep, Verdict
 from placement_checks.core.variables import Variable
-from placement_checks.rules.base import Rule, about, matches_any
+from placement_checks.rules.base import Fields, Rule, about, matches_any
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import join_and, listed, plural
 
@@ -44,6 +44,12 @@ class ShardsBalanced(Rule):
     kind = "assigned"
     requires = frozenset({Need.ASSIGNED, Need.REQUESTED, Need.CLUSTER})
     by_absence = True
+    intended = "the parameter servers keep their present share of the variables"
+    breaks_in_changes = True
+    threads = (
+        "tensorflow/tensorflow#24953: one of four servers has nearly all of the traffic",
+        "tensorflow/tensorflow#45291: even numbers of variables, uneven traffic",
+    )
 
     by: Literal["", "round-robin", "bytes"] = ""
     most: float = 1.5
@@ -109,6 +115,14 @@ class ShardsBalanced(Rule):
             for shard in shards
         ]
         return replace(self.verdict(findings, note), figures=figures)
+
+    def intended_fields(self, _evidence: Evidence, verdict: Verdict) -> Iterator[Fields]:
+        """Yield round-robin sharding, else the present imbalance in bytes."""
+        yield {"by": "round-robin"}
+        sizes = [figure["bytes"] for figure in verdict.figures]
+        if sum(sizes):
+            imbalance = max(sizes) * len(sizes) / sum(sizes)
+            yield {"by": "bytes", "most": math.ceil(10 * imbalance) / 10}
 
     def _heavy(self, shards: Sequence[Shard]) -> Sequence[Shard]:
         counts = [len(shard.variables) for shard in shards]

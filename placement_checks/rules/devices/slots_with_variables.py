@@ -34,6 +34,11 @@ class SlotsWithVariables(Rule):
     kind = "assigned"
     requires = frozenset({Need.ASSIGNED, Need.REQUESTED})
     explained_by = ("created-in-scope",)
+    intended = "these slots are copied to their variables in each step"
+    breaks_in_changes = True
+    threads = (
+        "openai/universe-starter-agent#67: Adam's slots looked for in a placement log with grep",
+    )
 
     allow: tuple[str, ...] = ()
 

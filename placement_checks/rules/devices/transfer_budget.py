@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from placement_checks.analysis.step.transfers import (
     CopiedTensor,
@@ -19,7 +20,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import CONST
 from placement_checks.core.placement import Op, Placement, producer_of
 from placement_checks.core.results import Finding, PathStep, Verdict
-from placement_checks.rules.base import Rule, about, first_of_each
+from placement_checks.rules.base import Fields, Rule, about, first_of_each
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import listed, plural
 
@@ -53,6 +54,12 @@ class TransferBudget(Rule):
     name = "transfer-budget"
     kind = "assigned"
     requires = frozenset({Need.ASSIGNED, Need.REQUESTED, Need.GPUS})
+    intended = "a step may copy as much as it does now"
+    threads = (
+        "tensorflow/tensorflow#1397: two GPUs take 28 s, one GPU takes 19 s",
+        "tensorflow/tensorflow#4881: a step is slower because ops moved to the CPU",
+        "tensorflow/models#2018: slim is slower on several GPUs than on one",
+    )
 
     bytes: int | None = None
     copies: int | None = None
@@ -87,6 +94,26 @@ class TransferBudget(Rule):
             note += f"; {len(shown) - _MOST_PAIRS} more, see place --transfers"
         verdict = self._judge_budgets(evidence.placement, copied, links, note)
         return replace(verdict, figures=figures)
+
+    def intended_fields(self, _evidence: Evidence, verdict: Verdict) -> Iterator[Fields]:
+        """Yield the present bytes or copies of one step, for each budget of the rule."""
+        links: dict[tuple[Device, Device], list[Mapping[str, Any]]] = defaultdict(list)
+        for figure in verdict.figures:
+            source, target = (Device.parse(figure[end]).task_device for end in ("from", "to"))
+            if source != target:
+                links[source, target].append(figure)
+        present = {}
+        for unit in ("bytes", "copies"):
+            present[unit] = sum(figure[unit] for figure in verdict.figures)
+            present[f"link_{unit}"] = max(
+                (sum(figure[unit] for figure in link) for link in links.values()), default=0
+            )
+        budgets = {name: getattr(self, name) for name in present}
+        yield {
+            name: max(present[name], budget)
+            for name, budget in budgets.items()
+            if budget is not None
+        }
 
     def _judge_budgets(
         self,

@@ -10,6 +10,7 @@ from placement_checks.analysis.objective.objective import objective
 from placement_checks.analysis.variables.gradient_flow import norms_of_slices
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.impact import Impact
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, PathStep, Verdict
 from placement_checks.rules.base import (
@@ -78,10 +79,16 @@ class GradientsEqual(Rule):
 
     name = "gradients-equal"
     kind = "executed"
+    impact = Impact.TRAINING
     requires = frozenset({Need.MEASUREMENT})
     explained_by = (
         *("every-tower-counts", "variables-shared", "gradients-averaged"),
         "aggregated-before-clipped",
+    )
+    threads = (
+        "tensorflow/benchmarks#466: one variable update sums gradients, another averages them",
+        "tensorflow/tensorflow#35333: too small gradients under a strategy",
+        "keras-team/keras#16285: on x GPUs the loss is 1/x",
     )
 
     tolerance: float = 32.0

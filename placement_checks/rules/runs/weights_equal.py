@@ -12,6 +12,7 @@ from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import OpId
+from placement_checks.core.impact import Impact
 from placement_checks.core.op_types import VARIABLES, is_gradient_update
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
@@ -71,6 +72,7 @@ class WeightsEqual(Rule):
 
     name = "weights-equal"
     kind = "executed"
+    impact = Impact.TRAINING
     requires = frozenset({Need.TRAJECTORY})
     explained_by = (
         "gradients-equal",
@@ -79,6 +81,9 @@ class WeightsEqual(Rule):
         "every-tower-counts",
         "variables-shared",
         "one-update",
+    )
+    threads = (
+        "tensorflow/tensorflow#14486: fine-tuning on towers is much worse, with unknown cause",
     )
 
     steps: int = 3

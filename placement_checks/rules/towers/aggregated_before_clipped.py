@@ -10,6 +10,7 @@ from placement_checks.analysis.variables.gradient_flow import (
     gradient_flow,
 )
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.impact import Impact
 from placement_checks.core.keras_parts import CLIPPING
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
@@ -46,7 +47,14 @@ class AggregatedBeforeClipped(Rule):
 
     name = "aggregated-before-clipped"
     kind = "requested"
+    impact = Impact.TRAINING
     requires = frozenset({Need.TWO_TOWERS, Need.LOSSES_APART, Need.TRAINED})
+    intended = "each replica clips its own gradients of these variables"
+    threads = (
+        "tensorflow/tensorflow#33929: why clipping was disabled under strategies",
+        "LeelaChessZero/lczero-training#162: each GPU clipped to its own norm, and the fix",
+        "horovod/horovod#1346: clipping before or after the sum, by framework",
+    )
 
     allow: tuple[str, ...] = ()
 

@@ -14,6 +14,7 @@ from placement_checks.analysis.objective.row_shares import TowerTerm
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import rows_of_other_towers
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import MEAN
 from placement_checks.core.placement import producer_of
@@ -111,6 +112,7 @@ class GradientsAveraged(Rule):
 
     name = "gradients-averaged"
     kind = "requested"
+    impact = Impact.TRAINING
     requires = frozenset({Need.TWO_TOWERS, Need.LOSSES_APART})
     uses = frozenset({Need.SINGLE_GPU, Need.REFERENCE})
     declared_with = "gradients-equal"
@@ -118,6 +120,7 @@ class GradientsAveraged(Rule):
         *("every-tower-counts", "one-update", "variables-shared", "created-in-scope"),
         "towers-alike",
     )
+    breaks_in_changes = True
 
     scale: float = 1.0
     shares: tuple[int, ...] = ()

@@ -9,6 +9,7 @@ from placement_checks.analysis.towers.by_loss import single_tower
 from placement_checks.analysis.variables.accumulators import accumulators
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import OpId, TowerIndex
+from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import (
     MERGE_SUMMARY,
@@ -46,7 +47,10 @@ class LossOfAllTowers(Rule):
 
     name = "loss-of-all-towers"
     kind = "requested"
+    impact = Impact.TRAINING
     requires = frozenset({Need.TWO_TOWERS})
+    intended = "these losses and summaries show one tower"
+    threads = ("tensorflow/tensorflow#2994: the CIFAR-10 tutorial prints the last tower's loss",)
 
     allow: tuple[str, ...] = ()
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.mixed_losses import MixedLoss, mixed_losses, shared_ops
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.impact import Impact
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, about, path_lines, unless_allowed
@@ -37,7 +38,13 @@ class LossesApart(Rule):
 
     name = "losses-apart"
     kind = "requested"
+    impact = Impact.TRAINING
     requires = frozenset({Need.TWO_TOWERS, Need.LOSSES})
+    intended = "these losses contain values that other towers compute"
+    threads = (
+        "tensorflow/models#342: losses collected without a scope, from all towers",
+        "keras-team/keras#7178: the more GPUs, the higher the loss: a penalty for each copy",
+    )
 
     allow: tuple[str, ...] = ()
 

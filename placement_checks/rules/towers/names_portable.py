@@ -63,6 +63,11 @@ class NamesPortable(Rule):
     kind = "requested"
     uses = frozenset({Need.REFERENCE})
     explained_by = ("variables-shared",)
+    intended = "a checkpoint has these names, which the program for one GPU lacks"
+    threads = (
+        "Kyubyong/tacotron#80: trained on 8 GPUs, not found by the program for one GPU",
+        "tensorpack/tensorpack#325: a checkpoint of several GPUs, loaded for prediction",
+    )
 
     allow: tuple[str, ...] = ()
 

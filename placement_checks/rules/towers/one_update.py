@@ -12,6 +12,7 @@ from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.analysis.variables.running_statistics import statistics
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import OpId
+from placement_checks.core.impact import Impact
 from placement_checks.core.op_types import (
     ADDITIONS,
     ADDS,
@@ -73,8 +74,13 @@ class OneUpdate(Rule):
 
     name = "one-update"
     kind = "requested"
+    impact = Impact.TRAINING
     requires = frozenset({Need.REQUESTED})
     explained_by = ("created-in-scope",)
+    threads = (
+        "JayYip/m3tl#12: a step counter that grows by two",
+        "auroua/InsightFace_TF#45: the same: an increment in addition to apply_gradients",
+    )
 
     allow: tuple[str, ...] = ()
 

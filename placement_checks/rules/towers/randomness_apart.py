@@ -10,6 +10,7 @@ from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.towers.inputs import random_uses
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import OpId, TowerIndex
+from placement_checks.core.impact import Impact
 from placement_checks.core.op_types import RANDOM_SEEDED, RANDOM_STATELESS
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.strategies import Strategy
@@ -48,7 +49,9 @@ class RandomnessApart(Rule):
 
     name = "randomness-apart"
     kind = "requested"
+    impact = Impact.TRAINING
     requires = frozenset({Need.TWO_TOWERS})
+    intended = "these ops draw the same numbers in several towers"
 
     allow: tuple[str, ...] = ()
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from placement_checks.analysis.towers.analysis import analyze
@@ -10,6 +10,7 @@ from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.replicas import Groups, replicas
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.impact import Impact
 from placement_checks.core.keras_parts import FIT, NORMALIZATION
 from placement_checks.core.op_types import COLLECTIVE_GATHER, COLLECTIVE_REDUCE
 from placement_checks.core.placement import Placement, Tensor, producer_of
@@ -69,7 +70,12 @@ class ReplicasInSync(Rule):
 
     name = "replicas-in-sync"
     kind = "requested"
+    impact = Impact.TRAINING
     requires = frozenset({Need.REQUESTED, Need.VARIABLES, Need.REPLICAS})
+    intended = "the copies of these variables may differ, and the first copy is saved"
+    threads = (
+        "tensorflow/tensorflow#23792: assigning under MirroredStrategy needs an aggregation",
+    )
 
     allow: tuple[str, ...] = ()
 
@@ -81,7 +87,8 @@ class ReplicasInSync(Rule):
         if not copies:
             return self.not_checked(f"{strategy.name} keeps no copies of the variables")
         if unmet := unless_allowed(_unmet(placement, strategy), self.allow):
-            return self.verdict(unmet)  # drifting copies would follow from these
+            # Drifting copies would follow from these.
+            return self.verdict([_blocking(finding) for finding in unmet])
         averages = []  # of a BatchNormalization of Keras
         drifting = list(unless_allowed(different_starts(placement, strategy), self.allow))
         for variable, groups in replicas(placement).drifting.items():
@@ -94,10 +101,17 @@ class ReplicasInSync(Rule):
                 averages.append(variable)
             else:
                 drifting.append(_drifting_copies(placement, strategy, variable, groups))
-        findings = [*_sums_without_key(placement, strategy, self.allow)]
+        findings = [
+            _blocking(finding) for finding in _sums_without_key(placement, strategy, self.allow)
+        ]
         if averages:
             findings.append(_drifting_averages(placement, strategy, averages))
         return self.verdict([*findings, *drifting], f"copies of {plural(len(copies), 'variable')}")
+
+
+def _blocking(finding: Finding) -> Finding:
+    """Set the impact of a finding on a collective that never ends."""
+    return replace(finding, impact=Impact.EXECUTION) if finding.op in _COLLECTIVES else finding
 
 
 def _drifting_averages(

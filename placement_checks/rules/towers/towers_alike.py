@@ -9,6 +9,7 @@ from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import OpId, TowerIndex
+from placement_checks.core.impact import Impact
 from placement_checks.core.op_types import CONST, IDENTITIES, SCALES
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, about, first_of_each, path_lines, unless_allowed
@@ -37,7 +38,9 @@ class TowersAlike(Rule):
 
     name = "towers-alike"
     kind = "requested"
+    impact = Impact.TRAINING
     requires = frozenset({Need.TWO_TOWERS, Need.LOSSES, Need.LOSSES_APART})
+    intended = "the towers differ in these ops"
 
     allow: tuple[str, ...] = ()
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
@@ -8,8 +8,17 @@ from placement_checks.analysis.variables.running_statistics import statistics
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import OpId
+from placement_checks.core.impact import Impact
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, about, matches_any, path_lines, unless_allowed
+from placement_checks.rules.base import (
+    Fields,
+    Rule,
+    about,
+    matches_any,
+    path_lines,
+    short_name,
+    unless_allowed,
+)
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
 
@@ -43,7 +52,14 @@ class UpdateOpsRun(Rule):
 
     name = "update-ops-run"
     kind = "requested"
+    impact = Impact.TRAINING
     requires = frozenset({Need.REQUESTED})
+    intended = "the step need not run the other updates of statistics"
+    threads = (
+        "argman/EAST#112: only the updates of the last GPU's batch norm",
+        "tensorflow/tensorflow#7439: the choice of the towers with updates",
+        "horovod/horovod#49: the usual practice: the updates of one tower",
+    )
 
     tower: str = ""
     allow: tuple[str, ...] = ()
@@ -105,6 +121,11 @@ class UpdateOpsRun(Rule):
                 )
         note = f"the step runs {runs} of {plural(len(updates), 'update')}"
         return self.verdict([_skipped_update(analysis, op, run) for op in left_out], note)
+
+    def intended_fields(self, evidence: Evidence, _verdict: Verdict) -> Iterator[Fields]:
+        """Yield each tower, as the only tower whose updates must run."""
+        for tower in analyze(evidence.placement).towers:
+            yield {"tower": short_name(tower.devices[0])}
 
 
 def _evaluation_update(analysis: TowerAnalysis, op: OpId) -> Finding:

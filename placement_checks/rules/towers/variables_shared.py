@@ -14,6 +14,7 @@ from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.analysis.variables.roles import roles
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import SiteIndex
+from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing, NotApplicable
 from placement_checks.core.op_types import is_gradient_update
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement, producer_of
@@ -72,8 +73,15 @@ class VariablesShared(Rule):
 
     name = "variables-shared"
     kind = "requested"
+    impact = Impact.TRAINING
     requires = frozenset({Need.REQUESTED, Need.VARIABLES})
     uses = frozenset({Need.SINGLE_GPU})
+    intended = "each tower has its own copy of these variables, trained separately"
+    threads = (
+        "tensorflow/models#2206: do the towers of Inception have separate weights?",
+        "brain-research/self-attention-gan#13: a switch for sharing that nothing reads",
+        "kuza55/keras-extras#13: are the weights of the copies shared?",
+    )
 
     allow: tuple[str, ...] = ()
     layout: Literal["", "central", "mirrored"] = ""
