@@ -101,7 +101,7 @@ class Rule(ABC):
                 return self.without(missing)
         verdict = self.check(evidence)
         findings = [
-            finding if finding.frames or finding.known else locate(finding, evidence.placement)
+            finding if finding.known else locate(finding, evidence.placement)
             for finding in verdict.findings
         ]
         return replace(verdict, findings=findings) if findings else verdict
@@ -301,17 +301,31 @@ def path_lines(placement: Placement, ops: Sequence[int]) -> tuple[PathStep, ...]
 def locate(finding: Finding, placement: Placement) -> Finding:
     """Return a finding with its source lines, and with the line that decided its device."""
     ops = finding.ops or (finding.object,)
-    frames_of = placement.details.frames
-    frames = _distinguishing_frames([frames_of(op) for op in ops[:_MOST_OPS]]) or frames_of(
-        finding.object
-    )
-    if finding.at is not None and finding.at not in map(str, frames):
-        frames = frames_of(ops[0])
     return replace(
         finding,
-        frames=unique_lines(frames),
+        frames=finding.frames
+        or _shared_lines(placement, ops)
+        or unique_lines(placement.details.frames(finding.object)),
         device_line=None if finding.placed is None else device_line(placement, finding.placed),
     )
+
+
+def frames_to(placement: Placement, ops: Sequence[str], line: str | None) -> tuple[str, ...]:
+    """Return the source lines that ops were built through, down to the line to edit.
+
+    The result is empty if ``line`` is None. Then `Rule.judge` finds the lines.
+    """
+    if line is None:
+        return ()
+    frames = _shared_lines(placement, ops)
+    if line not in frames:
+        frames = unique_lines(placement.details.frames(ops[0]))
+    return frames[: frames.index(line) + 1] if line in frames else (line,)
+
+
+def _shared_lines(placement: Placement, ops: Sequence[str]) -> tuple[str, ...]:
+    stacks = [placement.details.frames(op) for op in ops[:_MOST_OPS]]
+    return unique_lines(_distinguishing_frames(stacks))
 
 
 def _distinguishing_frames(stacks: Sequence[Sequence[Frame]]) -> Sequence[Frame]:
@@ -354,8 +368,6 @@ def keras_limit_finding(
     consequence: str,
     fix: str,
     *,
-    expected: str,
-    found: str,
     library: str = KERAS,
 ) -> Finding:
     """Return one finding on a known limit of a library, for all ops that it affects."""
@@ -363,8 +375,6 @@ def keras_limit_finding(
     numbers = analyze(placement).flow.number
     return Finding(
         **about(placement.ops[first]),
-        expected=expected,
-        found=found,
         path=path_lines(placement, [numbers[name] for name in objects]),
         message=message,
         consequence=consequence,

@@ -320,7 +320,7 @@ def doubled() -> Placement:
 
 
 def test_a_consequence_names_its_cause_only(doubled: Placement) -> None:
-    own = Finding("w", "VarHandleOp", "requested", "", "", "w is doubled", "share it")
+    own = Finding("w", "VarHandleOp", "requested", "w is doubled", "share it")
     follows = replace(own, follows="variables-shared")
     verdicts = [
         Verdict("variables-shared", "broken", "requested", findings=[own]),

@@ -135,7 +135,7 @@ def test_losses_that_depend_on_other_towers() -> None:
 def test_all_objects_of_a_known_behavior(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["a/moving_mean", "b/moving_mean"]
     graph = program(*(variable(name) for name in names))
-    found = Finding(names[0], "", "requested", "", "", "", "", known="Keras 3", others=(names[1],))
+    found = Finding(names[0], "", "requested", "", "", known="Keras 3", others=(names[1],))
     verdict = Verdict("replicas-in-sync", "broken", "requested", None, [found])
     declared = Verdict("replicas-in-sync", "kept", "requested")
     monkeypatch.setattr(declare, "_judge", lambda *given: declared if given[-1] else verdict)
@@ -185,7 +185,7 @@ def test_consequences_of_allowed_objects_are_allowed_too(
 
 
 def verdict_on(rule: str, *objects: str) -> Verdict:
-    findings = [Finding(name, "", "requested", "", "", "", "") for name in objects]
+    findings = [Finding(name, "", "requested", "", "") for name in objects]
     return Verdict(rule, "broken" if findings else "kept", "requested", None, findings)
 
 

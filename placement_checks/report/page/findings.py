@@ -151,7 +151,7 @@ def _worst_finding(report: Report) -> str:
     if verdict.headline:
         return verdict.headline
     first = group_findings(worst.findings)[0].first
-    text = first.summary or first.message
+    text = first.message.partition("; ")[0]
     if len(text) > _LONGEST:
         text = f"{text[: _LONGEST - 1]}…"
     if not text.startswith(first.object):

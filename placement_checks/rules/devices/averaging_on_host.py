@@ -21,6 +21,7 @@ from placement_checks.rules.base import (
     device_line,
     device_names,
     devices_text,
+    frames_to,
     is_on,
     path_lines,
     requested_device,
@@ -95,16 +96,13 @@ class AveragingOnHost(Rule):
         )
         return Finding(
             **about(op, "assigned"),
-            expected=expected,
-            found=assigned.short,
             placed=op.name,
-            at=device_line(placement, op.name),
-            alike=(assigned, op.requested),
+            frames=frames_to(placement, (op.name,), device_line(placement, op.name)),
+            group_key=(assigned, op.requested),
             path=path_lines(
                 placement, [number, *gradient_flow(placement).gradient_inputs(number)]
             ),
             message=f"{summary}; it requests {requested_device(op)}",
-            summary=summary,
             devices=(assigned,),
             consequence=f"these gradients travel to {assigned.short}, which combines them in "
             "addition to its other work",

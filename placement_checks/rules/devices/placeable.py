@@ -58,16 +58,13 @@ class Placeable(Rule):
 
 def _finding(placement: Placement, refusal: Refusal) -> Finding:
     op = placement.ops.get(refusal.op)
-    requested = requested_device(op) if op else "?"
     first, *rest = refusal.message.splitlines() or ["the placer gives no reason"]
     reason = first.removeprefix(f"Cannot assign a device for operation {refusal.op}: ")
     return Finding(
         **about(op or refusal.op or placement.program, "assigned"),
-        expected=requested,
-        found="refused by the placer",
         ops=(refusal.op,),
         placed=refusal.op,
-        alike=op.requested
+        group_key=op.requested
         if op and placement.machine and not placement.machine.has(op.requested)
         else (op.type if op else "", _DEVICE.sub("", reason)),
         path=tuple(

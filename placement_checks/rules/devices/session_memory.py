@@ -110,10 +110,7 @@ class SessionMemory(Rule):
         summary = f"the session takes {takes} of the memory of {gpus} when it starts"
         return Finding(
             **about("gpu_options", "configuration"),
-            expected=f"allow_growth, or at most {self.fraction:g} of the memory",
-            found=f"{takes} of it",
             message=f"{summary}; a second program on the same GPUs fails",
-            summary=summary,
             fix="set config.gpu_options.allow_growth = True, or "
             f"per_process_gpu_memory_fraction to at most {self.fraction:g}",
         )
@@ -132,14 +129,13 @@ class SessionMemory(Rule):
             share = max(0.01, math.floor(100 * self.fraction / (1 + len(sharing))) / 100)
             yield Finding(
                 **about(subject, "configuration"),
-                expected=f"at most {self.fraction:g} of its memory for all programs",
-                found=f"{total:g} of it",
                 message=f"on {where}, this session takes {own.share_text} of the memory, and "
                 f"{'another program takes' if len(sharing) == 1 else 'other programs take'} "
                 f"{join_and(claim.share_text for claim in sharing)}: {100 * total:g}% in total, "
                 "so the program that starts last fails",
                 fix="give each program its own GPUs (visible_device_list), or set "
                 f"per_process_gpu_memory_fraction to {share:.2g} in each",
+                group_key=total,
             )
 
 

@@ -189,13 +189,9 @@ def _round_robin_findings(
             expected, found = str(shards[turn].task), str(shards[numbers[name]].task)
             yield Finding(
                 **about(placement.ops[name], "assigned"),
-                expected=expected,
-                found=found,
                 placed=name,
-                alike="out of turn",
                 message=f"variable {name} is on {found}, out of turn: {previous}, created before "
                 f"it, is on {shards[numbers[previous]].task}, so the next in turn is {expected}",
-                summary=f"variable {name} is on {found}",
                 fix="create all variables under one replica_device_setter, which assigns them in "
                 "turn, and request no device for a single variable",
             )
@@ -212,17 +208,13 @@ def _finding(shards: Sequence[Shard], heavy: Shard) -> Finding:
     largest = sorted(heavy.variables, key=lambda variable: -(_bytes(variable) or 0))
     return Finding(
         **about(str(heavy.task), "assigned"),
-        expected=f"about {math.ceil(_even_share(shards)):,} bytes",
-        found=f"{heavy.bytes:,} bytes",
         ops=(largest[0].name,),
         placed=largest[0].name,
-        alike="holds too much",
         path=tuple(
             PathStep(f"{variable.name}: {_bytes(variable):,} bytes", variable.name)
             for variable in largest[:_MOST_NAMED]
         ),
         message=f"{summary}{idle}",
-        summary=summary,
         consequence=f"every worker fetches all these variables from {heavy.task} in each step, "
         "while the other servers wait",
         fix="pass replica_device_setter a ps_strategy that picks the server with the fewest "

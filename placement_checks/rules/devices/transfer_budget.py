@@ -165,14 +165,11 @@ class TransferBudget(Rule):
         if excess := _find_excess(size, len(copied), self.bytes, self.copies):
             budget, amount = excess
             largest = max(copied, key=_size).tensor
-            summary = f"one step sends {amount} between devices, over the budget of {budget}"
             yield _finding(
                 placement.ops[producer_of(largest)],
                 copied,
-                budget,
-                amount,
-                message=f"{summary}; the largest tensor is {largest}",
-                summary=summary,
+                message=f"one step sends {amount} between devices, over the budget of {budget}; "
+                f"the largest tensor is {largest}",
             )
 
     def _link_findings(
@@ -188,10 +185,6 @@ class TransferBudget(Rule):
             if others:
                 are = "is" if len(others) == 1 else "are"
                 more = f"; {plural(len(others), 'other link')} of that task {are} also over budget"
-            summary = (
-                f"one step sends {amount} from {task} to {to}, over the budget of {budget} per "
-                "link"
-            )
             yield _finding(
                 str(task),
                 [
@@ -199,10 +192,9 @@ class TransferBudget(Rule):
                     for copy in copied
                     if copy.source.task_device == task and copy.to.task_device == to
                 ],
-                budget,
-                amount,
-                message=f"{summary}{more}",
-                summary=summary,
+                message=f"one step sends {amount} from {task} to {to}, over the budget of "
+                f"{budget} per link{more}",
+                group_key=(task, amount),
             )
 
     def _constant_findings(
@@ -217,12 +209,9 @@ class TransferBudget(Rule):
                 yield _finding(
                     placement.ops[name],
                     sent,
-                    f"{self.constant_bytes:,} bytes",
-                    f"{sent[0].bytes:,} bytes",
                     message=f"the constant {name}, {sent[0].bytes:,} bytes, is sent from "
                     f"{sent[0].source.task_device} to {plural(len(sent), 'device')} of other "
                     "tasks in every step",
-                    alike="a constant",
                     fix="create it on the task that reads it, or store it in a variable there",
                 )
 
@@ -254,21 +243,16 @@ def _whole_graph_note(placement: Placement) -> str:
 def _finding(
     subject: Op | str,
     copied: list[CopiedTensor],
-    budget: str,
-    amount: str,
     *,
     message: str,
-    summary: str = "",
-    alike: Hashable = None,
+    group_key: Hashable = None,
     fix: str = "keep large tensors on the devices that use them; feed each tower only its part",
 ) -> Finding:
     largest = sorted(copied, key=lambda copy: -_size(copy))[:_MOST_TENSORS]
     return Finding(
         **about(subject, "assigned"),
-        expected=f"at most {budget} per step",
-        found=amount,
         ops=(producer_of(largest[0].tensor),),
-        alike=alike,
+        group_key=group_key,
         path=tuple(
             PathStep(
                 f"{copy.tensor} {copy.source.short} -> {copy.to.short}: "
@@ -278,6 +262,5 @@ def _finding(
             for copy in largest
         ),
         message=message,
-        summary=summary,
         fix=fix,
     )

@@ -174,12 +174,9 @@ def _misplaced(placement: Placement, op: Op, names: Sequence[str], setting: str)
             request = f"; it is colocated with {op.colocated[0]}"
     return Finding(
         **about(op, "assigned"),
-        expected=devices_text(names),
-        found=found,
         placed=_decided_by(op),
-        alike=(op.assigned.job, op.assigned.type, tuple(names)),
+        group_key=(op.assigned.job, op.assigned.type),
         message=f"variable {op.name} sits on {found}, not on {devices_text(names)}{request}",
-        summary=f"variable {op.name} sits on {found}, not on {devices_text(names)}",
         devices=(op.assigned,),
         consequence=_consequence(placement, op),
         fix=_fix(placement, op, names[0], setting),
@@ -217,12 +214,8 @@ def _without_request(placement: Placement, op: Op, names: Sequence[str], setting
     found = op.assigned.short if op.assigned else ""
     return Finding(
         **about(op),
-        expected=devices_text(names),
-        found="no device",
-        alike="no device",
         message=f"variable {op.name} requests no device; the placer chose {found} on this "
         f"machine and may choose another device on other machines",
-        summary=f"variable {op.name} requests no device",
         devices=(op.assigned,) if op.assigned else (),
         fix=_fix(placement, op, names[0], setting),
         follows="no-idle-device" if _is_unpinned(placement, op) else None,

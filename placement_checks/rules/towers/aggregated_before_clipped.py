@@ -99,8 +99,6 @@ def _keras_finding(placement: Placement, clipped: Sequence[ClippedGradient]) -> 
         "in your own train_step: gradients = tf.distribute.get_replica_context().all_reduce("
         "'SUM', gradients), then clip, and divide by the number of replicas, since the optimizer "
         f"adds up once more{_IF_INTENDED}",
-        expected=_EXPECTED,
-        found=_FOUND,
     )
 
 
@@ -109,11 +107,9 @@ def _finding(placement: Placement, clipped: ClippedGradient) -> Finding:
     replica = "rank" if ranks_of(placement) else "replica"
     return Finding(
         **about(placement.ops[clipped.variable]),
-        expected=_EXPECTED,
-        found=_FOUND,
         ops=(analyze(placement).flow.names[clipped.op],),
         path=path_lines(placement, [clipped.op]),
-        alike=clipped.by_norm,
+        group_key=clipped.by_norm,
         message=f"each {replica}'s gradient of {clipped.variable} is {how} before the gradients "
         f"of all {replica}s are added up",
         consequence=_CONSEQUENCE,

@@ -110,11 +110,9 @@ def _finding(
         )
     return Finding(
         **about(op),
-        expected=f"created under the scope of {strategy.name}",
-        found="created outside of it",
         message=f"{variable} {use}, but was created outside of strategy.scope(): {state}",
         consequence=consequence,
         fix=f"create the {'model' if is_trained else 'optimizer'} under `with strategy.scope():`",
-        alike=(is_trained, updates, op.requested),
+        group_key=(is_trained, updates, op.requested),
         devices=(op.requested,),
     )

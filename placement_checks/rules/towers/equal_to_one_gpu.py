@@ -149,13 +149,11 @@ def _finding(
         )
     return Finding(
         **about(subject),
-        expected="the value after the step of one GPU",
-        found=difference.text,
         ops=(op,),
         message=message,
         consequence=_CONSEQUENCES.get(difference.obligation, ""),
         fix=_fix(placement, difference),
-        alike=(difference.obligation, difference.text),
+        group_key=(difference.obligation, difference.text),
     )
 
 

@@ -96,10 +96,8 @@ def _finding(
     look_at, fix = _advice(placement, update)
     return Finding(
         **about(placement.ops[variable]),
-        expected="an update by the gradients of all towers that read it",
-        found=f"an update by the gradients of {towers}",
         ops=(look_at,),
-        alike=(tuple(missing), used, never_used),
+        group_key=(tuple(missing), used, never_used),
         devices=analysis.devices_of(lost),
         path=(
             *path_lines(placement, [update.op]),

@@ -121,11 +121,10 @@ def _shared_paths(strategy: Strategy) -> Iterator[Finding]:
         words = _WORDS[writer]
         yield Finding(
             **about(first.path, "configuration"),
-            expected="a path for each rank, or one rank that writes",
-            found=f"one path for {ranks_text(ranks)}",
             message=f"{ranks_text(ranks)} {words.action} {first.path}",
             devices=tuple(strategy.replicas[n] for n in ranks),
             consequence=words.consequence,
             fix=words.fix,
             frames=unique_lines(first.lines),
+            group_key=tuple(ranks),
         )

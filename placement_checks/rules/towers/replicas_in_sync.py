@@ -129,8 +129,6 @@ def _drifting_averages(
         "BatchNormalization(synchronized=True), which also normalizes over the rows of all "
         "replicas. If each replica is meant to have its own averages: "
         "--set replicas-in-sync.allow=*/moving_*",
-        expected=_SAME_UPDATE,
-        found=_OWN_RESULTS,
     )
 
 
@@ -151,17 +149,14 @@ def _drifting_copies(
     odd: Sequence[str] = ()
     if len(updated) < len(copies):
         odd = [copy for copy in copies if copy not in updates]
-        found = f"an update of the copy on {text(updated)} alone"
         message = (
             f"the step updates the copy of {variable} on {text(updated)}, but not the copy on "
             f"{text(odd)}"
         )
     elif all(len(group) == 1 for group in groups):
-        found = _OWN_RESULTS
         message = f"each {noun} updates its copy of {variable} from its own results"
     else:
         odd = min(groups, key=len)
-        found = f"a different update of the copy on {text(odd)}"
         message = (
             f"the update of the copy of {variable} on {text(odd)} depends on other examples than "
             "the updates of the other copies"
@@ -169,8 +164,6 @@ def _drifting_copies(
     is_trained = variable in gradient_flow(placement).trained
     return Finding(
         **about(placement.ops[variable]),
-        expected=_SAME_UPDATE,
-        found=found,
         ops=tuple(analysis.flow.names[updates[copy][0].op] for copy in updated[:1]),
         path=tuple(
             PathStep(f"{copy} <- {step}", step.op)
@@ -187,8 +180,6 @@ def _drifting_copies(
     )
 
 
-_SAME_UPDATE = "the same update of all copies"
-_OWN_RESULTS = "an update of each copy from its own replica's results"
 _AGGREGATE = (
     "create it with aggregation=tf.VariableAggregation.MEAN or SUM; if each replica is meant to "
     "have its own value, with synchronization=tf.VariableSynchronization.ON_READ"
@@ -239,8 +230,6 @@ def _in_first_call(placement: Placement, strategy: Strategy, created: Sequence[s
         _NO_KEY_CONSEQUENCE,
         "create them under the scope before the first step: layers with model.build(...), slots "
         f"with optimizer.build(model.trainable_variables){by_hierarchy}",
-        expected="variables that exist before the first step",
-        found="variables that the first step creates",
         library="TensorFlow",
     )
 
@@ -256,8 +245,6 @@ def _in_loop(placement: Placement, strategy: Strategy, sums: Sequence[str]) -> F
         f"run: {shorten(sums)}",
         _NO_KEY_CONSEQUENCE,
         f"use {_BY_HIERARCHY.format(strategy.name)}{single_steps}",
-        expected="sums with an instance key",
-        found="sums with a key placeholder that is never fed",
         library=KERAS if in_fit else "TensorFlow",
     )
 
@@ -334,8 +321,6 @@ def _incomplete(
     joining = join_and(dict.fromkeys(device.short for device in devices))
     return Finding(
         **about(placement.ops[name]),
-        expected=plural(size, "replica"),
-        found=str(len(members)),
         ops=tuple(members),
         message=f"{_noun(placement, name)} {name} waits for {plural(size, 'replica')}, "
         f"but only {joining} {'joins' if len(members) == 1 else 'join'} it"
@@ -343,7 +328,7 @@ def _incomplete(
         devices=(*devices, *absent),
         consequence="the step never ends",
         fix="run the same step in every worker; let only the chief process the result of the step",
-        alike=("waits", tuple(devices)),
+        group_key=tuple(devices),
     )
 
 
@@ -357,14 +342,11 @@ def _unequal(
     )
     return Finding(
         **about(placement.ops[name]),
-        expected="one shape",
-        found=inputs,
         ops=tuple(members),
         message=f"{_noun(placement, name)} {name} needs values of one dtype and shape "
         f"from all replicas, but gets {inputs}",
         consequence="the step fails, or never ends",
         fix="build the same model in every process",
-        alike="other shapes",
         devices=tuple(placement.ops[member].requested for member in members),
     )
 

@@ -194,19 +194,14 @@ def _lost_gradients(
 
 def _untrained(placement: Placement, name: str, lost: int | None) -> Finding:
     if lost is None:
-        found = "no update"
         reason = "no loss reads it, so it has no gradient"
     else:
         gradient = analyze(placement).flow.names[lost]
-        found = f"a gradient that ends at {gradient}"
         reason = f"its gradient, {gradient}, is computed and not applied"
     return Finding(
         **about(placement.ops[name]),
-        expected="an update in each step",
-        found=found,
         ops=() if lost is None else _applying_op(placement),
         path=() if lost is None else path_lines(placement, [lost]),
-        alike="unread" if lost is None else "lost",
         message=f"{name} is trainable, and no step updates it: {reason}",
         consequence="it keeps its initial value",
         fix=_USE_IT if lost is None else _APPLY_ALL,
@@ -222,14 +217,12 @@ def _trained_in_reference_only(evidence: Evidence) -> Iterator[Finding]:
             continue
         yield Finding(
             **about(placement.ops[name]),
-            expected=f"an update in each step, as in {reference.program}",
-            found="no update",
             ops=_applying_op(placement),
             message=f"{name} is trainable, and no step updates it; the step of "
             f"{reference.program} does",
-            summary=f"{name} is trainable, and no step updates it",
             consequence="it keeps its initial value",
             fix=_APPLY_ALL,
+            group_key="trained in the reference",
         )
 
 

@@ -132,15 +132,12 @@ def _evaluation_update(analysis: TowerAnalysis, op: OpId) -> Finding:
     name, kind = analysis.flow.names[op], analysis.flow.types[op]
     return Finding(
         **about(analysis.placement.ops[name]),
-        expected="not part of the step",
-        found="part of the step",
         message=f"{name} ({kind}), which updates {_target(analysis, op)} in a copy of the model "
         "that only evaluates, is part of the train op",
         path=path_lines(analysis.placement, [op]),
         consequence="the statistics mix held-out rows with rows that the model is trained on",
         fix="build the copy that evaluates with training=False, or leave its scope out: "
         "tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS, scope)",
-        alike="evaluation",
     )
 
 
@@ -159,8 +156,6 @@ def _skipped_update(analysis: TowerAnalysis, op: OpId, updated: Collection[str])
         one_tower = "; if the updates of one tower are enough: --set update-ops-run.tower=/gpu:0"
     return Finding(
         **about(analysis.placement.ops[name]),
-        expected=f"part of {train_op}",
-        found="not part of the step",
         message=f"{name} ({kind}), which updates {target}{by}, is not part of the "
         f"train op {train_op}",
         path=path_lines(analysis.placement, [op]),
@@ -171,7 +166,6 @@ def _skipped_update(analysis: TowerAnalysis, op: OpId, updated: Collection[str])
         fix="make the train op tf.group(train_op, "
         "*tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS)); pass "
         "no scope to get_collection" + one_tower,
-        alike=target in updated,
         devices=analysis.devices_of(towers),
     )
 

@@ -73,7 +73,6 @@ def test_other_rules_show_their_first_finding() -> None:
         finding(
             name,
             message=f"the op {name} is elsewhere; so be it",
-            summary=f"the op {name} is elsewhere",
         )
         for name in "ab"
     ]
