@@ -401,6 +401,8 @@ class Explanation:
         if atom.op == "Grad":
             source = self._terms.single(atom.operands[1])
             return f"the gradient for {self._name(source)}" if source else "a gradient"
+        if atom.op == "SmallPart":
+            return "a small part of the old value"
         if atom.op == "One":
             return "a number"
         return f"a result of {atom.op}"

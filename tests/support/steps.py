@@ -151,6 +151,7 @@ def _one_hot(_: Mapping[str, Any], x: Array, depth: Array, on: Array, off: Array
 
 COMPUTES: dict[str, Callable[..., Any]] = {
     "Identity": _elementwise(lambda x: x),
+    "PlaceholderWithDefault": _elementwise(lambda x: x),
     "StopGradient": _elementwise(lambda x: x),
     "Add": _elementwise(np.add),
     "AddV2": _elementwise(np.add),
@@ -354,6 +355,10 @@ class Program:
         made = self._add(name, StepOp("Placeholder", attributes={"shape": dims}))
         self.fed[made.op] = name, tower
         return made
+
+    def placeholder_with_default(self, default: Value) -> Value:
+        """An input that is not fed, and has its default value."""
+        return self.add("PlaceholderWithDefault", default)
 
     def variable(self, name: str, shape: Sequence[int] = (), *, is_trained: bool = True) -> Handle:
         """A variable."""
