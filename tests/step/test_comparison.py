@@ -530,6 +530,31 @@ def test_gradients_of_the_last_placeholders_only() -> None:
     check(towers, one_gpu(), DIFFERS, rows=[(4, 4, 4)])
 
 
+def test_unused_placeholders_of_the_same_shape() -> None:
+    """Each tower has a placeholder that it does not use, beside one that it uses."""
+
+    def build(count: int) -> Program:
+        net = Net(count)
+        losses = [mean(square(total(x * net.w.read(), 1))) for x, _ in net.feeds]
+        return net.descend(add_n(net.gradients(losses)) / float(count))
+
+    check(build(2), build(1), PROVED, EQUAL_ROWS)
+
+    def with_mask(count: int) -> Program:
+        program = Program()
+        feeds = [
+            [program.placeholder(name, (None,), tower) for name in ("x", "y", "z")]
+            for tower in ([None] if count == 1 else range(count))
+        ]
+        w = program.variable("w")
+        losses = [mean(square(x * w.read() - z)) for x, _, z in feeds]
+        gradients = [program.gradient(loss, w) for loss in losses]
+        program.train(w.descend(RATE, add_n(gradients) / float(count)))
+        return program
+
+    check(with_mask(2), with_mask(1), PROVED, EQUAL_ROWS)
+
+
 def test_placeholders_for_evaluation() -> None:
     """Placeholders that neither program trains on do not count."""
 

@@ -476,13 +476,18 @@ class Program:
             run.execute(op)
         return run.values
 
-    def _order(self, schedule: random.Random | None) -> list[str]:
+    def used_ops(self) -> set[str]:
+        """The ops that a step runs."""
         reached, stack = set(), list(self.roots)
         while stack:
             name = stack.pop()
             if name not in reached:
                 reached.add(name)
                 stack += map(producer_of, self.ops[name].inputs)
+        return reached
+
+    def _order(self, schedule: random.Random | None) -> list[str]:
+        reached = self.used_ops()
         order = [name for name in self.ops if name in reached]
         if schedule is None:
             return order
