@@ -422,6 +422,8 @@ class Explanation:
             return f"the input {atom.origin.op}" if atom.origin else "an input"
         if atom.op == "Grad":
             return "the gradient"
+        if atom.op == "SmallPart":
+            return "a small part of the old value"
         if atom.op == "One":
             return "a number"
         return f"a result of {atom.op}"

@@ -151,6 +151,7 @@ def _one_hot(_: Mapping[str, Any], x: Array, depth: Array, on: Array, off: Array
 
 COMPUTES: dict[str, Callable[..., Any]] = {
     "Identity": _elementwise(lambda x: x),
+    "PlaceholderWithDefault": _elementwise(lambda x: x),
     "StopGradient": _elementwise(lambda x: x),
     "Add": _elementwise(np.add),
     "AddV2": _elementwise(np.add),
@@ -355,6 +356,10 @@ class Program:
         self.fed[made.op] = name, tower
         return made
 
+    def placeholder_with_default(self, default: Value) -> Value:
+        """An input that is not fed, and has its default value."""
+        return self.add("PlaceholderWithDefault", default)
+
     def variable(self, name: str, shape: Sequence[int] = (), *, is_trained: bool = True) -> Handle:
         """A variable."""
         handle = self._add(name, StepOp("VarHandleOp", attributes={"shared_name": name}))
@@ -471,13 +476,18 @@ class Program:
             run.execute(op)
         return run.values
 
-    def _order(self, schedule: random.Random | None) -> list[str]:
+    def used_ops(self) -> set[str]:
+        """The ops that a step runs."""
         reached, stack = set(), list(self.roots)
         while stack:
             name = stack.pop()
             if name not in reached:
                 reached.add(name)
                 stack += map(producer_of, self.ops[name].inputs)
+        return reached
+
+    def _order(self, schedule: random.Random | None) -> list[str]:
+        reached = self.used_ops()
         order = [name for name in self.ops if name in reached]
         if schedule is None:
             return order
