@@ -204,6 +204,7 @@ def read_text(text: bytes) -> Log:
     return tally.log("a log")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "text",
     [
@@ -217,6 +218,7 @@ def test_time_grows_with_the_length_of_a_line(text: Callable[[int], bytes]) -> N
     check_linear(lambda size: read_text(text(size)), 6000)
 
 
+@pytest.mark.nightly
 def test_time_grows_with_the_number_of_equal_beginnings() -> None:
     """Beginnings of records on stdout, which match the records on stderr that come first."""
 

@@ -33,7 +33,6 @@ from placement_checks.run.timing.benchmark import TimedPair
 
 tf1 = tf.compat.v1
 # Other tests compare fed programs on both versions: functions, Keras and workers.
-pytestmark = pytest.mark.one_version
 
 Model = Callable[..., Any]
 

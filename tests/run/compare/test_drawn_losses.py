@@ -29,7 +29,7 @@ from support.drawn_losses import (
 
 from placement_checks import Evidence, place, verify, watch, with_numbers
 
-pytestmark = pytest.mark.one_version
+pytestmark = pytest.mark.nightly
 _RULES = ("gradients-equal", "weights-equal")
 _PROGRAMS = 24 * int(os.environ.get("PLACEMENT_CHECKS_MODELS", "2"))
 

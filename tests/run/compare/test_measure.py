@@ -33,7 +33,6 @@ tf1 = tf.compat.v1
 GradientDescentOptimizer: Any = tf1.train.GradientDescentOptimizer
 
 # Other tests measure programs on both versions: functions, Keras, strategies and workers.
-pytestmark = pytest.mark.one_version
 
 
 def run(
