@@ -31,9 +31,9 @@ TESTS = Path(__file__).parents[1]
 SIGNS = re.compile(
     r"\b(?:import|from) tensorflow\b"  # also in a program that a test writes
     r"|\bplacement_checks(?:\.| import )(?:capture|cli|graph|horovod|placer|run|tf1?)\b"
-    r"|\b(?:local_cluster|place|watch)\("
-    r"|\b(?:multiprocessing|pytester|subprocess)\b"
-    r"|\bos\.fork\("
+    r"|\bplacement_checks\.(?:targets\.importing|verification\.(?:placing|running))\b"
+    r"|\b(?:local_cluster|place|watch)\(|\bLocalCluster\b"
+    r"|\b(?:multiprocessing|pytester|subprocess)\b|\bos\.fork\("
 )
 _MARK = re.compile(r"\bmark\.(smoke|nightly)\b")
 _MARK_OF_ALL = re.compile(r"^pytestmark = pytest\.mark\.(smoke|nightly)$", re.MULTILINE)
