@@ -178,6 +178,7 @@ def test_a_log_cut_within_a_record_is_reported(end: int, tmp_path: Path) -> None
     assert bool(log.unread) == (b": (" in last and not last.endswith(b":1"))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "text",
     [
@@ -271,6 +272,7 @@ def test_a_log_is_read_up_to_a_limit(
     assert all(verdict.state != "kept" for verdict in verify(log.placement()).verdicts)
 
 
+@pytest.mark.nightly
 @settings(max_examples=examples(40), deadline=None)
 @given(unit=st.lists(fragments, min_size=1, max_size=4).map(b"".join))
 def test_reading_time_is_linear_for_any_repeated_text(unit: bytes) -> None:
