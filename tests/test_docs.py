@@ -23,7 +23,7 @@ def test_names_in_the_architecture_exist() -> None:
     wrong = [f"{module}:{name}" for module, name in NAMES if name not in _names_in(module)]
 
     assert len(NAMES) > 100
-    assert wrong == []
+    assert not wrong, "\n".join(wrong)
 
 
 @cache
@@ -53,7 +53,7 @@ def test_links_of_the_documentation_are_valid() -> None:
         for link in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))
         if "://" not in link and not (page.parent / link).exists()
     ]
-    assert wrong == []
+    assert not wrong, "\n".join(wrong)
 
 
 # `tests/rules/test_examples.py`, placement_checks/rules/base.py
@@ -84,7 +84,7 @@ def test_paths_in_the_documentation_exist() -> None:
             and not re.search("[A-Z]{3}", Path(path).stem)
             and not EXAMPLE.search(path)
         ]
-    assert wrong == []
+    assert not wrong, "\n".join(wrong)
 
 
 def test_modules_in_the_documentation_exist() -> None:
@@ -96,4 +96,4 @@ def test_modules_in_the_documentation_exist() -> None:
                 continue
             if not path.with_suffix(".py").exists() and not path.exists():
                 wrong.append(f"{page.name}: {module}")
-    assert wrong == []
+    assert not wrong, "\n".join(wrong)

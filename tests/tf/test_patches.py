@@ -26,7 +26,8 @@ HERE = [patch for patch in Patch if patch.only in ("", KERAS)]
 
 @pytest.mark.smoke
 def test_the_installed_version_has_all_patched_names() -> None:
-    assert [patch for patch in HERE if not _has_name(patch)] == []
+    missing = [patch.path for patch in HERE if not _has_name(patch)]
+    assert not missing, "\n".join(missing)
 
 
 def _has_name(patch: Patch) -> bool:
@@ -44,9 +45,9 @@ def test_patches_are_undone() -> None:
         with patched(patch, lambda original: original):
             pass
         if vars(owner).get(patch.attribute) is not before:
-            left.append(patch)
+            left.append(patch.path)
 
-    assert left == []
+    assert not left, "\n".join(left)
 
 
 def test_a_removed_name_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

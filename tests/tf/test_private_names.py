@@ -177,4 +177,4 @@ def test_no_other_module_uses_private_names() -> None:
             or (private(name) and name not in allowed)
         ]
 
-    assert uses == []
+    assert not uses, "\n".join(uses)
