@@ -143,6 +143,7 @@ def test_the_tiers_are_a_partition_of_this_suite() -> None:
 
 
 def collected_here(tier: str) -> Sequence[str]:
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-qq", "--tiers", tier, "tests"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "--tiers", tier, "tests"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
     return [line for line in done.stdout.splitlines() if "::" in line]

@@ -32,7 +32,6 @@ from placement_checks.run.feeding.replayed import ReplayedFeeding
 from placement_checks.run.timing.benchmark import TimedPair
 
 tf1 = tf.compat.v1
-# Other tests compare fed programs on both versions: functions, Keras and workers.
 
 Model = Callable[..., Any]
 

@@ -32,8 +32,6 @@ from placement_checks.run.feeding.batches import Case
 tf1 = tf.compat.v1
 GradientDescentOptimizer: Any = tf1.train.GradientDescentOptimizer
 
-# Other tests measure programs on both versions: functions, Keras, strategies and workers.
-
 
 def run(
     towers: Callable[..., Any],
