@@ -129,7 +129,7 @@ def test_a_test_that_is_not_light_is_an_error(
         "-p", "support.tiers", "--tiers", "light", "-p", "no:placement", "-p", "no:syrupy"
     )
 
-    ran.stdout.fnmatch_lines([f"*test_wrong* {needs}, so its module needs a sign of *"])
+    ran.stdout.fnmatch_lines([f"*test_wrong* {needs}, so SIGNS in *"])
     if where == "test":
         ran.assert_outcomes(passed=2, errors=1)
 

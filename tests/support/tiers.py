@@ -124,10 +124,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    others = [item for item in items if tier_of(item) not in config.option.tiers]
-    if others:
-        config.hook.pytest_deselected(items=others)
-        items[:] = [item for item in items if item not in set(others)]
+    by_choice: dict[bool, list[pytest.Item]] = {True: [], False: []}
+    for item in items:
+        by_choice[tier_of(item) in config.option.tiers].append(item)
+    items[:] = by_choice[True]
+    config.hook.pytest_deselected(items=by_choice[False])
 
 
 class _Light:
@@ -148,7 +149,7 @@ class _Light:
         needs = ["imports TensorFlow"] * imports + ["starts a process"] * self._has_started
         self._has_imported |= imports
         self._has_started = False
-        return f"{' and '.join(needs)}, so its module needs a sign of {__file__}" if needs else ""
+        return f"{' and '.join(needs)}, so SIGNS in {__file__} lack a sign of it" if needs else ""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
