@@ -243,6 +243,7 @@ class Terms:
         self._atoms: list[Atom] = []
         self._atom_ids: dict[tuple[Any, ...], AtomId] = {}
         self._forms: list[tuple[tuple[Monomial, float], ...]] = []
+        self._forms_of_atoms: dict[AtomId, Form] = {}
         self._form_ids: dict[tuple[tuple[Monomial, float], ...], Form] = {}
         self._shapes: list[Shape] = []
         self._parts: list[frozenset[Part]] = []
@@ -368,8 +369,10 @@ class Terms:
 
     def form(self, summands: Mapping[Monomial, float]) -> Form:
         """The form of a sum; complete sums over parts become terms of the rows around them."""
-        merged = self._merged(self._joined({m: c for m, c in summands.items() if c}))
-        key = tuple(sorted((m, self._canonical(c)) for m, c in merged.items()))
+        merged = {m: c for m, c in summands.items() if c}
+        if len(merged) > 1:
+            merged = self._merged(self._joined(merged))
+        key = tuple(sorted([(m, self._canonical(c)) for m, c in merged.items()]))
         found = self._form_ids.get(key)
         if found is None:
             found = Form(len(self._forms))
@@ -423,9 +426,12 @@ class Terms:
 
     def of(self, atom: AtomId) -> Form:
         """The form of one atom."""
-        if atom == ONE:
-            return self.number(1.0)
-        return self.form({(ONE, ((atom, 1),)) if self[atom].shape == () else (atom, ()): 1.0})
+        found = self._forms_of_atoms.get(atom)
+        if found is None:
+            is_scalar = self[atom].shape == () and atom != ONE
+            monomial: Monomial = (ONE, ((atom, 1),)) if is_scalar else (atom, ())
+            found = self._forms_of_atoms[atom] = self.form({monomial: 1.0})
+        return found
 
     def add(self, *summands: tuple[Form, float]) -> Form:
         """The sum of forms, each times a number."""
