@@ -368,8 +368,11 @@ class Program:
             self.trained.append(handle.op)
         return Handle(self, handle.op)
 
-    def gradient(self, loss: Value, variable: Handle, weight: Value | None = None) -> Value:
-        """The gradient of a scalar loss, or of its product with a weight that is no variable's."""
+    def gradient(self, loss: Value, variable: Value, weight: Value | None = None) -> Value:
+        """The gradient of a scalar loss, or of its product with a weight that is no variable's.
+
+        It is taken with respect to a variable, or to one read of a variable.
+        """
         inputs = (loss.name,) if weight is None else (loss.name, weight.name)
         taken = Taken(loss.name, variable.op, "" if weight is None else weight.name)
         scopes, self._scopes = self._scopes, ["gradients", *self._scopes]
@@ -416,12 +419,15 @@ class Program:
             GradientCall(
                 (_tensor_name(taken.loss),),
                 (taken.weight and _tensor_name(taken.weight),),
-                (taken.variable,),
+                (self._source(taken.variable),),
                 ((f"{name}:0",),),
                 ops=frozenset([name]),
             )
             for name, taken in self.gradients.items()
         ]
+
+    def _source(self, name: str) -> str:
+        return name if name in self.variables else _tensor_name(name)
 
     def outputs(self, op: str) -> Sequence[Tensor]:
         """The outputs of an op, with their static shapes."""
@@ -569,7 +575,8 @@ class _Run:
 
     def _gradient(self, taken: Taken) -> Array:
         program = self.program
-        shape = program.variables[taken.variable]
+        op = program.ops[taken.variable]
+        shape = program.variables[op.inputs[0] if op.inputs else taken.variable]
         if isinstance(self.fed, int):
             return np.zeros(shape)
         gradient, affected = np.zeros(shape), self._affected(taken)
@@ -603,7 +610,7 @@ class _Run:
         found: dict[str, bool] = {}
         for name, op in program.ops.items():
             if op.type == "ReadVariableOp":
-                found[name] = op.inputs[0] == taken.variable
+                found[name] = taken.variable in (name, op.inputs[0])
             elif op.type != "StopGradient" and name not in program.gradients:
                 found[name] = any(found.get(each.partition(":")[0]) for each in op.inputs)
             if name == producer_of(taken.loss):
