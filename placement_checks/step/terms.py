@@ -55,6 +55,7 @@ from placement_checks.step.parts import (
     within,
 )
 from placement_checks.step.statistics import with_means
+from placement_checks.util.text import words
 
 # Products of scalar sums with more terms than this stay products.
 _MAX_TERMS = 24
@@ -190,11 +191,13 @@ class Assumption(Enum):
 
 # Ops whose result may have more or fewer rows than the operands.
 _OF_OTHER_ROWS = frozenset(
-    """
-    ConcatV2 StridedSliceOf Unique Where GatherNd GatherV2 DynamicPartition DynamicStitch ScatterNd
-    SegmentSum SegmentMean UnsortedSegmentSum SparseToDense TensorScatterUpdate Bincount
-    DenseBincount Slices Range
-    """.split()
+    words(
+        """
+        ConcatV2 StridedSliceOf Unique Where GatherNd GatherV2 DynamicPartition DynamicStitch
+        ScatterNd SegmentSum SegmentMean UnsortedSegmentSum SparseToDense TensorScatterUpdate
+        Bincount DenseBincount Slices Range
+        """
+    )
 )
 
 

@@ -9,8 +9,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-
-from placement_checks.step.comparison import State
 from support.steps import (
     Program,
     Value,
@@ -27,6 +25,8 @@ from support.steps import (
     to_float,
     total,
 )
+
+from placement_checks.step.comparison import State
 
 Function = Callable[[Value], Value]
 WIDTH = 6

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
-from itertools import permutations
+from itertools import pairwise, permutations
 
 import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from support.fuzzing import examples
 
 from placement_checks.step.kinds import ROWS, Form, Kind, Status
 from placement_checks.step.op_types import op_type
 from placement_checks.step.parts import WHOLE, Cut, Part, are_all_rows, cut_range
 from placement_checks.step.terms import Terms
-from support.fuzzing import examples
 
 COUNT = 3
 PARTS: list[Part] = [(Cut("split", number, COUNT),) for number in range(COUNT)]
@@ -220,7 +220,7 @@ def test_slices_of_any_sizes(widths: list[int], data: st.DataObject) -> None:
     ends = np.cumsum([0, *widths])
     cuts = [
         cut_range(Fraction(int(a), int(ends[-1])), Fraction(int(b), int(ends[-1])))
-        for a, b in zip(ends, ends[1:], strict=False)
+        for a, b in pairwise(ends)
     ]
     for order in permutations(cuts):
         assert are_all_rows(order)
