@@ -1,8 +1,8 @@
 """Small training programs without TensorFlow, which NumPy can run.
 
 A `Program` records the ops that TensorFlow would build for the same code: op types, inputs,
-attributes, static shapes and constants. So it has a placement, and `Program.run` computes the values
-of its variables after one step::
+attributes, static shapes and constants. So it has a placement, and `Program.run` computes the
+values of its variables after one step::
 
     program = Program()
     x, y = program.placeholder("x", (None, 3)), program.placeholder("y", (None,))
@@ -350,7 +350,7 @@ class Program:
     def placeholder(
         self, name: str, shape: Sequence[int | None], tower: int | None = None
     ) -> Value:
-        """An input: all rows, or the rows of a tower. An unknown first extent is that of the rows."""
+        """An input: all rows, or the rows of a tower. An unknown extent is the number of rows."""
         dims = tuple(-1 if dim is None else dim for dim in shape)
         made = self._add(name, StepOp("Placeholder", attributes={"shape": dims}))
         self.fed[made.op] = name, tower
