@@ -53,20 +53,14 @@ _PREFERRED: Mapping[str, str] = {
 
 
 class Group(NamedTuple):
-    """The address of some ops, with indices instead of names.
+    """The address of some ops, with indices instead of names."""
 
-    Attributes:
-        part: the part of the step.
-        tower: the index of the tower; -1 for none.
-        layer: the index of the variable that the layer is named after; -1 for none. If this
-            variable is a slot, it is replaced by the variable that the slot belongs to.
-        type: the type of the ops.
-    """
-
-    part: str
-    tower: int
+    part: str  # the part of the step
+    tower: int  # the index of the tower; -1 for none
+    # The index of the variable that the layer is named after; -1 for none. If this variable is a
+    # slot, it is replaced by the variable that the slot belongs to.
     layer: int
-    type: str
+    type: str  # the type of the ops
 
 
 class OpDevice(NamedTuple):

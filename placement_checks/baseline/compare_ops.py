@@ -180,19 +180,13 @@ _MOST_LAYERS: Final = 4
 
 
 class ChangeKind(NamedTuple):
-    """The common properties of misplaced ops that one `Change` describes.
+    """The common properties of misplaced ops that one `Change` describes."""
 
-    Attributes:
-        part: the part of the step.
-        old: the allowed places; if the ops are new, the places of the other ops of the part.
-        new: the place of the ops. In ``old`` and ``new``, `TOWER` means the device of their tower.
-        is_new: whether the baseline does not have the ops.
-    """
-
-    part: str
+    part: str  # the part of the step
+    # The allowed places; if the ops are new, the places of the other ops of the part.
     old: tuple[str, ...]
-    new: str
-    is_new: bool
+    new: str  # the place of the ops. In `old` and `new`, `TOWER` means the device of their tower.
+    is_new: bool  # whether the baseline does not have the ops
 
 
 @dataclass

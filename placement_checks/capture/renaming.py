@@ -62,11 +62,11 @@ def with_renamed_ops(captured: CapturedProgram, rename: Callable[[str], str]) ->
         node.input[:] = map(rename, node.input)
         rename_colocation(node, ops)
     recorded = {
-        op if ":" in op else rename(op): known._replace(
-            forward_op=known.forward_op and rename(known.forward_op)
-        )
+        rename(op): known._replace(forward_op=known.forward_op and rename(known.forward_op))
         for op, known in source.details.recorded.items()
+        if ":" not in op
     }
+    recorded |= {op: known for op, known in source.details.recorded.items() if ":" in op}
 
     def renamed(value: Any) -> Any:
         """Rename the ops in a value and in its containers; anything else is unchanged."""
@@ -99,7 +99,12 @@ def with_renamed_ops(captured: CapturedProgram, rename: Callable[[str], str]) ->
                 session=step.session,
                 arguments={rename(key): name for key, name in step.arguments.items()},
             ),
-            strategy=strategy and replace(strategy, copies=renamed(strategy.copies)),
+            strategy=strategy
+            and replace(
+                strategy,
+                copies=renamed(strategy.copies),
+                replica_of={rename(op): each for op, each in strategy.replica_of.items()},
+            ),
         ),
         initial=replace(
             captured.initial,

@@ -35,36 +35,22 @@ UNCOUNTED_PARTS: Final = frozenset({"reads", "init", "save", "other"})
 
 
 class Address(NamedTuple):
-    """The address of an op; in an exception, a pattern for addresses.
+    """The address of an op; in an exception, a pattern for addresses."""
 
-    Attributes:
-        part: the part of the step, one of `PARTS`.
-        tower: the tower's number; -1 for no tower, or in an exception for all towers.
-        layer: the variable of the layer; ``""`` for no layer, None for all layers.
-        type: the op type; None for all types.
-    """
-
-    part: str
-    tower: int
-    layer: str | None
-    type: str | None
+    part: str  # the part of the step, one of `PARTS`
+    tower: int  # the tower's number; -1 for no tower, or in an exception for all towers
+    layer: str | None  # the variable of the layer; `""` for no layer, None for all layers
+    type: str | None  # the op type; None for all types
 
 
 @dataclass(frozen=True)
 class HeldVariable:
-    """A variable and its device.
+    """A variable and its device."""
 
-    Attributes:
-        name: the name of its op.
-        tensor: its dtype and shape.
-        place: its device.
-        slots: the device of each slot, sorted.
-    """
-
-    name: str
-    tensor: Tensor
-    place: str
-    slots: tuple[str, ...] = ()
+    name: str  # the name of its op
+    tensor: Tensor  # its dtype and shape
+    place: str  # its device
+    slots: tuple[str, ...] = ()  # the device of each slot, sorted
 
     @property
     def form(self) -> str:
@@ -74,23 +60,14 @@ class HeldVariable:
 
 @dataclass(frozen=True)
 class FoldedScope:
-    """Variables of one scope on the same device, with slots on the same devices.
+    """Variables of one scope on the same device, with slots on the same devices."""
 
-    Attributes:
-        scope: the common prefix of their names; ``""`` for variables without a scope.
-        count: the number of variables.
-        bytes: the total size of the variables with known sizes.
-        digest: a digest of their dtypes, shapes and positions within the scope.
-        place: their device.
-        slots: the devices of the slots of each variable.
-    """
-
-    scope: str
-    count: int
-    bytes: int
-    digest: str
-    place: str
-    slots: tuple[str, ...] = ()
+    scope: str  # the common prefix of their names; `""` for variables without a scope
+    count: int  # the number of variables
+    bytes: int  # the total size of the variables with known sizes
+    digest: str  # a digest of their dtypes, shapes and positions within the scope
+    place: str  # their device
+    slots: tuple[str, ...] = ()  # the devices of the slots of each variable
 
 
 class Copies(NamedTuple):
@@ -159,27 +136,16 @@ ChangedObject = Literal["variable", "slots", "tower", "objective", "ops", "types
 
 @dataclass(frozen=True)
 class Change:
-    """A change of device or objective, or an object that only one side has.
+    """A change of device or objective, or an object that only one side has."""
 
-    Attributes:
-        kind: the kind of object.
-        what: the object in words, such as ``forward of tower 0, layer head/a``.
-        old: the device or objective in the baseline; ``""`` if it is new.
-        new: the present device or objective; ``""`` if it is gone.
-        ops: the names of the ops or variables.
-        note: further information, shown in parentheses.
-        where: the user's line that built the first op; None if unknown.
-        rules: the rules that the change breaks.
-    """
-
-    kind: ChangedObject
-    what: str
-    old: str
-    new: str
-    ops: Sequence[str] = ()
-    note: str = ""
-    where: str | None = None
-    rules: Sequence[str] = ()
+    kind: ChangedObject  # the kind of object
+    what: str  # the object in words, such as `forward of tower 0, layer head/a`
+    old: str  # the device or objective in the baseline; `""` if it is new
+    new: str  # the present device or objective; `""` if it is gone
+    ops: Sequence[str] = ()  # the names of the ops or variables
+    note: str = ""  # further information, shown in parentheses
+    where: str | None = None  # the user's line that built the first op; None if unknown
+    rules: Sequence[str] = ()  # the rules that the change breaks
 
 
 class Crossing(NamedTuple):
@@ -193,28 +159,19 @@ class Crossing(NamedTuple):
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference between a placement and a baseline; false if the placement is as expected.
+    """The difference between a placement and a baseline; false if the placement is as expected."""
 
-    Attributes:
-        old: the name of the baseline.
-        new: the program that was compared with it.
-        same: the number of ops on the devices that the baseline states.
-        moved: objects on other devices, and variables with other objectives: variables, slots,
-            towers, objectives, then ops by part.
-        new_there: objects that the baseline lacks.
-        gone: objects that only the baseline has.
-        crosses: the pairs of devices between which a step copies more than before.
-        notes: changes that move no object to another device.
-    """
-
-    old: str
-    new: str
-    same: int
+    old: str  # the name of the baseline
+    new: str  # the program that was compared with it
+    same: int  # the number of ops on the devices that the baseline states
+    # Objects on other devices, and variables with other objectives: variables, slots, towers,
+    # objectives, then ops by part.
     moved: Sequence[Change] = ()
-    new_there: Sequence[Change] = ()
-    gone: Sequence[Change] = ()
+    new_there: Sequence[Change] = ()  # objects that the baseline lacks
+    gone: Sequence[Change] = ()  # objects that only the baseline has
+    # The pairs of devices between which a step copies more than before.
     crosses: Sequence[Crossing] = ()
-    notes: Sequence[str] = field(default=())
+    notes: Sequence[str] = field(default=())  # changes that move no object to another device
 
     def __bool__(self) -> bool:
         return bool(self.moved or self.new_there or self.gone)

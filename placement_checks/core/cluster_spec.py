@@ -194,17 +194,11 @@ def _task_of_process(job: str, index: Any, cluster: Addresses) -> tuple[str, int
 
 @dataclass(frozen=True)
 class RecordedServer:
-    """The arguments of a ``tf.distribute.Server``.
+    """The arguments of a ``tf.distribute.Server``."""
 
-    Attributes:
-        cluster: the address of every task, by job and index.
-        job: the job of the server.
-        task: the index of the server in its job.
-    """
-
-    cluster: Addresses
-    job: str
-    task: int
+    cluster: Addresses  # the address of every task, by job and index
+    job: str  # the job of the server
+    task: int  # the index of the server in its job
 
     @staticmethod
     def from_spec(spec: Any, job: str, task: int) -> RecordedServer:

@@ -99,15 +99,11 @@ class PlacerError(PlacementError):
 
 
 class Unavailable(Exception):
-    """A part of the evidence is not available here.
-
-    Attributes:
-        missing: the reason and the fix.
-    """
+    """A part of the evidence is not available here."""
 
     def __init__(self, reason: str, fix: str = "") -> None:
         super().__init__(reason, fix)
-        self.missing = Missing(reason, fix)
+        self.missing = Missing(reason, fix)  # the reason and the fix
 
     def __str__(self) -> str:
         return str(self.missing)

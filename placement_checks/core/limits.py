@@ -11,15 +11,10 @@ from placement_checks.core.errors import InputError
 
 
 class Limit(NamedTuple):
-    """A limit.
+    """A limit."""
 
-    Attributes:
-        most: the largest number that is accepted.
-        of: the counted things, a noun in the plural with its place: ``tasks of a machine``.
-    """
-
-    most: int
-    of: str
+    most: int  # the largest number that is accepted
+    of: str  # the counted things, a noun in the plural with its place: `tasks of a machine`
 
     def __str__(self) -> str:
         return f"{self.most:,} {self.of}"
@@ -55,7 +50,7 @@ LOG_PIECES: Final = Limit(1 << 20, "bytes of a log line in JSON or in pieces")
 LOG_STREAMS: Final = Limit(16, "streams of a log whose lines are in pieces")
 LOG_PLACEMENTS: Final = Limit(1_000_000, "different placements of a log")
 LOG_TEXT: Final = Limit(1 << 28, "bytes of the different placements of a log")
-LOG_TORN: Final = Limit(100_000, "different torn records of a log that are searched for")
+LOG_TORN: Final = Limit(100_000, "different torn records of a log")
 
 BASELINE_BYTES: Final = Limit(1 << 26, "bytes of a baseline")
 BASELINE_LINE: Final = Limit(1 << 20, "characters of a line of a baseline")

@@ -67,15 +67,10 @@ class Task:
 
 
 class GpuLimit(NamedTuple):
-    """A setting of a program that lets TensorFlow use only some GPUs of the host.
+    """A setting of a program that lets TensorFlow use only some GPUs of the host."""
 
-    Attributes:
-        gpus: the largest number of GPUs that TensorFlow uses.
-        setting: the setting, as it is found in the program.
-    """
-
-    gpus: int
-    setting: str
+    gpus: int  # the largest number of GPUs that TensorFlow uses
+    setting: str  # the setting, as it is found in the program
 
     @staticmethod
     def of_session(session: Mapping[str, Any]) -> Iterator[GpuLimit]:

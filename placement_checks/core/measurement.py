@@ -31,17 +31,13 @@ class RowMixing(NamedTuple):
     """How the losses of a reference combine the rows of a batch, otherwise than by a sum.
 
     Ops are described with their types, names and source lines.
-
-    Attributes:
-        statistic: the first op that computes or uses batch statistics; ``""`` if none does.
-        op: the first other op that combines rows, such as a division by a number of tokens;
-            ``""`` if the losses are sums over rows, apart from batch statistics.
-        op_type: the type of this op.
     """
 
-    statistic: str = ""
+    statistic: str = ""  # the first op that computes or uses batch statistics; `""` if none does
+    # The first other op that combines rows, such as a division by a number of tokens; `""` if the
+    # losses are sums over rows, apart from batch statistics.
     op: str = ""
-    op_type: str = ""
+    op_type: str = ""  # the type of this op
 
 
 @dataclass(frozen=True)
@@ -90,25 +86,19 @@ class VariableStep(NamedTuple):
 
     Large variables are sampled: the largest elements, the elements that change or differ most, and
     random ones.
-
-    Attributes:
-        start: the values before all steps.
-        expected: the values of the reference after this step.
-        found: the values of the program after this step.
-        moved: the changes of both programs in this step; random elements of a large variable.
-        noise: the change of the reference's values in perturbed runs.
-        certain: a mask of elements with a gradient that is never so close to zero that its sign
-            may be noise; None if unknown.
-        ratio: the ratio of found to expected values by least squares over all certain elements;
-            None if it is undefined.
     """
 
-    start: Array
-    expected: Array
-    found: Array
+    start: Array  # the values before all steps
+    expected: Array  # the values of the reference after this step
+    found: Array  # the values of the program after this step
+    # The changes of both programs in this step; random elements of a large variable.
     moved: tuple[Array, Array]
-    noise: float
+    noise: float  # the change of the reference's values in perturbed runs
+    # A mask of elements with a gradient that is never so close to zero that its sign may be noise;
+    # None if unknown.
     certain: npt.NDArray[np.bool_] | None
+    # The ratio of found to expected values by least squares over all certain elements; None if it
+    # is undefined.
     ratio: float | None
 
 
@@ -138,57 +128,41 @@ class Trajectory:
 @final
 @dataclass(frozen=True)
 class Measurement:
-    """The results of running a program and its reference.
+    """The results of running a program and its reference."""
 
-    Attributes:
-        reference: the name of the reference.
-        devices: ``real`` or ``simulated``.
-        towers: the number of towers of the program.
-        strategy: the class of the strategy that sums gradients; ``""`` without one.
-        dtypes: the dtype of each variable.
-        precisions: for each variable, the coarsest dtype in the computation of its gradient.
-        trials: the gradients for one or more batches.
-        scale: the number that the program's gradients were divided by, as it declares.
-        trajectory: some training steps.
-        unreadable: for each variable with an unreadable gradient, the reason.
-        missing: variables that get a gradient in only one program; True if it is the reference.
-        changed: variables with a gradient that is clipped, or otherwise changed, before it is
-            applied.
-        races: for each variable whose value depends on a race, the variable that is read before or
-            after its update.
-        earlier: for each variable, the other variables whose gradients a step applies before it
-            computes this variable's gradient, if there are any.
-        optimizers: the types of the ops that apply the gradients.
-        updates: for each variable, the op of the program that updates it.
-        own_rows: why the reference computed on the rows of each tower alone; ``""`` if it computed
-            on all rows at once, as the program for one GPU does.
-        mixing: how the reference combines rows, if gradients differ and this could be observed.
-        notes: notes for readers.
-        saved: the file with the saved case; ``""`` if nothing differed.
-        saved_bytes: the size of that file.
-    """
-
-    reference: str
-    devices: str
-    towers: int
-    dtypes: Mapping[str, str]
+    reference: str  # the name of the reference
+    devices: str  # `real` or `simulated`
+    towers: int  # the number of towers of the program
+    dtypes: Mapping[str, str]  # the dtype of each variable
+    # For each variable, the coarsest dtype in the computation of its gradient.
     precisions: Mapping[str, str]
-    trials: Sequence[Trial]
-    scale: float = 1.0
-    strategy: str = ""
-    trajectory: Trajectory | Missing = NO_STEPS
+    trials: Sequence[Trial]  # the gradients for one or more batches
+    scale: float = 1.0  # the number that the program's gradients were divided by, as it declares
+    strategy: str = ""  # the class of the strategy that sums gradients; `""` without one
+    trajectory: Trajectory | Missing = NO_STEPS  # some training steps
+    # For each variable with an unreadable gradient, the reason.
     unreadable: Mapping[str, str] = field(default_factory=dict)
+    # Variables that get a gradient in only one program; True if it is the reference.
     missing: Mapping[str, bool] = field(default_factory=dict)
+    # Variables with a gradient that is clipped, or otherwise changed, before it is applied.
     changed: frozenset[str] = frozenset()
+    # For each variable whose value depends on a race, the variable that is read before or after
+    # its update.
     races: Mapping[str, str] = field(default_factory=dict)
+    # For each variable, the other variables whose gradients a step applies before it computes this
+    # variable's gradient, if there are any.
     earlier: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    optimizers: frozenset[str] = frozenset()
+    optimizers: frozenset[str] = frozenset()  # the types of the ops that apply the gradients
+    # For each variable, the op of the program that updates it.
     updates: Mapping[str, str] = field(default_factory=dict)
+    # Why the reference computed on the rows of each tower alone; `""` if it computed on all rows
+    # at once, as the program for one GPU does.
     own_rows: str = ""
+    # How the reference combines rows, if gradients differ and this could be observed.
     mixing: RowMixing | None = None
-    notes: Sequence[str] = ()
-    saved: str = ""
-    saved_bytes: int = 0
+    notes: Sequence[str] = ()  # notes for readers
+    saved: str = ""  # the file with the saved case; `""` if nothing differed
+    saved_bytes: int = 0  # the size of that file
 
 
 def largest(values: Array) -> float:

@@ -269,19 +269,12 @@ class Gradient(NamedTuple):
 
 
 class AppliedGradient(NamedTuple):
-    """A gradient that a variable receives, declared by the program or passed to an optimizer.
+    """A gradient that a variable receives, declared by the program or passed to an optimizer."""
 
-    Attributes:
-        gradient: the gradient; None if there is none, or if it is in a body.
-        variable: the name of the op that holds the variable.
-        optimizer: the class of the optimizer; ``""`` if the gradient is only declared.
-        in_body: whether the gradient is in the body of a branch, loop or function.
-    """
-
-    gradient: Gradient | None
-    variable: str
-    optimizer: str
-    in_body: bool = False
+    gradient: Gradient | None  # the gradient; None if there is none, or if it is in a body
+    variable: str  # the name of the op that holds the variable
+    optimizer: str  # the class of the optimizer; `""` if the gradient is only declared
+    in_body: bool = False  # whether the gradient is in the body of a branch, loop or function
 
 
 @dataclass(frozen=True)

@@ -22,15 +22,10 @@ _OF_OPEN_MPI = "OMPI_COMM_WORLD_{}"
 
 @dataclass(frozen=True)
 class Rank:
-    """The rank of a process of a Horovod program, and the number of processes on its host.
+    """The rank of a process of a Horovod program, and the number of processes on its host."""
 
-    Attributes:
-        number: the rank, from 0 on.
-        size: the number of processes.
-    """
-
-    number: int
-    size: int
+    number: int  # the rank, from 0 on
+    size: int  # the number of processes
 
     @property
     def name(self) -> str:
@@ -65,20 +60,13 @@ class Rank:
 
 @dataclass(frozen=True)
 class FileWrite:
-    """A file or directory that a rank has written, or that a callback of its `fit` will write.
+    """A file or directory that a rank has written, or that a callback of its `fit` will write."""
 
-    Attributes:
-        writer: the method or callback that writes, such as `MODEL_CHECKPOINT`.
-        path: the path in the words of the program.
-        location: the absolute path without symbolic links; equal for two ranks that write the
-            same file.
-        lines: the user's source lines, the outermost first.
-    """
-
-    writer: str
-    path: str
+    writer: str  # the method or callback that writes, such as `MODEL_CHECKPOINT`
+    path: str  # the path in the words of the program
+    # The absolute path without symbolic links; equal for two ranks that write the same file.
     location: str
-    lines: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()  # the user's source lines, the outermost first
 
 
 @dataclass(frozen=True)

@@ -15,32 +15,22 @@ Effect = Literal["broken", "unchecked", "kept"]
 
 @dataclass(frozen=True)
 class RuleChange:
-    """A rule whose verdict differs from its verdict at the revision.
+    """A rule whose verdict differs from its verdict at the revision."""
 
-    Attributes:
-        effect: ``broken`` if the rule is broken now, and was not broken or had fewer findings;
-            ``unchecked`` if the rule is not checked now, and was checked; ``kept`` if the rule is
-            kept now, and was not kept.
-        old: the verdict at the revision.
-        new: the present verdict.
-    """
-
+    # `broken` if the rule is broken now, and was not broken or had fewer findings; `unchecked` if
+    # the rule is not checked now, and was checked; `kept` if the rule is kept now, and was not
+    # kept.
     effect: Effect
-    old: Verdict
-    new: Verdict
+    old: Verdict  # the verdict at the revision
+    new: Verdict  # the present verdict
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """Whether training on the same rows has the same results as at the revision.
-
-    Attributes:
-        state: ``equal``, ``different`` or ``not-checked``.
-        text: the compared variables, the differences, or the reason.
-    """
+    """Whether training on the same rows has the same results as at the revision."""
 
     state: Literal["equal", "different", "not-checked"]
-    text: str
+    text: str  # the compared variables, the differences, or the reason
 
 
 @dataclass(frozen=True)
@@ -87,21 +77,13 @@ class ProgramChange:
 
 @dataclass(frozen=True)
 class Since:
-    """All programs compared with themselves at a revision.
+    """All programs compared with themselves at a revision."""
 
-    Attributes:
-        revision: the revision in the words of the user.
-        commit: the hash of its commit.
-        programs: the programs.
-        errors: the errors of programs that could not be compared.
-        notes: remarks on the copy of the revision.
-    """
-
-    revision: str
-    commit: str
-    programs: Sequence[ProgramChange] = ()
-    errors: Sequence[PlacementError] = ()
-    notes: Sequence[str] = ()
+    revision: str  # the revision in the words of the user
+    commit: str  # the hash of its commit
+    programs: Sequence[ProgramChange] = ()  # the programs
+    errors: Sequence[PlacementError] = ()  # the errors of programs that could not be compared
+    notes: Sequence[str] = ()  # remarks on the copy of the revision
 
     @property
     def status(self) -> int:

@@ -41,6 +41,9 @@ class Strategy:
             a learning rate, each with its name in the rank and the value.
         made_in_step: the names of variables that the first call of the step creates, with initial
             values that TensorFlow cannot compute before the step.
+        replica_of: the replica that builds each op, by the op's name. Ops that are built outside
+            of replicas, such as the sums of a ``merge_call``, are left out. Ops in function
+            bodies are left out, too: they belong to the replica of their caller.
     """
 
     name: str
@@ -51,6 +54,7 @@ class Strategy:
     made_in_step: Sequence[str] = field(default=(), repr=False)
     ranks: Sequence[RankRecord] = field(default=(), repr=False)
     fed_scalars: Mapping[str, Hashable] = field(default_factory=dict, repr=False)
+    replica_of: Mapping[str, int] = field(default_factory=dict, repr=False)
 
     def device_of(self, variable: str) -> Device | None:
         """The device for a replica's copy of a variable; None for a shared variable."""

@@ -111,22 +111,18 @@ class _NumberOfGpus(ast.NodeTransformer):
 
 @dataclass(frozen=True)
 class Target:
-    """A program, function, graph or log that a user names. Made by `targets.forms.parse_target`.
+    """A program, function, graph or log that a user names.
 
-    Attributes:
-        kind: ``program`` for a whole program, ``function`` for a function in a program, ``graph``
-            for a saved graph, or ``log`` for a placement log.
-        name: the text of the user, which names the target in reports.
-        path: the file that is read, or the module that is imported.
-        function: the function, such as ``Model.build``; ``""`` for other kinds.
-        arguments: the keyword arguments of the function.
+    It is made by `targets.forms.parse_target`.
     """
 
+    # `program` for a whole program, `function` for a function in a program, `graph` for a saved
+    # graph, or `log` for a placement log.
     kind: Literal["program", "function", "graph", "log"]
-    name: str
-    path: str
-    function: str = ""
-    arguments: Arguments = NONE
+    name: str  # the text of the user, which names the target in reports
+    path: str  # the file that is read, or the module that is imported
+    function: str = ""  # the function, such as `Model.build`; `""` for other kinds
+    arguments: Arguments = NONE  # the keyword arguments of the function
 
     @property
     def is_code(self) -> bool:
@@ -136,20 +132,13 @@ class Target:
 
 @dataclass(frozen=True)
 class SourceTree:
-    """A copy of a repository at a git revision, in a directory of its own.
+    """A copy of a repository at a git revision, in a directory of its own."""
 
-    Attributes:
-        root: the directory of the copy.
-        repository: the top directory of the repository.
-        revision: the revision in the words of the user, such as ``HEAD~1``.
-        commit: the hash of its commit.
-        pointers: the files of the copy that hold only a pointer of Git LFS, relative to ``root``.
-    """
-
-    root: Path
-    repository: Path
-    revision: str
-    commit: str
+    root: Path  # the directory of the copy
+    repository: Path  # the top directory of the repository
+    revision: str  # the revision in the words of the user, such as `HEAD~1`
+    commit: str  # the hash of its commit
+    # The files of the copy that hold only a pointer of Git LFS, relative to `root`.
     pointers: tuple[str, ...] = ()
 
     def counterpart(self, path: Path) -> Path:
@@ -174,28 +163,20 @@ class Script:
 
     Arguments and values may contain ``{gpus}`` for the number of GPUs and ``{gpu_list}`` for
     ``0,1,…``. An argument with ``{each_gpu}`` is repeated for each GPU, with its index.
-
-    Attributes:
-        target: a whole program or a function.
-        args: the command-line arguments.
-        v1: whether ``import tensorflow`` gives the program TensorFlow 1.
-        let: pairs of a name and a value that overrides the value in the source.
-        limit: the time limit for the first training step, in seconds.
-        eager: whether the target is a function that runs eagerly and builds no graph.
-        tree: the copy of the repository whose code is run; None for the working tree.
-        ranks: the number of processes of a Horovod program; 0 for any other program.
-        rows: the rows of the first step that are read from queues and iterators. A function reads
-            all rows.
     """
 
-    target: Target
-    args: tuple[str, ...] = ()
-    v1: bool = False
+    target: Target  # a whole program or a function
+    args: tuple[str, ...] = ()  # the command-line arguments
+    v1: bool = False  # whether `import tensorflow` gives the program TensorFlow 1
+    # Pairs of a name and a value that overrides the value in the source.
     let: tuple[tuple[str, str], ...] = ()
-    limit: float = DEFAULT_LIMIT
-    eager: bool = False
+    limit: float = DEFAULT_LIMIT  # the time limit for the first training step, in seconds
+    eager: bool = False  # whether the target is a function that runs eagerly and builds no graph
+    # The copy of the repository whose code is run; None for the working tree.
     tree: SourceTree | None = None
-    ranks: int = 0
+    ranks: int = 0  # the number of processes of a Horovod program; 0 for any other program
+    # The rows of the first step that are read from queues and iterators. A function reads all
+    # rows.
     rows: RowsToRead = field(default="all", compare=False)  # the program is the same
 
     @property

@@ -15,15 +15,10 @@ CONTENTION_TOLERANCE = 0.25  # largest excess of the contention ratio over 1
 
 
 class Loop(NamedTuple):
-    """The steps of one loop, one per round.
+    """The steps of one loop, one per round."""
 
-    Attributes:
-        wall: the wall-clock time of each step, in seconds.
-        cpu: the CPU time of each step, in seconds.
-    """
-
-    wall: Sequence[float]
-    cpu: Sequence[float]
+    wall: Sequence[float]  # the wall-clock time of each step, in seconds
+    cpu: Sequence[float]  # the CPU time of each step, in seconds
 
     @property
     def median(self) -> float:
@@ -61,27 +56,16 @@ class Simulated(NamedTuple):
 
 @dataclass(frozen=True)
 class Circumstances:
-    """Programs and environment of a timing.
+    """Programs and environment of a timing."""
 
-    Attributes:
-        program: the program with towers.
-        reference: the program for one GPU.
-        gpus: the number of towers.
-        devices: ``real`` or ``simulated``.
-        kind: a description of the devices.
-        cores: the number of cores that this process may use.
-        tensorflow: the version of TensorFlow.
-        onednn: ``TF_ENABLE_ONEDNN_OPTS``, or ``default``.
-    """
-
-    program: str
-    reference: str
-    gpus: int
-    devices: str
-    kind: str
-    cores: int
-    tensorflow: str
-    onednn: str
+    program: str  # the program with towers
+    reference: str  # the program for one GPU
+    gpus: int  # the number of towers
+    devices: str  # `real` or `simulated`
+    kind: str  # a description of the devices
+    cores: int  # the number of cores that this process may use
+    tensorflow: str  # the version of TensorFlow
+    onednn: str  # `TF_ENABLE_ONEDNN_OPTS`, or `default`
 
 
 @dataclass(frozen=True, repr=False)

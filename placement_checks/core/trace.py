@@ -56,16 +56,11 @@ class Timeline:
 @final
 @dataclass(frozen=True)
 class Trace:
-    """Traced steps of one program.
+    """Traced steps of one program."""
 
-    Attributes:
-        rows: the number of rows in the global batch.
-        steps: the timeline of each step.
-        ops: the ops of one step, each with its shortest duration in any step.
-    """
-
-    rows: int
-    steps: Sequence[Timeline] = field(repr=False)
+    rows: int  # the number of rows in the global batch
+    steps: Sequence[Timeline] = field(repr=False)  # the timeline of each step
+    # The ops of one step, each with its shortest duration in any step.
     ops: Sequence[TimedOp] = field(repr=False)
 
     @property

@@ -87,19 +87,13 @@ class Variables(tuple[Variable, ...]):
 
 @dataclass(frozen=True, repr=False)
 class OnDevice:
-    """The answer of `Variables.on`, which is false if there are no variables or no devices.
+    """The answer of `Variables.on`, which is false if there are no variables or no devices."""
 
-    Attributes:
-        devices: the given devices.
-        there: the variables on one of these devices.
-        elsewhere: the other variables with their devices; None for a variable that is not placed.
-        assigned: True if devices were assigned; else the reason.
-    """
-
-    devices: Sequence[Device]
-    there: Sequence[Variable]
+    devices: Sequence[Device]  # the given devices
+    there: Sequence[Variable]  # the variables on one of these devices
+    # The other variables with their devices; None for a variable that is not placed.
     elsewhere: Mapping[Variable, Device | None]
-    assigned: Literal[True] | Missing
+    assigned: Literal[True] | Missing  # True if devices were assigned; else the reason
 
     def __bool__(self) -> bool:
         return bool(self.there) and not self.elsewhere

@@ -162,6 +162,10 @@ class GraphDetails(Details):
             for function in self.graph_def.library.function
         }
 
+    def _name_in_body(self, op: str, other: str) -> str:
+        """The name of another op of the same function as ``op``; outside of functions its own."""
+        return op.removesuffix(self.bodies[op].name) + other if op in self.bodies else other
+
     def _node(self, op: str) -> Any:
         if op in self.bodies:
             function, inner = self.bodies[op]
@@ -175,13 +179,13 @@ def _digest_of_constant(tensor: Any) -> str:
     elements = math.prod(shape)
     if elements and tensor == without_values(tensor):
         return ""
-    if len(tensor.tensor_content) or elements <= limits.CONSTANT_ELEMENTS.most:
+    if elements <= limits.CONSTANT_ELEMENTS.most:
         try:
             array = tf.make_ndarray(tensor)
         except (TypeError, ValueError):  # as for `GraphDetails.value`
             return ""
         content = array.tobytes() if array.dtype != object else repr(array.tolist()).encode()
-    else:  # a few stored values fill a large shape
+    else:  # a single stored value may fill any shape
         content = tensor.SerializeToString(deterministic=True)
     return hashlib.sha256(f"{tensor.dtype} {shape} ".encode() + content).hexdigest()
 
@@ -266,10 +270,12 @@ class LiveGraph(LiveDetails):
         self.graph = graph
 
     def forward_op(self, op: str) -> str:
-        # Ops in bodies belong to another graph, and may have the same names as ops of this graph.
-        live = None if op in self.bodies else self._live_op(op)
+        live = self._live_op(op)
         original = None if live is None else original_op(live)
-        return "" if original is None else str(original.name)
+        # The forward op of a backward loop or branch is in another body, and has no name here.
+        if original is None or original.graph is not live.graph:
+            return ""
+        return self._name_in_body(op, str(original.name))
 
     def _live_op(self, op: str) -> Any:
         if op not in self.bodies:
@@ -336,7 +342,10 @@ class _FrameCache:
 
 
 class OpDetails(NamedTuple):
-    """The recorded details of one op; the fields are named as the methods of `Details`."""
+    """The recorded details of one op; the fields are named as the methods of `Details`.
+
+    The forward op of an op in a function has its name in the function.
+    """
 
     frames: Sequence[Frame] = ()
     device_line: Frame | None = None
@@ -382,7 +391,7 @@ class RecordedDetails(GraphDetails):
                     once(details.frames(op)),
                     details.device_line(op),
                     once(details.outputs(op)),
-                    details.forward_op(op),
+                    details.forward_op(op).rpartition(":")[2],
                     once(sorted(details.parts_of_keras(op))),
                 )
                 for op in names
@@ -399,7 +408,8 @@ class RecordedDetails(GraphDetails):
         return self._find(op).outputs
 
     def forward_op(self, op: str) -> str:
-        return self._find(op).forward_op
+        forward = self._find(op).forward_op
+        return forward and self._name_in_body(op, forward)
 
     def parts_of_keras(self, op: str) -> Collection[str]:
         return self._find(op).parts_of_keras

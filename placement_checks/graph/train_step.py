@@ -46,23 +46,16 @@ _COMBINING_OPS = ADDS | PRODUCTS | DIVISIONS | IDENTITIES | {CAST, MEAN, STACK, 
 
 @dataclass(frozen=True)
 class RunEffect:
-    """How one session run uses the variables of its graph.
+    """How one session run uses the variables of its graph."""
 
-    Attributes:
-        updates: the ops that train trainable variables.
-        changes: whether the run changes any variable, including counters and statistics.
-        reads: whether the run depends on trainable variables.
-        keeps_gradients: whether the run stores gradients, or values computed from them, in
-            variables that are not trainable.
-        by_gradients: whether the updates depend on gradients or are ops of optimizers.
-        skips_gradients: whether the graph has gradients and the run computes none of them.
-    """
-
-    updates: frozenset[tf.Operation]
-    changes: bool
-    reads: bool
+    updates: frozenset[tf.Operation]  # the ops that train trainable variables
+    changes: bool  # whether the run changes any variable, including counters and statistics
+    reads: bool  # whether the run depends on trainable variables
+    # Whether the run stores gradients, or values computed from them, in variables that are not
+    # trainable.
     keeps_gradients: bool = False
-    by_gradients: bool = False
+    by_gradients: bool = False  # whether the updates depend on gradients or are ops of optimizers
+    # Whether the graph has gradients and the run computes none of them.
     skips_gradients: bool = False
 
     @property

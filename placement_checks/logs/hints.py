@@ -21,14 +21,10 @@ _CREATED = re.compile(rb"device \(?(/[\w/:]+:\d+)(?: with \d|\) -> \()")
 
 
 class Hints:
-    """Collects the devices that a log lists, and counts lines that explain missing records.
-
-    Attributes:
-        devices: the devices that the log lists.
-    """
+    """Collects the devices that a log lists, and counts lines that explain missing records."""
 
     def __init__(self) -> None:
-        self.devices: set[Device] = set()
+        self.devices: set[Device] = set()  # the devices that the log lists
         self._kinds: Counter[str] = Counter()
 
     def look(self, line: bytes, times: int) -> None:
@@ -64,8 +60,8 @@ class Hints:
         kinds = self._kinds
         if torn:
             return (
-                f"every record in it is torn ({torn} in all), and none can be rejoined with "
-                "certainty: run the process with PYTHONUNBUFFERED=1"
+                f"every record in it is torn ({torn} in all): run the process with "
+                "PYTHONUNBUFFERED=1, and copy whole lines"
             )
         if not kinds["text"]:
             return (

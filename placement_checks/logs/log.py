@@ -37,7 +37,8 @@ class Log:
         counts: how often each op was placed on each device. The two copies of a record, on stdout
             and stderr, count once.
         records: the number of records; both copies count.
-        torn: the number of torn records that could not be joined and have no whole copy.
+        torn: the number of torn records that have no whole copy.
+        torn_text: the beginning or end of one of these records.
         devices: the devices of the machine that the log lists.
         reason: the likely reason why there are no records; None if there are records.
         troubles: why parts of the input could not be read, one reason each.
@@ -47,6 +48,7 @@ class Log:
     counts: Mapping[Record, int]
     records: int
     torn: int = 0
+    torn_text: str = ""
     devices: frozenset[Device] = frozenset()
     reason: str | None = None
     troubles: Sequence[str] = ()
@@ -62,11 +64,13 @@ class Log:
 
     @property
     def torn_message(self) -> str:
-        """The number of torn records, with the fix."""
+        """The number of torn records, the text of one of them, and the fix."""
         is_torn, whose = ("is torn", "its") if self.torn == 1 else ("are torn", "their")
+        place = f" (search for {self.torn_text!r})" if self.torn_text else ""
         return (
             f"{self.torn:,} of {plural(self.records + self.torn, 'record')} {is_torn}, and "
-            f"{whose} other copy is missing: log again with PYTHONUNBUFFERED=1"
+            f"{whose} other copy is missing{place}: log again with PYTHONUNBUFFERED=1, and copy "
+            "whole lines"
         )
 
     @cached_property

@@ -16,14 +16,7 @@ from placement_checks.logs.hints import Hints
 from placement_checks.logs.log import Log
 from placement_checks.logs.record_formats import Reading, Record, read, read_common
 from placement_checks.logs.sources import STDIN, Source
-from placement_checks.logs.split_records import (
-    Torn,
-    complete_record,
-    is_cut,
-    may_be_torn,
-    split_head,
-    unfinished_records,
-)
+from placement_checks.logs.torn_lines import Torn, complete_record, head_of, is_cut
 from placement_checks.logs.unwrap import Unwrapper
 from placement_checks.util.resources import gc_paused
 
@@ -37,6 +30,7 @@ _START = re.compile(
 )
 _MAX_ODD = 50_000  # cached readings of lines in unusual forms
 _LONGEST_ODD = 1000  # bytes of such a line
+_MOST_SHOWN = 80  # characters of a torn record
 _CUT = "it ends in the middle of a record; copy it again when the process has ended"
 
 Watch = Callable[[Source], None]
@@ -127,27 +121,20 @@ class Tally:
         """Count the lines of a block, each with its newline in front; blocks must be in order."""
         plain, logged, prefixes = _streams(block)
         heads: dict[bytes, bytes] = {}
-        rests: list[bytes] = []  # of lines that begin with a torn record
+        is_wrapped = False
         for line, times in self._count(plain, self._copies.plain).items():
-            head, rest = split_head(line)
-            if head:
+            is_wrapped = is_wrapped or line.startswith((b"/job:", b"("))
+            if head := head_of(line):
                 heads[line] = head
-                rests += [rest] * times
                 if record := complete_record(head):
                     self._copies.plain[record] += times
-            elif may_be_torn(line) and not read(line):
-                heads[line] = line  # `Torn` decides whether the line is torn
-                self._hints.look(line, times)
-            else:
-                self._add_odd(line, times)
-        self._add_logged(logged, prefixes)
-        if rests:
-            behind, logged, prefixes = _streams(b"\n" + b"\n".join(rests))
-            for line, times in self._count(behind, self._copies.plain).items():
-                self._add_odd(line, times)
-            self._add_logged(logged, prefixes)
-        if heads or self._torn.waiting:
-            self._torn.look(plain, heads)
+            self._add_odd(line[len(head) :], times)
+        if others := self._count(logged, self._copies.logged):
+            prefix_of = dict(zip(logged, prefixes, strict=True))
+            for text, times in others.items():
+                self._add_odd(prefix_of[text] + text, times)
+        if heads or is_wrapped or self._torn.waiting:
+            self._torn.follow(plain, heads)
 
     def _count(self, texts: Sequence[bytes], stream: Counter[Record]) -> dict[bytes, int]:
         """Count texts that are one record in a common form; return the counts of other texts.
@@ -168,29 +155,21 @@ class Tally:
             stream[record] = stream.get(record, 0) + times  # quicker than += for new keys
         return others
 
-    def _add_logged(self, texts: Sequence[bytes], prefixes: Sequence[bytes]) -> None:
-        """Count lines of stderr without their log prefixes."""
-        if others := self._count(texts, self._copies.logged):
-            prefix_of = dict(zip(texts, prefixes, strict=True))
-            for text, times in others.items():
-                self._add_odd(prefix_of[text] + text, times)
-
     def _add_odd(self, line: bytes, times: int) -> None:
         """Count the records of a line in any form, or look for hints in it."""
-        readings = [self._odd[line]] if line in self._odd else read(line)
-        torn = [] if line in self._odd else unfinished_records(line, readings)
+        known = line in self._odd
+        readings = [self._odd[line]] if known else read(line)
         for record, logged in readings:
             stream = self._copies.logged if logged else self._copies.plain
             if record not in stream:
                 self._text += sum(len(part or "") for part in record)
             stream[record] += times
-        for beginning in torn:
-            self._torn.lose(beginning, times)
+        is_torn = not known and self._torn.look(line, readings, times)
         if not readings:
             self._hints.look(line, times)
         elif (
             len(readings) == 1
-            and not torn
+            and not is_torn
             and len(line) <= _LONGEST_ODD
             and len(self._odd) < _MAX_ODD
         ):
@@ -221,17 +200,18 @@ class Tally:
     def log(self, name: str, troubles: Sequence[str] = ()) -> Log:
         """The log of everything that was counted; no lines may be added afterwards."""
         copies = self._copies
-        torn = self._torn.settle(copies)
-        records = copies.total()
+        lost, copied = self._torn.settle(copies)
+        records = copies.total() + copied
         _remove_progress_dots(copies)
         counts = copies.placements()
         return Log(
             name,
             counts,
             records,
-            torn,
+            lost.total(),
+            next(map(_shown, lost), ""),
             frozenset(self._hints.devices),
-            None if counts else self._hints.reason(torn),
+            None if counts else self._hints.reason(lost.total()),
             tuple(troubles),
         )
 
@@ -242,6 +222,11 @@ def _streams(block: bytes) -> tuple[list[bytes], list[bytes], list[bytes]]:
     prefixes, texts = pieces[::2], pieces[1::2]
     plain = list(compress(texts, map(not_, prefixes)))
     return plain, list(compress(texts, prefixes)), list(filter(None, prefixes))
+
+
+def _shown(text: bytes) -> str:
+    """A part of a torn record, as it can be searched for in the log."""
+    return text.removeprefix(b"] ").decode(errors="replace")[:_MOST_SHOWN].strip()
 
 
 def _remove_progress_dots(copies: Copies) -> None:

@@ -26,29 +26,18 @@ from typing import NamedTuple
 
 
 class Record(NamedTuple):
-    """The placement of one op.
+    """The placement of one op."""
 
-    Attributes:
-        node: the op's name; None for an op that ran eagerly.
-        op: the op's type; None in logs before TensorFlow 0.12.
-        device: the full device name in today's spelling; ``""`` if the op was not placed.
-    """
-
-    node: str | None
-    op: str | None
-    device: str
+    node: str | None  # the op's name; None for an op that ran eagerly
+    op: str | None  # the op's type; None in logs before TensorFlow 0.12
+    device: str  # the full device name in today's spelling; `""` if the op was not placed
 
 
 class Reading(NamedTuple):
-    """A record on a line, and the stream that it comes from.
+    """A record on a line, and the stream that it comes from."""
 
-    Attributes:
-        record: the record.
-        logged: whether the record has a log prefix (``… placer.cc:125] ``), as on stderr.
-    """
-
-    record: Record
-    logged: bool
+    record: Record  # the record
+    logged: bool  # whether the record has a log prefix (`… placer.cc:125] `), as on stderr
 
 
 class _Words(NamedTuple):
@@ -277,12 +266,6 @@ def text_of(record: Record) -> str:
     if op is None:  # form A has the device name in its old spelling
         return f"{node}: {_old_spelling(device)}"
     return f"{node}: ({op}): {device}"
-
-
-def spellings(record: Record) -> tuple[str, str]:
-    """The text of a record, with the device name as spelled today and as spelled until 1.3."""
-    text = text_of(record)
-    return text, _old_spelling(text)
 
 
 def _old_spelling(text: str) -> str:

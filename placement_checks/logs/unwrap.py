@@ -40,14 +40,10 @@ _SAMPLE = 4096  # bytes; prefixes are only removed if the start of the block con
 
 
 class Unwrapper:
-    """Restores the lines of a process, block by block. Stores pieces until a line is complete.
-
-    Attributes:
-        troubles: why lines were not joined, one clause each.
-    """
+    """Restores the lines of a process, block by block. Stores pieces until a line is complete."""
 
     def __init__(self) -> None:
-        self.troubles: set[str] = set()
+        self.troubles: set[str] = set()  # why lines were not joined, one clause each
         self._pieces: dict[str, bytearray] = {}
         self._docker = False
 

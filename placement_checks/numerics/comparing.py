@@ -29,15 +29,10 @@ State = Literal["equal", "differs", "noise", "too-coarse"]
 
 
 class Limits(NamedTuple):
-    """The largest errors of equal arrays.
+    """The largest errors of equal arrays."""
 
-    Attributes:
-        tolerance: in eps of the largest expected value.
-        times_noise: as a multiple of the noise.
-    """
-
-    tolerance: float = 32.0
-    times_noise: float = 8.0
+    tolerance: float = 32.0  # in eps of the largest expected value
+    times_noise: float = 8.0  # as a multiple of the noise
 
     def on_rows(self, rows: int) -> Limits:
         """Return the limits for a batch with this number of rows."""
@@ -48,22 +43,15 @@ DEFAULT_LIMITS = Limits()
 
 
 class Difference(NamedTuple):
-    """How two arrays differ.
+    """How two arrays differ."""
 
-    Attributes:
-        variable: the variable that the arrays belong to.
-        state: ``equal`` or ``differs``; ``noise`` or ``too-coarse`` if the noise or the dtype
-            would hide a relative difference of 0.01.
-        ratio: the ratio of found to expected values by least squares, if it is defined.
-        error: the largest difference, in eps of the largest expected value.
-        limit: the largest error of equal arrays, in the same unit.
-    """
-
-    variable: str
+    variable: str  # the variable that the arrays belong to
+    # `equal` or `differs`; `noise` or `too-coarse` if the noise or the dtype would hide a relative
+    # difference of 0.01.
     state: State
-    ratio: float | None
-    error: float
-    limit: float
+    ratio: float | None  # the ratio of found to expected values by least squares, if it is defined
+    error: float  # the largest difference, in eps of the largest expected value
+    limit: float  # the largest error of equal arrays, in the same unit
 
     def figures(self) -> dict[str, Any]:
         """Return the attributes for reports, with None for NaN and infinite numbers."""

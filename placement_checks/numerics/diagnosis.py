@@ -54,27 +54,17 @@ Mistake = Literal[
 
 
 class Diagnosis(NamedTuple):
-    """The likely mistake.
+    """The likely mistake."""
 
-    Attributes:
-        what: a clause that describes the mistake.
-        fix: the change to make, or the option that declares it as intended.
-        shown: the evidence, one line each.
-        ratio: the number that all gradients are multiplied by, if that is the mistake.
-        mistake: the kind of the mistake; ``""`` if the kind is not known.
-        consequence: the effect on the training; ``""`` if it is obvious.
-        towers: the towers with the mistake; empty if all towers have it.
-        op_type: the type of the op that combines rows, if that is the mistake.
-    """
-
-    what: str
-    fix: str
-    shown: tuple[str, ...] = ()
+    what: str  # a clause that describes the mistake
+    fix: str  # the change to make, or the option that declares it as intended
+    shown: tuple[str, ...] = ()  # the evidence, one line each
+    # The number that all gradients are multiplied by, if that is the mistake.
     ratio: float | None = None
-    mistake: Mistake = ""
-    consequence: str = ""
-    towers: tuple[int, ...] = ()
-    op_type: str = ""
+    mistake: Mistake = ""  # the kind of the mistake; `""` if the kind is not known
+    consequence: str = ""  # the effect on the training; `""` if it is obvious
+    towers: tuple[int, ...] = ()  # the towers with the mistake; empty if all towers have it
+    op_type: str = ""  # the type of the op that combines rows, if that is the mistake
 
 
 _CLIPPED_DIFFERENTLY = Diagnosis(

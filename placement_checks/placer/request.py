@@ -97,18 +97,13 @@ def name_in_body(node: str) -> str:
 
 @dataclass(frozen=True)
 class PlacerQuery:
-    """A graph, and the process that places it.
+    """A graph, and the process that places it."""
 
-    Attributes:
-        process: the placer.
-        graph_def: the GraphDef, from `placing.prepare_graph_def`; callers may change devices in it
-            between two queries.
-        placement: the requested placement, with its machine.
-    """
-
-    process: PlacerProcess
+    process: PlacerProcess  # the placer
+    # The GraphDef, from `placing.prepare_graph_def`; callers may change devices in it between two
+    # queries.
     graph_def: Any
-    placement: Placement
+    placement: Placement  # the requested placement, with its machine
 
     @contextlib.contextmanager
     def send(self, *, soft: bool) -> Iterator[Callable[[], list[str]]]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from placement_checks.core.op_types import (
     CUTS,
     ITERATOR_INITIALIZERS,
+    OPTIONAL_ELEMENT,
     OPTIONAL_VALUE,
     PIPELINE_OUTPUTS,
     PLACEHOLDERS,
@@ -23,7 +24,10 @@ from placement_checks.step.parts import WHOLE, Cut, Family, Part, finest
 from placement_checks.step.terms import Terms
 
 if TYPE_CHECKING:
-    from placement_checks.step.reader import StepReader
+    from placement_checks.step.graph import StepGraph
+
+# Ops between an op that draws and the iterator or queue.
+_PASS_HANDLE = frozenset({"Identity", "Enter", OPTIONAL_ELEMENT})
 
 # An input of a program: what kind of input it is, and which of them.
 LeafKey = tuple[Any, ...]
@@ -41,7 +45,7 @@ class Batch:
         unmatched: inputs that have no counterpart in the other program.
     """
 
-    def __init__(self, reader: StepReader) -> None:
+    def __init__(self, reader: StepGraph) -> None:
         self._reader = reader
         self.leaves: dict[str, tuple[LeafKey, Part]] = {}
         self.groups: defaultdict[Group, list[str]] = defaultdict(list)
@@ -86,7 +90,7 @@ class Batch:
             seen.add(name)
             data = reader.data(name)
             is_first = len(seen) == 1
-            if not data or not (is_first or reader.ops[name].type in ("Identity", "Enter")):
+            if not data or not (is_first or reader.ops[name].type in _PASS_HANDLE):
                 break
             name = producer_of(data[0])
         return name
@@ -123,14 +127,31 @@ class Batch:
                 self.unmatched |= set(names)
                 continue
             family: Family = "feed" if group[0] == "feed" else "draw"
-            for at, name in enumerate(names):
-                tower, number = divmod(at, len(inputs))
+            for tower, number, name in self._by_tower(names, len(inputs), count):
                 part = (Cut(family, tower, count),) if count > 1 else WHOLE
                 self.leaves[name] = (family, order.index(group), inputs[number]), part
         for group, names in self.groups.items():
             if group[0] == "draw":
                 self._compare_pipelines(names)
                 self._compare_draws(names)
+
+    def _by_tower(
+        self, names: Sequence[str], ones: int, count: int
+    ) -> Iterable[tuple[int, int, str]]:
+        """The tower of each input of a kind, and the input's number within the tower.
+
+        Towers have iterators or queues of their own, or are built one after the other.
+        """
+        by_source: defaultdict[str, list[str]] = defaultdict(list)
+        for name in names:
+            by_source[self._sources.get(name, name)].append(name)
+        if len(by_source) == count and all(len(each) == ones for each in by_source.values()):
+            towers = list(by_source.values())
+        else:
+            towers = [list(names[i : i + ones]) for i in range(0, len(names), ones)]
+        for tower, own in enumerate(towers):
+            for number, name in enumerate(own):
+                yield tower, number, name
 
     def fix_sizes(self) -> Mapping[Part, int] | None:
         """The number of rows of each part, if it is fixed for all inputs; else None."""

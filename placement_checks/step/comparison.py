@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import TRAINABLE, Placement
 from placement_checks.step.explanation import Difference, Explanation, Obligation
-from placement_checks.step.gradients import with_names
-from placement_checks.step.kinds import AtomId, Form, Origin
+from placement_checks.step.gradients import with_names, with_values
+from placement_checks.step.graph import Draw
+from placement_checks.step.kinds import ONE, AtomId, Form, Origin
 from placement_checks.step.op_types import op_type
 from placement_checks.step.parts import WHOLE
-from placement_checks.step.reader import Draw, StepReader
+from placement_checks.step.reader import StepReader
+from placement_checks.step.statistics import with_means
 from placement_checks.step.terms import Assumption, Terms
 
 TOWERS, ONE_GPU = 0, 1  # the numbers of the programs
@@ -128,9 +130,19 @@ def _compare_runs(
         )
         answer = comparison.compare()
         found = answer if found is None else found.improved_by(answer)
-        if found.is_proved or not found.variables:
+        if not any(map(_may_be_proved, found.variables.values())):
             break
     return found or StepEquality()
+
+
+def _may_be_proved(answer: Equality) -> bool:
+    """Whether further assumptions may prove an answer."""
+    difference = answer.difference
+    return (
+        difference is not None
+        and not difference.is_certain
+        and difference.obligation not in (Obligation.UPDATE, Obligation.UPDATED)
+    )
 
 
 class Comparison:
@@ -145,12 +157,20 @@ class Comparison:
         own_statistics: bool = True,
         equal_rows: bool = False,
     ) -> None:
-        self.terms = Terms(op_type, own_statistics=own_statistics, equal_rows=equal_rows)
+        self.terms = Terms(
+            op_type,
+            statistics=with_means if own_statistics else None,
+            decisions=own_statistics,
+            equal_rows=equal_rows,
+        )
         self.one_gpu = StepReader(self.terms, one_gpu, ONE_GPU, roots[1], {})
         self.towers = StepReader(self.terms, towers, TOWERS, roots[0], {})
         self.towers.copies |= matched_names(self.towers, self.one_gpu)
         shared = towers.ops.keys() & one_gpu.ops.keys()
-        self.explanation = Explanation(self.terms, shared)
+        trained = {
+            name for each in (towers, one_gpu) for name in each.collections.get(TRAINABLE, ())
+        }
+        self.explanation = Explanation(self.terms, shared, trained)
         single = self.one_gpu.batch
         listed = self.towers.batch.listed
         self.towers.batch.assign(single, single.listed)
@@ -166,6 +186,13 @@ class Comparison:
         one = self.one_gpu
         names = [name for name in dict.fromkeys([*ours, *one.updates]) if name in one.ops]
         theirs = {name: one.state(name, one.all_updates) for name in names}
+        resets = self._resets(ours, theirs)
+        if resets:
+            theirs = {name: with_values(self.terms, theirs[name], resets) for name in theirs}
+            ours = {
+                name: {copy: with_values(self.terms, forms[copy], resets) for copy in forms}
+                for name, forms in ours.items()
+            }
         trained = self._trained(theirs)
         answers: dict[str, Equality] = {}
         compared = self._with_dependencies(trained, theirs, ours)
@@ -188,6 +215,21 @@ class Comparison:
             copies,
             frozenset(self.terms.assumed),
         )
+
+    def _resets(
+        self, ours: Mapping[str, Mapping[str, Form]], theirs: Mapping[str, Form]
+    ) -> Mapping[AtomId, Form]:
+        """The values of variables that both steps reset, such as sums of gradients."""
+        terms = self.terms
+        found = {}
+        for name, form in theirs.items():
+            values = {form, *ours.get(name, {}).values()}
+            if len(values) == 1 and terms.constant(form) is not None:
+                (atom,) = set(terms.atoms_in(self.one_gpu.variable(name))) - {ONE}
+                found[atom] = form
+        if found:
+            terms.assumed.add(Assumption.RESET)
+        return found
 
     def _trained(self, theirs: Mapping[str, Form]) -> list[str]:
         """The variables of the collection of trained variables that one of the steps knows."""
@@ -335,22 +377,31 @@ class Comparison:
             if len(objectives) > max(1, once[loss]):
                 text = f"{objectives[1]} is computed from the same rows as {objectives[0]}"
                 reader.report(text, objectives[1].partition(":")[0])
-        drawn: dict[Any, Draw] = {}
-        for draw in reader.draws:
-            seed = draw.seed
-            if isinstance(seed, int):
-                seed = with_names(terms, Form(seed), self._names)
-            other = drawn.setdefault((draw.key, seed), draw)
-            if other.part != draw.part:
-                reader.report(f"{draw.op} draws the same numbers as {other.op}", draw.op)
-        for mistake in reader.mistakes[:1]:
-            difference = Difference(Obligation.ROWS, mistake.text, Origin(TOWERS, mistake.op))
-            bad = Equality(State.DIFFERS, difference)
+        self._compare_draws()
+        for mistake in sorted(reader.mistakes, key=lambda each: not each.is_certain)[:1]:
+            origin = Origin(TOWERS, mistake.op)
+            difference = Difference(Obligation.ROWS, mistake.text, origin, mistake.is_certain)
+            bad = Equality(State.DIFFERS if mistake.is_certain else State.UNKNOWN, difference)
             answers = {
                 name: answer if answer.state is State.DIFFERS else bad
                 for name, answer in answers.items()
             }
         return answers
+
+    def _compare_draws(self) -> None:
+        """Find random numbers that several towers share, by equal seeds.
+
+        It is uncertain whether seeds that copies of one variable hold stay equal.
+        """
+        drawn: dict[Any, Draw] = {}
+        for draw in self.towers.draws:
+            seed = draw.seed
+            if isinstance(seed, int):
+                seed = with_names(self.terms, Form(seed), self._names)
+            other = drawn.setdefault((draw.key, seed), draw)
+            if other.part != draw.part:
+                text = f"{draw.op} draws the same numbers as {other.op}"
+                self.towers.report(text, draw.op, is_certain=other.seed == draw.seed)
 
     def _with_own_variables(
         self, answers: dict[str, Equality], copies: dict[str, tuple[str, ...]]

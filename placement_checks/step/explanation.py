@@ -54,6 +54,8 @@ _UNFOLLOWED = frozenset(
     )
 )
 _MAX_DEPTH = 300
+# The operand of a choice that decides.
+_CONDITIONS = {"Conditional": 0, "Select": 0, "SelectV2": 0, "Chosen": 1}
 
 # Terms of parts that become equal, with their coefficients.
 _Members = Mapping[Cut, tuple[Monomial, float]]
@@ -65,20 +67,23 @@ class Explanation:
     Args:
         terms: the terms.
         variables: the names of the variables that both programs have.
+        trained: the names of trained variables.
     """
 
-    def __init__(self, terms: Terms, variables: Set[str]) -> None:
+    def __init__(self, terms: Terms, variables: Set[str], trained: Set[str]) -> None:
         self._terms = terms
-        self._variables = variables
+        self._variables, self._trained = variables, trained
+        self._there = "on one GPU"  # the place of the other form
 
     def of_rates(self, towers: Form, one_gpu: Form) -> Difference:
         """Explain the difference of two learning rates. They may differ on purpose."""
+        rate, other = (self._terms.constant(form) for form in (towers, one_gpu))
         found = self._forms(towers, one_gpu, Obligation.UPDATE, 0)
-        return found._replace(
-            obligation=Obligation.UPDATE,
-            text=f"its learning rate differs: {found.text}",
-            is_certain=False,
-        )
+        if rate is None or other is None:
+            text = f"its learning rate differs: {found.text}"
+        else:
+            text = f"its learning rate is {rate:.4g}, but {other:.4g} on one GPU"
+        return Difference(Obligation.UPDATE, text, found.origin, is_certain=False)
 
     def of_update(self, towers: Form, one_gpu: Form) -> Difference:
         """Explain why two values of a variable after the step differ."""
@@ -143,8 +148,14 @@ class Explanation:
         return place is not Obligation.FUNCTION or is_joint
 
     def _ratio(self, monomial: Monomial, number: float, other: float) -> Difference:
-        text = f"it counts {number / other:.4g} times as much as on one GPU"
-        return Difference(Obligation.WEIGHTS, text, self._cite(monomial))
+        """Explain a coefficient. State that the program keeps, such as a sum, may be scaled."""
+        what = self._name(self._terms[self._main(monomial)])
+        text = f"{what} counts {number / other:.4g} times as much as {self._there}"
+        atoms = [self._terms[atom] for atom in (monomial[0], *(atom for atom, _ in monomial[1]))]
+        is_state = any(
+            atom.op == "Var" and atom.attrs[0] not in self._trained for atom in atoms
+        ) and not any(atom.is_backward for atom in atoms)
+        return Difference(Obligation.WEIGHTS, text, self._cite(monomial), is_certain=not is_state)
 
     def _have_similar(self, left: Iterable[Monomial], right: Iterable[Monomial]) -> bool:
         def signature(monomial: Monomial) -> tuple[str, int]:
@@ -198,7 +209,9 @@ class Explanation:
 
     def _unlike(self, groups: Mapping[Any, Any], key: Any, form: Form, depth: int) -> Difference:
         """Explain why the towers compute different functions of their rows."""
+        there, self._there = self._there, "in another tower"
         inner = self._forms(key[0], form, Obligation.FUNCTION, depth + 1)
+        self._there = there
         origin = inner.origin
         if origin is None or origin.program:
             origin = self._cite(next(iter(groups[key].values()))[0])
@@ -244,10 +257,14 @@ class Explanation:
         if one.attrs != two.attrs and one.operands == two.operands:
             return self._unlike_ops(one, two, place)
         below = Obligation.FUNCTION if one.op == "Grad" else place
-        for mine, other in zip(one.operands, self._aligned(one, two), strict=True):
+        pairs = zip(one.operands, self._aligned(one, two), strict=True)
+        for number, (mine, other) in enumerate(pairs):
             if mine == other or depth >= _MAX_DEPTH:
                 continue
             found = self._forms(mine, other, below, depth + 1)
+            if _CONDITIONS.get(one.op) == number:
+                text = f"a decision differs: {found.text}"
+                return Difference(Obligation.ADDITIVE, text, found.origin, is_certain=False)
             if one.op.startswith(("Apply", "SparseApply")) and not self._terms.is_backward(mine):
                 # Rates and moments may differ on purpose.
                 found = found._replace(obligation=Obligation.UPDATE, is_certain=False)
@@ -290,7 +307,7 @@ class Explanation:
         own = [atom for atom in mine if theirs.get(atom) != mine[atom]]
         own += [atom for atom in theirs if atom not in mine]
         atom = terms[max(own, default=ONE)]
-        text = f"it has another factor than on one GPU: {self._name(atom)}"
+        text = f"it has another factor than {self._there}: {self._name(atom)}"
         return Difference(Obligation.WEIGHTS, text, atom.origin or self._cite(monomial))
 
     def _without_counterpart(
@@ -309,14 +326,19 @@ class Explanation:
         for monomial in left:
             others = ", ".join(self._name(terms[self._main(each)]) for each in list(right)[:3])
             name = self._name(terms[self._main(monomial)])
-            text = f"it is {name}, but {others or 'nothing'} on one GPU"
+            text = f"it is {name}, but {others or 'nothing'} {self._there}"
             return Difference(place, text, self._cite(monomial), is_certain=False)
         for monomial in right:
-            text = f"it lacks {self._name(terms[self._main(monomial)])}, which one GPU has"
+            name = self._name(terms[self._main(monomial)])
+            text = f"it lacks {name}, which is there {self._there}"
             return Difference(place, text, is_certain=False)
         return Difference(place, "the values differ only by rounding", is_certain=False)
 
     def _unlike_ops(self, one: Atom, two: Atom, place: Obligation) -> Difference:
+        if one.op == two.op == "Leaf":
+            same = one.attrs == two.attrs
+            text = "rows of a tower could not be added up" if same else "it reads another input"
+            return Difference(place, text, one.origin, is_certain=False)
         if one.op == "Random":
             text = "random numbers could not be matched with those of one GPU"
             return Difference(Obligation.ROWS, text, one.origin, is_certain=False)
@@ -324,7 +346,7 @@ class Explanation:
             if atom.status.kind is Kind.UNKNOWN:
                 cause = atom.status.cause or Cause(atom.op, "is unknown", atom.origin)
                 return self._from_cause(cause._replace(is_known=False), place)
-        text = f"it is {self._name(one)}, but {self._name(two)} on one GPU"
+        text = f"it is {self._name(one)}, but {self._name(two)} {self._there}"
         # Another op may compute the same, but another variable does not.
         are_known = one.op == two.op == "Var" and {one.attrs[0], two.attrs[0]} <= self._variables
         return Difference(place, text, one.origin, is_certain=are_known)
@@ -399,8 +421,7 @@ class Explanation:
         if atom.op in ("Leaf", "Feed"):
             return f"the input {atom.origin.op}" if atom.origin else "an input"
         if atom.op == "Grad":
-            source = self._terms.single(atom.operands[1])
-            return f"the gradient for {self._name(source)}" if source else "a gradient"
+            return "the gradient"
         if atom.op == "SmallPart":
             return "a small part of the old value"
         if atom.op == "One":

@@ -148,3 +148,15 @@ def with_names(terms: Terms, form: Form, names: Mapping[AtomId, AtomId]) -> Form
 
     memo = terms.memo("names", frozenset(names.items()))
     return terms.rewrite(form, memo, lambda atom: atom.varies, replace)
+
+
+def with_values(terms: Terms, form: Form, values: Mapping[AtomId, Form]) -> Form:
+    """A form with variables replaced by values that they are known to have."""
+    if not values:
+        return form
+
+    def replace(atom_id: AtomId, _: Callable[[Form], Form]) -> Form | None:
+        return values.get(atom_id)
+
+    memo = terms.memo("values", frozenset(values.items()))
+    return terms.rewrite(form, memo, lambda atom: atom.varies, replace)

@@ -23,7 +23,7 @@ from placement_checks.step.kinds import (
 from placement_checks.step.parts import Part, finest
 
 if TYPE_CHECKING:
-    from placement_checks.step.reader import StepReader
+    from placement_checks.step.graph import StepGraph
     from placement_checks.step.tensor_ops import Node
 
 # Each round makes at least one loop variable depend on rows in another way.
@@ -40,7 +40,7 @@ class Loop:
 
     def __init__(self, node: Node, identity: tuple[object, ...]) -> None:
         self._node, self._identity = node, identity
-        self._reader: StepReader = node.reader
+        self._reader: StepGraph = node.reader
         self._terms = node.terms
         reader = self._reader
         self._initial = [reader.operand(node.name, i) for i in range(len(node.inputs))]

@@ -108,6 +108,9 @@ def choice(build: Build) -> Form | None:
     condition, yes, no = build.operands
     if yes == no:
         return yes
+    whole = _decided_by_all(terms, condition)
+    if whole != condition:
+        return terms.build(build.op, build.attrs, (whole, yes, no), build.shape, build.origin)
     if terms.parts(condition) or not terms.parts(yes) | terms.parts(no):
         return None
     sides = [
@@ -115,6 +118,28 @@ def choice(build: Build) -> Form | None:
         for value, side in ((yes, True), (no, False))
     ]
     return terms.add(*((side, 1.0) for side in sides))
+
+
+def _decided_by_all(terms: Terms, condition: Form) -> Form:
+    """A decision of a tower as the decision of all rows, if this is accepted."""
+    part = finest(terms.parts(condition))
+    if not terms.accepts_decisions or not part or terms.shape(condition) != ():
+        return condition
+    if terms.status(condition, part).kind is Kind.UNKNOWN:
+        return condition
+    terms.assumed.add(Assumption.DECISIONS)
+    return terms.with_part(condition, part, WHOLE)
+
+
+def test_of_number(build: Build) -> Form | None:
+    """Whether a tensor is finite: a factor does not matter."""
+    terms = build.terms
+    form = build.operands[0]
+    summands = terms.summands(form)
+    if len(summands) != 1 or summands[0][1] == 1.0 or summands[0][0] == NUMBER:
+        return None
+    operands = (terms.form({summands[0][0]: 1.0}),)
+    return terms.build(build.op, build.attrs, operands, build.shape, build.origin)
 
 
 def stopped(build: Build) -> Form | None:

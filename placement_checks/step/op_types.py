@@ -39,7 +39,7 @@ OP_TYPES = {
         words(
             """
             Abs Acos Acosh Asin Asinh Atan Atan2 Atanh Ceil Cos Cosh Digamma Elu Erf Erfc Exp
-            Expm1 Floor FloorDiv FloorMod Greater GreaterEqual IsFinite IsInf IsNan LeakyRelu Less
+            Expm1 Floor FloorDiv FloorMod Greater GreaterEqual  LeakyRelu Less
             LessEqual Lgamma Log Log1p LogicalNot Mod Pow Relu Relu6 Rint Round Rsqrt Selu Sigmoid
             Sign Sin Sinh Softplus Softsign Sqrt Tan Tanh TruncateDiv TruncateMod Xdivy Xlogy
             Xlog1py ClipByValue NextAfter FloatToInt StringToHashBucketFast StringToHashBucket
@@ -56,6 +56,12 @@ OP_TYPES = {
             """
         ),
         _COMMUTING,
+    ),
+    **dict.fromkeys(
+        words("IsFinite IsInf IsNan"),
+        OpType(
+            row_rules.elementwise, is_elementwise=True, normal_form=normal_forms.test_of_number
+        ),
     ),
     **dict.fromkeys(words("Select SelectV2 Conditional"), _CHOICE),
     **dict.fromkeys(words("Chosen Switch CustomGradient"), _LINEAR),

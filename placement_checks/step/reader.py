@@ -9,16 +9,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from placement_checks.core.op_types import (
     ADDS,
     BRANCHES,
     FUNCTION_CALLS,
-    GATHERERS,
     LOOPS,
     PLACEHOLDERS,
-    REDUCTIONS,
     REF_VARIABLES,
     VARIABLES,
     is_update,
@@ -26,19 +24,17 @@ from placement_checks.core.op_types import (
 from placement_checks.core.placement import (
     UNKNOWN_TENSOR,
     GradientCall,
-    Op,
     Placement,
-    Tensor,
     producer_of,
 )
 from placement_checks.step.batch import Batch
-from placement_checks.step.kinds import ONE, ROWS, Cause, Form, Kind, Origin, Shape, Status
+from placement_checks.step.graph import Race, StepGraph, Update, cone
+from placement_checks.step.kinds import ONE, ROWS, Cause, Form, Kind, Shape, Status
 from placement_checks.step.loops import Loop, is_loop
 from placement_checks.step.parts import Part
 from placement_checks.step.tensor_ops import TENSOR_OPS, Node, attributes_of
-from placement_checks.step.terms import Assumption, Terms
+from placement_checks.step.terms import Terms
 
-_HANDLES = frozenset({"Identity", "RefIdentity", "Enter", "RefEnter", "Switch", "RefSwitch"})
 # Updates by the sum of the old value and a multiple of another tensor.
 _SUMS = {
     **dict.fromkeys(["AssignAdd", "AssignAddVariableOp"], 1.0),
@@ -51,63 +47,9 @@ _SCATTERS = {
     **dict.fromkeys(["ScatterSub", "ResourceScatterSub"], -1.0),
 }
 _DESCENTS = frozenset({"ApplyGradientDescent", "ResourceApplyGradientDescent"})
-# How many of the first inputs an optimizer's op changes; 1 for types that are not here.
-_CHANGED_INPUTS = {
-    **dict.fromkeys(["Momentum", "KerasMomentum", "Adagrad", "AdagradV2", "AddSign"], 2),
-    **dict.fromkeys(["PowerSign", "ProximalAdagrad"], 2),
-    **dict.fromkeys(["Adam", "AdaMax", "RMSProp", "Adadelta", "Ftrl", "FtrlV2", "AdagradDA"], 3),
-    **dict.fromkeys(["CenteredRMSProp", "AdamWithAmsgrad"], 4),
-}
 
 
-class Update(NamedTuple):
-    """One change of a variable.
-
-    Attributes:
-        op: the op that changes it.
-        slot: 0 for the variable that the op updates, and the number of the slot for a slot.
-    """
-
-    op: str
-    slot: int
-
-
-class Mistake(NamedTuple):
-    """A mistake that no difference of terms shows.
-
-    Attributes:
-        text: the mistake.
-        op: the op that makes it.
-    """
-
-    text: str
-    op: str
-
-
-class Race(NamedTuple):
-    """A read of a variable, and an update of it, that do not wait for each other."""
-
-    read: str
-    update: str
-
-
-class Draw(NamedTuple):
-    """Random numbers with a seed, drawn for a tower.
-
-    Attributes:
-        key: the type of the op, and its number among those of the tower.
-        seed: the seed: numbers, or the form of a tensor.
-        part: the tower's part of the batch.
-        op: the op.
-    """
-
-    key: tuple[str, int]
-    seed: Any
-    part: Part
-    op: str
-
-
-class StepReader:
+class StepReader(StepGraph):
     """The terms of one training step of a program.
 
     Args:
@@ -118,15 +60,11 @@ class StepReader:
         copies: the name of the variable that each copy stands for.
 
     Attributes:
-        reached: the ops that the step runs.
-        updates: the updates of each variable, in order.
         in_sync: the copies of variables that a strategy keeps equal, and the first copy of each.
         copies: as given, with the copies of a strategy.
         backward: the ops that were built while gradients were computed.
         batch: the parts of the batch that inputs have.
-        mistakes: the mistakes that were found while reading.
         races: for variables that are read before or after an update, one such read.
-        draws: the random numbers with a seed that are drawn for towers.
     """
 
     def __init__(
@@ -137,33 +75,15 @@ class StepReader:
         roots: Sequence[str],
         copies: Mapping[str, str],
     ) -> None:
-        self.terms, self.placement, self.program = terms, placement, program
-        self.ops: Mapping[str, Op] = placement.ops
-        self.calls = [_with_short_names(call) for call in placement.step.gradient_calls]
-        self.mistakes: list[Mistake] = []
-        self.draws: list[Draw] = []
-        self._random_ops: dict[tuple[str, str], frozenset[str]] = {}
-        self.number = {name: number for number, name in enumerate(self.ops)}
+        super().__init__(terms, placement, program, roots)
         self._values: dict[Any, Form] = {}
         self._busy: set[str] = set()
         self._loop_variables: dict[str, Form] = {}
-        self._outputs: dict[str, Sequence[Tensor]] = {}
-        self._shapes_of_variables = {each.name: each.shape for each in placement.variables}
-        self.edges = self._find_edges()
-        self.reached = cone([producer_of(root) for root in roots], self.edges)
-        self.holder = self._find_holders()
+        self.races: dict[str, Race] = {}
         strategy = placement.strategy
         copies_of_strategy = strategy.copies.items() if strategy else ()
         self.in_sync = {name: copy.first for name, copy in copies_of_strategy if copy.in_sync}
         self.copies = self.in_sync | dict(copies)
-        self.updates: defaultdict[str, list[Update]] = defaultdict(list)
-        self._bits: dict[str, int] = {}
-        self.update_ops: list[str] = []
-        self._awaited: dict[str, int] = {}
-        self.races: dict[str, Race] = {}
-        self._read_bits: dict[str, int] = {}
-        self._reads_before: dict[str, int] = {}
-        self._order_updates()
         self._gradients: dict[str, list[tuple[int, int, bool]]] = defaultdict(list)
         for number, call in enumerate(self.calls):
             for source, tensors in enumerate(call.gradients):
@@ -175,96 +95,7 @@ class StepReader:
 
     # --- the graph ---
 
-    def data(self, op: str) -> list[str]:
-        """The tensors that an op reads."""
-        return [source for source in self.ops[op].inputs if not source.startswith("^")]
-
-    def outputs(self, op: str) -> Sequence[Tensor]:
-        """The outputs of an op."""
-        found = self._outputs.get(op)
-        if found is None:
-            found = self._outputs[op] = self.placement.details.outputs(op)
-        return found
-
-    def shape(self, op: str, output: int = 0) -> Shape:
-        """The static shape of an output; None if its rank is unknown."""
-        outputs = self.outputs(op)
-        return outputs[output].shape if output < len(outputs) else None
-
-    def dtype(self, op: str, output: int = 0) -> str:
-        """The dtype of an output; empty if it is unknown."""
-        outputs = self.outputs(op)
-        return outputs[output].dtype if output < len(outputs) else ""
-
-    def origin(self, op: str) -> Origin:
-        """The origin of terms that an op makes."""
-        return Origin(self.program, op)
-
-    def _find_edges(self) -> dict[str, list[str]]:
-        """For each op, the ops that it waits for; a call waits for the ops of its body."""
-        ops = self.ops
-        edges = {
-            name: [source for source in map(producer_of, op.inputs) if source in ops]
-            for name, op in ops.items()
-        }
-        for name, op in ops.items():
-            call = ops.get(op.caller)
-            if call is not None:
-                edges[call.name].append(name)
-                condition = call.inputs[0] if call.type in BRANCHES and call.inputs else ""
-                edges[name] += [
-                    producer_of(source)
-                    for source in call.inputs
-                    if source.startswith("^") or source == condition
-                ]
-        return edges
-
-    def _find_holders(self) -> dict[str, str]:
-        """The variable for each op that holds a variable, or passes its handle on."""
-        holders: dict[str, str] = {}
-        for name, op in self.ops.items():
-            if op.type in VARIABLES:
-                holders[name] = name
-            elif op.type in _HANDLES and op.inputs:
-                holder = holders.get(producer_of(op.inputs[0]))
-                if holder is None:
-                    continue
-                is_reference = self.ops[holder].type in REF_VARIABLES
-                if is_reference or self.dtype(name) == "resource":
-                    holders[name] = holder
-        return holders
-
-    def _order_updates(self) -> None:
-        """Find the updates of each variable, and for each op the updates that it waits for."""
-        order = ordered(sorted(self.reached, key=self.number.__getitem__), self.edges)
-        for name in order:
-            kind = self.ops[name].type
-            if not is_update(kind):
-                continue
-            self._bits[name] = 1 << len(self.update_ops)
-            self.update_ops.append(name)
-            for index, holder in enumerate(self.changed_by(name)):
-                if holder is not None:
-                    self.updates[holder].append(Update(name, index))
-        for name in order:
-            mask = self._bits.get(name, 0)
-            for source in self.edges[name]:
-                mask |= self._awaited.get(source, 0)
-            self._awaited[name] = mask
-        self._order_reads(order)
-
-    def _order_reads(self, order: Sequence[str]) -> None:
-        """Find the reads of updated variables that each update waits for."""
-        before: dict[str, int] = {}
-        for name in order:
-            holders = {self.holder.get(producer_of(source)) for source in self.data(name)}
-            if name not in self._bits and not holders.isdisjoint(self.updates):
-                self._read_bits[name] = 1 << len(self._read_bits)
-            mask = self._read_bits.get(name, 0)
-            for source in self.edges[name]:
-                mask |= before.get(source, 0)
-            before[name] = mask
-        self._reads_before = {name: before[name] for name in self.update_ops}
+    # --- values of tensors ---
 
     def _state_read(self, holder: str, name: str) -> Form:
         """The value of a variable that an op reads.
@@ -278,18 +109,6 @@ class StepReader:
             if read and not is_ordered:
                 self.races.setdefault(holder, Race(name, update))
         return self.state(holder, done)
-
-    def changed_by(self, update: str) -> list[str | None]:
-        """The variables that an update changes: an optimizer also changes the slots."""
-        changed = _CHANGED_INPUTS.get(self.ops[update].type.rpartition("Apply")[2], 1)
-        return [self.holder.get(producer_of(each)) for each in self.data(update)[:changed]]
-
-    @property
-    def all_updates(self) -> int:
-        """The mask of all updates of the step."""
-        return (1 << len(self.update_ops)) - 1
-
-    # --- values of tensors ---
 
     def value(self, source: str, reader: str = "") -> Form:
         """The form of a tensor, as an op reads it."""
@@ -342,11 +161,12 @@ class StepReader:
         if len(dims) == len(static) and not any(dim == 1 != wanted for dim, wanted in pairs):
             return form
         extents = [wanted if dim == 1 else 1 for dim, wanted in pairs]
-        if None in extents:
+        if any(not isinstance(extent, int) for extent in extents):
             cause = Cause(self.ops[name].type, "repeats elements unknown times", self.origin(name))
             return terms.unknown(cause, static, self.program, source)
         shape = tuple(wanted if dim == 1 else dim for dim, wanted in pairs)
-        ones = terms.pack([terms.number(extent or 0) for extent in extents], self.origin(name))
+        known = [extent for extent in extents if isinstance(extent, int)]
+        ones = terms.pack([terms.number(extent) for extent in known], self.origin(name))
         number = terms.number(1.0)
         filled = terms.build("Fill", (), (ones, number), tuple(extents), self.origin(name))
         return terms.build("Mul", (), (form, filled), shape, self.origin(name))
@@ -606,10 +426,6 @@ class StepReader:
         shape = self.shape_of_variable(name)
         return self.terms.atom("Var", (name,), (), shape, origin=self.origin(name))
 
-    def shape_of_variable(self, name: str) -> Shape:
-        """The static shape of a variable; None if its rank is unknown."""
-        return self._shapes_of_variables.get(name)
-
     def state(self, variable: str, mask: int) -> Form:
         """The value of a variable after the updates in a mask."""
         done = [each for each in self.updates.get(variable, ()) if mask & self._bits[each.op]]
@@ -644,7 +460,7 @@ class StepReader:
             kind = self.ops[update.op].type
             if kind not in _SUMS and kind not in _SCATTERS and kind not in _DESCENTS:
                 text = f"{len(last)} updates of {variable} run in any order"
-                self.mistakes.append(Mistake(text, update.op))
+                self.report(text, update.op)
                 cause = Cause(
                     kind, "is one of several updates in any order", self.origin(update.op)
                 )
@@ -825,128 +641,12 @@ class StepReader:
             return None
         return self._state_read(holder, name)
 
-    def report(self, text: str, op: str) -> None:
-        """Note a mistake that no difference of terms shows."""
-        self.mistakes.append(Mistake(text, op))
-
-    def assume(self, assumption: Assumption) -> None:
-        """Take something for granted."""
-        self.terms.assumed.add(assumption)
-
     # --- towers ---
-
-    @cached_property
-    def towers(self) -> Mapping[str, Collection[str]]:
-        """For each objective whose gradients are taken, the ops that it is computed from."""
-        data = {
-            name: [source for source in map(producer_of, self.data(name)) if source in self.ops]
-            for name in self.ops
-        }
-        for name, returned in self.placement.results.items():
-            data[name] = data[name] + [
-                producer_of(each) for tensors in returned.values() for each in tensors
-            ]
-        objectives = dict.fromkeys(each for call in self.calls for each in call.objectives)
-        return {
-            each: cone([producer_of(each)], data) for each in objectives if each != UNKNOWN_TENSOR
-        }
-
-    def order_among_random(self, name: str, owners: Sequence[str]) -> int:
-        """The number of a random op among those of its type that its towers use."""
-        kind = self.ops[name].type
-        if not owners:
-            return 0
-        used = set().union(*[self._random_of(kind, owner) for owner in owners])
-        return sorted(used, key=self.number.__getitem__).index(name)
-
-    def _random_of(self, kind: str, objective: str) -> frozenset[str]:
-        key = kind, objective
-        if key not in self._random_ops:
-            ops = self.towers[objective]
-            self._random_ops[key] = frozenset(each for each in ops if self.ops[each].type == kind)
-        return self._random_ops[key]
-
-    def note_draw(
-        self,
-        kind: str,
-        order: int,
-        seed: Any,
-        part: Part | None,
-        name: str,
-        owners: Sequence[str],
-    ) -> None:
-        """Note that random numbers are drawn, to find numbers that several towers share."""
-        if part and owners and seed is not None:
-            self.draws.append(Draw((kind, order), seed, part, name))
-        if part is None and len(owners) > 1:
-            parts = {self.part_of_tower([owner]) for owner in owners} - {None}
-            if len(parts) > 1:
-                self.report(f"{name} draws random numbers for {len(owners)} losses", name)
-
-    def members_of_collective(self, name: str) -> Sequence[str]:
-        """The ops of the group of a collective, with this one."""
-        return self._collectives[self._group_of(name)]
-
-    @cached_property
-    def _collectives(self) -> Mapping[Any, list[str]]:
-        members: defaultdict[Any, list[str]] = defaultdict(list)
-        for name, op in self.ops.items():
-            if op.type in REDUCTIONS or op.type in GATHERERS:
-                members[self._group_of(name)].append(name)
-        return members
-
-    def _group_of(self, name: str) -> tuple[Any, ...]:
-        op, details = self.ops[name], self.placement.details
-        keys = [str(details.value(producer_of(each))) for each in self.data(name)[1:]]
-        attributes = details.attributes(name)
-        names = [str(attributes.get(k)) for k in ("shared_name", "group_key", "instance_key")]
-        return (op.type, *keys, *names)
 
     def part_of_tower(self, objectives: Collection[str]) -> Part | None:
         """The part of the batch that objectives are computed from; None if it is not one part."""
         return self.batch.part_of(objectives)
 
-
-def _with_short_names(call: GradientCall) -> GradientCall:
-    """A call with the names of tensors as in a GraphDef, where ``op`` is ``op:0``."""
-
-    def short(names: Iterable[str]) -> list[str]:
-        return [name.removesuffix(":0") for name in names]
-
-    return call._replace(
-        objectives=short(call.objectives),
-        weights=short(call.weights),
-        sources=short(call.sources),
-        gradients=[short(tensors) for tensors in call.gradients],
-    )
-
-
-def cone(starts: Iterable[str], edges: Mapping[str, Sequence[str]]) -> set[str]:
-    """The ops that some ops depend on, with these ops."""
-    seen: set[str] = set()
-    stack = [start for start in starts if start in edges]
-    while stack:
-        name = stack.pop()
-        if name not in seen:
-            seen.add(name)
-            stack += edges[name]
-    return seen
-
-
-def ordered(names: Iterable[str], edges: Mapping[str, Sequence[str]]) -> list[str]:
-    """Ops after the ops that they wait for; loops are cut at any op."""
-    order: list[str] = []
-    done: dict[str, bool] = {}
-    for start in names:
-        stack = [start]
-        while stack:
-            name = stack[-1]
-            if name not in done:
-                done[name] = False
-                stack += [source for source in edges[name] if source not in done]
-                continue
-            if not done[name]:
-                done[name] = True
-                order.append(name)
-            stack.pop()
-    return order
+    def first_row(self, part: Part) -> Form:
+        """The number of the first row of a part within the whole batch."""
+        return self.batch.first_row(part)

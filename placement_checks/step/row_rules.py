@@ -83,10 +83,11 @@ def on_axis_0(*which: int) -> RowRule:
 
     def rule(call: Call) -> Status:
         depends = any(kind is not Kind.CONSTANT for kind in _kinds(call))
-        for number, (kind, axis, _) in enumerate(call.statuses):
+        for number, (kind, axis, cause) in enumerate(call.statuses):
             if number not in which:
                 if kind is not Kind.CONSTANT:
-                    return _JOINT
+                    has_rows = axis is None and call.statuses[which[0]].axis == 0
+                    return Status(Kind.JOINT, 0 if has_rows else None, cause)
                 continue
             shape = call.terms.shape(call.operands[number])
             is_per_row = (
@@ -161,11 +162,13 @@ def matrix_product(call: Call) -> Status:
     for number, (status, constant) in enumerate(((one, other), (other, one))):
         if status.axis is None or status.axis == inner[number]:
             continue
-        if constant.kind is not Kind.CONSTANT:
+        if constant.axis is not None:
             return _JOINT
         is_outer = status.axis < ranks[number] - 2
         shift = rank - ranks[number] if is_outer else 0
         at = status.axis + shift if is_outer else rank - 2 + number
+        if constant.kind is not Kind.CONSTANT:  # such as weights that were moved by gradients
+            return Status(Kind.JOINT, at, constant.cause)
         if is_outer:
             shape = call.terms.shape(call.operands[1 - number])
             if broadcast_extent(shape, at, rank) != 1:

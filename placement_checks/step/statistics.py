@@ -70,7 +70,7 @@ def _as_mean(
     inverse = [
         (x, k) for x, k in rest if terms[x].op == "Rows" and within(part, terms[x].part or ())
     ]
-    if not inverse and part not in terms.fixed:
+    if not inverse and terms.constant(terms.rows(part)) is None:
         return None
     if inverse and (len(inverse) > 1 or inverse[0][1] != -1):
         return None

@@ -40,7 +40,7 @@ from placement_checks.step.terms import Assumption, Terms
 from placement_checks.util.text import words
 
 if TYPE_CHECKING:
-    from placement_checks.step.reader import StepReader
+    from placement_checks.step.graph import StepGraph
 
 # Constant vectors with more elements are atoms.
 _MAX_ELEMENTS = 16
@@ -89,7 +89,7 @@ class Node(NamedTuple):
         output: the number of the output.
     """
 
-    reader: StepReader
+    reader: StepGraph
     name: str
     output: int
 
@@ -579,7 +579,7 @@ def _range(node: Node) -> Form | None:
             origin=node.origin,
             status=Status(Kind.ROWS, 0),
         )
-        first = node.reader.batch.first_row(part)
+        first = node.reader.first_row(part)
         return terms.add((numbers, 1.0), (start, 1.0), (first, -1.0))
     bounds = [terms.constant(each) for each in (start, limit, step)]
     if any(bound is None for bound in bounds) or not bounds[2]:

@@ -54,7 +54,6 @@ from placement_checks.step.parts import (
     finest,
     within,
 )
-from placement_checks.step.statistics import with_means
 from placement_checks.util.text import words
 
 # Products of scalar sums with more terms than this stay products.
@@ -177,6 +176,9 @@ class OpType:
     of_summand: Callable[[Build, AtomId], Form] | None = None
 
 
+WithStatistics = Callable[["Terms", str, OpType, tuple[Form, ...]], tuple[Form, ...]]
+
+
 class Assumption(Enum):
     """What a proof takes for granted."""
 
@@ -184,6 +186,10 @@ class Assumption(Enum):
     DIVISIBLE_ROWS = "divisions of the number of rows leave no remainder"
     OWN_STATISTICS = "batch statistics of a tower's rows stand for those of all rows"
     COPIES_START_EQUAL = "the copies of a variable start equal"
+    DECISIONS = (
+        "decisions on values, such as whether gradients are finite, are alike for all towers"
+    )
+    RESET = "variables that every step resets to a value have this value before the first step"
     LIBRARY_GRADIENTS = "custom gradients of libraries are right"
     NO_ZERO_DIVISION = "no divisor is zero"
     READ_FIRST = "reads of a variable come before updates that they do not wait for"
@@ -193,9 +199,9 @@ class Assumption(Enum):
 _OF_OTHER_ROWS = frozenset(
     words(
         """
-        ConcatV2 StridedSliceOf Unique Where GatherNd GatherV2 DynamicPartition DynamicStitch
-        ScatterNd SegmentSum SegmentMean UnsortedSegmentSum SparseToDense TensorScatterUpdate
-        Bincount DenseBincount Slices Range
+        ConcatV2 StridedSliceOf Unique Where GatherNd GatherV2 DynamicPartition
+        DynamicStitch ScatterNd SegmentSum SegmentMean UnsortedSegmentSum SparseToDense
+        TensorScatterUpdate Bincount DenseBincount Slices Range
         """
     )
 )
@@ -206,7 +212,9 @@ class Terms:
 
     Args:
         op_types: the table of op types.
-        own_statistics: whether statistics of the rows of a part may stand for those of all rows.
+        statistics: makes means over the rows of a part statistics that may stand for those of all
+            rows, in the operands of an op (`step.statistics.with_means`); None if they may not.
+        decisions: whether decisions on the values of a part may stand for those on all rows.
         equal_rows: whether inputs of several towers have equally many rows. Otherwise this is
             only assumed where means of towers are averaged.
 
@@ -220,10 +228,13 @@ class Terms:
         self,
         op_types: Callable[[str], OpType | None],
         *,
-        own_statistics: bool = True,
+        statistics: WithStatistics | None = None,
+        decisions: bool = False,
         equal_rows: bool = False,
     ) -> None:
-        self.own_statistics = own_statistics
+        self.accepts_decisions = decisions
+        self.own_statistics = statistics is not None
+        self._statistics = statistics
         self._equal_rows = equal_rows
         self.sizes: dict[tuple[int, Part], int] = {}
         self.fixed: Mapping[Part, int] = {}
@@ -905,8 +916,8 @@ class Terms:
         """The normal form of an op."""
         op_type = self._op_type(op)
         if op_type is not None and part is None:
-            if self.own_statistics and not op_type.is_linear and op != "Grad":
-                operands = with_means(self, op, op_type, operands)
+            if self._statistics is not None and not op_type.is_linear and op != "Grad":
+                operands = self._statistics(self, op, op_type, operands)
             if op_type.commutes:
                 operands = tuple(sorted(operands))
             build = Build(self, op, attrs, operands, shape, origin)

@@ -31,16 +31,11 @@ _WORST_FIRST: Final = ("broken", "not-checked", "kept")
 
 
 class JudgedTest(NamedTuple):
-    """The reports of a test, and its outcome.
+    """The reports of a test, and its outcome."""
 
-    Attributes:
-        outcome: ``passed``, ``failed`` or ``skipped``.
-        reports: a report for each program, without its ops and graph.
-        pages: the data of each program for an HTML page; empty for other formats.
-    """
-
-    outcome: str
-    reports: Sequence[Report]
+    outcome: str  # `passed`, `failed` or `skipped`
+    reports: Sequence[Report]  # a report for each program, without its ops and graph
+    # The data of each program for an HTML page; empty for other formats.
     pages: Sequence[Mapping[str, Any]] = ()
 
 

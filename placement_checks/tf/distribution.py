@@ -99,6 +99,24 @@ def user_lines_in_replica_threads() -> contextlib.AbstractContextManager[None]:
     return patched(Patch.NEW_THREAD, around)
 
 
+def build_of_replica(
+    thread: Any, around: Callable[[Any, int], contextlib.AbstractContextManager[None]]
+) -> None:
+    """Let the thread of a replica run in ``around(graph, replica)``.
+
+    The arguments are the graph that the thread builds, and the number of the replica in this
+    process.
+    """
+    function = existing(thread, "main_fn")
+    graph, replica = existing(thread, "graph"), existing(thread, "replica_id")
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with around(graph, replica):
+            return function(*args, **kwargs)
+
+    thread.main_fn = run
+
+
 def has_eager_runtime_started() -> bool:
     """Whether the eager runtime of this process has started."""
     return existing(eager_context(), "_context_handle") is not None

@@ -94,17 +94,11 @@ def keras_name_counter() -> MutableMapping[str, int] | None:
 
 
 class KerasDtypes(NamedTuple):
-    """The dtypes of new layers in one version of Keras.
+    """The dtypes of new layers in one version of Keras."""
 
-    Attributes:
-        package: ``keras`` or ``tf_keras``.
-        floatx: the default dtype.
-        policy: the global dtype policy; None if it follows from ``floatx``.
-    """
-
-    package: str
-    floatx: str
-    policy: Any
+    package: str  # `keras` or `tf_keras`
+    floatx: str  # the default dtype
+    policy: Any  # the global dtype policy; None if it follows from `floatx`
 
 
 def changed_dtypes() -> tuple[KerasDtypes, ...]:

@@ -142,6 +142,8 @@ class Patch(Enum):
     REDUCE = _EXTENDED, "reduce_to", "record reductions"
     ALL_REDUCE = _REPLICA, "all_reduce", "record reductions"
     NEW_THREAD = _THREAD, "__init__", "keep the user's source lines"
+    NEW_REPLICA = _THREAD, "__init__", "record the replicas of ops"
+    REPLICA_MERGE = _REPLICA, "merge_call", "record the replicas of ops"
     NEW_KEYS = _KEYS, "__init__", "number the groups of all strategies"
     MIRRORED_DEVICES = f"{_DISTRIBUTE}.mirrored_strategy", "all_local_devices", _FAKE
     CENTRAL_DEVICES = f"{_DISTRIBUTE}.device_util", "local_devices_from_num_gpus", _FAKE

@@ -26,26 +26,17 @@ from placement_checks.tf.patching import eager_context, existing, existing_in, e
 
 @dataclass(frozen=True)
 class Behavior:
-    """Switches of TensorFlow 2 behavior, named like their functions; defaults as in TensorFlow.
+    """Switches of TensorFlow 2 behavior, named like their functions; defaults as in TensorFlow."""
 
-    Attributes:
-        v2_behavior: all of TensorFlow 2. The first field: its functions change the other switches.
-        eager_execution: ops outside of graphs run at once.
-        v2_tensorshape: the sizes in a shape are numbers, not ``Dimension`` objects.
-        resource_variables: `tf.compat.v1.get_variable` creates resource variables instead of ref
-            variables.
-        tensor_equality: ``==`` of tensors compares their elements.
-        control_flow_v2: branches and loops are functions, not Switch and Merge ops.
-        keras_dtypes: the dtypes of new Keras layers, such as ``mixed_float16``, if they are not
-            the defaults.
-    """
-
+    # All of TensorFlow 2. The first field: its functions change the other switches.
     v2_behavior: bool = True
-    eager_execution: bool = True
-    v2_tensorshape: bool = True
+    eager_execution: bool = True  # ops outside of graphs run at once
+    v2_tensorshape: bool = True  # the sizes in a shape are numbers, not `Dimension` objects
+    # `tf.compat.v1.get_variable` creates resource variables instead of ref variables.
     resource_variables: bool = True
-    tensor_equality: bool = True
-    control_flow_v2: bool = True
+    tensor_equality: bool = True  # `==` of tensors compares their elements
+    control_flow_v2: bool = True  # branches and loops are functions, not Switch and Merge ops
+    # The dtypes of new Keras layers, such as `mixed_float16`, if they are not the defaults.
     keras_dtypes: tuple[KerasDtypes, ...] = ()
 
     @staticmethod
@@ -152,25 +143,15 @@ def _files_with_changing_call(modules: Iterable[str]) -> set[str]:
 
 @dataclass(frozen=True)
 class GlobalState:
-    """The global state of TensorFlow; the defaults are its state after import.
+    """The global state of TensorFlow; the defaults are its state after import."""
 
-    Attributes:
-        depth: the number of open graphs (``as_default``) in this thread.
-        sessions: the number of open default sessions in this thread.
-        behavior: the switches of TensorFlow 2 behavior.
-        eager: whether this thread runs eagerly.
-        empty: whether the global default graph holds no ops.
-        seed: the global seed of eager code.
-        soft: whether soft placement is on.
-    """
-
-    depth: int = 0
-    sessions: int = 0
-    behavior: Behavior = field(default_factory=Behavior)
-    eager: bool = True
-    empty: bool = True
-    seed: int | None = None
-    soft: bool = True
+    depth: int = 0  # the number of open graphs (`as_default`) in this thread
+    sessions: int = 0  # the number of open default sessions in this thread
+    behavior: Behavior = field(default_factory=Behavior)  # the switches of TensorFlow 2 behavior
+    eager: bool = True  # whether this thread runs eagerly
+    empty: bool = True  # whether the global default graph holds no ops
+    seed: int | None = None  # the global seed of eager code
+    soft: bool = True  # whether soft placement is on
 
     @staticmethod
     def current() -> GlobalState:

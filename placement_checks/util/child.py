@@ -28,17 +28,11 @@ _MAX_OUTPUT = 4000  # bytes of a process's output
 
 @dataclass(eq=False)
 class Ended(Exception):
-    """A process ended before its answer was complete.
+    """A process ended before its answer was complete."""
 
-    Attributes:
-        code: the return code of the process, as defined by `subprocess`.
-        how: the reason in words: the return code, a signal or the time limit.
-        output: the end of the output of the process.
-    """
-
-    code: int
-    how: str
-    output: str
+    code: int  # the return code of the process, as defined by `subprocess`
+    how: str  # the reason in words: the return code, a signal or the time limit
+    output: str  # the end of the output of the process
 
 
 class Child(contextlib.AbstractContextManager["Child"]):
@@ -46,11 +40,6 @@ class Child(contextlib.AbstractContextManager["Child"]):
 
     The process has its own process group, so that Ctrl-C in a terminal reaches the parent only.
     A ``with`` statement kills the process at the end of its block.
-
-    Attributes:
-        pid: the process ID.
-        requests: the standard input of the process.
-        replies: the standard output of the process.
     """
 
     def __init__(
@@ -95,9 +84,9 @@ class Child(contextlib.AbstractContextManager["Child"]):
             env=environment,
             cwd=directory,
         )
-        self.pid = self._process.pid
-        self.requests = cast(BinaryIO, self._process.stdin)
-        self.replies = cast(BinaryIO, self._process.stdout)
+        self.pid = self._process.pid  # the process ID
+        self.requests = cast(BinaryIO, self._process.stdin)  # the standard input of the process
+        self.replies = cast(BinaryIO, self._process.stdout)  # the standard output of the process
 
     @property
     def is_own(self) -> bool:

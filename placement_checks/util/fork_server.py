@@ -28,20 +28,13 @@ _START_LIMIT = 180.0  # seconds for the imports of a server
 
 
 class ForkedProcess:
-    """A worker that a server has forked, with a subset of the interface of `subprocess.Popen`.
-
-    Attributes:
-        pid: the process ID.
-        stdin: the standard input of the worker.
-        stdout: the standard output of the worker.
-        returncode: as defined by `subprocess`; None until it is known.
-    """
+    """A worker that a server has forked, with a subset of the interface of `subprocess.Popen`."""
 
     def __init__(self, pid: int, stdin: BinaryIO, stdout: BinaryIO, messages: BinaryIO) -> None:
-        self.pid = pid
-        self.stdin = stdin
-        self.stdout = stdout
-        self.returncode: int | None = None
+        self.pid = pid  # the process ID
+        self.stdin = stdin  # the standard input of the worker
+        self.stdout = stdout  # the standard output of the worker
+        self.returncode: int | None = None  # as defined by `subprocess`; None until it is known
         self._messages = messages
         self._lock = threading.Lock()
 

@@ -30,19 +30,12 @@ _OWNER_CHECK = 1.0  # seconds between checks for the owner
 
 
 class Request(NamedTuple):
-    """A request for a worker.
+    """A request for a worker."""
 
-    Attributes:
-        module: the module with the ``main()`` that the worker calls.
-        arguments: ``sys.argv[1:]``; the ID of the server is appended.
-        environment: all environment variables.
-        folder: the working directory.
-    """
-
-    module: str
-    arguments: Sequence[str]
-    environment: Mapping[str, str]
-    folder: str
+    module: str  # the module with the `main()` that the worker calls
+    arguments: Sequence[str]  # `sys.argv[1:]`; the ID of the server is appended
+    environment: Mapping[str, str]  # all environment variables
+    folder: str  # the working directory
 
 
 def serve(descriptor: int, owner: int, *, ends_orphans: bool = False) -> NoReturn:

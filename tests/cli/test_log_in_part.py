@@ -17,7 +17,8 @@ COMPUTING = f"a: (MatMul): {HOST}:GPU:0\n"
 SOUND = MACHINE + COMPUTING + VARIABLES
 TORN = f"w: (VarHandleOp): /job:localhost/repl{PREFIX.replace(': I ', ': W ')}a warning\n"
 ONE_TORN = (
-    "1 of 9,002 records is torn, and its other copy is missing: log again with PYTHONUNBUFFERED=1"
+    "1 of 9,002 records is torn, and its other copy is missing (search for 'w: (VarHandleOp): "
+    "/job:localhost/repl'): log again with PYTHONUNBUFFERED=1, and copy whole lines"
 )
 
 

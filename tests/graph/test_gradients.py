@@ -12,6 +12,8 @@ import tensorflow as tf
 
 from placement_checks import Program, place
 from placement_checks.analysis.towers.analysis import analyze
+from placement_checks.capture.child_process.runner import without_live_objects
+from placement_checks.capture.in_process.builder import build as build_in_process
 from placement_checks.core.placement import StepOps
 from placement_checks.rules.registry import RULES
 
@@ -122,6 +124,41 @@ def test_backward_ops_of_a_saved_graph_are_recognized_by_name(
     )
 
 
+@pytest.mark.parametrize("read", ["live", "recorded", "file"])
+def test_forward_ops_in_a_loop_are_in_the_same_body(read: str, tmp_path: Path) -> None:
+    def build() -> None:
+        w = tf1.get_variable("w", [4, 4])
+        value = tf.identity(w)
+        for _ in range(2):
+            tf.while_loop(
+                lambda total: tf.reduce_sum(total) < 1.0,
+                lambda total: (
+                    total + tf1.gradients(tf.reduce_sum(tf.tanh(total @ value)), value)[0]
+                ),
+                [value],
+            )
+        tf.tanh(value)
+
+    program = build_in_process(Program("build", build), 1, lambda _: None)
+    if read == "recorded":
+        program = without_live_objects(program)
+    placement = program.requested
+    if read == "file":
+        tf.io.write_graph(program.graph_def, str(tmp_path), "graph.pb", as_text=False)
+        placement = place(tmp_path / "graph.pb").placement
+
+    analysis = analyze(placement)
+    names = analysis.flow.names
+    pairs = [
+        (placement.ops[names[op]], placement.ops[names[forward]])
+        for op, (forward, _) in analysis.backward.forward.items()
+    ]
+    assert {forward.caller for _, forward in pairs} == {"while", "while_1"}
+    assert all(backward.caller == forward.caller for backward, forward in pairs)
+    slopes = [forward.type for backward, forward in pairs if backward.type == "TanhGrad"]
+    assert slopes == ["Tanh", "Tanh"]
+
+
 def test_a_tape_within_gradients_is_not_an_objective() -> None:
     """As in tf.recompute_grad."""
 
@@ -164,6 +201,8 @@ def test_gradients_are_recorded_by_variable(use_resource: bool) -> None:
     step = place(Program("train.py:build", build), gpus=1).placement.step
 
     assert step.gradients_by_variable == {name: [known[name].op.name] for name in ("table", "w")}
+    (call,) = step.gradient_calls
+    assert call.sources == ["table", "w", "beside"]
 
 
 def test_gradients_by_variable_of_a_tape() -> None:

@@ -26,7 +26,6 @@ from placement_checks.logs import Log, read_logs, sources
 from placement_checks.logs.copies import Copies
 from placement_checks.logs.reading import Tally
 from placement_checks.logs.record_formats import Record
-from placement_checks.logs.split_records import without_copy
 from placement_checks.logs.unwrap import Unwrapper
 from placement_checks.report.commands.log import render_json, render_lines, render_text
 
@@ -178,6 +177,7 @@ def test_a_log_cut_within_a_record_is_reported(end: int, tmp_path: Path) -> None
     assert bool(log.unread) == (b": (" in last and not last.endswith(b":1"))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "text",
     [
@@ -204,29 +204,32 @@ def read_text(text: bytes) -> Log:
     return tally.log("a log")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "text",
     [
         lambda size: b"x: (" + f"{DEVICE} ".encode() * size,
         lambda size: DEVICE.encode() * size,
         lambda size: b"Executing op " + f"{DEVICE} ".encode() * size,
+        lambda size: b"1] x: (A)/job:" * size,
     ],
-    ids=["after a beginning", "without blanks", "after an eager op"],
+    ids=["after a beginning", "without blanks", "after an eager op", "beginnings"],
 )
 def test_time_grows_with_the_length_of_a_line(text: Callable[[int], bytes]) -> None:
     check_linear(lambda size: read_text(text(size)), 6000)
 
 
+@pytest.mark.nightly
 def test_time_grows_with_the_number_of_equal_beginnings() -> None:
-    """Beginnings of records on stdout, which match the records on stderr that come first."""
+    """Beginnings of records on stdout, which match all records on stderr."""
 
-    def settle(size: int) -> None:
+    def match(size: int) -> None:
         copies = Copies()
         copies.logged.update(Record(f"{'a' * 500}{n}", "A", DEVICE) for n in range(size))
-        heads = Counter({b"a" * (n + 1): size for n in range(size)})
-        assert without_copy(heads, copies, doubled=False) == heads.total() - size
+        beginnings = Counter({b"a" * (n + 1): size for n in range(size)})
+        assert copies.begun_by(beginnings).total() == size
 
-    check_linear(settle, 100)
+    check_linear(match, 100)
 
 
 def test_names_far_in_front_of_a_device() -> None:
@@ -269,6 +272,7 @@ def test_a_log_is_read_up_to_a_limit(
     assert all(verdict.state != "kept" for verdict in verify(log.placement()).verdicts)
 
 
+@pytest.mark.nightly
 @settings(max_examples=examples(40), deadline=None)
 @given(unit=st.lists(fragments, min_size=1, max_size=4).map(b"".join))
 def test_reading_time_is_linear_for_any_repeated_text(unit: bytes) -> None:

@@ -276,7 +276,7 @@ def test_a_last_line_without_newline_counts(log: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["1.12.3", "2.15.1", "2.21.0"])
-def test_torn_records_across_blocks_are_joined(
+def test_torn_records_across_blocks_have_whole_copies(
     fixtures: Path, monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
     torn = [str(fixtures / "logs" / version / "session.log")]

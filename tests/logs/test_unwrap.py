@@ -186,7 +186,7 @@ def test_nested_carriers(names: Sequence[str], printed: bytes, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("carrier", ["docker-compose", "GitHub Actions", "mpirun --tag-output"])
-def test_torn_records_after_prefixes_are_joined(
+def test_torn_records_after_prefixes_have_whole_copies(
     carrier: str, fixtures: Path, tmp_path: Path
 ) -> None:
     torn = (fixtures / "logs" / "2.15.1" / "session.log").read_bytes()

@@ -5,8 +5,8 @@ Each program is also run with NumPy, so that a wrong expectation fails, too.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -479,7 +479,7 @@ def test_slices_of_three_sizes() -> None:
     net = Net()
     sixth = rows_of(net.x) // 6
     ends = [None, sixth * 3, sixth * 5, None]
-    cuts = [slice(*each) for each in itertools.pairwise(ends)]
+    cuts = [slice(*each) for each in pairwise(ends)]
     gradients = net.gradients([net.loss(net.x[cut], net.y[cut]) for cut in cuts])
     weights = [1 / 2, 1 / 3, 1 / 6]
     pairs = zip(gradients, weights, strict=True)

@@ -22,7 +22,7 @@ Leaf = Callable[[Terms, Part], Form]
 
 
 def _terms() -> Terms:
-    return Terms(op_type, own_statistics=False)
+    return Terms(op_type)
 
 
 def _leaf(terms: Terms, name: str, part: Part) -> Form:

@@ -39,11 +39,12 @@ _TESTS = Path(__file__).parents[1]
 
 
 @cache
-def _server() -> ForkServer:
+def server() -> ForkServer:
+    """The server process, started by the first call."""
     path = os.pathsep.join([str(_TESTS), str(_TESTS.parent), *_folders(os.environ)])
-    server = ForkServer.from_module(__name__, {**os.environ, "PYTHONPATH": path})
-    atexit.register(server.end)
-    return server
+    started = ForkServer.from_module(__name__, {**os.environ, "PYTHONPATH": path})
+    atexit.register(started.end)
+    return started
 
 
 def start_forked(
@@ -64,7 +65,7 @@ def start_forked(
         if errors == subprocess.DEVNULL:
             errors = stack.enter_context(open(os.devnull, "wb")).fileno()
         stack.enter_context(contextlib.chdir(folder or Path.cwd()))
-        process = _server().start(__name__, [*map(str, arguments)], environment, errors)
+        process = server().start(__name__, [*map(str, arguments)], environment, errors)
     process.stdin.close()
     return process
 

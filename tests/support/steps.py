@@ -350,7 +350,7 @@ class Program:
     def placeholder(
         self, name: str, shape: Sequence[int | None], tower: int | None = None
     ) -> Value:
-        """An input: all rows, or the rows of a tower. An unknown extent is the number of rows."""
+        """An input: all rows, or a tower's rows. An unknown first extent is the number of rows."""
         dims = tuple(-1 if dim is None else dim for dim in shape)
         made = self._add(name, StepOp("Placeholder", attributes={"shape": dims}))
         self.fed[made.op] = name, tower

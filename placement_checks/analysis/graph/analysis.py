@@ -178,7 +178,7 @@ class Backward:
 
         TensorFlow records the forward op while it builds the graph, and in ``_class`` if gradients
         are colocated (python/ops/gradients_util.py). In a saved graph without either record, the
-        scope ``<forward op>_grad/`` names the forward op.
+        scope ``<forward op>_grad/`` names the forward op, which is in the same function body.
         """
         numbers, found = self._flow.number, {}
         for op in self.numbers():
@@ -190,10 +190,16 @@ class Backward:
             )
             forward = self._placement.details.forward_op(name) or next(colocated, "")
             scope = None if forward else _GRADIENT.match(name)
-            number = numbers.get(scope[1] if scope else forward)
+            number = numbers.get(f"{self._body_prefix(name)}{scope[1]}" if scope else forward)
             if number is not None:
                 found[op] = number, "name" if scope else "graph"
         return found
+
+    def _body_prefix(self, op: str) -> str:
+        """The prefix of the names of ops in the body that contains an op, or ``""``."""
+        caller = self._placement.ops[op].caller
+        prefixes = (f"{caller}{suffix}/" for suffix in self._placement.results.get(caller, ()))
+        return next(filter(op.startswith, prefixes), "")
 
 
 class Layers(NamedTuple):

@@ -33,17 +33,11 @@ _JOURNAL = "journal"
 
 
 class CaptureFiles(NamedTuple):
-    """The files of a capture, which several processes open.
+    """The files of a capture, which several processes open."""
 
-    Attributes:
-        control: the directory of the journal.
-        journal: a descriptor of the journal, which stays valid if the program deletes its path.
-        lock: a descriptor. While a process has it open, the files belong to a running capture.
-    """
-
-    control: Path
-    journal: int
-    lock: int
+    control: Path  # the directory of the journal
+    journal: int  # a descriptor of the journal, which stays valid if the program deletes its path
+    lock: int  # a descriptor. While a process has it open, the files belong to a running capture.
 
     @staticmethod
     def create() -> CaptureFiles:

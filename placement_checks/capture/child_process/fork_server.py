@@ -30,15 +30,10 @@ _IGNORED = frozenset(
 
 
 class _Known(NamedTuple):
-    """A fork server.
+    """A fork server."""
 
-    Attributes:
-        server: the server.
-        variables: its environment variables when it imported TensorFlow.
-    """
-
-    server: ForkServer
-    variables: Mapping[str, str]
+    server: ForkServer  # the server
+    variables: Mapping[str, str]  # its environment variables when it imported TensorFlow
 
 
 class ForkServerCache:

@@ -79,23 +79,14 @@ def expect_capture(
 
 
 class _Task(NamedTuple):
-    """Everything that the result of a capture depends on, except files.
+    """Everything that the result of a capture depends on, except files."""
 
-    Attributes:
-        script: the program.
-        gpus: the number of GPUs that the program finds.
-        variables: further environment variables of the program.
-        inherited: the environment variables of this process.
-        directory: the working directory.
-        path: directories of modules, in addition to the directories of python.
-    """
-
-    script: Script
-    gpus: int
-    variables: tuple[tuple[str, str], ...]
-    inherited: frozenset[tuple[str, str]]
-    directory: str
-    path: tuple[str, ...]
+    script: Script  # the program
+    gpus: int  # the number of GPUs that the program finds
+    variables: tuple[tuple[str, str], ...]  # further environment variables of the program
+    inherited: frozenset[tuple[str, str]]  # the environment variables of this process
+    directory: str  # the working directory
+    path: tuple[str, ...]  # directories of modules, in addition to the directories of python
 
     @classmethod
     def now(cls, script: Script, gpus: int, variables: Mapping[str, str]) -> Self:

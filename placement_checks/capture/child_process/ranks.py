@@ -150,6 +150,7 @@ def _as_worker(captured: CapturedProgram, keys: Mapping[str, int]) -> CapturedPr
                 [_GPU],
                 {name: Copy(name, 0) for name in variables},
                 ranks=[replace(record, gpus=[visible[used]] if used < len(visible) else [])],
+                replica_of={node.name: 0 for node in graph_def.node},
             ),
         ),
         server=RecordedServer(

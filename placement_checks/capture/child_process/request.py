@@ -19,26 +19,17 @@ DRIVER = Path("/dev/nvidiactl")  # exists if NVIDIA's driver is loaded
 
 
 class CaptureRequest(NamedTuple):
-    """A request to capture a program.
+    """A request to capture a program."""
 
-    Attributes:
-        script: the program.
-        gpus: the number of GPUs that the program finds.
-        python_path: the user's ``PYTHONPATH``; None if it is not set.
-        path: further directories of modules, such as the ``sys.path`` of a test that names a
-            function.
-        names_gpus: whether the user has set ``CUDA_VISIBLE_DEVICES``.
-        control: the directory of the capture's journal (`capture_files.CaptureFiles`).
-        early: a file that exists until it is the turn of this early capture; None if the capture
-            is not early.
-    """
-
-    script: Script
-    gpus: int
-    python_path: str | None
+    script: Script  # the program
+    gpus: int  # the number of GPUs that the program finds
+    python_path: str | None  # the user's `PYTHONPATH`; None if it is not set
+    # Further directories of modules, such as the `sys.path` of a test that names a function.
     path: Sequence[str]
-    names_gpus: bool
-    control: Path
+    names_gpus: bool  # whether the user has set `CUDA_VISIBLE_DEVICES`
+    control: Path  # the directory of the capture's journal (`capture_files.CaptureFiles`)
+    # A file that exists until it is the turn of this early capture; None if the capture is not
+    # early.
     early: Path | None = None
 
 

@@ -143,16 +143,13 @@ class _Replacer(ast.NodeTransformer):
     """Replaces the values that are assigned to one name.
 
     With ``in_functions``, values in functions are replaced too.
-
-    Attributes:
-        has_replaced: whether a value was replaced.
     """
 
     def __init__(self, name: str, text: str, *, in_functions: bool) -> None:
         self._name = name
         self._text = text
         self._in_functions = in_functions
-        self.has_replaced = False
+        self.has_replaced = False  # whether a value was replaced
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.stmt:
         if self._in_functions:

@@ -347,13 +347,17 @@ def _strategy(parts: Sequence[CapturedProgram], whole: Mapping[str, str]) -> Str
     strategies = [each for part in parts if (each := _source(part).strategy)]
     replicas: list[Device] = []
     copies: dict[str, Copy] = {}
+    replica_of: dict[str, int] = {}
     for strategy in strategies:
+        replica_of |= {op: len(replicas) + replica for op, replica in strategy.replica_of.items()}
         for name, copy in strategy.copies.items():
             replica = len(replicas) + copy.replica
             copies[name] = Copy(whole.get(copy.first, copy.first), replica, copy.in_sync)
         replicas += strategy.replicas
     ranks = [rank for strategy in strategies for rank in strategy.ranks]
-    return replace(strategies[0], replicas=replicas, copies=copies, ranks=ranks)
+    return replace(
+        strategies[0], replicas=replicas, copies=copies, ranks=ranks, replica_of=replica_of
+    )
 
 
 def _fed_scalars(workers: Iterable[tuple[CapturedProgram, str]]) -> Mapping[str, Hashable]:

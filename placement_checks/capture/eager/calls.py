@@ -52,21 +52,13 @@ class NotAGraphProgram(BaseException):
 
 @dataclass(frozen=True)
 class SeenCall:
-    """A call of a function that trains, or that applies gradients of another function.
+    """A call of a function that trains, or that applies gradients of another function."""
 
-    Attributes:
-        function: the traced function.
-        inputs: the tensors that are passed to it.
-        captured: the tensors that it captured, such as the handles of variables.
-        called_at: the user's source line of the call; ``""`` if only libraries called it.
-        method: the method of a Keras model that called it; ``""`` if Keras did not call it.
-    """
-
-    function: Any
-    inputs: Sequence[Any]
-    captured: Sequence[Any]
-    called_at: str
-    method: str = ""
+    function: Any  # the traced function
+    inputs: Sequence[Any]  # the tensors that are passed to it
+    captured: Sequence[Any]  # the tensors that it captured, such as the handles of variables
+    called_at: str  # the user's source line of the call; `""` if only libraries called it
+    method: str = ""  # the method of a Keras model that called it; `""` if Keras did not call it
 
     @property
     def graph(self) -> Any:

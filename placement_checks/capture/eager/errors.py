@@ -209,19 +209,12 @@ _KERAS_2 = "Keras 2: install tf_keras, and set TF_USE_LEGACY_KERAS=1"
 
 
 class _KerasError(NamedTuple):
-    """An error of Keras or TensorFlow with a known cause.
+    """An error of Keras or TensorFlow with a known cause."""
 
-    Attributes:
-        pattern: matches the name of the exception and its message.
-        cause: the message with the cause; ``{0}`` is the first group of the pattern.
-        fix: how to change the program; ``""`` if the source line is enough.
-        is_of_fit: whether the cause only applies if Keras called no code of the user, such as a
-            train_step.
-    """
-
-    pattern: str
-    cause: str
-    fix: str = ""
+    pattern: str  # matches the name of the exception and its message
+    cause: str  # the message with the cause; `{0}` is the first group of the pattern
+    fix: str = ""  # how to change the program; `""` if the source line is enough
+    # Whether the cause only applies if Keras called no code of the user, such as a train_step.
     is_of_fit: bool = False
 
 

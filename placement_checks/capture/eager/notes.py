@@ -1,13 +1,14 @@
 """Records how eager code creates variables and traces functions.
 
 `record_tracing` starts all recorders: of variables (`eager.variables`), of reductions over
-replicas and of the forward op of each backward op. It also redirects device scopes from GPUs to
-the CPU devices that simulate them.
+replicas, of the replica of each op, and of the forward op of each backward op. It also redirects
+device scopes from GPUs to the CPU devices that simulate them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +25,11 @@ from placement_checks.graph.gradients import (
     record_applied,
     record_gradients,
 )
-from placement_checks.tf.distribution import replica_values, user_lines_in_replica_threads
+from placement_checks.tf.distribution import (
+    build_of_replica,
+    replica_values,
+    user_lines_in_replica_threads,
+)
 from placement_checks.tf.eager import around_op_gradients
 from placement_checks.tf.patches import Patch
 from placement_checks.tf.patching import patched
@@ -83,6 +88,90 @@ def record_reductions() -> Iterator[Reductions]:
         patched(Patch.REDUCE_SEVERAL, wrap_batch_reduce),
         patched(Patch.REDUCE, wrap_reduce),
         patched(Patch.ALL_REDUCE, wrap_reduce),
+    ):
+        yield notes
+
+
+class _ReplicaRange(NamedTuple):
+    """Ops that a replica builds: a range of op numbers in a graph."""
+
+    start: int
+    end: int
+    replica: int
+
+
+class Replicas:
+    """The replicas that build ops, in graphs and traced functions."""
+
+    def __init__(self) -> None:
+        self._ranges: defaultdict[tf.Graph, list[_ReplicaRange]] = defaultdict(list)
+        # For each thread of a replica: its graph, its replica and the number of its next op.
+        self._building: dict[int, tuple[tf.Graph, int, int]] = {}
+
+    def of_ops(self, graph: tf.Graph) -> Mapping[str, int]:
+        """The replica of each op in one graph, by name; ops outside of replicas are left out."""
+        ops = graph.get_operations() if graph in self._ranges else []
+        return {
+            op.name: replica
+            for start, end, replica in self._ranges.get(graph, ())
+            for op in ops[start:end]
+        }
+
+    @contextlib.contextmanager
+    def building(self, graph: tf.Graph, replica: int) -> Iterator[None]:
+        """Record the ops that this thread builds in this block for a replica."""
+        thread = threading.get_ident()
+        self._building[thread] = graph, replica, graph.version
+        try:
+            yield
+        finally:
+            self._end_range(*self._building.pop(thread))
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Exclude ops that other threads build while this thread waits for these threads."""
+        thread = threading.get_ident()
+        if thread not in self._building:
+            yield
+            return
+        graph, replica, start = self._building[thread]
+        self._end_range(graph, replica, start)
+        try:
+            yield
+        finally:
+            self._building[thread] = graph, replica, graph.version
+
+    def _end_range(self, graph: tf.Graph, replica: int, start: int) -> None:
+        self._ranges[graph].append(_ReplicaRange(start, graph.version, replica))
+
+
+@contextlib.contextmanager
+def record_replicas() -> Iterator[Replicas]:
+    """Record the replicas of ops under strategies that run each replica in a thread.
+
+    In graphs and functions, the threads run one at a time: each thread runs until it ends, or
+    until it calls ``merge_call`` (distribute/mirrored_run.py in TensorFlow).
+    """
+    notes = Replicas()
+
+    def around_thread(init: Callable[..., None]) -> Callable[..., None]:
+        def recording_init(thread: Any, *args: Any, **kwargs: Any) -> None:
+            init(thread, *args, **kwargs)
+            if not tf.executing_eagerly():
+                build_of_replica(thread, notes.building)
+
+        return recording_init
+
+    def around_merge(merge: Callable[..., Any]) -> Callable[..., Any]:
+        def merge_call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            with notes.paused():
+                return merge(self, *args, **kwargs)
+
+        return merge_call
+
+    with (
+        patched(Patch.NEW_REPLICA, around_thread),
+        patched(Patch.REPLICA_MERGE, around_merge),
     ):
         yield notes
 
@@ -173,6 +262,7 @@ class TracingNotes:
         applied: the gradients that optimizers were called with.
         variables: the variables.
         reductions: the reductions over replicas.
+        replicas: the replicas that build ops.
         forward: the forward ops of backward ops.
         strategies: the strategies that were created.
     """
@@ -181,6 +271,7 @@ class TracingNotes:
     applied: Sequence[OptimizerCall]
     variables: VariableNotes = field(default_factory=VariableNotes)
     reductions: Reductions = field(default_factory=Reductions)
+    replicas: Replicas = field(default_factory=Replicas)
     forward: ForwardOps = field(default_factory=ForwardOps)
     strategies: list[Any] = field(default_factory=list)
 
@@ -189,15 +280,18 @@ class TracingNotes:
 def record_tracing(*, eager: bool) -> Iterator[TracingNotes]:
     """Record a program in this block.
 
-    Without ``eager``, only gradients, optimizer calls and reductions are recorded.
+    Without ``eager``, only gradients, optimizer calls, reductions and replicas are recorded.
     """
     with (
         record_gradients() as gradients,
         record_applied() as applied,
         record_reductions() as reductions,
+        record_replicas() as replicas,
     ):
         if not eager:
-            yield TracingNotes(gradients=gradients, applied=applied, reductions=reductions)
+            yield TracingNotes(
+                gradients=gradients, applied=applied, reductions=reductions, replicas=replicas
+            )
             return
         with (
             patched(Patch.EAGER_SCOPE, _simulate_scope),
@@ -212,6 +306,7 @@ def record_tracing(*, eager: bool) -> Iterator[TracingNotes]:
                 applied=applied,
                 variables=variables,
                 reductions=reductions,
+                replicas=replicas,
                 forward=forward,
             )
 

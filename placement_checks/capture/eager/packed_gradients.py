@@ -35,18 +35,12 @@ _PART_STRIDE = 1 << 16  # between the new group keys; TensorFlow's own keys are 
 
 
 class _Packed(NamedTuple):
-    """A vector of gradients that one collective reduces.
+    """A vector of gradients that one collective reduces."""
 
-    Attributes:
-        collective: the collective op.
-        parts: the tensors that are concatenated.
-        cut: the name of the op that splits the result.
-        between: the names of the ops from the concatenation to the split, both included.
-    """
-
-    collective: Any
-    parts: Sequence[str]
-    cut: str
+    collective: Any  # the collective op
+    parts: Sequence[str]  # the tensors that are concatenated
+    cut: str  # the name of the op that splits the result
+    # The names of the ops from the concatenation to the split, both included.
     between: Sequence[str]
 
 
@@ -85,15 +79,11 @@ def split_packed_sums(graph_def: Any, is_packing: Callable[[str], bool]) -> Mapp
 
 
 class _Split:
-    """The collectives of single gradients, and the ops that they replace.
-
-    Attributes:
-        part_of: the op that produces the gradient of each collective.
-    """
+    """The collectives of single gradients, and the ops that they replace."""
 
     def __init__(self, nodes: Mapping[str, Any]) -> None:
         self._nodes = nodes
-        self.part_of: dict[str, str] = {}
+        self.part_of: dict[str, str] = {}  # the op that produces the gradient of each collective
         self._new_nodes: dict[str, list[Any]] = {}  # by the collective that they replace
         self._tensors: dict[str, str] = {}  # the new tensor for each output of a removed split
         self._removed_inputs: list[str] = []

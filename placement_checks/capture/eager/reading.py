@@ -85,11 +85,12 @@ class _StepReader:
     def read(self, gpus: int, left_out: Sequence[str]) -> CapturedProgram:
         """Read the steps; ``left_out`` are the names of steps that are not in the graph."""
         flat = self._flat
+        strategy = step_strategy(self._notes.strategies, flat.variables)
         source = GraphSource(
             details=TracedGraph(flat, self._forward, self._program.folder),
             collections=self._collections,
             step_ops=self._step_ops(),
-            strategy=step_strategy(self._notes.strategies, flat.variables),
+            strategy=strategy and replace(strategy, replica_of=self._replica_of()),
         )
         inside = self._gradients_inside
         return CapturedProgram(
@@ -166,6 +167,19 @@ class _StepReader:
             return ""
         recorded = self._notes.variables.by_handle(variable_handle(replica_values(inner)[0]))
         return self._name_by_id.get(id(recorded), "")
+
+    def _replica_of(self) -> Mapping[str, int]:
+        """The replica of each op; all ops of a function belong to the replica that calls it."""
+        found: dict[str, int] = {}
+        todo: list[tuple[FlatBody, int | None]] = [(self._flat.flat.bodies[0], None)]
+        for body, caller in todo:
+            graph = self._flat.graphs.get(body.function)
+            own = {} if graph is None else self._notes.replicas.of_ops(graph)
+            for name, flat in body.ops.items():
+                if (replica := own.get(name, caller)) is not None:
+                    found[flat] = replica
+            todo += [(inner, own.get(name, caller)) for name, inner in body.calls.items()]
+        return found
 
     @cached_property
     def _collections(self) -> Mapping[str, Sequence[str]]:

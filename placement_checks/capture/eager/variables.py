@@ -44,25 +44,17 @@ _HOST, _FIRST_GPU = "/device:CPU:0", "/device:CPU:1"  # CPU:1 simulates GPU:0
 
 @dataclass
 class RecordedVariable:
-    """A resource variable of TensorFlow.
+    """A resource variable of TensorFlow."""
 
-    Attributes:
-        variable: the `tf.Variable`.
-        device: the CPU device of the variable. CPU devices other than CPU:0 simulate GPUs.
-        stack: the stack frames of its creation, the outermost first.
-        part_of: the distributed variable of a strategy that contains this variable, if any.
-        replica: the index of this variable in the distributed variable.
-        path: the name that Keras gives the variable; ``""`` without Keras.
-        first_value: the symbolic initial value, if a function creates the variable while it is
-            traced; otherwise None.
-    """
-
-    variable: Any
-    device: str
-    stack: Sequence[Any]
+    variable: Any  # the `tf.Variable`
+    device: str  # the CPU device of the variable. CPU devices other than CPU:0 simulate GPUs.
+    stack: Sequence[Any]  # the stack frames of its creation, the outermost first
+    # The distributed variable of a strategy that contains this variable, if any.
     part_of: Any = None
-    replica: int = 0
-    path: str = ""
+    replica: int = 0  # the index of this variable in the distributed variable
+    path: str = ""  # the name that Keras gives the variable; `""` without Keras
+    # The symbolic initial value, if a function creates the variable while it is traced; otherwise
+    # None.
     first_value: Any = None
 
     @property

@@ -26,21 +26,13 @@ _STOP_LIMIT = 1.0  # seconds for an idle process to end
 
 
 class Request(NamedTuple):
-    """A graph to be placed.
+    """A graph to be placed."""
 
-    Attributes:
-        graph: a serialized ``GraphDef``.
-        ops: the number of ops in the graph, including ops in bodies of functions.
-        types: the types of these ops.
-        tasks: ``[job, index, [(device type, count), …]]`` for every task.
-        soft: whether soft placement is on.
-    """
-
-    graph: bytes
-    ops: int
-    types: Collection[str]
-    tasks: list[Any]
-    soft: bool
+    graph: bytes  # a serialized `GraphDef`
+    ops: int  # the number of ops in the graph, including ops in bodies of functions
+    types: Collection[str]  # the types of these ops
+    tasks: list[Any]  # `[job, index, [(device type, count), …]]` for every task
+    soft: bool  # whether soft placement is on
 
     @property
     def limit(self) -> float:

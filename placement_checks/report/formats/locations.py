@@ -20,17 +20,11 @@ from placement_checks.util.text import plural
 
 @dataclass(frozen=True)
 class RankedGroup:
-    """A group of findings that several programs may share.
+    """A group of findings that several programs may share."""
 
-    Attributes:
-        rule: the broken rule.
-        group: the findings in the first of the programs.
-        reports: the reports of the programs.
-    """
-
-    rule: str
-    group: Group
-    reports: list[Report] = field(default_factory=list)
+    rule: str  # the broken rule
+    group: Group  # the findings in the first of the programs
+    reports: list[Report] = field(default_factory=list)  # the reports of the programs
 
     @property
     def title(self) -> str:
@@ -66,15 +60,10 @@ _WORKSPACE = "GITHUB_WORKSPACE"
 
 
 class Location(NamedTuple):
-    """A line of a file.
+    """A line of a file."""
 
-    Attributes:
-        path: the path relative to the repository, with ``/``; absolute if the file is outside.
-        line: the number of the line; None for the file as a whole.
-    """
-
-    path: str
-    line: int | None
+    path: str  # the path relative to the repository, with `/`; absolute if the file is outside
+    line: int | None  # the number of the line; None for the file as a whole
 
 
 class Repository:

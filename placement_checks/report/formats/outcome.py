@@ -13,26 +13,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The verdicts on several programs, and how to report them.
+    """The verdicts on several programs, and how to report them."""
 
-    Attributes:
-        reports: the reports of the programs.
-        errors: the errors.
-        requested: the rules that the user named, which must be checked.
-        require_all: whether every rule must be checked.
-        everything: whether the text shows every finding.
-        is_quiet: whether the text omits programs without failures.
-        next_step: the next step for the user, the last line of the text; None if there is none.
-        explained: returns the explanation of the rule with a name.
-    """
-
-    reports: Sequence[Report]
-    errors: Sequence[PlacementError] = ()
-    requested: Collection[str] = ()
-    require_all: bool = False
-    everything: bool = False
-    is_quiet: bool = False
+    reports: Sequence[Report]  # the reports of the programs
+    errors: Sequence[PlacementError] = ()  # the errors
+    requested: Collection[str] = ()  # the rules that the user named, which must be checked
+    require_all: bool = False  # whether every rule must be checked
+    everything: bool = False  # whether the text shows every finding
+    is_quiet: bool = False  # whether the text omits programs without failures
+    # The next step for the user, the last line of the text; None if there is none.
     next_step: str | None = None
+    # Returns the explanation of the rule with a name.
     explained: Callable[[str], str] = lambda _rule: ""
 
     def status(self, report: Report) -> int:

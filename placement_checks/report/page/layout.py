@@ -238,23 +238,14 @@ _NUMBER = re.compile(r"_?\d+$")
 
 
 class PageLayout(NamedTuple):
-    """The positions of ops in the picture, by the numbers of the ops.
+    """The positions of ops in the picture, by the numbers of the ops."""
 
-    Attributes:
-        phases: the columns or boxes.
-        rows: the rows, as indices in `tree`.
-        towers: the towers, or -1.
-        parts: the parts of the step; empty without data flow.
-        tree: the names and parents of the rows.
-        roles: the rows that are not layers, by role.
-    """
-
-    phases: Sequence[int]
-    rows: Sequence[int]
-    towers: Sequence[int]
-    parts: Sequence[Part]
-    tree: Mapping[str, Sequence[Any]]
-    roles: Mapping[str, int]
+    phases: Sequence[int]  # the columns or boxes
+    rows: Sequence[int]  # the rows, as indices in `tree`
+    towers: Sequence[int]  # the towers, or -1
+    parts: Sequence[Part]  # the parts of the step; empty without data flow
+    tree: Mapping[str, Sequence[Any]]  # the names and parents of the rows
+    roles: Mapping[str, int]  # the rows that are not layers, by role
 
 
 def page_layout(placement: Placement) -> PageLayout:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
@@ -11,7 +12,6 @@ from placement_checks.rules.base import AVERAGE, Rule, about, add_up, matches_an
 from placement_checks.rules.requirements import Need
 from placement_checks.step.comparison import ONE_GPU, State, StepEquality, compare_steps
 from placement_checks.step.explanation import Difference, Obligation
-from placement_checks.util.text import plural
 
 _CONSEQUENCES = {
     Obligation.ROWS: "examples or random numbers count several times, and others are missing",
@@ -47,12 +47,15 @@ class EqualToOneGpu(Rule):
 
     name = "equal-to-one-gpu"
     kind = "requested"
+    impact = Impact.TRAINING
     requires = frozenset({Need.REQUESTED, Need.VARIABLES})
     uses = frozenset({Need.SINGLE_GPU, Need.REFERENCE})
     explained_by = (
         *("variables-shared", "towers-alike", "inputs-distinct", "losses-apart"),
         *("every-tower-counts", "gradients-averaged", "one-update", "randomness-apart"),
+        *("created-in-scope", "replicas-in-sync", "trainables-trained"),
     )
+    explained_by_any = True
 
     allow: tuple[str, ...] = ()
 
@@ -107,10 +110,9 @@ class EqualToOneGpu(Rule):
                 f"the values after one step are equal, but they depend on {name}, and {name} may "
                 f"differ: {difference.text}{where}"
             )
-        count = plural(len(found.trained), "trained variable")
         return (
-            f"{len(trained)} of {count} could not be proved equal, such as {name}: "
-            f"{difference.text}{where}"
+            f"{len(trained)} of {len(found.trained)} trained variables could not be proved equal, "
+            f"such as {name}: {difference.text}{where}"
         )
 
 
@@ -127,8 +129,8 @@ def _where(placements: tuple[Placement, Placement], difference: Difference) -> s
 def _note(found: StepEquality, other: str) -> str:
     proved = [name for name in found.trained if found.variables[name].state is State.PROVED]
     note = (
-        f"{len(proved)} of {plural(len(found.trained), 'trained variable')} proved equal to "
-        f"{other}, for every batch"
+        f"{len(proved)} of {len(found.trained)} trained variables proved equal to {other}, "
+        "for every batch"
     )
     assumed = sorted(assumption.value for assumption in found.assumed)
     return f"{note}, if {'; '.join(assumed)}" if assumed and proved else note
@@ -149,13 +151,11 @@ def _finding(
         )
     return Finding(
         **about(subject),
-        expected="the value after the step of one GPU",
-        found=difference.text,
         ops=(op,),
         message=message,
         consequence=_CONSEQUENCES.get(difference.obligation, ""),
         fix=_fix(placement, difference),
-        alike=(difference.obligation, difference.text),
+        group_key=(difference.obligation, difference.text),
     )
 
 

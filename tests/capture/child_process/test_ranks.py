@@ -59,6 +59,8 @@ def test_a_program_is_placed_as_its_ranks(written: Path, target: str) -> None:
     strategy = evidence.placement.strategy
     assert strategy is not None
     assert [record.rank.number for record in strategy.ranks] == [0, 1, 2]
+    calls = evidence.placement.step.gradient_calls
+    assert [{strategy.replica_of[op] for op in call.ops} for call in calls] == [{0}, {1}, {2}]
     states = {each.rule: each.state for each in verify(evidence).verdicts}
     assert states["replicas-in-sync"] == states["gradients-averaged"] == "kept"
     assert states["no-idle-device"] == "broken"  # no rank selects its GPU

@@ -212,6 +212,10 @@ def test_each_worker_takes_its_own_gradients_of_the_same_variable(first: Capture
         assert {name.startswith("worker_1/") for name in names} == {is_renamed}
         assert {producer_of(name) for name in names} <= placement.ops.keys()
     assert placement.step.backward == set(one.ops) | set(other.ops)
+    assert placement.strategy is not None
+    replica_of = placement.strategy.replica_of
+    assert {replica_of[name] for name in one.ops} == {0}
+    assert {replica_of[name] for name in other.ops} == {1}
 
 
 def test_every_worker_is_captured_as_its_own_task(

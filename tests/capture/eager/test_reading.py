@@ -13,6 +13,7 @@ from support.eager_programs import devices, loss_of, rows, types, updates, watch
 
 from placement_checks import Report, place, verify, watch
 from placement_checks.core.errors import CannotRun, InputError
+from placement_checks.core.op_types import COLLECTIVES
 from placement_checks.core.placement import producer_of
 from placement_checks.core.program import CapturedProgram, Gradient
 from placement_checks.run.preconditions import check_comparable
@@ -155,6 +156,7 @@ def towers(num_gpus: int = 2) -> None:
     step(rows())
 
 
+@pytest.mark.smoke
 def test_towers_by_hand() -> None:
     built, report = judged(towers)
 
@@ -226,6 +228,49 @@ def test_replicas_take_gradients_of_their_own_losses() -> None:
     ]
     assert devices == [{0}, {1}]
     assert first.objectives != second.objectives
+
+
+def test_ops_belong_to_the_replica_that_builds_them() -> None:
+    """A function that all replicas call belongs to each of them; a sum to none."""
+
+    def program() -> None:
+        strategy = mirrored()
+        with strategy.scope():
+            w = weights()
+
+        @tf.function
+        def errors(x: Any) -> Any:
+            return tf.square(tf.matmul(x, w), name="errors")
+
+        def replica(x: Any) -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(errors(x))
+            gradient = tape.gradient(loss, w)
+            total = tf.distribute.get_replica_context().all_reduce("sum", gradient)
+            w.assign_sub(tf.tanh(total, name="late"))
+
+        @tf.function
+        def step(x: Any) -> None:
+            doubled = tf.add(x, x, name="before")
+            strategy.run(replica, args=(doubled,))
+
+        step(rows())
+
+    placement = watched(program).requested
+    assert placement.strategy is not None
+    replica_of = placement.strategy.replica_of
+
+    assert replica_of.keys() <= placement.ops.keys()
+    for kind in ("MatMul", "Square", "Tanh", "Mean"):
+        on = [op for op in placement.ops.values() if op.type == kind]
+        assert {(op.requested.index, replica_of[op.name]) for op in on} == {(0, 0), (1, 1)}
+    first, second = placement.step.gradient_calls
+    assert {replica_of[name] for name in first.ops} == {0}
+    assert {replica_of[name] for name in second.ops} == {1}
+    assert "before" not in replica_of
+    sums = [name for name, op in placement.ops.items() if op.type in COLLECTIVES | {"AddN"}]
+    assert sums
+    assert replica_of.keys().isdisjoint(sums)
 
 
 def test_a_loop_inside_a_step_stays_a_loop() -> None:

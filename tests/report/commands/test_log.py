@@ -35,7 +35,7 @@ def test_all_sections_of_the_report() -> None:
         "  x (Add): /device:CPU:0 (2 times), /device:GPU:10 (1 time)",
         "",
         "2 of 2,407 records are torn, and their other copy is missing: log again with "
-        "PYTHONUNBUFFERED=1",
+        "PYTHONUNBUFFERED=1, and copy whole lines",
     ]
 
 

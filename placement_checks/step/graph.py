@@ -1,0 +1,390 @@
+"""The graph of a training step: its ops, their order, and which updates each op waits for."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from placement_checks.core.op_types import (
+    BRANCHES,
+    GATHERERS,
+    REDUCTIONS,
+    REF_VARIABLES,
+    VARIABLES,
+    is_update,
+)
+from placement_checks.core.placement import (
+    UNKNOWN_TENSOR,
+    GradientCall,
+    Op,
+    Placement,
+    Tensor,
+    producer_of,
+)
+from placement_checks.step.kinds import Form, Origin, Shape
+from placement_checks.step.parts import Part
+from placement_checks.step.terms import Assumption, Terms
+
+_HANDLES = frozenset({"Identity", "RefIdentity", "Enter", "RefEnter", "Switch", "RefSwitch"})
+# How many of the first inputs an optimizer's op changes; 1 for types that are not here.
+_CHANGED_INPUTS = {
+    **dict.fromkeys(["Momentum", "KerasMomentum", "Adagrad", "AdagradV2", "AddSign"], 2),
+    **dict.fromkeys(["PowerSign", "ProximalAdagrad"], 2),
+    **dict.fromkeys(["Adam", "AdaMax", "RMSProp", "Adadelta", "Ftrl", "FtrlV2", "AdagradDA"], 3),
+    **dict.fromkeys(["CenteredRMSProp", "AdamWithAmsgrad"], 4),
+}
+
+
+class Update(NamedTuple):
+    """One change of a variable.
+
+    Attributes:
+        op: the op that changes it.
+        slot: 0 for the variable that the op updates, and the number of the slot for a slot.
+    """
+
+    op: str
+    slot: int
+
+
+class Mistake(NamedTuple):
+    """A mistake that no difference of terms shows.
+
+    Attributes:
+        text: the mistake.
+        op: the op that makes it.
+        is_certain: whether it is certain.
+    """
+
+    text: str
+    op: str
+    is_certain: bool = True
+
+
+class Race(NamedTuple):
+    """A read of a variable, and an update of it, that do not wait for each other."""
+
+    read: str
+    update: str
+
+
+class Draw(NamedTuple):
+    """Random numbers with a seed, drawn for a tower.
+
+    Attributes:
+        key: the type of the op, and its number among those of the tower.
+        seed: the seed: numbers, or the form of a tensor.
+        part: the tower's part of the batch.
+        op: the op.
+    """
+
+    key: tuple[str, int]
+    seed: Any
+    part: Part
+    op: str
+
+
+class StepGraph(ABC):
+    """The graph of one training step of a program.
+
+    Args:
+        terms: the terms of both programs that are compared.
+        placement: the program.
+        program: the number of the program, for the origins of terms.
+        roots: the ops that the step runs.
+
+    Attributes:
+        calls: the gradients that the program takes.
+        edges: for each op, the ops that it waits for.
+        reached: the ops that the step runs.
+        holder: the variable for each op that holds a variable, or passes its handle on.
+        updates: the updates of each variable, in order.
+        update_ops: the ops of all updates, in order.
+        mistakes: the mistakes that were found while reading.
+        draws: the random numbers with a seed that are drawn for towers.
+    """
+
+    def __init__(
+        self, terms: Terms, placement: Placement, program: int, roots: Sequence[str]
+    ) -> None:
+        self.terms, self.placement, self.program = terms, placement, program
+        self.ops: Mapping[str, Op] = placement.ops
+        self.number = {name: number for number, name in enumerate(self.ops)}
+        self.calls = [_with_short_names(call) for call in placement.step.gradient_calls]
+        self.mistakes: list[Mistake] = []
+        self.draws: list[Draw] = []
+        self._random_ops: dict[tuple[str, str], frozenset[str]] = {}
+        self._outputs: dict[str, Sequence[Tensor]] = {}
+        self._shapes_of_variables = {each.name: each.shape for each in placement.variables}
+        self.edges = self._find_edges()
+        self.reached = cone([producer_of(root) for root in roots], self.edges)
+        self.holder = self._find_holders()
+        self.updates: defaultdict[str, list[Update]] = defaultdict(list)
+        self.update_ops: list[str] = []
+        # Updates as bits: the bit of each, and the updates that each op waits for.
+        self._bits: dict[str, int] = {}
+        self._awaited: dict[str, int] = {}
+        # Reads of updated variables as bits, and the reads that each update waits for.
+        self._read_bits: dict[str, int] = {}
+        self._reads_before: dict[str, int] = {}
+        self._order_updates()
+
+    @abstractmethod
+    def value(self, source: str, reader: str = "") -> Form:
+        """The form of a tensor, as an op reads it."""
+
+    @abstractmethod
+    def operand(self, op: str, number: int) -> Form:
+        """The form of a tensor that an op reads: a loop variable, or an input of the op."""
+
+    @abstractmethod
+    def state_seen_by(self, name: str, handle: str) -> Form | None:
+        """The value of a resource variable that an op reads through a handle."""
+
+    @abstractmethod
+    def assume_loop_variable(self, loop: str, name: str, form: Form) -> None:
+        """Let the body of a loop read a form as a loop variable."""
+
+    @abstractmethod
+    def read_in_loop(self, loop: str, tensor: str) -> Form:
+        """The form of a tensor that the body of a loop returns."""
+
+    @abstractmethod
+    def with_shape_of(self, source: str, form: Form) -> Form:
+        """A form whose elements are repeated to the shape of a tensor, which is broadcast."""
+
+    @abstractmethod
+    def part_of_tower(self, objectives: Collection[str]) -> Part | None:
+        """The part of the batch that objectives are computed from; None if it is not one part."""
+
+    @abstractmethod
+    def first_row(self, part: Part) -> Form:
+        """The number of the first row of a part within the whole batch."""
+
+    def data(self, op: str) -> list[str]:
+        """The tensors that an op reads."""
+        return [source for source in self.ops[op].inputs if not source.startswith("^")]
+
+    def outputs(self, op: str) -> Sequence[Tensor]:
+        """The outputs of an op."""
+        found = self._outputs.get(op)
+        if found is None:
+            found = self._outputs[op] = self.placement.details.outputs(op)
+        return found
+
+    def shape(self, op: str, output: int = 0) -> Shape:
+        """The static shape of an output; None if its rank is unknown."""
+        outputs = self.outputs(op)
+        return outputs[output].shape if output < len(outputs) else None
+
+    def dtype(self, op: str, output: int = 0) -> str:
+        """The dtype of an output; empty if it is unknown."""
+        outputs = self.outputs(op)
+        return outputs[output].dtype if output < len(outputs) else ""
+
+    def origin(self, op: str) -> Origin:
+        """The origin of terms that an op makes."""
+        return Origin(self.program, op)
+
+    def _find_edges(self) -> dict[str, list[str]]:
+        """For each op, the ops that it waits for; a call waits for the ops of its body."""
+        ops = self.ops
+        edges = {
+            name: [source for source in map(producer_of, op.inputs) if source in ops]
+            for name, op in ops.items()
+        }
+        for name, op in ops.items():
+            call = ops.get(op.caller)
+            if call is not None:
+                edges[call.name].append(name)
+                condition = call.inputs[0] if call.type in BRANCHES and call.inputs else ""
+                edges[name] += [
+                    producer_of(source)
+                    for source in call.inputs
+                    if source.startswith("^") or source == condition
+                ]
+        return edges
+
+    def _find_holders(self) -> dict[str, str]:
+        """The variable for each op that holds a variable, or passes its handle on."""
+        holders: dict[str, str] = {}
+        for name, op in self.ops.items():
+            if op.type in VARIABLES:
+                holders[name] = name
+            elif op.type in _HANDLES and op.inputs:
+                holder = holders.get(producer_of(op.inputs[0]))
+                if holder is None:
+                    continue
+                is_reference = self.ops[holder].type in REF_VARIABLES
+                if is_reference or self.dtype(name) == "resource":
+                    holders[name] = holder
+        return holders
+
+    def _order_updates(self) -> None:
+        """Find the updates of each variable, and for each op the updates that it waits for."""
+        order = ordered(sorted(self.reached, key=self.number.__getitem__), self.edges)
+        for name in order:
+            kind = self.ops[name].type
+            if not is_update(kind):
+                continue
+            self._bits[name] = 1 << len(self.update_ops)
+            self.update_ops.append(name)
+            for index, holder in enumerate(self.changed_by(name)):
+                if holder is not None:
+                    self.updates[holder].append(Update(name, index))
+        for name in order:
+            mask = self._bits.get(name, 0)
+            for source in self.edges[name]:
+                mask |= self._awaited.get(source, 0)
+            self._awaited[name] = mask
+        self._order_reads(order)
+
+    def _order_reads(self, order: Sequence[str]) -> None:
+        """Find the reads of updated variables that each update waits for."""
+        before: dict[str, int] = {}
+        for name in order:
+            holders = {self.holder.get(producer_of(source)) for source in self.data(name)}
+            if name not in self._bits and not holders.isdisjoint(self.updates):
+                self._read_bits[name] = 1 << len(self._read_bits)
+            mask = self._read_bits.get(name, 0)
+            for source in self.edges[name]:
+                mask |= before.get(source, 0)
+            before[name] = mask
+        self._reads_before = {name: before[name] for name in self.update_ops}
+
+    def changed_by(self, update: str) -> list[str | None]:
+        """The variables that an update changes: an optimizer also changes the slots."""
+        changed = _CHANGED_INPUTS.get(self.ops[update].type.rpartition("Apply")[2], 1)
+        return [self.holder.get(producer_of(each)) for each in self.data(update)[:changed]]
+
+    @property
+    def all_updates(self) -> int:
+        """The mask of all updates of the step."""
+        return (1 << len(self.update_ops)) - 1
+
+    def shape_of_variable(self, name: str) -> Shape:
+        """The static shape of a variable; None if its rank is unknown."""
+        return self._shapes_of_variables.get(name)
+
+    def report(self, text: str, op: str, *, is_certain: bool = True) -> None:
+        """Note a mistake that no difference of terms shows."""
+        self.mistakes.append(Mistake(text, op, is_certain))
+
+    def assume(self, assumption: Assumption) -> None:
+        """Take something for granted."""
+        self.terms.assumed.add(assumption)
+
+    @cached_property
+    def towers(self) -> Mapping[str, Collection[str]]:
+        """For each objective whose gradients are taken, the ops that it is computed from."""
+        data = {
+            name: [source for source in map(producer_of, self.data(name)) if source in self.ops]
+            for name in self.ops
+        }
+        for name, returned in self.placement.results.items():
+            data[name] = data[name] + [
+                producer_of(each) for tensors in returned.values() for each in tensors
+            ]
+        objectives = dict.fromkeys(each for call in self.calls for each in call.objectives)
+        return {
+            each: cone([producer_of(each)], data) for each in objectives if each != UNKNOWN_TENSOR
+        }
+
+    def order_among_random(self, name: str, owners: Sequence[str]) -> int:
+        """The number of a random op among those of its type that its towers use."""
+        kind = self.ops[name].type
+        if not owners:
+            return 0
+        used = set().union(*[self._random_of(kind, owner) for owner in owners])
+        return sorted(used, key=self.number.__getitem__).index(name)
+
+    def _random_of(self, kind: str, objective: str) -> frozenset[str]:
+        key = kind, objective
+        if key not in self._random_ops:
+            ops = self.towers[objective]
+            self._random_ops[key] = frozenset(each for each in ops if self.ops[each].type == kind)
+        return self._random_ops[key]
+
+    def note_draw(
+        self,
+        kind: str,
+        order: int,
+        seed: Any,
+        part: Part | None,
+        name: str,
+        owners: Sequence[str],
+    ) -> None:
+        """Note that random numbers are drawn, to find numbers that several towers share."""
+        if part and owners and seed is not None:
+            self.draws.append(Draw((kind, order), seed, part, name))
+        if part is None and len(owners) > 1:
+            parts = {self.part_of_tower([owner]) for owner in owners} - {None}
+            if len(parts) > 1:
+                self.report(f"{name} draws random numbers for {len(owners)} losses", name)
+
+    def members_of_collective(self, name: str) -> Sequence[str]:
+        """The ops of the group of a collective, with this one."""
+        return self._collectives[self._group_of(name)]
+
+    @cached_property
+    def _collectives(self) -> Mapping[Any, list[str]]:
+        members: defaultdict[Any, list[str]] = defaultdict(list)
+        for name, op in self.ops.items():
+            if op.type in REDUCTIONS or op.type in GATHERERS:
+                members[self._group_of(name)].append(name)
+        return members
+
+    def _group_of(self, name: str) -> tuple[Any, ...]:
+        op, details = self.ops[name], self.placement.details
+        keys = [str(details.value(producer_of(each))) for each in self.data(name)[1:]]
+        attributes = details.attributes(name)
+        names = [str(attributes.get(k)) for k in ("shared_name", "group_key", "instance_key")]
+        return (op.type, *keys, *names)
+
+
+def _with_short_names(call: GradientCall) -> GradientCall:
+    """A call with the names of tensors as in a GraphDef, where ``op`` is ``op:0``."""
+
+    def short(names: Iterable[str]) -> list[str]:
+        return [name.removesuffix(":0") for name in names]
+
+    return call._replace(
+        objectives=short(call.objectives),
+        weights=short(call.weights),
+        sources=short(call.sources),
+        gradients=[short(tensors) for tensors in call.gradients],
+    )
+
+
+def cone(starts: Iterable[str], edges: Mapping[str, Sequence[str]]) -> set[str]:
+    """The ops that some ops depend on, with these ops."""
+    seen: set[str] = set()
+    stack = [start for start in starts if start in edges]
+    while stack:
+        name = stack.pop()
+        if name not in seen:
+            seen.add(name)
+            stack += edges[name]
+    return seen
+
+
+def ordered(names: Iterable[str], edges: Mapping[str, Sequence[str]]) -> list[str]:
+    """Ops after the ops that they wait for; loops are cut at any op."""
+    order: list[str] = []
+    done: dict[str, bool] = {}
+    for start in names:
+        stack = [start]
+        while stack:
+            name = stack[-1]
+            if name not in done:
+                done[name] = False
+                stack += [source for source in edges[name] if source not in done]
+                continue
+            if not done[name]:
+                done[name] = True
+                order.append(name)
+            stack.pop()
+    return order
