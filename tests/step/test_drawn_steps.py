@@ -28,7 +28,8 @@ def _without_warnings() -> object:
 
 def _batches(recipe: Recipe, assumed: frozenset[Assumption]) -> list[Sequence[int]]:
     """Numbers of rows of towers that the assumptions of a proof allow."""
-    count, rows = recipe.count, [(12,) * recipe.count, (24,) * recipe.count]
+    count = recipe.count
+    rows: list[Sequence[int]] = [(12,) * count, (24,) * count]
     if recipe.cut == FEEDS:
         return rows if Assumption.EQUAL_ROWS in assumed else [*rows, (12, *[2] * (count - 1))]
     if recipe.cut in ("split", "split_by_sizes") or Assumption.DIVISIBLE_ROWS in assumed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 from itertools import pairwise, permutations
+from random import Random
 
 import numpy as np
 from hypothesis import assume, given, settings
@@ -77,7 +78,9 @@ def tensors() -> st.SearchStrategy[Leaf]:
 
 @given(st.lists(st.tuples(tensors(), NUMBERS), min_size=1, max_size=4), st.randoms())
 @settings(max_examples=examples(50))
-def test_sums_do_not_depend_on_the_order(summands: list[tuple[Leaf, float]], order) -> None:
+def test_sums_do_not_depend_on_the_order(
+    summands: list[tuple[Leaf, float]], order: Random
+) -> None:
     """Addition is commutative and associative."""
     terms = _terms()
     made = [(leaf(terms, WHOLE), number) for leaf, number in summands]

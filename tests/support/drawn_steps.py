@@ -404,7 +404,7 @@ def build(recipe: Recipe, count: int) -> Program:
             losses.append(_loss(recipe, tower, is_wrong, number, count))
             rows.append(to_float(rows_of(x)))
     towers = Towers(program, losses, rows, all_rows)
-    updates = []
+    updates: list[Value] = []
     combine = COMBINATIONS[recipe.combination if count > 1 else "running_sum"]
     if recipe.combination == "clipped_after" or recipe.combination == "clipped_before":
         combine = combine if count > 1 else COMBINATIONS["clipped_after"]

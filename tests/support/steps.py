@@ -98,12 +98,13 @@ def _elementwise(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _matrix_product(attributes: Mapping[str, Any], one: Array, other: Array) -> Array:
     one = one.T if attributes.get("transpose_a") else one
-    return one @ (other.T if attributes.get("transpose_b") else other)
+    other = other.T if attributes.get("transpose_b") else other
+    return np.asarray(np.matmul(one, other))
 
 
 def _softmax(x: Array) -> Array:
     powers = np.exp(x - x.max(-1, keepdims=True))
-    return powers / powers.sum(-1, keepdims=True)
+    return np.asarray(powers / powers.sum(-1, keepdims=True))
 
 
 def _cross_entropy(logits: Array, labels: Array) -> list[Array]:
@@ -123,12 +124,12 @@ def _strided_slice(
         first = None if attributes.get("begin_mask", 0) & bit else int(low)
         last = None if attributes.get("end_mask", 0) & bit else int(high)
         index.append(slice(first, last, int(step)))
-    return x[tuple(index)]
+    return np.asarray(x[tuple(index)])
 
 
 def _slice(_: Mapping[str, Any], x: Array, begin: Array, size: Array) -> Array:
     bounds = zip(begin, size, x.shape, strict=True)
-    return x[tuple(slice(b, n if s == -1 else b + s) for b, s, n in bounds)]
+    return np.asarray(x[tuple(slice(b, n if s == -1 else b + s) for b, s, n in bounds)])
 
 
 def _split(attributes: Mapping[str, Any], axis: Array, x: Array) -> list[Array]:
@@ -682,18 +683,18 @@ class Value:
         """Slices of the first axis, or an element of it: ``x[a:b]``, ``x[i::n]``, ``x[0]``."""
         program = self.program
         if not isinstance(index, slice):
-            ends = [index], [index + 1], [1]
-            return program.add("StridedSlice", self, *ends, shrink_axis_mask=1)
-        masks = {
-            "begin_mask": int(index.start is None),
-            "end_mask": int(index.stop is None),
-        }
-        bounds = [0 if each is None else each for each in (index.start, index.stop)]
+            bounds = [index], [index + 1], [1]
+            return program.add("StridedSlice", self, *bounds, shrink_axis_mask=1)
+        begin_mask, end_mask = int(index.start is None), int(index.stop is None)
+        rows = [0 if each is None else each for each in (index.start, index.stop)]
         ends = [
             program.add("Pack", each, axis=0) if isinstance(each, Value) else [each]
-            for each in bounds
+            for each in rows
         ]
-        return program.add("StridedSlice", self, *ends, [index.step or 1], **masks)
+        step = [index.step or 1]
+        return program.add(
+            "StridedSlice", self, *ends, step, begin_mask=begin_mask, end_mask=end_mask
+        )
 
 
 class Handle(Value):
