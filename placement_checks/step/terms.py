@@ -248,7 +248,7 @@ class Terms:
         self._shapes: list[Shape] = []
         self._parts: list[frozenset[Part]] = []
         self._parts_of_monomials: dict[Monomial, frozenset[Part]] = {}
-        self._numbers: dict[int, float] = {}  # by the logarithm, in units of the tolerance
+        self._numbers: dict[tuple[bool, int], float] = {}  # by `_bin`
         self._canonical_numbers: dict[float, float] = {}
         self._rewritten: dict[Any, dict[AtomId, Form]] = defaultdict(dict)
         self._dependent: dict[frozenset[AtomId], dict[AtomId, bool]] = {}
@@ -405,18 +405,23 @@ class Terms:
     def _find_canonical(self, number: float) -> float:
         if not math.isfinite(number) or number == 0:
             return number
-        for value, is_inverse in ((number, False), (1 / number, True)):
-            fraction = Fraction(value).limit_denominator(_MAX_DENOMINATOR)
-            if fraction and abs(float(fraction) - value) < _TOLERANCE * abs(value):
-                return 1 / float(fraction) if is_inverse else float(fraction)
-        sign = 1 if number > 0 else -1
-        near = sign * round(math.log(abs(number)) / _TOLERANCE)
-        for key in (near, near - 1, near + 1):
-            found = self._numbers.get(key)
+        bin_ = self._bin(number)
+        for near in (bin_, bin_ - 1, bin_ + 1):
+            found = self._numbers.get((number > 0, near))
             if found is not None and abs(found - number) < _TOLERANCE * abs(number):
                 return found
-        self._numbers[near] = number
-        return number
+        value = number
+        for each, invert in ((1 / number, True), (number, False)):
+            fraction = Fraction(each).limit_denominator(_MAX_DENOMINATOR)
+            if fraction and abs(float(fraction) - each) < _TOLERANCE * abs(each):
+                value = 1 / float(fraction) if invert else float(fraction)
+        self._numbers[value > 0, self._bin(value)] = value
+        return value
+
+    @staticmethod
+    def _bin(number: float) -> int:
+        """The number of a range of numbers, which is as wide as the tolerance."""
+        return round(math.log(abs(number)) / _TOLERANCE)
 
     # --- arithmetic ---
 
