@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
@@ -47,6 +48,7 @@ class EqualToOneGpu(Rule):
 
     name = "equal-to-one-gpu"
     kind = "requested"
+    impact = Impact.TRAINING
     requires = frozenset({Need.REQUESTED, Need.VARIABLES})
     uses = frozenset({Need.SINGLE_GPU, Need.REFERENCE})
     explained_by = (
