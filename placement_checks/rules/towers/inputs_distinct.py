@@ -175,6 +175,7 @@ def _overlapping_slice(
         message=f"{analysis.names_of(mask)} compute with some of the same examples: {part.op} has "
         f"the {_rows(part)} of {part.tensor.removesuffix(':0')}, and {other.op} has the "
         f"{_rows(other)}",
+        group_key="overlapping",
         consequence="common rows count in both towers, and other rows may be in no tower",
         fix=_OWN_ROWS,
         devices=analysis.devices_of(mask),
