@@ -49,9 +49,8 @@ class Finding:
         message: a sentence with all facts.
         fix: the change to make.
         consequence: the effect on training, one sentence; ``""`` if it is obvious.
-        group_key: a fact in the message, such as a device. Of findings with the same key, fix,
-            consequence and device line, reports show only the first, with a list of the other
-            objects.
+        group_key: a fact in the message, such as a device. Of findings with the same key, fix and
+            device line, reports show only the first, with a list of the other objects.
         path: the ops that show the violation, in order; each is a text or a `PathStep`.
         devices: the devices at fault, which the page highlights. By default the device of
             ``placed`` or of the object, if the evidence is an assigned device.

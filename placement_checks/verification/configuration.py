@@ -52,6 +52,7 @@ from placement_checks.util.text import close_matches
 from placement_checks.verification.policy import (
     collect_errors,
     convert_value,
+    merge_policies,
     policy_errors,
     rule_named,
 )
@@ -100,10 +101,7 @@ class Settings:
             # If one of the three is set, the outer values of all three are replaced.
             values |= {"gpus": self.gpus, "machine": self.machine, "horovod": self.horovod}
         values["let"] = {**outer.let, **self.let}
-        values["policy"] = {
-            rule: {**outer.policy.get(rule, {}), **self.policy.get(rule, {})}
-            for rule in {**outer.policy, **self.policy}
-        }
+        values["policy"] = merge_policies(self.policy, outer.policy)
         return Settings(**values)
 
     def entry(self, target: str) -> dict[str, Any]:
