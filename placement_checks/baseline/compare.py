@@ -73,7 +73,7 @@ def renamed_variables(old: Placement, new: Placement) -> Mapping[str, str]:
         new: the placement now.
     """
     before, now = Spread(old), Spread(new)
-    baseline = build_baseline(before, folded=False)
+    baseline = build_baseline(before)
     comparison = VariableComparison(baseline, now.variables, lambda _: 0, lambda _: None)
     names = {was: name for name, was in comparison.old_names.items() if was != name}
     for slot, variable in before.slot_owners.items():
@@ -167,13 +167,7 @@ class _Comparison:
     def _compare_objectives(self) -> Changes:
         """Returns the changes of objectives: one change for all variables that it applies to."""
         now, old_names = self.spread.objectives, self._variables.old_names
-        before: dict[str, str] = {}
-        counts: dict[str, int] = {}
-        for text, variables in self.old.objectives.items():
-            if isinstance(variables, int):
-                counts[text] = variables
-            else:
-                before.update(dict.fromkeys(variables, text))
+        before = {name: text for text, names in self.old.objectives.items() for name in names}
         found = Changes()
         changed: dict[tuple[str, str], list[str]] = defaultdict(list)
         for variable in self.spread.variables:
@@ -189,12 +183,6 @@ class _Comparison:
                 found.moved.append(Change("objective", what, old, new, names, note, where))
             else:
                 found.notes.append(f"{what} cannot be read any more, was {old}")
-        present = Counter(now.values())
-        for text in sorted(counts.keys() | present.keys()) if counts else ():
-            if counts.get(text, 0) != present[text]:
-                what = f"variables with the objective {text}"
-                was, are = str(counts.get(text, 0)), str(present[text])
-                found.moved.append(Change("objective", what, was, are))
         return found
 
     def _compare_types(self) -> Changes:

@@ -23,7 +23,6 @@ from placement_checks.core.baseline import (
     Address,
     Baseline,
     Copies,
-    FoldedScope,
     HeldVariable,
     dtype_and_shape,
 )
@@ -196,18 +195,13 @@ def _counted(section: str, lines: Iterable[str]) -> Iterator[str]:
 
 
 def _variables(baseline: Baseline) -> Iterator[str]:
-    count = len(baseline.variables) + sum(scope.count for scope in baseline.folded)
     yield ""
-    yield f"variables: {count}"
+    yield f"variables: {len(baseline.variables)}"
     for held in baseline.variables:
         where = f"{held.place}{_slots(held.place, held.slots)}"
         dtype = word(held.tensor.dtype) if held.tensor.dtype else NONE
         form = dtype_and_shape(held.tensor._replace(dtype=dtype))
         yield f"  {word(held.name)}: {form}: {where}"
-    for scope in baseline.folded:
-        name = f"{word(scope.scope)}/{ALL}" if scope.scope else ALL
-        what = f"{plural(scope.count, 'variable')}, {scope.bytes:,} bytes, forms {scope.digest}"
-        yield f"  {name}: {what}: {scope.place}{_slots(scope.place, scope.slots)}"
 
 
 def _slots(place: str, slots: tuple[str, ...]) -> str:
@@ -217,14 +211,11 @@ def _slots(place: str, slots: tuple[str, ...]) -> str:
     return f"  + {plural(len(slots), 'slot')}{away}"
 
 
-def _objectives(objectives: Mapping[str, Sequence[str] | int]) -> Iterator[str]:
-    """Yields each objective with its variables, or with their number."""
+def _objectives(objectives: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yields each objective with its variables."""
     for text, variables in objectives.items():
-        if isinstance(variables, int):
-            yield f"  {text}: {plural(variables, 'variable')}"
-        else:
-            yield f"  {text}:"
-            yield from _wrap_words("   ", map(word, variables), indent=3)
+        yield f"  {text}:"
+        yield from _wrap_words("   ", map(word, variables), indent=3)
 
 
 def _parts(baseline: Baseline) -> Iterator[str]:
@@ -335,10 +326,6 @@ _PLACE = re.compile(r"[^\s,]+")
 _FORM = re.compile(r"(?:\[(?P<dims>(?:\?|\d+)(?:,(?:\?|\d+))*)?\])?")
 _TOWERS = re.compile(r"tower (?P<towers>[\d,-]+) ")
 _SLOTS = re.compile(r"(?P<place>[^\s,]+)(?:  \+ (?P<count>\d+) slots?(?: on (?P<places>.+))?)?")
-_FOLDED = re.compile(
-    r": (?P<count>[\d,]+) variables?, (?P<bytes>[\d,]+) bytes, forms (?P<digest>\w+): "
-)
-_VARIABLES = re.compile(r" (?P<count>[\d,]+) variables?")
 _COPIES = re.compile(
     r"(?P<source>tower \S+|\S+) -> (?P<to>tower \S+|\S+): "
     r"(?P<copies>[\d,]+) cop(?:y|ies), (?P<bytes>[\d,]+) bytes"
@@ -418,13 +405,12 @@ class _Reader:
         self._entries = 0
         self._names: set[str] = set()
         self._variables: list[HeldVariable] = []
-        self._folded: list[FoldedScope] = []
         self._towers: list[str] = []
         self._defaults: dict[str, str] = {}
         self._exceptions: dict[Address, Mapping[str, int]] = {}
         self._types: dict[tuple[str, int], dict[str, int]] = {}
         self._copies: dict[tuple[str, str], Copies] = {}
-        self._objectives: dict[str, list[str] | int] = {}
+        self._objectives: dict[str, list[str]] = {}
         self._updated: list[str] = []
         self._key = ""
         self._part = ""
@@ -462,8 +448,8 @@ class _Reader:
         for key in ("variables", "towers", *_COUNTED):
             if key not in self._head:
                 raise ValueError(f"the section '{key}' is missing, so the file is incomplete")
-        variables = len(self._variables) + sum(scope.count for scope in self._folded)
-        for key, number in (("variables", variables), ("towers", len(self._towers))):
+        listed = {"variables": len(self._variables), "towers": len(self._towers)}
+        for key, number in listed.items():
             if self._head[key] != str(number):
                 stated = self._head[key]
                 raise ValueError(f"the number of {key} is {stated:.20}, but {number} are listed")
@@ -489,7 +475,6 @@ class _Reader:
             strictness == "soft",
             {name: version for name, _, version in versions if name},
             tuple(self._variables),
-            tuple(self._folded),
             tuple(self._towers),
             self._defaults,
             self._exceptions,
@@ -518,30 +503,14 @@ class _Reader:
         raise ValueError(line)
 
     def _read_variable(self, line: str) -> None:
-        text = line.strip()
-        if text.startswith(ALL):
-            self._read_scope("", text.removeprefix(ALL))
-            return
-        name, rest = take_word(text)
-        if rest.startswith(f"/{ALL}"):
-            self._read_scope(name, rest.removeprefix(f"/{ALL}"))
-        elif name.endswith("/") and rest.startswith(ALL):  # a plain word includes the slash
-            self._read_scope(name.removesuffix("/"), rest.removeprefix(ALL))
-        else:
-            tensor, where = _take_form(_strip_start(": ", rest))
-            place, slots = _take_slots(_strip_start(": ", where))
-            if name in self._names:
-                raise ValueError(line)
-            self._names.add(name)
-            self._count(1 + len(slots))
-            self._variables.append(HeldVariable(name, tensor, place, slots))
-
-    def _read_scope(self, scope: str, rest: str) -> None:
-        match = _require_match(_FOLDED.match(rest))
-        place, slots = _take_slots(rest[match.end() :])
+        name, rest = take_word(line.strip())
+        tensor, where = _take_form(_strip_start(": ", rest))
+        place, slots = _take_slots(_strip_start(": ", where))
+        if name in self._names:
+            raise ValueError(line)
+        self._names.add(name)
         self._count(1 + len(slots))
-        count, size = _parse_number(match["count"]), _parse_number(match["bytes"])
-        self._folded.append(FoldedScope(scope, count, size, match["digest"], place, slots))
+        self._variables.append(HeldVariable(name, tensor, place, slots))
 
     def _read_towers(self, line: str) -> None:
         span, place = line.strip().split(": ")
@@ -554,15 +523,10 @@ class _Reader:
     def _read_objective(self, line: str) -> None:
         text = line.strip()
         if not line.startswith("    "):
-            objective, colon, count = text.rpartition(":")
-            if not colon or objective in self._objectives:
+            objective = text.removesuffix(":")
+            if objective == text or objective in self._objectives:
                 raise ValueError(line)
-            self._updated = []
-            self._objectives[objective] = (
-                _parse_number(_require_match(_VARIABLES.fullmatch(count))["count"])
-                if count
-                else self._updated
-            )
+            self._updated = self._objectives[objective] = []
             return
         at = 0
         while at < len(text):

@@ -245,7 +245,7 @@ def _compare(job: Job, tree: SourceTree, here: Path, *, numbers: bool) -> Progra
     except PlacementError as error:
         raise _at_revision(error, tree, here) from None
     placement = new.evidence.placement
-    baseline = baseline_from_placement(old.evidence.placement, folded=False)
+    baseline = baseline_from_placement(old.evidence.placement)
     machine = str(placement.machine)
     notes = []
     if baseline.machine != machine:

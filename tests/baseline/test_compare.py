@@ -387,12 +387,13 @@ def test_a_baseline_without_objectives_is_kept() -> None:
     assert not compare(old, averaged(1.0))
 
 
-def test_numbers_of_variables_by_objective_are_compared() -> None:
-    known = baseline_from_placement(averaged(0.5))
-    old = replace(known, objectives={"average of means": 2})
+def test_variables_of_a_large_scope_that_exchange_devices_are_named() -> None:
+    """However many variables there are, each of them is in the baseline."""
+    names = [f"net/w{number}" for number in range(600)]
+    graph = program(variables=names)
+    old, new = (moved(graph, **{name: "/gpu:1"}) for name in (names[7], names[500]))
 
-    assert not compare(old, averaged(0.5))
-    assert [(each.what, each.old, each.new) for each in compare(old, averaged(1.0)).moved] == [
-        ("variables with the objective average of means", "2", "0"),
-        ("variables with the objective sum of means", "0", "2"),
-    ]
+    first, second, *_ = difference(old, new).moved
+
+    assert (first.what, first.old, first.new) == ("variable net/w7", "/gpu:1", "/cpu:0")
+    assert (second.what, second.old, second.new) == ("variable net/w500", "/cpu:0", "/gpu:1")
