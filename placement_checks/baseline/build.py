@@ -240,16 +240,15 @@ def baseline_from_placement(placement: Placement) -> Baseline:
 def build_baseline(spread: Spread) -> Baseline:
     """Returns the baseline of counted ops."""
     defaults = _defaults(spread)
-    objectives: dict[str, list[str]] = defaultdict(list)
-    for name, text in spread.objectives.items():
-        objectives[text].append(name)
     return replace(
         summarize(spread),
-        variables=tuple(spread.variables),
+        variables=tuple(
+            replace(each, objective=spread.objectives.get(each.name, ""))
+            for each in spread.variables
+        ),
         defaults=defaults,
         exceptions=_exceptions(spread, defaults),
         copies=spread.copies,
-        objectives=objectives,
     )
 
 

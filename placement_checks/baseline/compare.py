@@ -167,7 +167,7 @@ class _Comparison:
     def _compare_objectives(self) -> Changes:
         """Returns the changes of objectives: one change for all variables that it applies to."""
         now, old_names = self.spread.objectives, self._variables.old_names
-        before = {name: text for text, names in self.old.objectives.items() for name in names}
+        before = {variable.name: variable.objective for variable in self.old.variables}
         found = Changes()
         changed: dict[tuple[str, str], list[str]] = defaultdict(list)
         for variable in self.spread.variables:

@@ -51,6 +51,8 @@ class HeldVariable:
     tensor: Tensor  # its dtype and shape
     place: str  # its device
     slots: tuple[str, ...] = ()  # the device of each slot, sorted
+    # The loss terms that its update minimizes, such as `average of means`; `""` if not known.
+    objective: str = ""
 
     @property
     def form(self) -> str:
@@ -82,8 +84,6 @@ class Baseline:
             is a single device, the number of ops is not limited.
         types: for each part and tower, the number of ops of each type.
         copies: the copies in a step, by source and destination.
-        objectives: for each objective, such as ``1/2 mean on each of 2 towers``, the names of the
-            variables with this objective.
     """
 
     program: str
@@ -97,7 +97,6 @@ class Baseline:
     exceptions: Mapping[Address, Mapping[str, int]] = field(default_factory=dict)
     types: Mapping[tuple[str, int], Mapping[str, int]] = field(default_factory=dict)
     copies: Mapping[tuple[str, str], Copies] = field(default_factory=dict)
-    objectives: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def dtype_and_shape(tensor: Tensor) -> str:

@@ -21,9 +21,10 @@ from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.results import Report, Verdict
+from placement_checks.core.toml import to_toml
 from placement_checks.rules.base import Rule
 from placement_checks.util.text import plural, printable
-from placement_checks.verification.configuration import Settings, to_toml
+from placement_checks.verification.configuration import Settings
 from placement_checks.verification.judging import rules_of, verify
 from placement_checks.verification.policy import Policy
 
