@@ -11,7 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from placement_checks.baseline.build import Spread, build_baseline, summarize
+from placement_checks.baseline.build import (
+    Spread,
+    baseline_from_placement,
+    build_baseline,
+    summarize,
+)
 from placement_checks.baseline.compare_ops import AllowedPlaces, ChangeMessages
 from placement_checks.baseline.compare_variables import VariableComparison, match_towers
 from placement_checks.baseline.text import ranges
@@ -63,6 +68,25 @@ def compare(
             is_predicate=True,
         )
     return _Comparison(old, new, spread, exact).difference(name)
+
+
+def compare_placements(old: Placement, new: Placement, name: str) -> Difference:
+    """Returns what differs between two placements, perhaps on different machines.
+
+    Args:
+        old: the placement before, with assigned devices.
+        new: the placement now.
+        name: the name of the old placement.
+
+    Raises:
+        InputError: a placement lacks assigned devices, requested devices or a machine.
+    """
+    baseline, machine = baseline_from_placement(old), str(new.machine)
+    difference = compare(replace(baseline, machine=machine), new, name)
+    if baseline.machine == machine:
+        return difference
+    note = f"placed on {machine}, in {name} on {baseline.machine}"
+    return replace(difference, notes=[*difference.notes, note])
 
 
 def renamed_variables(old: Placement, new: Placement) -> Mapping[str, str]:

@@ -161,16 +161,13 @@ def test_a_baseline_as_the_new_target_is_refused(run: Run) -> None:
     )
 
 
-def test_a_baseline_has_no_picture(run: Run) -> None:
-    Path("old.toml").write_text(PAGE.format(tensorflow="2.15.1", place="/cpu:0"))
+def test_the_picture_of_a_program_highlights_the_changes_from_its_baseline(run: Run) -> None:
+    run(*VERIFY, "--update")
 
-    ran = run("diff", "old.toml", "train.py:build", "--format", "html")
+    ran = run("diff", FILE, "moved/train.py:build", "--format", "html")
 
-    assert (ran.status, ran.out) == (2, "")
-    assert ran.err == (
-        "placement-checks: old.toml is a baseline, which lists no ops that --format html could "
-        "draw; compare two programs or logs, or omit --format html\n"
-    )
+    assert ran.status == 1
+    assert "1 moved, 0 new, 0 gone; 83 ops placed as in" in ran.out
 
 
 def test_merge_conflict_markers_are_an_error(run: Run) -> None:
