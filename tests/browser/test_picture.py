@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from support.baselines import moved
 from support.graphs import op, placement
 from support.pictures import data_of
 from support.reports import broken, finding
@@ -349,8 +350,8 @@ def test_a_log_is_drawn_by_name_scopes(opened: Opened) -> None:
 
 
 def test_moved_ops_are_highlighted_on_both_devices(opened: Opened) -> None:
-    moved = op("tower_1/fc/w/MatMul", "MatMul", "/gpu:1", "CPU:0", "tower_1/fc/w/read")
-    old, new = sound(), sound(moved)
+    old = sound()
+    new = moved(old, **{"tower_1/fc/w/MatMul": "/cpu:0"})
 
     page = opened(difference_data(compare(old, new), new, "1 moved", old))
 
