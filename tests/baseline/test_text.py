@@ -185,7 +185,10 @@ def test_a_name_that_is_no_unicode_is_written_in_one_way(name: str) -> None:
 def test_equal_baselines_have_equal_texts(baseline: Baseline) -> None:
     shuffled = replace(
         baseline,
-        exceptions=dict([*baseline.exceptions.items()][::-1]),
+        exceptions={
+            address: dict([*places.items()][::-1])
+            for address, places in [*baseline.exceptions.items()][::-1]
+        },
         types=dict([*baseline.types.items()][::-1]),
         copies=dict([*baseline.copies.items()][::-1]),
         defaults=dict([*baseline.defaults.items()][::-1]),
@@ -348,6 +351,11 @@ placed by: phantom, strict
             without('  { name = "global_step"'),
             "mnist.toml:11 is not a valid baseline: it has 3 lines, but `lines` states 4, at "
             "`variables`; ",
+        ),
+        (
+            changed('  "/job:worker/task:1/gpu:0",\n', '  "/job:worker/task:1/gpu:0",\n' * 2),
+            "mnist.toml:18 is not a valid baseline: it has 4 lines, but `lines` states 3, at "
+            "`towers`; ",
         ),
         (
             changed("slots =", "slot ="),
