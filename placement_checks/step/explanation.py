@@ -155,7 +155,8 @@ class Explanation:
         is_state = any(
             atom.op == "Var" and atom.attrs[0] not in self._trained for atom in atoms
         ) and not any(atom.is_backward for atom in atoms)
-        return Difference(Obligation.WEIGHTS, text, self._cite(monomial), is_certain=not is_state)
+        is_certain = not is_state and not any(atom.op == "Random" for atom in atoms)
+        return Difference(Obligation.WEIGHTS, text, self._cite(monomial), is_certain)
 
     def _have_similar(self, left: Iterable[Monomial], right: Iterable[Monomial]) -> bool:
         def signature(monomial: Monomial) -> tuple[str, int]:

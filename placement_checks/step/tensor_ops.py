@@ -1126,6 +1126,9 @@ def _random(node: Node) -> Form | None:
             shape = (*shape[:axis], ROWS, *shape[axis + 1 :])
         extents = [terms.rows_as_extent(part) if i == axis else dim for i, dim in enumerate(dims)]
         operands[0] = terms.pack(extents)
+    shared = None if axis is not None else _shared_numbers(node, dims, operands, seed)
+    if shared is not None:
+        return shared
     order = reader.order_among_random(node.name, owners)
     reader.note_draw(kind, order, seed, part, node.name, owners)
     cause = Cause("Random", "draws numbers for a tower", node.origin, is_known=False)
@@ -1136,6 +1139,23 @@ def _random(node: Node) -> Form | None:
         origin=node.origin,
         status=status,
     )
+
+
+def _shared_numbers(
+    node: Node, dims: Sequence[Form] | None, operands: Sequence[Form], seed: Any
+) -> Form | None:
+    """Numbers that are not for rows, such as a mask of weights: equal seeds, equal numbers.
+
+    None if they are for rows, or have no seed.
+    """
+    terms = node.terms
+    seeds = (Form(seed),) if isinstance(seed, int) else ()
+    if dims is None or seed is None or any(terms.parts(each) for each in (*operands, *seeds)):
+        return None
+    if any(terms.constant(dim) is None for dim in dims):
+        return None
+    attrs = (node.op.type, "shared", None if seeds else seed)
+    return terms.atom("Random", attrs, (*operands, *seeds), node.shape, origin=node.origin)
 
 
 # --- collectives ---
