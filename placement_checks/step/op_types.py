@@ -105,7 +105,7 @@ OP_TYPES = {
     ),
     **dict.fromkeys(words("FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3"), _BATCH_NORM),
     # Products along axes.
-    **dict.fromkeys(words("MatMul BatchMatMul BatchMatMulV2"), _MATRIX_PRODUCT),
+    **dict.fromkeys(words("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3"), _MATRIX_PRODUCT),
     "Einsum": OpType(row_rules.einsum),
     # Shapes, joins and slices.
     "Reshape": OpType(
@@ -119,7 +119,7 @@ OP_TYPES = {
     "Pack": OpType(row_rules.stack),
     "Place": OpType(row_rules.placed, is_linear=True, of_summand=normal_forms.placed_of_summand),
     "Slice": OpType(row_rules.sliced, is_linear=True, of_summand=normal_forms.sliced_of_summand),
-    **dict.fromkeys(words("Pad BroadcastTo Tile"), _SLICED),
+    **dict.fromkeys(words("Pad BroadcastTo Tile ReverseV2 Roll"), _SLICED),
     **dict.fromkeys(words("PadV2 MirrorPad Cumsum Cumprod"), OpType(row_rules.sliced)),
     "GatherV2": OpType(row_rules.lookup),
     "OneHot": OpType(row_rules.one_hot),
@@ -146,7 +146,7 @@ OP_TYPES = {
             """
             Unique RandomShuffle InvertPermutation Range Where Size Shape Rank StringFormat Qr Svd
             Cholesky MatrixInverse MatrixDeterminant Feed Rows RowsOf Dim SegmentSum SegmentMean
-            SparseToDense Bincount DenseBincount Roll Reverse ReverseV2 GatherNd ScatterNd
+            SparseToDense Bincount DenseBincount Reverse GatherNd ScatterNd
             TensorScatterUpdate DynamicStitch DynamicPartition StridedSliceOf NthElement Random
             SparseTensorDenseMatMul MatrixDiagPartV3 MatrixBandPart MeanOf
             """

@@ -1006,6 +1006,17 @@ def _changed_axis(node: Node, at: int) -> int | None:
     return at
 
 
+def _reorder(node: Node) -> Form | None:
+    """Ops that move the elements along axes, which the last input names."""
+    terms, form = node.terms, node.operand(0)
+    dims, axes = terms.shape(form), terms.integers(node.operands[-1])
+    if not dims or axes is None:
+        return None
+    at = next((i for i, dim in enumerate(dims) if isinstance(dim, RowExtent)), None)
+    changed = at if at in {axis % len(dims) for axis in axes} else None
+    return node.build(node.op.type, (changed, *attributes_of(node)), node.operands, dims)
+
+
 def _cumulate(node: Node) -> Form | None:
     axis = node.terms.integers(node.operand(1))
     dims = node.terms.shape(node.operand(0))
@@ -1232,7 +1243,7 @@ TENSOR_OPS: Mapping[str, Callable[[Node], Form | None]] = {
     "SelectV2": _select,
     # Reductions and products.
     **dict.fromkeys(_REDUCTIONS, _reduce),
-    **dict.fromkeys(words("MatMul BatchMatMul BatchMatMulV2"), _matrix_product),
+    **dict.fromkeys(words("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3"), _matrix_product),
     "Conv2DBackpropInput": _transposed_convolution,
     "Einsum": _einsum,
     **dict.fromkeys(words("FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3"), _normalize),
@@ -1256,6 +1267,7 @@ TENSOR_OPS: Mapping[str, Callable[[Node], Form | None]] = {
     "Unpack": _unstack,
     **dict.fromkeys(words("Tile Pad PadV2 MirrorPad BroadcastTo"), _along),
     **dict.fromkeys(words("Cumsum Cumprod"), _cumulate),
+    **dict.fromkeys(words("ReverseV2 Roll"), _reorder),
     "Gather": _gather,
     "GatherV2": _gather_v2,
     "ResourceGather": _resource_gather,
