@@ -369,19 +369,16 @@ class Explanation:
         return Cause("Mul", "multiplies terms of several towers", self._cite(monomial))
 
     def _unknown_in(self, monomial: Monomial) -> Cause | None:
-        """The cause, if a monomial contains an unknown op."""
+        """The cause, if a monomial contains an op that is not understood."""
         for atom in self._atoms(monomial):
-            if atom.status.kind is Kind.UNKNOWN:
+            if _is_unknown(atom):
                 cause = atom.status.cause or Cause(atom.op, "is unknown", atom.origin)
                 return cause._replace(is_known=False)
         return None
 
     def is_unknown(self, form: Form) -> bool:
-        """Whether a form contains an unknown op."""
-        return any(
-            self._terms[atom].status.kind is Kind.UNKNOWN
-            for atom in self._terms.all_atoms_in([form])
-        )
+        """Whether a form contains an op that is not understood."""
+        return any(_is_unknown(self._terms[atom]) for atom in self._terms.all_atoms_in([form]))
 
     def _find_op(self, monomial: Monomial, ops: frozenset[str]) -> Atom | None:
         return next((atom for atom in self._atoms(monomial) if atom.op in ops), None)
@@ -441,6 +438,14 @@ class Explanation:
             (atom for atom in (monomial[0], *(a for a, _ in monomial[1])) if atom), reverse=True
         )
         return next((self._terms[atom].origin for atom in atoms if self._terms[atom].origin), None)
+
+
+def _is_unknown(atom: Atom) -> bool:
+    """Whether an op is of an unknown type, or combines rows in an unknown way."""
+    kind, _, cause = atom.status
+    return kind is Kind.UNKNOWN or (
+        kind is Kind.JOINT and cause is not None and not cause.is_known
+    )
 
 
 def _with_slices_of_all_sizes(groups: Mapping[Any, _Members]) -> Mapping[Any, _Members]:

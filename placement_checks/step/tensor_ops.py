@@ -163,6 +163,17 @@ def attributes_of(node: Node) -> tuple[tuple[str, str], ...]:
     )
 
 
+def _owners(node: Node) -> Sequence[str]:
+    """The objectives that an op is used for."""
+    return [each for each, ops in node.reader.towers.items() if node.name in ops]
+
+
+def _part_of_tower(node: Node) -> Part | None:
+    """The part of the batch of the tower that an op belongs to; None if it is not one part."""
+    owners = _owners(node)
+    return node.reader.part_of_tower(owners) if owners else None
+
+
 # --- what passes values on ---
 
 
@@ -254,6 +265,9 @@ def _filled(node: Node, dims: Sequence[Form], element: Form) -> Form:
     """Equal elements. The extents may contain the number of rows of a part."""
     terms = node.terms
     part = finest(frozenset().union(*[terms.parts(dim) for dim in dims]))
+    if part is not None:
+        owned = _part_of_tower(node)  # the rows of a tower may be a share of all rows
+        part = owned if owned is not None and terms.rows(owned) in dims else part
     rows = None if part is None else terms.rows(part)
     shape: list[Dim] = []
     extents = []
@@ -1113,8 +1127,8 @@ def _random(node: Node) -> Form | None:
         attributes = node.attributes
         seeds = attributes.get("seed", 0), attributes.get("seed2", 0)
         seed = seeds if any(seeds) else None
-    owners = [each for each, ops in reader.towers.items() if node.name in ops]
-    part = reader.part_of_tower(owners) if owners else None
+    owners = _owners(node)
+    part = _part_of_tower(node)
     if part is None and any(terms.parts(operand) for operand in operands):
         part = finest(frozenset().union(*[terms.parts(operand) for operand in operands]))
     dims = terms.vector(operands[0]) if kind != "RandomShuffle" else None

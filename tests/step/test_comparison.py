@@ -606,3 +606,33 @@ def test_mean_loss_written_for_each_variable() -> None:
         return net.program
 
     check(build(2), build(1), PROVED)
+
+
+def _with_constant_columns(net: Net, x: Value, y: Value) -> Value:
+    """A loss of rows with a column of constants, as initial states of recurrent layers are."""
+    shape = stack([rows_of(x), 1])
+    column = apply("Fill", shape, 0.5)
+    return mean(square(total(relu(concat([x * net.w.read(), column], 1)), 1) - y))
+
+
+def test_constants_with_the_number_of_rows_of_a_tower_have_its_rows() -> None:
+    net = Net()
+    gradients = net.gradients([_with_constant_columns(net, x, y) for x, y in net.parts()])
+    towers = net.descend(add_n(gradients) / 2.0)
+
+    check(towers, one_gpu(lambda net: _with_constant_columns(net, net.x, net.y)), PROVED)
+
+
+def test_an_extent_of_unknown_size_shows_no_mistake() -> None:
+    def loss(net: Net, x: Value, y: Value, rows: Value) -> Value:
+        ones = apply("Fill", stack([rows]), 1.0)
+        return total(net.errors(x, y)) / total(ones)
+
+    net = Net()
+    rows = to_float(rows_of(net.x)) * 0.25  # rounded by an op that no rule follows
+    half = apply("Cast", rows + rows, DstT="int32")
+    towers = net.descend(
+        add_n(net.gradients([loss(net, x, y, half) for x, y in net.parts()])) / 2.0
+    )
+
+    check(towers, one_gpu(lambda net: loss(net, net.x, net.y, rows_of(net.x))), UNKNOWN)
