@@ -38,7 +38,7 @@ OP_TYPES = {
     **dict.fromkeys(
         words(
             """
-            Abs Acos Acosh Asin Asinh Atan Atan2 Atanh Ceil Cos Cosh Digamma Elu Erf Erfc Exp
+            Acos Acosh Asin Asinh Atan Atan2 Atanh Ceil Digamma Elu Erf Erfc Exp
             Expm1 Floor FloorDiv FloorMod Greater GreaterEqual  LeakyRelu Less
             LessEqual Lgamma Log Log1p LogicalNot Mod Pow Relu Relu6 Rint Round Rsqrt Selu Sigmoid
             Sign Sin Sinh Softplus Softsign Sqrt Tan Tanh TruncateDiv TruncateMod Xdivy Xlogy
@@ -48,6 +48,10 @@ OP_TYPES = {
             """
         ),
         _ELEMENTWISE,
+    ),
+    **dict.fromkeys(
+        words("Abs Cos Cosh"),
+        OpType(row_rules.elementwise, is_elementwise=True, normal_form=normal_forms.even),
     ),
     **dict.fromkeys(
         words(
