@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,10 @@ import pytest
 if TYPE_CHECKING:
     from placement_checks import LocalCluster
 
-pytest_plugins = ["pytester"]
+pytest_plugins = ["pytester", "support.tiers"]
+
+# For `benchmarks` and `public_programs`. An installed package comes first.
+sys.path.append(str(Path(__file__).parent))
 
 # How long an example takes depends on what else the machine does.
 # Each night there are more examples. A failure prints how to repeat it, and its seed is kept.

@@ -34,7 +34,7 @@ from placement_checks.logs import Record
 from placement_checks.testing.baselines import BaselineFiles
 
 GRAPH = placement(op("w\n", "VarHandleOp", "/gpu:0", "GPU:0"), op("c", "Const"))
-FINDING = Finding("w", "VarHandleOp", "assigned", "/cpu:0", "/gpu:0", "", "", frames=("a.py:3",))
+FINDING = Finding("w", "VarHandleOp", "assigned", "w is on /gpu:0", "", frames=("a.py:3",))
 BROKEN = Verdict("variables-on-host", "broken", "assigned", findings=[FINDING])
 UNCHECKED = Verdict("weights-equal", "not-checked", None, "no reference is given")
 WORKERS = Machine.parse("ps*1; worker*1: gpu*1")
@@ -54,7 +54,7 @@ SHOWN = {
         "Device('/job:ps/device:CPU:0')",
     ),
     "Evidence": (Evidence(GRAPH), f"Evidence({PLACED})"),
-    "Finding": (FINDING, "Finding(w: expected /cpu:0, found /gpu:0, at a.py:3)"),
+    "Finding": (FINDING, "Finding(w: w is on /gpu:0, at a.py:3)"),
     "Log": (
         Log("outputlog", {Record("a", "Add", "/cpu:0"): 1}, 1000, torn=2),
         "Log(outputlog: 1,000 records, 2 torn)",

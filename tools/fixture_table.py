@@ -16,9 +16,8 @@ def fixture_table() -> str:
     """A table of rules, each with the programs of fixtures/ that break it."""
     programs: dict[str, list[str]] = defaultdict(list)
     for name, row in _rows("test_defects.py"):
-        assert isinstance(row, ast.Call)
-        assert isinstance(row.args[0], ast.Dict)
-        for rule in _strings(row.args[0].keys):
+        assert isinstance(row, ast.Dict)
+        for rule in _strings(row.keys):
             programs[rule].append(_in_defects(name))
     for name, row in _rows("test_functions_defects.py"):
         assert isinstance(row, ast.Tuple)

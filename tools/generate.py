@@ -1,7 +1,12 @@
-"""``python -m tools.generate`` writes `reference.pages`. Run it after a change of a rule."""
+"""``python -m tools.generate`` writes `reference.pages`. Run it after a change of a rule.
+
+``python -m tools.generate counter-on-host``, for a new rule, also writes the snapshots of its
+verdicts, and the pages with verdicts of all rules.
+"""
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,12 +14,31 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from reference import ROOT, pages
 
+from placement_checks.rules.registry import RULES
 
-def main() -> None:
+# Snapshots and pages with verdicts of all rules.
+_WITH_ALL_RULES = ("tests/rules/test_requirements.py", "tests/fixtures/test_defects.py")
+_PAGE_WITH_ALL_RULES = "docs/tutorial.md"
+
+
+def main(*rules: str) -> None:
     for path, content in pages().items():
         (ROOT / path).parent.mkdir(exist_ok=True)
         (ROOT / path).write_text(content(), encoding="utf-8")
+    if rules:
+        _run("tests.support.documents", _PAGE_WITH_ALL_RULES)
+        tests = [*map(_test_of, rules), *_WITH_ALL_RULES]
+        _run("pytest", "-q", "--benchmark-disable", "--snapshot-update", *tests)
+
+
+def _test_of(rule: str) -> str:
+    *_, group, module = RULES[rule].__module__.split(".")
+    return f"tests/rules/{group}/test_{module}.py"
+
+
+def _run(module: str, *arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", module, *arguments], cwd=ROOT, check=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -1,5 +1,4 @@
-"""The generated parts of the documentation: rules, commands, patches, and the picture of the
-rooms."""
+"""The generated files: assertions, and the pages on rules, commands, patches and rooms."""
 
 from __future__ import annotations
 
@@ -11,16 +10,15 @@ from dataclasses import fields
 from pathlib import Path
 
 import click
+from assertions import MODULE, PACKAGE, assertion_name, field_types, module, public_names
 from fixture_table import fixture_table
 from rooms import picture_of_rooms
-from threads import THREADS
 
 from placement_checks.cli import cli
 from placement_checks.core.impact import Impact
 from placement_checks.rules.base import Rule
 from placement_checks.rules.examples import example
-from placement_checks.rules.registry import NAMES, RULES, impact_of
-from placement_checks.testing import assertions
+from placement_checks.rules.registry import NAMES, RULES
 from placement_checks.tf.patches import EXTENDED_MODULES, Patch
 
 ROOT = Path(__file__).parents[1]
@@ -33,6 +31,8 @@ _MARKS = (f"<!-- written by {COMMAND} -->", "<!-- until here -->")
 def pages() -> Mapping[str, Callable[[], str]]:
     """The content of each page, by path."""
     return {
+        MODULE: module,
+        PACKAGE: lambda: public_names((ROOT / PACKAGE).read_text(encoding="utf-8")),
         "README.md": lambda: _filled("README.md", _rules("docs/rules/")),
         "docs/rules.md": lambda: _filled("docs/rules.md", _rules("rules/", with_evidence=True)),
         "docs/command_line.md": lambda: _filled("docs/command_line.md", _commands()),
@@ -59,7 +59,7 @@ def _rules(folder: str, *, with_evidence: bool = False) -> str:
     for name, rule in _OWN.items():
         evidence = [rule.kind] if with_evidence else []
         link = f"[`{name}`]({folder}{name}.md)"
-        rows.append([link, _condition(rule), *evidence, _IMPACTS[impact_of(rule)]])
+        rows.append([link, _condition(rule), *evidence, _IMPACTS[rule.impact]])
     first, *others = (_row(*row) for row in rows)
     return "".join((first, "|---" * len(head), "|\n", *others))
 
@@ -94,7 +94,7 @@ def _page(rule: type[Rule]) -> Callable[[], str]:
                 *_example(rule.name),
                 f"## In a test\n\n{_call(rule)}",
                 *_options(rule, options),
-                *_see_also(rule.name),
+                *_see_also(rule),
             )
         )
 
@@ -110,20 +110,15 @@ def _example(name: str) -> Iterator[str]:
     yield "`tf` is `tensorflow`, and `tf1` is `tf.compat.v1`."
 
 
-def _assertion(rule: type[Rule]) -> Callable[..., None]:
-    assertion: Callable[..., None] = getattr(assertions, f"assert_{rule.name.replace('-', '_')}")
-    return assertion
-
-
 def _call(rule: type[Rule]) -> str:
     given = "towers, single, batch, gpus=2" if rule.kind == "executed" else "evidence"
     set_here = [f"{field.name}=…" for field in fields(rule)]
-    return f"`{_assertion(rule).__name__}({', '.join((given, *set_here))})`"
+    return f"`{assertion_name(rule)}({', '.join((given, *set_here))})`"
 
 
 def _options(rule: type[Rule], texts: Sequence[str]) -> Iterator[str]:
     """The fields: the values of each, and how to set it."""
-    types = _assertion(rule).__annotations__
+    types = field_types(rule)
     rows = "".join(
         _row(
             f"`{field.name}`",
@@ -143,13 +138,12 @@ def _options(rule: type[Rule], texts: Sequence[str]) -> Iterator[str]:
     )
 
 
-def _see_also(name: str) -> Iterator[str]:
+def _see_also(rule: type[Rule]) -> Iterator[str]:
     """Public threads on the mistake that the rule detects."""
-    threads = THREADS.get(name, {})
-    if threads:
+    if rule.threads:
         lines = (
             f"* [{thread}](https://github.com/{thread.replace('#', '/issues/')}): {summary}"
-            for thread, summary in threads.items()
+            for thread, _, summary in (each.partition(": ") for each in rule.threads)
         )
         yield "## See also\n\nPublic reports of this mistake:\n\n{}".format("\n".join(lines))
 

@@ -46,21 +46,20 @@ class Finding:
         object: the op, variable (without ``:0``) or device.
         op: the type of the op; ``""`` for a device.
         evidence: the kind of evidence.
-        expected, found: the expected and the actual value.
         message: a sentence with all facts.
-        summary: the message without further facts, for headlines; by default the whole message.
         fix: the change to make.
         consequence: the effect on training, one sentence; ``""`` if it is obvious.
-        alike: a key. Of findings with the same key, reports show only the first, with a list of
-            the other objects. By default, the key is the message without the object's name.
+        group_key: a fact in the message, such as a device. Of findings with the same key, fix,
+            consequence and device line, reports show only the first, with a list of the other
+            objects.
         path: the ops that show the violation, in order; each is a text or a `PathStep`.
         devices: the devices at fault, which the page highlights. By default the device of
             ``placed`` or of the object, if the evidence is an assigned device.
         ops: the ops with the source lines to show; by default the object.
         placed: the op with the wrong device.
         frames: the user's source lines that all of ``ops`` were built through, the outermost
-            first.
-        at: the frame to edit, if it is not the innermost.
+            first. The last one is the line to edit. A rule sets them if this is not the innermost
+            line.
         device_line: the ``with tf.device(…)`` that decided the device of ``placed``.
         follows: the broken rule whose findings on the same objects cause this finding.
         known: the library with this behavior, such as ``Keras 3``, if no line of the user is at
@@ -73,35 +72,29 @@ class Finding:
     object: str
     op: str
     evidence: EvidenceKind
-    expected: str
-    found: str
     message: str
     fix: str
     consequence: str = ""
-    alike: Hashable = field(default=None, compare=False)
+    group_key: Hashable = field(default=None, compare=False)
     path: tuple[str, ...] = ()
     ops: tuple[str, ...] = field(default=(), compare=False)
     placed: str | None = field(default=None, compare=False)
     frames: tuple[str, ...] = ()
-    at: str | None = None
     device_line: str | None = None
     follows: str | None = None
     known: str = ""
     others: tuple[str, ...] = ()
     impact: Impact | None = field(default=None, compare=False)
-    summary: str = field(default="", compare=False)
     devices: tuple[Device, ...] = field(default=(), compare=False)
 
     def __repr__(self) -> str:
         at = f", at {self.where}" if self.where else ""
-        return printable(
-            f"Finding({self.object}: expected {self.expected}, found {self.found}{at})"
-        )
+        return printable(f"Finding({self.object}: {self.message}{at})")
 
     @property
     def where(self) -> str | None:
-        """The line to edit as ``file:line``: `at`, or the innermost frame; None if unknown."""
-        return self.at or (self.frames[-1] if self.frames else None)
+        """The line to edit as ``file:line``; None if unknown."""
+        return self.frames[-1] if self.frames else None
 
     @property
     def advice(self) -> str:
@@ -125,6 +118,8 @@ class Verdict:
         figures: measured values, as plain mappings for reports.
         error: the error that ended the rule before it returned a verdict.
         one_tower: whether the rule is not checked because there is only one tower.
+        headline: a sentence on all findings that are root causes; ``""`` if the first finding
+            says enough.
     """
 
     rule: str
@@ -137,6 +132,7 @@ class Verdict:
     error: PlacementError | None = None
     one_tower: bool = field(default=False, compare=False)
     fix: str = field(default="", compare=False)
+    headline: str = field(default="", compare=False)
 
     def __repr__(self) -> str:
         why = f", {self.reason}" if self.reason else ""

@@ -10,10 +10,10 @@ import inspect
 import re
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
-from typing import ClassVar, TypedDict, TypeVar
+from typing import Any, ClassVar, TypedDict, TypeVar
 
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.devices import Device
@@ -45,6 +45,8 @@ _AVERAGE_RANKS = (
     "hvd.allreduce(gradient) before they are applied"
 )
 NUMBERED_NAME = re.compile(r"(.*?)[_:-]?(\d+)")  # tower_0, gpu:1, conv2
+_SPECIAL = re.compile(r"([*?[])")  # in patterns
+Fields = Mapping[str, Any]  # values of fields of a rule, by name
 _T = TypeVar("_T")
 _MOST_OPS = 1_000  # a finding compares the source lines of its first ops
 _PATH_ENDS = 4  # ops at each end of a long path
@@ -66,12 +68,19 @@ class Rule(ABC):
             result.
         explained_by: the names of other rules. Their findings on an object explain the findings of
             this rule on the same object.
+        explained_by_any: whether findings of these rules on other objects explain them, too. It is
+            meant for a rule on the whole step.
         by_absence: whether something that is missing from the program can break the rule. Such a
             rule is not checked if only a part of the program is known.
         declared_with: the name of another rule. If both rules have a field, its value for the
             other rule applies to this rule too.
-        impact: the effect of a finding on the program, for a rule of another distribution. The
-            impact of a rule of this package is in `rules.registry`.
+        impact: the effect of a finding on the program, unless the finding has an impact itself.
+        intended: what ``verify --declare`` states about a program that breaks the rule on purpose;
+            ``""`` if this makes no sense, as for a lost update or a wrong number.
+        breaks_in_changes: whether the rule is judged if a program differs from its baseline. The
+            report then names it for each change that breaks it.
+        threads: public reports of the mistake, which the page of the rule lists. Each is an issue
+            with a summary in our own words: ``owner/repository#1: what it is about``.
     """
 
     name: ClassVar[str]
@@ -79,9 +88,13 @@ class Rule(ABC):
     requires: ClassVar[frozenset[Need]] = frozenset()
     uses: ClassVar[frozenset[Need]] = frozenset()
     explained_by: ClassVar[tuple[str, ...]] = ()
+    explained_by_any: ClassVar[bool] = False
     by_absence: ClassVar[bool] = False
     declared_with: ClassVar[str] = ""
     impact: ClassVar[Impact] = Impact.LAYOUT
+    intended: ClassVar[str] = ""
+    breaks_in_changes: ClassVar[bool] = False
+    threads: ClassVar[tuple[str, ...]] = ()
 
     def judge(self, program: Evidence | Placement) -> Verdict:
         """Return the verdict on a program: not-checked if a required part is missing."""
@@ -91,7 +104,7 @@ class Rule(ABC):
                 return self.without(missing)
         verdict = self.check(evidence)
         findings = [
-            finding if finding.frames or finding.known else locate(finding, evidence.placement)
+            finding if finding.known else locate(finding, evidence.placement)
             for finding in verdict.findings
         ]
         return replace(verdict, findings=findings) if findings else verdict
@@ -99,6 +112,21 @@ class Rule(ABC):
     @abstractmethod
     def check(self, evidence: Evidence) -> Verdict:
         """Judge a program that has everything that the rule requires."""
+
+    def intended_fields(self, _evidence: Evidence, _verdict: Verdict) -> Iterator[Fields]:
+        """Yield values of fields that declare the findings of a broken verdict as intended.
+
+        ``verify --declare`` uses the first values with which the rule is kept. If there are none,
+        it adds the objects of the findings to the field ``allow``.
+        """
+        yield from ()
+
+    def headline(self, _findings: Sequence[Finding]) -> str:
+        """Return a sentence on all findings, or ``""`` if the first finding says enough.
+
+        It is the headline of the HTML page if these are the worst findings of a program.
+        """
+        return ""
 
     @classmethod
     def explanation(cls) -> str:
@@ -154,6 +182,11 @@ def require_factors(scale: float, shares: Sequence[int]) -> None:
 def matches_any(name: str, patterns: Iterable[str]) -> bool:
     """Return whether a name is in ``patterns``, or matches a pattern such as tower_*/bn/*."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def exact_pattern(name: str) -> str:
+    """Return a pattern for `matches_any` that matches only this name."""
+    return _SPECIAL.sub(r"[\1]", name)
 
 
 def is_allowed(op: Op, allow: Collection[str]) -> bool:
@@ -217,6 +250,25 @@ def devices_text(names: Iterable[str]) -> str:
     return " or ".join(str(Device.parse(name)) for name in names)
 
 
+def shared_device(evidence: Evidence, verdict: Verdict) -> Iterator[Fields]:
+    """Yield a value of the field ``device``: the assigned device of all objects of a verdict."""
+    found = {
+        op.assigned
+        for finding in verdict.findings
+        if finding.evidence == "assigned" and (op := evidence.ops.get(finding.object))
+    }
+    if len(found) == 1 and (device := found.pop()):
+        yield {"device": short_name(device)}
+
+
+def short_name(device: Device) -> str:
+    """Return the short form of a device: /gpu:0 for /device:GPU:0."""
+    device = Device.parse(device.short)
+    if device == Device(type=device.type, index=device.index) and device.type in ("CPU", "GPU"):
+        return f"/{device.type.lower()}:{device.index}"
+    return device.short
+
+
 def is_on(device: Device, names: Iterable[str]) -> bool:
     """Return whether a device matches one of the names, such as /cpu:0."""
     return any(device.matches(Device.parse(name)) for name in names)
@@ -252,17 +304,31 @@ def path_lines(placement: Placement, ops: Sequence[int]) -> tuple[PathStep, ...]
 def locate(finding: Finding, placement: Placement) -> Finding:
     """Return a finding with its source lines, and with the line that decided its device."""
     ops = finding.ops or (finding.object,)
-    frames_of = placement.details.frames
-    frames = _distinguishing_frames([frames_of(op) for op in ops[:_MOST_OPS]]) or frames_of(
-        finding.object
-    )
-    if finding.at is not None and finding.at not in map(str, frames):
-        frames = frames_of(ops[0])
     return replace(
         finding,
-        frames=unique_lines(frames),
+        frames=finding.frames
+        or _shared_lines(placement, ops)
+        or unique_lines(placement.details.frames(finding.object)),
         device_line=None if finding.placed is None else device_line(placement, finding.placed),
     )
+
+
+def frames_to(placement: Placement, ops: Sequence[str], line: str | None) -> tuple[str, ...]:
+    """Return the source lines that ops were built through, down to the line to edit.
+
+    The result is empty if ``line`` is None. Then `Rule.judge` finds the lines.
+    """
+    if line is None:
+        return ()
+    frames = _shared_lines(placement, ops)
+    if line not in frames:
+        frames = unique_lines(placement.details.frames(ops[0]))
+    return frames[: frames.index(line) + 1] if line in frames else (line,)
+
+
+def _shared_lines(placement: Placement, ops: Sequence[str]) -> tuple[str, ...]:
+    stacks = [placement.details.frames(op) for op in ops[:_MOST_OPS]]
+    return unique_lines(_distinguishing_frames(stacks))
 
 
 def _distinguishing_frames(stacks: Sequence[Sequence[Frame]]) -> Sequence[Frame]:
@@ -305,8 +371,6 @@ def keras_limit_finding(
     consequence: str,
     fix: str,
     *,
-    expected: str,
-    found: str,
     library: str = KERAS,
 ) -> Finding:
     """Return one finding on a known limit of a library, for all ops that it affects."""
@@ -314,8 +378,6 @@ def keras_limit_finding(
     numbers = analyze(placement).flow.number
     return Finding(
         **about(placement.ops[first]),
-        expected=expected,
-        found=found,
         path=path_lines(placement, [numbers[name] for name in objects]),
         message=message,
         consequence=consequence,

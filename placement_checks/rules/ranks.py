@@ -72,8 +72,6 @@ def unmet_collectives(
     first = next(iter(by_ranks.values()))[0]
     yield Finding(
         **about(placement.ops[first]),
-        expected="collectives of the same names in all ranks",
-        found=plural(len(incomplete), "collective") + " that some rank lacks",
         ops=tuple(name for names in by_ranks.values() for name in names),
         message=f"the ranks have collectives of different names: {', and '.join(waits)}",
         devices=tuple(strategy.replicas),
@@ -96,8 +94,6 @@ def unmet_before_step(strategy: Strategy) -> Iterator[Finding]:
                 runs, do_not = f"{runs} {times} times", "fewer times"
             yield Finding(
                 **about(name),
-                expected="the same collectives in all ranks",
-                found=f"a collective of {ranks_text(joining)} alone",
                 message=f"before the first step, {ranks_text(joining)} {runs}, and "
                 f"{ranks_text(absent)} {do_not}",
                 devices=tuple(strategy.replicas[n] for n in (*joining, *absent)),
@@ -123,8 +119,6 @@ def different_starts(placement: Placement, strategy: Strategy) -> Iterator[Findi
         if other:
             yield Finding(
                 **about(placement.ops[name]),
-                expected="the same initial value on all ranks",
-                found=f"another value on {ranks_text(other)}",
                 message=f"{name} starts with another value on {ranks_text(other)} than on rank 0, "
                 "and no broadcast makes them equal",
                 devices=tuple(strategy.replicas[n] for n in other),
@@ -133,7 +127,7 @@ def different_starts(placement: Placement, strategy: Strategy) -> Iterator[Findi
                 fix="broadcast after initialization: hvd.BroadcastGlobalVariablesHook(0), "
                 "session.run(hvd.broadcast_global_variables(0)), or "
                 "hvd.broadcast_variables(variables, root_rank=0)",
-                alike=("start", tuple(other)),
+                group_key=tuple(other),
             )
 
 
@@ -151,8 +145,6 @@ def shared_gpus(strategy: Strategy) -> Iterator[Finding]:
         verb = "is" if len(idle) == 1 else "are"
         yield Finding(
             **about(f"GPU {gpu} of the host", "assigned"),
-            expected="a GPU for each rank",
-            found=f"one GPU for {ranks_text(ranks)}",
             message=f"{ranks_text(ranks)} compute on GPU {gpu} of their host"
             + (f"; {unused} {join_and(map(str, idle))} {verb} idle" if idle else ""),
             devices=tuple(strategy.replicas[n] for n in ranks),

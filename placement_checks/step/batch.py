@@ -113,20 +113,19 @@ class Batch:
                 del self.groups[group]
         order = list(single.groups)
         for group, names in self.groups.items():
-            ones = len(single.groups.get(group, ()))
-            unused, unused_ones = (len(each.unused.get(group, ())) for each in (self, single))
-            each_name = names
-            if unused > unused_ones:  # the inputs of a tower whose gradients are not used
-                each_name = sorted([*names, *self.unused[group]], key=reader.number.__getitem__)
-                ones += unused_ones
-            count, rest = divmod(len(each_name), ones) if ones else (0, 1)
+            everything, of_single = self._all_of(group), single._all_of(group)
+            inputs = [of_single.index(name) for name in single.groups.get(group, ())]
+            # The others may be the inputs of a tower whose gradients are not used.
+            if len(everything) - len(names) > len(of_single) - len(inputs):
+                names, inputs = everything, list(range(len(of_single)))
+            count, rest = divmod(len(names), len(inputs)) if inputs else (0, 1)
             if rest:
                 self.unmatched |= set(names)
                 continue
             family: Family = "feed" if group[0] == "feed" else "draw"
-            for tower, number, name in self._by_tower(each_name, ones, count):
+            for tower, number, name in self._by_tower(names, len(inputs), count):
                 part = (Cut(family, tower, count),) if count > 1 else WHOLE
-                self.leaves[name] = (family, order.index(group), number), part
+                self.leaves[name] = (family, order.index(group), inputs[number]), part
         for group, names in self.groups.items():
             if group[0] == "draw":
                 self._compare_pipelines(names)
@@ -167,6 +166,11 @@ class Batch:
             terms.sizes[reader.program, part] = rows
         whole = terms.size(reader.program, WHOLE)
         return {**sizes, WHOLE: whole} if sizes and whole else None
+
+    def _all_of(self, group: Group) -> list[str]:
+        """The inputs of a group, used or not, in the order of building."""
+        names = [*self.groups.get(group, ()), *self.unused.get(group, ())]
+        return sorted(names, key=self._reader.number.__getitem__)
 
     # --- mistakes in inputs ---
 

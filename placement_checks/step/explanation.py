@@ -88,12 +88,12 @@ class Explanation:
 
     def of_rates(self, towers: Form, one_gpu: Form) -> Difference:
         """Explain the difference of two learning rates. They may differ on purpose."""
-        numbers = [self._terms.constant(form) for form in (towers, one_gpu)]
+        rate, other = (self._terms.constant(form) for form in (towers, one_gpu))
         found = self._forms(towers, one_gpu, Obligation.UPDATE, 0)
-        if None in numbers:
+        if rate is None or other is None:
             text = f"its learning rate differs: {found.text}"
         else:
-            text = "its learning rate is {:.4g}, but {:.4g} on one GPU".format(*numbers)
+            text = f"its learning rate is {rate:.4g}, but {other:.4g} on one GPU"
         return Difference(Obligation.UPDATE, text, found.origin, is_certain=False)
 
     def of_update(self, towers: Form, one_gpu: Form) -> Difference:
@@ -451,6 +451,8 @@ class Explanation:
             return f"the input {atom.origin.op}" if atom.origin else "an input"
         if atom.op == "Grad":
             return "the gradient"
+        if atom.op == "SmallPart":
+            return "a small part of the old value"
         if atom.op == "One":
             return "a number"
         return f"a result of {atom.op}"

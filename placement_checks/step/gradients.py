@@ -77,6 +77,8 @@ def _dense_gradient(build: Build, atom: Atom, indices: Form, index: Atom | None)
             segments is not None
             and segments.op == "Unique"
             and segments.operands == index.operands
+            and (index.attrs[-1:], segments.attrs[-1:])
+            == ((0,), (1,))  # values, and their numbers
         ):
             operands = (atom.operands[0], index.operands[0])
             return terms.build("Slices", (), operands, build.shape, build.origin)

@@ -40,6 +40,7 @@ _SUMS = {
     **dict.fromkeys(["AssignAdd", "AssignAddVariableOp"], 1.0),
     **dict.fromkeys(["AssignSub", "AssignSubVariableOp"], -1.0),
 }
+_SMALL = 1e-2
 _ASSIGNS = frozenset({"Assign", "AssignVariableOp"})
 _SCATTERS = {
     **dict.fromkeys(["ScatterAdd", "ResourceScatterAdd"], 1.0),
@@ -269,8 +270,11 @@ class StepReader(StepGraph):
             self.terms.sizes.setdefault((self.program, part), dims[0])
         status = Status(Kind.ROWS, 0)
         attrs = (*key, node.output)
+        default = tuple([node.operand(number) for number in range(len(node.inputs))])
+        operands = default if node.op.type in PLACEHOLDERS else ()
+        shape = (ROWS, *dims[1:])
         return self.terms.atom(
-            "Leaf", attrs, (), (ROWS, *dims[1:]), part=part, origin=node.origin, status=status
+            "Leaf", attrs, operands, shape, part=part, origin=node.origin, status=status
         )
 
     def _fed(self, node: Node) -> Form:
@@ -514,7 +518,7 @@ class StepReader(StepGraph):
         if kind in _ASSIGNS:
             return self.value(data[1], name)
         if kind in _SUMS:
-            return terms.add((old, 1.0), (self.value(data[1], name), _SUMS[kind]))
+            return self._changed_by(old, terms.scaled(self.value(data[1], name), _SUMS[kind]))
         if kind in _SCATTERS:
             rows = self._slices(data[2], data[1], shape, name)
             return terms.add((old, 1.0), (rows, _SCATTERS[kind]))
@@ -535,6 +539,22 @@ class StepReader(StepGraph):
         attrs = (*attributes_of(node), update.slot)
         plain_kind = kind.removeprefix("Resource")
         return terms.build(plain_kind, attrs, tuple(operands), shape, node.origin)
+
+    def _changed_by(self, old: Form, change: Form) -> Form:
+        """The sum of an old value and a change.
+
+        A small fraction of the old value, such as by weight decay, stays apart: in the sum, it
+        could not be told from rounding.
+        """
+        terms = self.terms
+        before, total = dict(terms.summands(old)), [(old, 1.0)]
+        for monomial, number in terms.summands(change):
+            term = terms.form({monomial: 1.0})
+            if abs(number) < _SMALL * abs(before.get(monomial, 0.0)):
+                small = terms.atom("SmallPart", (), (), ())
+                term = terms.product(term, small)
+            total.append((term, number))
+        return terms.add(*total)
 
     def descent_of(self, variable: str) -> tuple[Form, Form] | None:
         """The rate and the gradient, if plain gradient descent alone updates a variable."""

@@ -1083,7 +1083,7 @@ class Terms:
 
 
 # Atoms whose status does not follow from the kinds of their operands.
-_KEEP_STATUS = frozenset({"PartOf", "Random", "MeanOf", "While"})
+_KEEP_STATUS = frozenset({"Leaf", "PartOf", "Random", "MeanOf", "While"})
 # Ops on statistics alone whose result is a statistic; besides ops on single elements.
 _PASS_STATISTICS = frozenset({"Reshape", "Slice", "Pack", "ConcatV2"})
 

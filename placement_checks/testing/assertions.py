@@ -1,13 +1,15 @@
 """An assertion for each rule: `assert_no_fallback` asserts the rule ``no-fallback``.
 
-An assertion takes the return value of `place`, or a placement alone. The last three assertions run
-a program and its reference: see `assert_gradients_equal`. The other parameters are the fields of
+An assertion takes the return value of `place`, or a placement alone. The last assertions run a
+program and its reference: see `assert_gradients_equal`. The other parameters are the fields of
 the rule, which ``placement-checks explain no-fallback`` describes. If a field is None, the value
 of the program's policy applies, or else the default of the rule.
 
 An assertion raises an `AssertionError` if the rule is broken or could not be checked, and a
 `ConfigError` if a field has an invalid value. An assertion on a run raises an `InputError` if a
 program or the batch function fails.
+
+This file is written by ``python -m tools.generate``.
 """
 
 from __future__ import annotations
@@ -63,8 +65,8 @@ def assert_equal_to_one_gpu(
 def assert_created_in_scope(
     evidence: Evidence | Placement, allow: str | Sequence[str] | None = None
 ) -> None:
-    """Assert `created-in-scope`: trained variables and optimizer slots are created in the scope of
-    their strategy.
+    """Assert `created-in-scope`: trained variables and optimizer slots are created in the scope
+    of their strategy.
     """
     check_rule(evidence, "created-in-scope", allow=allow)
 
@@ -104,8 +106,8 @@ def assert_towers_alike(
 def assert_inputs_distinct(
     evidence: Evidence | Placement, allow: str | Sequence[str] | None = None
 ) -> None:
-    """Assert `inputs-distinct`: no two towers read the same slice of the batch; input ops are on
-    the CPU and built once.
+    """Assert `inputs-distinct`: no two towers read the same slice of the batch; input ops are
+    on the CPU and built once.
     """
     check_rule(evidence, "inputs-distinct", allow=allow)
 
@@ -127,8 +129,8 @@ def assert_gradients_colocated(
 def assert_averaging_on_host(
     evidence: Evidence | Placement, device: str | Sequence[str] | None = None
 ) -> None:
-    """Assert `averaging-on-host`: the gradients of the towers are combined on the declared device,
-    /cpu:0 by default.
+    """Assert `averaging-on-host`: the gradients of the towers are combined on the declared
+    device, /cpu:0 by default.
     """
     check_rule(evidence, "averaging-on-host", device=device)
 
@@ -136,8 +138,8 @@ def assert_averaging_on_host(
 def assert_every_tower_counts(
     evidence: Evidence | Placement, allow: str | Sequence[str] | None = None
 ) -> None:
-    """Assert `every-tower-counts`: each variable's update depends on the loss of every tower that
-    reads the variable.
+    """Assert `every-tower-counts`: each variable's update depends on the loss of every tower
+    that reads the variable.
     """
     check_rule(evidence, "every-tower-counts", allow=allow)
 
@@ -148,8 +150,8 @@ def assert_gradients_averaged(
     shares: Sequence[int] | None = None,
     allow: str | Sequence[str] | None = None,
 ) -> None:
-    """Assert `gradients-averaged`: each loss term and penalty counts as much in each update as on
-    one GPU.
+    """Assert `gradients-averaged`: each loss term and penalty counts as much in each update as
+    on one GPU.
     """
     check_rule(evidence, "gradients-averaged", scale=scale, shares=shares, allow=allow)
 
@@ -157,8 +159,8 @@ def assert_gradients_averaged(
 def assert_replicas_in_sync(
     evidence: Evidence | Placement, allow: str | Sequence[str] | None = None
 ) -> None:
-    """Assert `replicas-in-sync`: the copies of a variable on all replicas start equal and take the
-    same update.
+    """Assert `replicas-in-sync`: the copies of a variable on all replicas start equal and take
+    the same update.
     """
     check_rule(evidence, "replicas-in-sync", allow=allow)
 
@@ -166,8 +168,8 @@ def assert_replicas_in_sync(
 def assert_aggregated_before_clipped(
     evidence: Evidence | Placement, allow: str | Sequence[str] | None = None
 ) -> None:
-    """Assert `aggregated-before-clipped`: the gradients of all replicas are added up before they
-    are clipped.
+    """Assert `aggregated-before-clipped`: the gradients of all replicas are added up before
+    they are clipped.
     """
     check_rule(evidence, "aggregated-before-clipped", allow=allow)
 
@@ -182,8 +184,8 @@ def assert_one_update(
 def assert_loss_of_all_towers(
     evidence: Evidence | Placement, allow: str | Sequence[str] | None = None
 ) -> None:
-    """Assert `loss-of-all-towers`: the reported loss includes every tower's loss, and no summary
-    is repeated in each tower.
+    """Assert `loss-of-all-towers`: the reported loss includes every tower's loss, and no
+    summary is repeated in each tower.
     """
     check_rule(evidence, "loss-of-all-towers", allow=allow)
 
@@ -198,8 +200,8 @@ def assert_randomness_apart(
 def assert_files_apart(
     evidence: Evidence | Placement, allow: str | Sequence[str] | None = None
 ) -> None:
-    """Assert `files-apart`: no two ranks of a Horovod program write checkpoints, logs or summaries
-    to the same path.
+    """Assert `files-apart`: no two ranks of a Horovod program write checkpoints, logs or
+    summaries to the same path.
     """
     check_rule(evidence, "files-apart", allow=allow)
 
@@ -214,8 +216,8 @@ def assert_trainables_trained(
 def assert_names_portable(
     evidence: Evidence | Placement, allow: str | Sequence[str] | None = None
 ) -> None:
-    """Assert `names-portable`: a checkpoint saved on one GPU can be restored on several GPUs, and
-    the reverse.
+    """Assert `names-portable`: a checkpoint saved on one GPU can be restored on several GPUs,
+    and the reverse.
     """
     check_rule(evidence, "names-portable", allow=allow)
 
@@ -290,13 +292,13 @@ def assert_gradients_equal(
     rows: int | None = None,
     seconds: float | None = None,
 ) -> None:
-    """Assert `gradients-equal`: each variable receives the same gradient as in the program for one
-    GPU.
+    """Assert `gradients-equal`: each variable receives the same gradient as in the program for
+    one GPU.
 
     `towers` and `single` are the functions that build the two programs, with equal names of
     variables, or targets that name these functions. `batch(rng, n)` returns arrays of n rows by
-    input name; a target or a saved case also works. Without it, rows are generated. `gpus` is the
-    number of GPUs that the towers are built for.
+    input name; a target or a saved case also works. Without it, rows are generated. `gpus` is
+    the number of GPUs that the towers are built for.
     """
     check_run(
         "gradients-equal",
@@ -326,8 +328,13 @@ def assert_weights_equal(
     noise: float | None = None,
     allow: str | Sequence[str] | None = None,
 ) -> None:
-    """Assert `weights-equal`: after some training steps all variables have the same values as in
-    the reference.
+    """Assert `weights-equal`: after some training steps all variables have the same values as
+    in the reference.
+
+    `towers` and `single` are the functions that build the two programs, with equal names of
+    variables, or targets that name these functions. `batch(rng, n)` returns arrays of n rows by
+    input name; a target or a saved case also works. Without it, rows are generated. `gpus` is
+    the number of GPUs that the towers are built for.
     """
     check_run(
         "weights-equal",
@@ -350,5 +357,11 @@ def assert_towers_overlap(
     gpus: int = 2,
     least: float | None = None,
 ) -> None:
-    """Assert `towers-overlap`: no tower waits for another: all of them compute at once."""
+    """Assert `towers-overlap`: no tower waits for another: all of them compute at once.
+
+    `towers` and `single` are the functions that build the two programs, with equal names of
+    variables, or targets that name these functions. `batch(rng, n)` returns arrays of n rows by
+    input name; a target or a saved case also works. Without it, rows are generated. `gpus` is
+    the number of GPUs that the towers are built for.
+    """
     check_run("towers-overlap", towers, single, batch, gpus, least=least)

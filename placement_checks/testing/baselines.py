@@ -109,7 +109,7 @@ class PlacementBaseline:
         from placement_checks.report.common.baseline import render_text
         from placement_checks.testing.checking import is_placer_unavailable
         from placement_checks.testing.program_names import program_name
-        from placement_checks.verification.baseline_rules import CHANGE_RULES, with_rules
+        from placement_checks.verification.baseline_rules import change_rules, with_rules
         from placement_checks.verification.judging import verify
 
         evidence = Evidence.wrap(other)  # type: ignore[arg-type]
@@ -134,7 +134,7 @@ class PlacementBaseline:
             return False
         difference = compare(old, evidence.placement, path, exact=self.exact)
         if difference:
-            difference = with_rules(difference, verify(evidence, only=CHANGE_RULES).verdicts)
+            difference = with_rules(difference, verify(evidence, only=change_rules()).verdicts)
             lines = render_text(difference, 1_000_000 if self.all_lines else _MAX_LINES)
             self.why = [*lines.split("\n"), f"if this is intended: {command}"]
         return not difference

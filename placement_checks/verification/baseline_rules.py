@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
 
 from placement_checks.core.baseline import Change, Difference, device_text
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import InputError
 from placement_checks.core.results import Verdict
+from placement_checks.rules.registry import RULES
 
-# The rules on devices of ops and variables, and on the objective.
-CHANGE_RULES: Final = (
-    *("no-fallback", "variables-on-host", "slots-with-variables", "no-idle-device"),
-    *("gradients-colocated", "averaging-on-host", "shards-balanced", "gradients-averaged"),
-)
+
+def change_rules() -> list[str]:
+    """The rules that a change of a baseline may break."""
+    return [name for name, rule in RULES.items() if rule.breaks_in_changes]
 
 
 def with_rules(difference: Difference, verdicts: Sequence[Verdict]) -> Difference:
@@ -58,4 +57,4 @@ def _broken_rules(change: Change, broken: Mapping[str, list[str]]) -> list[str]:
         # The change names the variables, the findings name their slots.
         names += [name for name in broken if name.rpartition("/")[0] in change.ops]
     found = {rule for name in names for rule in broken.get(name, ())}
-    return [rule for rule in CHANGE_RULES if rule in found]
+    return [rule for rule in RULES if rule in found]

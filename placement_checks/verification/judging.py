@@ -11,7 +11,6 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Report, Verdict
 from placement_checks.rules.base import Rule
-from placement_checks.rules.registry import impact_of
 from placement_checks.util.progress import step
 from placement_checks.util.resources import gc_paused
 from placement_checks.verification.policy import Policy, policy_errors, rules_for
@@ -41,9 +40,12 @@ def verify(
     rules = rules_of(evidence, policies, only, without)
     with step(f"judging {evidence.placement.program}"), gc_paused():
         verdicts = [_judge(rule, evidence) for rule in rules]
-    return Report(
-        evidence, with_causes(verdicts, {rule.name: rule.explained_by for rule in rules})
+    verdicts = with_causes(
+        verdicts,
+        {rule.name: rule.explained_by for rule in rules},
+        {rule.name for rule in rules if rule.explained_by_any},
     )
+    return Report(evidence, _with_headlines(verdicts, rules))
 
 
 def rules_of(
@@ -76,8 +78,7 @@ def _judge(rule: Rule, evidence: Evidence) -> Verdict:
         verdict = Verdict(rule.name, "not-checked", None, reason, error=error, fix=error.fix)
     if verdict.findings:
         findings = [
-            replace(finding, impact=finding.impact or impact_of(type(rule), finding.op))
-            for finding in verdict.findings
+            replace(finding, impact=finding.impact or rule.impact) for finding in verdict.findings
         ]
         verdict = replace(verdict, findings=findings)
     unproven = ("kept", "broken") if rule.by_absence else ("kept",)
@@ -87,8 +88,27 @@ def _judge(rule: Rule, evidence: Evidence) -> Verdict:
     return verdict
 
 
+def _with_headlines(verdicts: Sequence[Verdict], rules: Sequence[Rule]) -> list[Verdict]:
+    """Add the headlines of the findings that do not follow from other rules."""
+    roots = {
+        verdict.rule
+        for verdict in verdicts
+        if any(finding.follows is None for finding in verdict.findings)
+    }
+    causes = [
+        [finding for finding in verdict.findings if finding.follows not in roots]
+        for verdict in verdicts
+    ]
+    return [
+        replace(verdict, headline=rule.headline(own)) if own else verdict
+        for verdict, rule, own in zip(verdicts, rules, causes, strict=True)
+    ]
+
+
 def with_causes(
-    verdicts: Sequence[Verdict], explained_by: Mapping[str, Sequence[str]]
+    verdicts: Sequence[Verdict],
+    explained_by: Mapping[str, Sequence[str]],
+    by_any: Collection[str] = (),
 ) -> list[Verdict]:
     """Set ``follows`` of each finding to the rule of its root cause.
 
@@ -96,6 +116,7 @@ def with_causes(
         verdicts: the verdicts of all rules on one program.
         explained_by: for each rule, the rules that may explain its findings. A finding is
             explained by the first of these rules that has a finding on the same object.
+        by_any: the rules whose findings are otherwise explained by a finding on any object.
     """
     found = {}  # by rule, the findings by object, and by the ops that show the breach
     for verdict in verdicts:
@@ -103,7 +124,9 @@ def with_causes(
         found[verdict.rule] = by_op | {each.object: each for each in verdict.findings}
     causes = {
         verdict.rule: [
-            _root_cause(each, verdict.rule, found, explained_by) for each in verdict.findings
+            _root_cause(each, verdict.rule, found, explained_by)
+            or _any_cause(verdict.rule, found, explained_by, by_any)
+            for each in verdict.findings
         ]
         for verdict in verdicts
     }
@@ -136,6 +159,17 @@ def _last_cause(cause: str | None, causes: Mapping[str, Sequence[str | None]]) -
             return cause
         ((cause, _),) = further.most_common(1)
     return cause
+
+
+def _any_cause(
+    rule: str,
+    found: Mapping[str, Mapping[str, Finding]],
+    explained_by: Mapping[str, Sequence[str]],
+    by_any: Collection[str],
+) -> str | None:
+    """The first rule that explains findings on any object; None if it has no finding."""
+    causes = explained_by.get(rule, ()) if rule in by_any else ()
+    return next((cause for cause in causes if found.get(cause)), None)
 
 
 def _root_cause(

@@ -426,6 +426,7 @@ def test_ranges_of_towers_do_not_multiply(monkeypatch: pytest.MonkeyPatch) -> No
         parse(text, "mnist.txt")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "line",
     [

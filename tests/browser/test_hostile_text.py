@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from support.graphs import op
 from support.pictures import data_of
 from support.reports import broken, finding
@@ -13,6 +14,8 @@ from support.towers import program, variable
 
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.trace import Trace
+
+pytestmark = pytest.mark.nightly
 
 Opened = Callable[..., Any]
 

@@ -21,6 +21,8 @@ from placement_checks.core.trace import Trace
 from placement_checks.report.page.data import changes_data
 from placement_checks.verification.diff import compare
 
+pytestmark = pytest.mark.nightly
+
 Opened = Callable[..., Any]
 
 NOTHING = "\N{EN DASH}"  # in a box without ops

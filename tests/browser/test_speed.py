@@ -9,6 +9,8 @@ import pytest
 from support.pictures import data_of
 from support.towers import program
 
+pytestmark = pytest.mark.nightly
+
 Opened = Callable[..., Any]
 
 

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import pytest
 from support.commands import Run
 
-pytestmark = pytest.mark.one_version
 NUMBERS = ("gradients-equal", "weights-equal")
 TRAINED = "train"  # a directory that one of them deletes
 
@@ -106,7 +105,14 @@ def judged(run: Run, typed: str) -> dict[str, str]:
     return {rule["rule"]: rule["state"] for rule in program["rules"]}
 
 
-@pytest.mark.parametrize("row", PROGRAMS, ids=lambda row: row.typed.replace(" --v1", ""))
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(row, marks=pytest.mark.smoke) if row.typed.startswith("ps_workers") else row
+        for row in PROGRAMS
+    ],
+    ids=lambda row: row.typed.replace(" --v1", ""),
+)
 def test_a_program_of_the_field_is_verified(programs: Path, run: Run, row: Row) -> None:
     checkpoint = programs / TRAINED / "model.ckpt-700000.index"
     checkpoint.parent.mkdir()

@@ -30,6 +30,7 @@ def last_line(text: str) -> str:
     return text.rstrip("\n").rpartition("\n")[2]
 
 
+@pytest.mark.smoke
 def test_a_baseline_survives_a_refactor_and_names_moved_ops(run: Run) -> None:
     missing = run(*VERIFY)
     assert missing.status == 2

@@ -88,7 +88,6 @@ def test_a_baseline_without_changes_needs_one_build(
     assert builds_so_far() == ["2"]
 
 
-@pytest.mark.one_version
 @pytest.mark.parametrize(
     ("arguments", "builds"),
     [
@@ -146,7 +145,6 @@ with tf.Graph().as_default(), tf1.Session() as session:
 """
 
 
-@pytest.mark.one_version
 @pytest.mark.parametrize(
     ("command", "rows", "is_read"),
     [
@@ -188,7 +186,6 @@ with tf.Graph().as_default(), tf1.Session() as session:
 """
 
 
-@pytest.mark.one_version
 def test_each_rank_reads_its_rows(run: Run) -> None:
     """A rank has a single batch, which other ranks may read too."""
     Path("rank.py").write_text(RANK)

@@ -84,6 +84,7 @@ def test_differences_in_json(run: Run, logs: None) -> None:
     }
 
 
+@pytest.mark.smoke
 def test_a_log_and_its_program(run: Run, fixtures: Path, tmp_path: Path) -> None:
     target = f"{fixtures}/programs/graph/mnist.py:build_towers"
     log = tmp_path / "towers.log"

@@ -39,6 +39,7 @@ def test_every_format_is_in_the_table() -> None:
     assert BEGINS.keys() == set(FORMATS)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_report_in_each_format(run: Run, format: str) -> None:
     ran = run("verify", "outputlog", "--format", format)

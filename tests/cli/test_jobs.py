@@ -16,8 +16,6 @@ from support.repositories import commit, write
 
 from placement_checks.capture.child_process import early
 
-pytestmark = pytest.mark.one_version
-
 PROGRAM = """
 import os
 import shutil

@@ -25,6 +25,7 @@ def options(name: str, *parts: str) -> list[str]:
     return [text for key, part in given.items() for text in (key, f"fixtures/{name}.py:{part}")]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("towers", "single", "gpus"),
     [

@@ -20,8 +20,6 @@ from placement_checks.verification import since as revisions_since
 from placement_checks.verification.configuration import Settings
 from placement_checks.verification.since import compare_since
 
-pytestmark = pytest.mark.one_version
-
 DOCS, FIXTURES = ROOT / "docs", ROOT / "fixtures"
 OLD = towers()
 RENAMED = towers(scope="net/dense")
@@ -196,6 +194,7 @@ def test_an_unchanged_program_is_the_same(run: Run, home: Path) -> None:
     )
 
 
+@pytest.mark.smoke
 def test_a_moved_tower_in_text(run: Run, home: Path) -> None:
     write(home, {"train.py": MOVED})
 

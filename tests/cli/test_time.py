@@ -43,6 +43,7 @@ def saved(path: Path, *timings: Any) -> Path:
     return path
 
 
+@pytest.mark.smoke
 def test_each_batch_size_is_timed(run: Run) -> None:
     ran = run(*FIT, *PAIR, "--rows", 64, "--rows", 256, "--format", "json")
 

@@ -27,6 +27,7 @@ KEPT = [
 ]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(("gpus", "form"), [(2, "text"), (4, "json")])
 @pytest.mark.usefixtures("at_root")
 def test_the_sound_towers_keep_every_rule(run: Run, gpus: int, form: str) -> None:
@@ -70,6 +71,7 @@ def test_the_programs_of_the_configuration_are_verified(
     assert re.search(r"^2 programs, rules: \d+ kept, 0 broken", ran.out, re.MULTILINE)
 
 
+@pytest.mark.smoke
 def test_one_variable_on_the_gpu_is_named_with_its_line(
     run: Run, fixtures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +211,7 @@ def test_only_the_report_is_on_standard_output(
     assert json.loads(Path("report.json").read_text())["schema"] == 2
 
 
+@pytest.mark.smoke
 def test_place_prints_every_op_like_tensorflow(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,6 +243,7 @@ def test_place_prints_every_op_like_tensorflow(
     )
 
 
+@pytest.mark.smoke
 def test_a_cluster_program_gets_the_smallest_cluster(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -649,5 +649,6 @@ def test_the_devices_of_all_tasks_are_limited_together() -> None:
         Machine.parse("a*1000: cpu*50, gpu*50; b*1")
 
 
+@pytest.mark.nightly
 def test_time_grows_with_the_number_of_groups() -> None:
     check_linear(lambda size: Machine.parse("; ".join(["w*1"] * size)), 2000)

@@ -38,6 +38,7 @@ def graph(use_resource: bool) -> tf.Graph:
     return graph
 
 
+@pytest.mark.smoke
 @KINDS
 @pytest.mark.parametrize("suffix", [".pb", ".pbtxt", ".meta"])
 @pytest.mark.usefixtures("no_shapes")

@@ -177,6 +177,7 @@ def test_a_log_cut_within_a_record_is_reported(end: int, tmp_path: Path) -> None
     assert bool(log.unread) == (b": (" in last and not last.endswith(b":1"))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "text",
     [
@@ -203,6 +204,7 @@ def read_text(text: bytes) -> Log:
     return tally.log("a log")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "text",
     [
@@ -217,6 +219,7 @@ def test_time_grows_with_the_length_of_a_line(text: Callable[[int], bytes]) -> N
     check_linear(lambda size: read_text(text(size)), 6000)
 
 
+@pytest.mark.nightly
 def test_time_grows_with_the_number_of_equal_beginnings() -> None:
     """Beginnings of records on stdout, which match all records on stderr."""
 
@@ -269,6 +272,7 @@ def test_a_log_is_read_up_to_a_limit(
     assert all(verdict.state != "kept" for verdict in verify(log.placement()).verdicts)
 
 
+@pytest.mark.nightly
 @settings(max_examples=examples(40), deadline=None)
 @given(unit=st.lists(fragments, min_size=1, max_size=4).map(b"".join))
 def test_reading_time_is_linear_for_any_repeated_text(unit: bytes) -> None:

@@ -158,7 +158,7 @@ def test_a_variable_placed_twice_is_judged_twice() -> None:
 
     (finding,) = verify(log.placement(), only=["variables-on-host"]).verdicts[0].findings
 
-    assert (finding.object, finding.found) == ("w", "/device:GPU:0")
+    assert (finding.object, [each.short for each in finding.devices]) == ("w", ["/device:GPU:0"])
     assert list(log.placement().ops) == ["w", f"w (VarHandleOp) {GPU}", "b"]
 
 
@@ -177,7 +177,10 @@ def test_eager_variables_have_a_device_without_a_name() -> None:
 
     (finding,) = verify(log.placement(), only=["variables-on-host"]).verdicts[0].findings
 
-    assert (finding.object, finding.found) == ("VarHandleOp (eager)", "/device:GPU:0")
+    assert (finding.object, [each.short for each in finding.devices]) == (
+        "VarHandleOp (eager)",
+        ["/device:GPU:0"],
+    )
 
 
 @pytest.mark.parametrize("machine", [None, Machine.local(2)])

@@ -42,6 +42,7 @@ def pid_now() -> int:
     return phantom.pid
 
 
+@pytest.mark.smoke
 def test_one_process_serves_all_placements() -> None:
     place(build)
     first = pid_now()

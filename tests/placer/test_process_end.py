@@ -22,8 +22,6 @@ from placement_checks.placer.worker import protocol
 from placement_checks.placer.worker.client import PlacerProcess, Request
 from placement_checks.placer.worker.protocol import GraphRefused
 
-pytestmark = pytest.mark.one_version  # how processes end
-
 ROOT = Path(__file__).parents[2]
 PATIENCE = 30.0  # seconds; the process checks every second
 

@@ -22,7 +22,9 @@ KEPT = Verdict("kept-rule", "kept", "assigned")
 def verdicts() -> list[Verdict]:
     """Rules in the opposite order of their impact; the rule of least impact has most findings."""
     return [
-        broken("slow-rule", *(finding(f"v{n}", alike=n, impact=Impact.LAYOUT) for n in range(40))),
+        broken(
+            "slow-rule", *(finding(f"v{n}", group_key=n, impact=Impact.LAYOUT) for n in range(40))
+        ),
         KEPT,
         broken("wrong-rule", finding("w", impact=Impact.TRAINING)),
         broken("wrong-too", finding("u", impact=Impact.TRAINING)),
@@ -77,8 +79,8 @@ def test_the_headline_prefers_wrong_training_to_layout() -> None:
 
 def test_a_list_has_all_of_the_training_before_the_layout() -> None:
     """Of one impact the first finding of each rule comes before the second of any."""
-    wrong = [finding(f"w{n}", alike=n, impact=Impact.TRAINING) for n in range(3)]
-    slow = [finding(f"v{n}", alike=n, impact=Impact.LAYOUT) for n in range(2)]
+    wrong = [finding(f"w{n}", group_key=n, impact=Impact.TRAINING) for n in range(3)]
+    slow = [finding(f"v{n}", group_key=n, impact=Impact.LAYOUT) for n in range(2)]
     program = report(broken("slow", *slow), broken("wrong", *wrong), broken("wrong-too", wrong[0]))
 
     ranked = [(each.rule, each.group.first.object) for each in rank_root_causes([program])]

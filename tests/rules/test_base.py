@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.graphs import op, placement
 
 from placement_checks.core.results import Finding
-from placement_checks.rules.base import Rule, locate
+from placement_checks.rules.base import Rule, exact_pattern, frames_to, locate, matches_any
 from placement_checks.rules.devices.no_fallback import NoFallback
 
 
@@ -27,6 +29,12 @@ def test_an_explanation_of_a_rule_without_docstring_and_parameters_is_empty() ->
     Bare.__doc__ = None
 
     assert Bare.explanation() == ""
+
+
+@given(st.text("ab[]*?!/", max_size=6), st.text("ab[]*?!/", max_size=6))
+def test_an_exact_pattern_matches_only_its_name(name: str, other: str) -> None:
+    assert matches_any(name, [exact_pattern(name)])
+    assert matches_any(other, [exact_pattern(name)]) == (name == other)
 
 
 LINES = {
@@ -49,7 +57,7 @@ def at(*ops: str, object: str = "w", placed: str | None = None) -> Finding:
         lines=LINES,
         device_lines={"w": "train.py:39"},
     )
-    finding = Finding(object, "VarHandleOp", "assigned", "", "", "", "", ops=ops, placed=placed)
+    finding = Finding(object, "VarHandleOp", "assigned", "", "", ops=ops, placed=placed)
     return locate(finding, graph)
 
 
@@ -99,25 +107,29 @@ def test_no_scope_decided(name: str) -> None:
 def test_a_line_on_which_one_function_calls_another_is_named_once() -> None:
     """A lambda, for example."""
     graph = placement(op("a", "MatMul"), lines={"a": "a.py:3 a.py:3 b.py:5"})
-    finding = Finding("a", "MatMul", "assigned", "", "", "", "")
+    finding = Finding("a", "MatMul", "assigned", "", "")
 
     assert locate(finding, graph).frames == ("a.py:3", "b.py:5")
 
 
-def test_a_rule_may_choose_another_line_than_the_innermost() -> None:
-    finding = replace(at(), at="train.py:40")
-
-    assert (finding.where, finding.frames[-1]) == ("train.py:40", "model.py:3")
-
-
-def test_the_lines_are_the_first_ops_if_the_chosen_one_is_not_shared() -> None:
+@pytest.mark.parametrize(
+    ("line", "lines"),
+    [
+        ("train.py:40", "train.py:88 train.py:40"),
+        # Not all ops were built through this line, so the lines are the first op's.
+        ("model.py:12", "train.py:88 train.py:40 model.py:12"),
+        ("other.py:1", "other.py:1"),
+        (None, ""),
+    ],
+)
+def test_the_lines_end_with_the_line_to_edit(line: str | None, lines: str) -> None:
     graph = placement(op("w", "VarHandleOp"), op("out", "MatMul"), lines=LINES)
-    finding = Finding("w", "VarHandleOp", "requested", "", "", "", "", ops=("w", "out"))
 
-    assert locate(finding, graph).frames == ("train.py:88", "train.py:40")
-    assert locate(replace(finding, at="model.py:12"), graph).frames == (
-        "train.py:88",
-        "train.py:40",
-        "model.py:12",
-        "model.py:3",
-    )
+    assert frames_to(graph, ("w", "out"), line) == tuple(lines.split())
+
+
+def test_lines_that_a_rule_chooses_stay() -> None:
+    graph = placement(op("w", "VarHandleOp"), lines=LINES)
+    finding = Finding("w", "VarHandleOp", "requested", "", "", frames=("train.py:40",))
+
+    assert locate(finding, graph).where == "train.py:40"

@@ -186,9 +186,9 @@ def test_the_example_of_the_documentation(install: Install) -> None:
     (verdict,) = verify(graph, only=["embeddings-on-gpu"]).verdicts
 
     (finding,) = verdict.findings
-    assert (finding.object, finding.found, finding.where) == (
+    assert (finding.object, finding.message, finding.where) == (
         "embedding/table",
-        "/device:CPU:0",
+        "embedding embedding/table is on /device:CPU:0",
         "model.py:3",
     )
     policy = {"embeddings-on-gpu": {"scope": "fc/"}}

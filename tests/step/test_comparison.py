@@ -530,6 +530,31 @@ def test_gradients_of_the_last_placeholders_only() -> None:
     check(towers, one_gpu(), DIFFERS, rows=[(4, 4, 4)])
 
 
+def test_unused_placeholders_of_the_same_shape() -> None:
+    """Each tower has a placeholder that it does not use, beside one that it uses."""
+
+    def build(count: int) -> Program:
+        net = Net(count)
+        losses = [mean(square(total(x * net.w.read(), 1))) for x, _ in net.feeds]
+        return net.descend(add_n(net.gradients(losses)) / float(count))
+
+    check(build(2), build(1), PROVED, EQUAL_ROWS)
+
+    def with_mask(count: int) -> Program:
+        program = Program()
+        feeds = [
+            [program.placeholder(name, (None,), tower) for name in ("x", "y", "z")]
+            for tower in ([None] if count == 1 else range(count))
+        ]
+        w = program.variable("w")
+        losses = [mean(square(x * w.read() - z)) for x, _, z in feeds]
+        gradients = [program.gradient(loss, w) for loss in losses]
+        program.train(w.descend(RATE, add_n(gradients) / float(count)))
+        return program
+
+    check(with_mask(2), with_mask(1), PROVED, EQUAL_ROWS)
+
+
 def test_placeholders_for_evaluation() -> None:
     """Placeholders that neither program trains on do not count."""
 
@@ -636,3 +661,39 @@ def test_an_extent_of_unknown_size_shows_no_mistake() -> None:
     )
 
     check(towers, one_gpu(lambda net: loss(net, net.x, net.y, rows_of(net.x))), UNKNOWN)
+
+
+# --- weight decay ---
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("decay", [1e-3, 1e-7])
+def test_small_decay(decay: float, times: int) -> None:
+    """A decay that is subtracted counts, even if it is as small as rounding."""
+
+    def build(count: int, decay: float) -> Program:
+        net = Net()
+        gradients = net.gradients([net.loss(x, y) for x, y in net.parts(count)])
+        with net.program.after(net.w.descend(RATE, add_n(gradients) / float(count))):
+            net.program.train(net.w.assign_sub(net.w.read() * decay))
+        return net.program
+
+    found = compare(build(2, decay * times), build(1, decay))
+    assert found.variables["w"].state is (PROVED if times == 1 else DIFFERS)
+
+
+@pytest.mark.parametrize("factor", [1.0, 2.0])
+def test_default_of_a_placeholder(factor: float) -> None:
+    """An input that need not be fed is equal only if its default is."""
+
+    def build(count: int, factor: float) -> Program:
+        net = Net(count)
+        losses = []
+        for x, y in net.feeds:
+            columns = apply("Slice", x, [0, 0], [-1, 2]) * factor
+            default = net.program.placeholder_with_default(columns)
+            losses.append(mean(square(total(x * net.w.read(), 1) + total(default, 1) - y)))
+        return net.descend(add_n(net.gradients(losses)) / float(count))
+
+    found = compare(build(2, factor), build(1, 1.0))
+    assert (found.variables["w"].state is PROVED) == (factor == 1.0)

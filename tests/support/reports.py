@@ -22,8 +22,6 @@ def finding(object: str, **more: Any) -> Finding:
     values = {
         "op": "VarHandleOp",
         "evidence": "assigned",
-        "expected": "CPU",
-        "found": "GPU",
         "message": f"{object} is [on a GPU]",
         "fix": "pin it",
         "frames": ("a.py:1",),

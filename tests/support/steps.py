@@ -1,8 +1,8 @@
 """Small training programs without TensorFlow, which NumPy can run.
 
 A `Program` records the ops that TensorFlow would build for the same code: op types, inputs,
-attributes, static shapes and constants. So it has a placement, and `Program.run` computes the values
-of its variables after one step::
+attributes, static shapes and constants. So it has a placement, and `Program.run` computes the
+values of its variables after one step::
 
     program = Program()
     x, y = program.placeholder("x", (None, 3)), program.placeholder("y", (None,))
@@ -156,6 +156,7 @@ def _random_normal(attributes: Mapping[str, Any], shape: Array) -> Array:
 
 COMPUTES: dict[str, Callable[..., Any]] = {
     "Identity": _elementwise(lambda x: x),
+    "PlaceholderWithDefault": _elementwise(lambda x: x),
     "StopGradient": _elementwise(lambda x: x),
     "Add": _elementwise(np.add),
     "AddV2": _elementwise(np.add),
@@ -355,11 +356,15 @@ class Program:
     def placeholder(
         self, name: str, shape: Sequence[int | None], tower: int | None = None
     ) -> Value:
-        """An input: all rows, or the rows of a tower. An unknown first extent is that of the rows."""
+        """An input: all rows, or a tower's rows. An unknown first extent is the number of rows."""
         dims = tuple(-1 if dim is None else dim for dim in shape)
         made = self._add(name, StepOp("Placeholder", attributes={"shape": dims}))
         self.fed[made.op] = name, tower
         return made
+
+    def placeholder_with_default(self, default: Value) -> Value:
+        """An input that is not fed, and has its default value."""
+        return self.add("PlaceholderWithDefault", default)
 
     def variable(self, name: str, shape: Sequence[int] = (), *, is_trained: bool = True) -> Handle:
         """A variable."""
@@ -477,13 +482,18 @@ class Program:
             run.execute(op)
         return run.values
 
-    def _order(self, schedule: random.Random | None) -> list[str]:
+    def used_ops(self) -> set[str]:
+        """The ops that a step runs."""
         reached, stack = set(), list(self.roots)
         while stack:
             name = stack.pop()
             if name not in reached:
                 reached.add(name)
                 stack += map(producer_of, self.ops[name].inputs)
+        return reached
+
+    def _order(self, schedule: random.Random | None) -> list[str]:
+        reached = self.used_ops()
         order = [name for name in self.ops if name in reached]
         if schedule is None:
             return order

@@ -98,11 +98,13 @@ def _finding_lines(finding: Finding) -> Iterator[str]:
     if finding.device_line:
         yield f"  device requested at: {finding.device_line}"
     yield f"  {finding.message}"
-    yield f"  {finding.evidence}: {finding.found}; expected: {finding.expected}"
+    yield f"  evidence: {finding.evidence}"
     if finding.devices:
         yield f"  devices: {', '.join(device.short for device in finding.devices)}"
     for step in finding.path:
         yield f"  path: {step}"
+    if finding.impact:  # another impact than the rule's
+        yield f"  impact: {finding.impact.name.lower()}"
     if finding.follows:
         yield f"  follows from: {finding.follows}"
     if finding.known:

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.one_version
-
 SUPPORT = Path(__file__).parents[1]
 PROGRAM = """
 import sys

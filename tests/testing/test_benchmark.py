@@ -13,8 +13,6 @@ from placement_checks.core import timing as loops
 from placement_checks.run.timing import benchmark
 from placement_checks.run.timing.thread_pools import POOL
 
-pytestmark = pytest.mark.one_version  # tests/run/test_timing.py times on both
-
 TESTS = """
 import pytest
 from tail_dropped import batch, build_single, build_towers

@@ -9,8 +9,6 @@ from placement_checks import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.testing.pytest_plugin import pytest_assertrepr_compare
 
-pytestmark = pytest.mark.one_version
-
 OLD = placement(
     op("conv/Add", "Add", "", "GPU:0"),
     op("conv/w", "VarHandleOp", "", "CPU:0"),

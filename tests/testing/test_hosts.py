@@ -12,8 +12,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-pytestmark = pytest.mark.one_version
-
 _TESTS = """
 import os
 import pytest

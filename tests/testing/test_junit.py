@@ -7,8 +7,6 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-pytestmark = pytest.mark.one_version
-
 TESTS = """
 import pytest
 from placement_checks import assert_variables_on_host, read_logs

@@ -79,6 +79,7 @@ def write(project: pytest.Pytester, program: str, tests: str = TESTS) -> None:
     project.makepyfile(train=program, test_towers=tests)
 
 
+@pytest.mark.smoke
 def test_a_sound_program_passes(project: pytest.Pytester) -> None:
     write(project, SOUND)
 
@@ -107,6 +108,7 @@ def defects(file: str) -> list[str]:
     ]
 
 
+@pytest.mark.smoke
 def test_a_defective_program_fails_and_names_variable_and_line(project: pytest.Pytester) -> None:
     write(project, DEFECTIVE)
 
@@ -118,7 +120,6 @@ def test_a_defective_program_fails_and_names_variable_and_line(project: pytest.P
     )
 
 
-@pytest.mark.one_version  # both versions report placements alike
 def test_verdicts_of_xdist_workers_are_in_the_summary(
     project: pytest.Pytester,
 ) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-pytestmark = pytest.mark.one_version  # what is read is printed by hand
-
 TEST = """
 import ctypes
 

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from support.schemas import valid
 
-pytestmark = pytest.mark.one_version
-
 WORKERS = [["-p", "no:xdist"], ["-n", "0"], ["-n", "2"]]
 
 TESTS = """

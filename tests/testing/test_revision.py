@@ -15,7 +15,6 @@ from placement_checks import place
 from placement_checks.testing.revision import PlacedPrograms
 
 assert tf
-pytestmark = pytest.mark.one_version
 
 TESTS = """
 import placement_checks

@@ -23,8 +23,6 @@ from placement_checks import (
 from placement_checks.core.errors import ConfigError, InputError
 from placement_checks.verification.placing import requested
 
-# tests/run and tests/fixtures compare numbers on both versions.
-pytestmark = pytest.mark.one_version
 tf1 = tf.compat.v1
 
 

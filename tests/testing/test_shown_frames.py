@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-pytestmark = pytest.mark.one_version
-
 TEST = """
 import pytest
 from placement_checks import assert_variables_on_host, read_logs

@@ -13,9 +13,6 @@ from support.forked import run_pytest_forked
 
 from placement_checks.run.timing.thread_pools import POOL
 
-# Other tests run the called functions on both versions.
-pytestmark = pytest.mark.one_version
-
 # The program of the snippets: towers, the same for one GPU, and a training loop.
 TRAIN = """
 import sys

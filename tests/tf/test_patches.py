@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 import sys
 from collections.abc import Iterator
@@ -11,8 +12,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import tensorflow as tf
 
 import placement_checks
+from placement_checks.core.errors import InputError
 from placement_checks.tf.keras import comes_with_keras_2
 from placement_checks.tf.patches import EXTENDED_MODULES, Patch
 from placement_checks.tf.patching import add_names, patched
@@ -21,26 +24,59 @@ KERAS = "Keras 2" if comes_with_keras_2() else "Keras 3"
 HERE = [patch for patch in Patch if patch.only in ("", KERAS)]
 
 
-@pytest.mark.parametrize("patch", HERE)
-def test_the_installed_version_has_all_patched_names(patch: Patch) -> None:
-    assert hasattr(patch.find_owner(), patch.attribute)
+@pytest.mark.smoke
+def test_the_installed_version_has_all_patched_names() -> None:
+    missing = [patch.path for patch in HERE if not _has_name(patch)]
+    assert not missing, "\n".join(missing)
 
 
-@pytest.mark.parametrize("patch", HERE)
-def test_a_patch_is_undone(patch: Patch) -> None:
-    owner = patch.find_owner()
-    before = vars(owner).get(patch.attribute)
+def _has_name(patch: Patch) -> bool:
+    try:
+        return hasattr(patch.find_owner(), patch.attribute)
+    except (ImportError, AttributeError):
+        return False
 
-    with patched(patch, lambda original: original):
+
+def test_patches_are_undone() -> None:
+    left = []
+    for patch in HERE:
+        owner = patch.find_owner()
+        before = vars(owner).get(patch.attribute)
+        with patched(patch, lambda original: original):
+            pass
+        if vars(owner).get(patch.attribute) is not before:
+            left.append(patch.path)
+
+    assert not left, "\n".join(left)
+
+
+def test_a_removed_name_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    gradients_util = sys.modules["tensorflow.python.ops.gradients_util"]
+    monkeypatch.delattr(gradients_util, "_GradientsHelper")
+
+    with pytest.raises(InputError) as error, patched(Patch.GRADIENTS, lambda original: original):
         pass
 
-    assert vars(owner).get(patch.attribute) is before
+    assert str(error.value).startswith(f"tensorflow: version {tf.__version__}")
+    assert " has no tensorflow.python.ops.gradients_util._GradientsHelper, " in str(error.value)
+    assert "2.15" in error.value.fix
 
 
-# `tf1.scipy_misc` creates scipy.misc if scipy lacks it.
-@pytest.mark.parametrize("name", sorted(EXTENDED_MODULES.keys() - {"scipy.misc"}))
-def test_a_module_that_gets_names_exists(name: str) -> None:
-    assert import_module(name)
+def test_patches_are_undone_after_exceptions() -> None:
+    before = tf.Graph.device
+
+    with contextlib.suppress(ZeroDivisionError):
+        with patched(Patch.GRAPH_SCOPE, lambda _: lambda *_: None):
+            assert tf.Graph.device is not before
+            raise ZeroDivisionError
+
+    assert tf.Graph.device is before
+
+
+def test_modules_that_get_names_exist() -> None:
+    # `tf1.scipy_misc` creates scipy.misc if scipy lacks it.
+    for name in EXTENDED_MODULES.keys() - {"scipy.misc"}:
+        import_module(name)
 
 
 def test_every_patch_is_used() -> None:

@@ -14,7 +14,7 @@ EXPLAINED_BY = {"names": ["shared"], "weights": ["gradients", "shared"], "gradie
 
 
 def broken(rule: str, *objects: str, ops: tuple[str, ...] = ()) -> Verdict:
-    findings = [Finding(name, "", "requested", "", "", "", "", ops=ops) for name in objects]
+    findings = [Finding(name, "", "requested", "", "", ops=ops) for name in objects]
     return Verdict(rule, "broken", "requested", None, findings)
 
 

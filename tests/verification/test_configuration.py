@@ -517,6 +517,7 @@ def test_many_faults_are_summarized(project: Callable[..., Path]) -> None:
     assert str(error_of(folder)).endswith("; and 980 more")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("unit", ["a.", '"', '\\"', "a ", ". ", "'a'.x "])
 def test_time_grows_with_the_size_of_the_file(unit: str, tmp_path: Path) -> None:
     def read(size: int) -> None:

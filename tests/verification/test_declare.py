@@ -14,7 +14,6 @@ from support.towers import gradient, host, mixed_losses, on, program, variable
 from placement_checks import Finding, Placement, Report, Verdict, verify
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import GLOBAL, TRAINABLE
-from placement_checks.rules.registry import NAMES
 from placement_checks.verification import declare
 from placement_checks.verification.configuration import Settings
 from placement_checks.verification.declare import Declaration, declarations, declared_text
@@ -136,7 +135,7 @@ def test_losses_that_depend_on_other_towers() -> None:
 def test_all_objects_of_a_known_behavior(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["a/moving_mean", "b/moving_mean"]
     graph = program(*(variable(name) for name in names))
-    found = Finding(names[0], "", "requested", "", "", "", "", known="Keras 3", others=(names[1],))
+    found = Finding(names[0], "", "requested", "", "", known="Keras 3", others=(names[1],))
     verdict = Verdict("replicas-in-sync", "broken", "requested", None, [found])
     declared = Verdict("replicas-in-sync", "kept", "requested")
     monkeypatch.setattr(declare, "_judge", lambda *given: declared if given[-1] else verdict)
@@ -167,15 +166,6 @@ def test_wrong_training_cannot_be_declared(rule: str) -> None:
     assert declared[rule].meaning == NO_POLICY
 
 
-def test_each_rule_is_a_policy_or_it_is_not() -> None:
-    """A new rule needs a decision."""
-    assert set(NAMES) - declare._MEANINGS.keys() == {
-        *("placeable", "equal-to-one-gpu", "every-tower-counts", "one-update"),
-        "gradients-averaged",
-        *("gradients-equal", "weights-equal", "towers-overlap"),
-    }
-
-
 def test_consequences_of_allowed_objects_are_allowed_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -195,7 +185,7 @@ def test_consequences_of_allowed_objects_are_allowed_too(
 
 
 def verdict_on(rule: str, *objects: str) -> Verdict:
-    findings = [Finding(name, "", "requested", "", "", "", "") for name in objects]
+    findings = [Finding(name, "", "requested", "", "") for name in objects]
     return Verdict(rule, "broken" if findings else "kept", "requested", None, findings)
 
 

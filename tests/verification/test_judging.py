@@ -198,7 +198,7 @@ def test_findings_have_the_impact_of_their_rule() -> None:
 
 def test_a_rule_may_give_a_finding_another_impact(monkeypatch: pytest.MonkeyPatch) -> None:
     rule = RULES["variables-on-host"]
-    stops = Finding("w", "VarHandleOp", "assigned", "", "", "", "", impact=Impact.EXECUTION)
+    stops = Finding("w", "VarHandleOp", "assigned", "", "", impact=Impact.EXECUTION)
     monkeypatch.setattr(rule, "check", lambda self, _: self.verdict([stops]))
 
     (verdict,) = verify(placement(), only=["variables-on-host"]).verdicts

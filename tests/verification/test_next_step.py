@@ -25,7 +25,7 @@ NO_STEP = f"the train op is unknown; {FIX}"
 
 
 def finding(object: str, *frames: str, **more: Any) -> Finding:
-    return Finding(object, "MatMul", "requested", "", "", "", "", frames=frames, **more)
+    return Finding(object, "MatMul", "requested", "", "", frames=frames, **more)
 
 
 def broken(rule: str, *findings: Finding) -> Verdict:
@@ -105,7 +105,7 @@ def test_the_line_with_most_findings_on_training() -> None:
 
 def test_the_most_severe_finding_of_a_rule_has_the_line() -> None:
     training = [finding(str(n), "a.py:4", impact=Impact.TRAINING) for n in range(9)]
-    stops = finding("sum", "a.py:6", impact=Impact.EXECUTION, alike="stops")
+    stops = finding("sum", "a.py:6", impact=Impact.EXECUTION, group_key="stops")
 
     assert next_step([report(broken("replicas-in-sync", *training, stops))]) == (
         "next: edit a.py:6, which breaks replicas-in-sync (10 findings)"
@@ -207,14 +207,6 @@ def test_session_memory_may_be_intended() -> None:
         "next: set config.gpu_options.allow_growth = True, or per_process_gpu_memory_fraction to "
         "at most 0.95, for session-memory (1 finding); or, if that is intended: "
         "--set session-memory.fraction=1.0"
-    )
-
-
-def test_the_line_of_a_finding_precedes_the_innermost() -> None:
-    findings = [finding("a", "a.py:1", "a.py:4", "b.py:2", at="a.py:4")]
-
-    assert next_step([report(broken("loss-of-all-towers", *findings))]) == (
-        "next: edit a.py:4, which breaks loss-of-all-towers (1 finding)"
     )
 
 

@@ -35,7 +35,7 @@ def main() -> int:
     recording.add_argument(
         "--public",
         action="store_true",
-        help="also the public programs of tests/real in the directory PLACEMENT_CHECKS_SOURCES",
+        help="also the public programs in the directory PLACEMENT_CHECKS_SOURCES",
     )
     comparing = commands.add_parser("compare", help="list the differences between two records")
     comparing.add_argument("old", type=Path)

@@ -103,13 +103,12 @@ def other_programs(text: str) -> list[Program]:
 
 
 def public_programs() -> list[Program]:
-    """The public programs of `tests/real` with sources and imports at hand."""
-    from real.programs import PROGRAMS
-    from real.programs import Program as Public
-    from real.sources import extract, repository, sources
-    from real.verifying import environment
-
+    """The programs of `public_programs` with sources and imports at hand."""
     from placement_checks.tf.keras import comes_with_keras_2
+    from public_programs.programs import PROGRAMS
+    from public_programs.programs import Program as Public
+    from public_programs.sources import extract, repository, sources
+    from public_programs.verifying import environment
 
     folder = sources()
     if folder is None:

@@ -2,12 +2,11 @@
 
 Rules, and the findings of a rule, are in the order of their impact: findings that stop the program
 come first, then findings that make its training wrong, then findings that make it slow. Findings
-of one rule with the same message for several objects form one group.
+of one rule that say the same of several objects form one group.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,12 +17,10 @@ from placement_checks.core.impact import Impact
 from placement_checks.core.results import Finding, Verdict, worst_impact
 from placement_checks.util.text import listed, plural
 
-_NAME_CHARACTER = re.compile(r"[\w/]")
-
 
 @dataclass(frozen=True)
 class Group:
-    """Findings with the same message for different objects; reports show the first finding."""
+    """Findings that say the same of different objects; reports show the first finding."""
 
     findings: Sequence[Finding]
 
@@ -48,8 +45,8 @@ class Group:
     def callers(self) -> Sequence[str]:
         """The lines of the calls that led to `where` for all objects, the nearest first."""
         here = (each for each in self.findings if each.where == self.where)
-        lines = next(map(_lines_to_finding, here), ())
-        shared = set(lines).intersection(*map(_lines_to_finding, self.findings))
+        lines = next((each.frames for each in here), ())
+        shared = set(lines).intersection(*(each.frames for each in self.findings))
         return [line for line in lines if line in shared and line != self.where][::-1]
 
     @property
@@ -72,30 +69,9 @@ def group_findings(findings: Iterable[Finding]) -> list[Group]:
     """Returns the findings of one rule in groups, by impact, then in the order of the findings."""
     groups: dict[Hashable, list[Finding]] = defaultdict(list)
     for finding in findings:
-        key = _without_name(finding) if finding.alike is None else (finding.alike,)
-        groups[key, finding.fix, finding.device_line].append(finding)
+        fix = finding.fix, finding.consequence, finding.device_line
+        groups[finding.group_key, *fix].append(finding)
     return sorted(map(Group, groups.values()), key=lambda group: worst_impact(group.findings))
-
-
-def _lines_to_finding(finding: Finding) -> Sequence[str]:
-    """The source lines from the outermost caller to the line to look at."""
-    if finding.at is None:
-        return finding.frames
-    if finding.at not in finding.frames:
-        return (finding.at,)
-    return finding.frames[: finding.frames.index(finding.at) + 1]
-
-
-def _without_name(finding: Finding) -> str:
-    """The message without the object's name, except where the name is part of a longer name."""
-    name, message = finding.object, finding.message
-    if not name:
-        return message
-    text, *parts = message.split(name)
-    for part in parts:
-        is_inside = _NAME_CHARACTER.match(text[-1:]) or _NAME_CHARACTER.match(part)
-        text += f"{name if is_inside else chr(0)}{part}"
-    return text
 
 
 @dataclass(frozen=True)

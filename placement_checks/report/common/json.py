@@ -100,8 +100,6 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "object": finding.object,
         "op": finding.op,
         "evidence": finding.evidence,
-        "expected": finding.expected,
-        "found": finding.found,
         "where": finding.where,
         "path": list(finding.path),
         "message": finding.message,

@@ -118,9 +118,7 @@ class _Run:
             place["physicalLocation"] = self._physical(at)
         # Without line numbers, edits do not change the digest. Equal digests are numbered.
         file = at.path if at else ""
-        digest = _digest(
-            rule, program_title(report), file, first.object, first.expected, first.found
-        )
+        digest = _digest(rule, program_title(report), file, first.object)
         self._seen[digest] += 1
         fingerprint = f"{digest}:{self._seen[digest]}"
         return {

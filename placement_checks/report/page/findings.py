@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.core.placement import TRAINABLE, Placement
-from placement_checks.core.results import Finding, PathStep, Report, by_impact
+from placement_checks.core.results import PathStep, Report, by_impact
 from placement_checks.report.common.findings import (
     Group,
     Sections,
@@ -22,7 +22,7 @@ from placement_checks.report.common.findings import (
 from placement_checks.report.common.source import source_text
 from placement_checks.report.page.devices import DeviceTable
 from placement_checks.report.text.findings import draw_error_bars
-from placement_checks.util.text import join_and, plural, range_text
+from placement_checks.util.text import join_and, plural
 
 
 def rules_data(report: Report) -> list[dict[str, Any]]:
@@ -97,11 +97,6 @@ def _devices(group: Group, placement: Placement, places: DeviceTable) -> list[in
     ]
 
 
-# The order of broken rules of one impact: the rules that explain most about devices come first.
-_FIRST = (
-    *("placeable", "no-idle-device", "every-tower-counts", "variables-shared"),
-    *("variables-on-host", "no-fallback", "inputs-distinct", "losses-apart", "gradients-equal"),
-)
 _ALIKE = "towers-alike"  # the rule that towers compute the same
 _LONGEST = 160
 _MOST_NAMED = 4  # devices
@@ -151,66 +146,18 @@ def _capitalize(sentence: str) -> str:
 
 
 def _worst_finding(report: Report) -> str:
-    causes = [section for section in Sections(report.verdicts).causes if section.findings]
-    order = {rule: place for place, rule in enumerate(_FIRST)}
-    worst = min(causes, key=lambda section: (section.impact, order.get(section.rule, len(_FIRST))))
-    describe = _SENTENCES.get(worst.rule)
-    if describe and (sentence := describe(worst.findings)):
-        return sentence
+    worst = next(section for section in Sections(report.verdicts).causes if section.findings)
+    (verdict,) = (verdict for verdict in report.verdicts if verdict.rule == worst.rule)
+    if verdict.headline:
+        return verdict.headline
     first = group_findings(worst.findings)[0].first
-    text = first.summary or first.message
+    text = first.message.partition("; ")[0]
     if len(text) > _LONGEST:
         text = f"{text[: _LONGEST - 1]}…"
     if not text.startswith(first.object):
         text = _capitalize(text)
     more = len(worst.findings) - 1
     return f"{text} (and {more} more)" if more else text
-
-
-def _placeable(findings: Sequence[Finding]) -> str | None:
-    """A short sentence, since the message of the placer is long and follows the picture."""
-    if len(findings) == 1:
-        return None
-    first = findings[0]
-    return (
-        f"{len(findings)} ops cannot be placed, and no step runs: the first is {first.object} "
-        f"({first.op})"
-    )
-
-
-def _no_idle_device(findings: Sequence[Finding]) -> str:
-    names = [finding.object for finding in findings]
-    if len(names) > _MOST_NAMED:
-        return f"{len(names)} GPUs compute nothing: {names[0]} … {names[-1]}"
-    return f"{join_and(names)} {'computes' if len(names) == 1 else 'compute'} nothing"
-
-
-def _every_tower_counts(findings: Sequence[Finding]) -> str | None:
-    unused = findings[0].devices
-    if not unused:
-        return None
-    verb, whose = ("counts", "its") if len(unused) == 1 else ("count", "their")
-    towers = range_text(device.short for device in unused)
-    variables = plural(len(findings), "variable")
-    return f"{towers} never {verb}: the update of {variables} does not use {whose} gradients"
-
-
-def _variables_on_host(findings: Sequence[Finding]) -> str | None:
-    if len(findings) == 1:
-        return None
-    places = Counter(finding.found for finding in findings)
-    on = join_and(
-        f"{place} ({number})" if len(places) > 1 else place for place, number in places.items()
-    )
-    return f"{len(findings)} variables are on {on}, not on {findings[0].expected}"
-
-
-_SENTENCES: dict[str, Callable[[Sequence[Finding]], str | None]] = {
-    "placeable": _placeable,
-    "no-idle-device": _no_idle_device,
-    "every-tower-counts": _every_tower_counts,
-    "variables-on-host": _variables_on_host,
-}
 
 
 def _label_devices(sentence: str, places: DeviceTable) -> str:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from placement_checks.analysis.graph.updates import Update
@@ -14,14 +15,17 @@ from placement_checks.core.op_types import AMONG_DEVICES
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import (
+    Fields,
     Rule,
     about,
     device_line,
     device_names,
     devices_text,
+    frames_to,
     is_on,
     path_lines,
     requested_device,
+    shared_device,
 )
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import joining_ops
@@ -50,6 +54,9 @@ class AveragingOnHost(Rule):
     kind = "assigned"
     requires = frozenset({Need.ASSIGNED, Need.TWO_TOWERS, Need.LOSSES_APART, Need.TRAINED})
     explained_by = ("no-fallback",)
+    intended = "gradients are averaged on this device, and all of them are copied to it"
+    breaks_in_changes = True
+    threads = ("tensorflow/models#2152: a review about the device of averages",)
 
     device: str | tuple[str, ...] = "/cpu:0"
 
@@ -72,6 +79,10 @@ class AveragingOnHost(Rule):
         combine = "combines" if len(joining) == 1 else "combine"
         return self.verdict(findings, f"{plural(len(joining), 'op')} {combine} gradients")
 
+    def intended_fields(self, evidence: Evidence, verdict: Verdict) -> Iterator[Fields]:
+        """Yield the device that combines gradients."""
+        yield from shared_device(evidence, verdict)
+
     def _finding(self, placement: Placement, number: OpId, assigned: Device) -> Finding:
         analysis = analyze(placement)
         op = placement.by_number[number]
@@ -85,16 +96,13 @@ class AveragingOnHost(Rule):
         )
         return Finding(
             **about(op, "assigned"),
-            expected=expected,
-            found=assigned.short,
             placed=op.name,
-            at=device_line(placement, op.name),
-            alike=(assigned, op.requested),
+            frames=frames_to(placement, (op.name,), device_line(placement, op.name)),
+            group_key=(assigned, op.requested),
             path=path_lines(
                 placement, [number, *gradient_flow(placement).gradient_inputs(number)]
             ),
             message=f"{summary}; it requests {requested_device(op)}",
-            summary=summary,
             devices=(assigned,),
             consequence=f"these gradients travel to {assigned.short}, which combines them in "
             "addition to its other work",

@@ -38,6 +38,12 @@ class GradientsColocated(Rule):
     kind = "assigned"
     requires = frozenset({Need.ASSIGNED, Need.REQUESTED, Need.GPUS})
     explained_by = ("no-fallback",)
+    intended = "these backward ops are on other devices than their forward ops"
+    breaks_in_changes = True
+    threads = (
+        "tensorflow/tensorflow#16328: gradients are computed on GPU 0 by default",
+        "keras-team/keras#3620: all gradient matrices on GPU 0, and how Keras changed that",
+    )
 
     allow: tuple[str, ...] = ()
 
@@ -147,10 +153,8 @@ def _finding(placement: Placement, op: Op, forward: Op, known_by: str) -> Findin
     )
     return Finding(
         **about(op, "assigned"),
-        expected=expected,
-        found=found,
         placed=op.name,
-        alike=(op.assigned, op.requested),
+        group_key=(op.assigned, op.requested),
         path=(
             PathStep(f"{op.name} ({op.type}) on {found}", op.name),
             PathStep(
@@ -159,7 +163,6 @@ def _finding(placement: Placement, op: Op, forward: Op, known_by: str) -> Findin
             ),
         ),
         message=f"{summary}; the backward op requests {requested_device(op)}",
-        summary=summary,
         devices=(op.assigned, forward.assigned),
         consequence=f"{found} computes the backward pass {computes}, and the values that it needs "
         "from the forward pass are copied there",

@@ -50,6 +50,12 @@ class NoFallback(Rule):
     kind = "assigned"
     requires = frozenset({Need.ASSIGNED, Need.REQUESTED, Need.GPUS})
     explained_by = ("placeable", "no-idle-device")
+    intended = "these ops may run on other devices than requested"
+    breaks_in_changes = True
+    threads = (
+        "tensorflow/tensorflow#29342: the effect of soft placement, and that it is invisible",
+        "tensorflow/tensorflow#636: soft placement is on, but an op fails",
+    )
 
     allow: tuple[str, ...] = ()
 
@@ -261,10 +267,8 @@ def _finding(placement: Placement, op: Op, group: list[Op]) -> Finding:
         what += f" on {found}"
     return Finding(
         **about(op, "assigned"),
-        expected=requested,
-        found=found,
         placed=first.name,
-        alike=(first.fallback_reason, found, itself),
+        group_key=(first.fallback_reason, found, itself),
         path=tuple(PathStep(follower, follower) for follower in followers),
         devices=tuple(filter(None, (first.requested, first.assigned))),
         message=f"{what}: {_reason(first, placement, are_several=not itself and count > 1)}",
@@ -281,8 +285,6 @@ def _hidden_gpu_finding(device: Device, ops: Sequence[Op], machine: Machine) -> 
     several = len(ops) > 1
     return Finding(
         **about(device.short, "assigned"),
-        expected=device.short,
-        found=found,
         devices=(device, *elsewhere),
         message=f"{plural(len(ops), 'op')} {'request' if several else 'requests'} {device.short} "
         f"and {'end' if several else 'ends'} on {found}: {machine.hidden_by} hides it from the "
@@ -312,10 +314,10 @@ def _with_known_scopes(placement: Placement, findings: Sequence[Finding]) -> Ite
     known: dict[Hashable, str] = {}
     for finding in findings:
         if finding.placed and placement.details.device_line(finding.placed) is not None:
-            known.setdefault(finding.alike, finding.placed)
+            known.setdefault(finding.group_key, finding.placed)
     for finding in findings:
         of_library = finding.placed and placement.details.device_line(finding.placed) is None
-        yield replace(finding, placed=known.get(finding.alike)) if of_library else finding
+        yield replace(finding, placed=known.get(finding.group_key)) if of_library else finding
 
 
 def _lacks_device(op: Op, placement: Placement) -> bool:

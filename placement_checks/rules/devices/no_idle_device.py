@@ -61,6 +61,12 @@ class NoIdleDevice(Rule):
     requires = frozenset({Need.ASSIGNED})
     uses = frozenset({Need.SINGLE_GPU})
     by_absence = True
+    intended = "these GPUs do not compute in a step"
+    breaks_in_changes = True
+    threads = (
+        "tensorflow/tensor2tensor#17: all GPUs except the first are at 0 %, with full memory",
+        "tensorflow/tensorflow#42764: ops for GPU 1 run on GPU 0",
+    )
 
     allow: tuple[str, ...] = ()
 
@@ -109,6 +115,13 @@ class NoIdleDevice(Rule):
             note += f"; other tasks have {plural(others, 'GPU')} for their own graphs"
         return self.verdict(findings, note)
 
+    def headline(self, findings: Sequence[Finding]) -> str:
+        """Name the GPUs."""
+        names = [finding.object for finding in findings]
+        if len(names) > _MOST_NAMED:
+            return f"{len(names)} GPUs compute nothing: {names[0]} … {names[-1]}"
+        return f"{join_and(names)} {'computes' if len(names) == 1 else 'compute'} nothing"
+
 
 def _findings(
     placement: Placement,
@@ -135,7 +148,6 @@ def _findings(
             task = (
                 f"holds {plural(held, 'variable')}" if held else "combines results of other GPUs"
             )
-            expected, found = "a part of a loss", f"it only {task}"
             fault = f"computes no part of a loss, and only {task}"
             consequence = (
                 f"the model is built {len(gpus)} times, and "
@@ -147,18 +159,15 @@ def _findings(
                 f"--set no-idle-device.allow=/gpu:{gpu.index}"
             )
         else:
-            expected, found, fault = "ops that compute", "none", "computes nothing"
+            fault = "computes nothing"
             consequence = _consequence(len(idle), len(busy))
             more = ", or set --gpus to the number of GPUs that the program is for"
         yield Finding(
             **about(gpu.short, "assigned"),
-            expected=expected,
-            found=found,
             ops=pinned,
             placed=pinned[0] if pinned else None,
-            alike=(are_serving, others),
+            group_key=are_serving,
             message=f"{gpu.short} {fault}; {others}",
-            summary=f"{gpu.short} {fault}",
             consequence=consequence,
             fix=f"{_fix(gpu, placement.strategy)}{more}",
         )
@@ -169,14 +178,10 @@ def _unused_copy(placement: Placement, gpu: Device, ops: Sequence[str]) -> Findi
     losses = [producer_of(name) for name in placement.step.objectives]
     return Finding(
         **about(gpu.short, "assigned"),
-        expected="a part of a loss",
-        found="a copy of the model that no loss depends on",
         ops=tuple(roots[:1]),
         path=path_lines(placement, analyze(placement).flow.known_ops([*losses[:1], ops[0]])),
-        alike="unused",
         message=f"{gpu.short} computes a copy of the model, such as {ops[0]}, that no loss of the "
         f"step depends on; the step minimizes {losses[0]}",
-        summary=f"{gpu.short} computes no part of a loss",
         consequence="the step does not train the model with the examples of this tower",
         fix="append the loss of each tower to a list in the loop, and minimize "
         "tf.add_n(losses) / num_gpus",
@@ -192,11 +197,7 @@ def _hidden_gpu_findings(
         setting = placement.machine.hidden_by
         yield Finding(
             **about(gpu.short, "assigned"),
-            expected="ops that compute",
-            found="none",
-            alike=setting,
             message=f"{gpu.short} computes nothing; {setting} hides it from the program",
-            summary=f"{gpu.short} computes nothing",
             consequence=_consequence(len(hidden), busy),
             fix=f"remove {setting}, or set --gpus to the number of GPUs that it leaves",
         )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.impact import Impact
 from placement_checks.core.placement import Op, Placement, Refusal, most_refusals
 from placement_checks.core.results import Finding, PathStep, Verdict
 from placement_checks.rules.base import Rule, about, requested_device
@@ -28,7 +29,23 @@ class Placeable(Rule):
 
     name = "placeable"
     kind = "assigned"
+    impact = Impact.EXECUTION
     requires = frozenset({Need.PLACER})
+    threads = (
+        "tensorflow/tensorflow#2292: the MNIST tutorial pinned to a GPU is refused",
+        "tensorflow/tensorflow#22476: a scalar summary under a GPU has no kernel there",
+        "tensorflow/models#5522: a slot is refused since one op of its group has no GPU kernel",
+    )
+
+    def headline(self, findings: Sequence[Finding]) -> str:
+        """Count the ops, since the message of the placer is long."""
+        if len(findings) == 1:
+            return ""
+        first = findings[0]
+        return (
+            f"{len(findings)} ops cannot be placed, and no step runs: the first is {first.object} "
+            f"({first.op})"
+        )
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
@@ -41,16 +58,13 @@ class Placeable(Rule):
 
 def _finding(placement: Placement, refusal: Refusal) -> Finding:
     op = placement.ops.get(refusal.op)
-    requested = requested_device(op) if op else "?"
     first, *rest = refusal.message.splitlines() or ["the placer gives no reason"]
     reason = first.removeprefix(f"Cannot assign a device for operation {refusal.op}: ")
     return Finding(
         **about(op or refusal.op or placement.program, "assigned"),
-        expected=requested,
-        found="refused by the placer",
         ops=(refusal.op,),
         placed=refusal.op,
-        alike=op.requested
+        group_key=op.requested
         if op and placement.machine and not placement.machine.has(op.requested)
         else (op.type if op else "", _DEVICE.sub("", reason)),
         path=tuple(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, about
+from placement_checks.rules.base import Fields, Rule, about
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import join_and, plural
 
@@ -40,6 +40,11 @@ class SessionMemory(Rule):
     name = "session-memory"
     kind = "configuration"
     requires = frozenset({Need.SESSION_CONFIG})
+    intended = "the session takes all memory of its GPUs, and other programs on them fail"
+    threads = (
+        "hunkim/DeepLearningZeroToAll#116: an example takes all GPUs of a shared server",
+        "tensorflow/tensorflow#8170: a program that fails because another has the memory",
+    )
 
     fraction: float = _DEFAULT_FRACTION
     others: tuple[Mapping[str, Any], ...] = ()
@@ -58,6 +63,10 @@ class SessionMemory(Rule):
                     str(error),
                     "write each program as {'per_process_gpu_memory_fraction': 0.5}",
                 ) from None
+
+    def intended_fields(self, _evidence: Evidence, _verdict: Verdict) -> Iterator[Fields]:
+        """Yield all memory."""
+        yield {"fraction": 1.0}
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
@@ -101,10 +110,7 @@ class SessionMemory(Rule):
         summary = f"the session takes {takes} of the memory of {gpus} when it starts"
         return Finding(
             **about("gpu_options", "configuration"),
-            expected=f"allow_growth, or at most {self.fraction:g} of the memory",
-            found=f"{takes} of it",
             message=f"{summary}; a second program on the same GPUs fails",
-            summary=summary,
             fix="set config.gpu_options.allow_growth = True, or "
             f"per_process_gpu_memory_fraction to at most {self.fraction:g}",
         )
@@ -123,14 +129,13 @@ class SessionMemory(Rule):
             share = max(0.01, math.floor(100 * self.fraction / (1 + len(sharing))) / 100)
             yield Finding(
                 **about(subject, "configuration"),
-                expected=f"at most {self.fraction:g} of its memory for all programs",
-                found=f"{total:g} of it",
                 message=f"on {where}, this session takes {own.share_text} of the memory, and "
                 f"{'another program takes' if len(sharing) == 1 else 'other programs take'} "
                 f"{join_and(claim.share_text for claim in sharing)}: {100 * total:g}% in total, "
                 "so the program that starts last fails",
                 fix="give each program its own GPUs (visible_device_list), or set "
                 f"per_process_gpu_memory_fraction to {share:.2g} in each",
+                group_key=total,
             )
 
 

@@ -12,7 +12,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement, Tensor
 from placement_checks.core.results import Finding, PathStep, Verdict
 from placement_checks.core.variables import Variable
-from placement_checks.rules.base import Rule, about, matches_any
+from placement_checks.rules.base import Fields, Rule, about, matches_any
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import join_and, listed, plural
 
@@ -44,6 +44,12 @@ class ShardsBalanced(Rule):
     kind = "assigned"
     requires = frozenset({Need.ASSIGNED, Need.REQUESTED, Need.CLUSTER})
     by_absence = True
+    intended = "the parameter servers keep their present share of the variables"
+    breaks_in_changes = True
+    threads = (
+        "tensorflow/tensorflow#24953: one of four servers has nearly all of the traffic",
+        "tensorflow/tensorflow#45291: even numbers of variables, uneven traffic",
+    )
 
     by: Literal["", "round-robin", "bytes"] = ""
     most: float = 1.5
@@ -110,6 +116,14 @@ class ShardsBalanced(Rule):
         ]
         return replace(self.verdict(findings, note), figures=figures)
 
+    def intended_fields(self, _evidence: Evidence, verdict: Verdict) -> Iterator[Fields]:
+        """Yield round-robin sharding, else the present imbalance in bytes."""
+        yield {"by": "round-robin"}
+        sizes = [figure["bytes"] for figure in verdict.figures]
+        if sum(sizes):
+            imbalance = max(sizes) * len(sizes) / sum(sizes)
+            yield {"by": "bytes", "most": math.ceil(10 * imbalance) / 10}
+
     def _heavy(self, shards: Sequence[Shard]) -> Sequence[Shard]:
         counts = [len(shard.variables) for shard in shards]
         if not self.by and max(counts) - min(counts) <= 1:
@@ -175,13 +189,9 @@ def _round_robin_findings(
             expected, found = str(shards[turn].task), str(shards[numbers[name]].task)
             yield Finding(
                 **about(placement.ops[name], "assigned"),
-                expected=expected,
-                found=found,
                 placed=name,
-                alike="out of turn",
                 message=f"variable {name} is on {found}, out of turn: {previous}, created before "
                 f"it, is on {shards[numbers[previous]].task}, so the next in turn is {expected}",
-                summary=f"variable {name} is on {found}",
                 fix="create all variables under one replica_device_setter, which assigns them in "
                 "turn, and request no device for a single variable",
             )
@@ -198,17 +208,13 @@ def _finding(shards: Sequence[Shard], heavy: Shard) -> Finding:
     largest = sorted(heavy.variables, key=lambda variable: -(_bytes(variable) or 0))
     return Finding(
         **about(str(heavy.task), "assigned"),
-        expected=f"about {math.ceil(_even_share(shards)):,} bytes",
-        found=f"{heavy.bytes:,} bytes",
         ops=(largest[0].name,),
         placed=largest[0].name,
-        alike="holds too much",
         path=tuple(
             PathStep(f"{variable.name}: {_bytes(variable):,} bytes", variable.name)
             for variable in largest[:_MOST_NAMED]
         ),
         message=f"{summary}{idle}",
-        summary=summary,
         consequence=f"every worker fetches all these variables from {heavy.task} in each step, "
         "while the other servers wait",
         fix="pass replica_device_setter a ps_strategy that picks the server with the fewest "

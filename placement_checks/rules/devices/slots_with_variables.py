@@ -34,6 +34,11 @@ class SlotsWithVariables(Rule):
     kind = "assigned"
     requires = frozenset({Need.ASSIGNED, Need.REQUESTED})
     explained_by = ("created-in-scope",)
+    intended = "these slots are copied to their variables in each step"
+    breaks_in_changes = True
+    threads = (
+        "openai/universe-starter-agent#67: Adam's slots looked for in a placement log with grep",
+    )
 
     allow: tuple[str, ...] = ()
 
@@ -78,12 +83,8 @@ def _finding(placement: Placement, slot: str, variable: str) -> Finding:
     summary = f"{slot} is a slot of {variable} and sits on {found}"
     return Finding(
         **about(op, "assigned"),
-        expected=expected,
-        found=found,
         placed=slot,
-        alike=(found, expected),
         message=f"{summary}; the variable is on {expected}",
-        summary=summary,
         devices=tuple(filter(None, (op.assigned, primary.assigned))),
         consequence=f"every step sends values between {found} and {expected} to update it",
         fix="create it under `with tf.device(variable.device):`, or under "

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from placement_checks.analysis.step.transfers import (
     CopiedTensor,
@@ -19,7 +20,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.op_types import CONST
 from placement_checks.core.placement import Op, Placement, producer_of
 from placement_checks.core.results import Finding, PathStep, Verdict
-from placement_checks.rules.base import Rule, about, first_of_each
+from placement_checks.rules.base import Fields, Rule, about, first_of_each
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import listed, plural
 
@@ -53,6 +54,12 @@ class TransferBudget(Rule):
     name = "transfer-budget"
     kind = "assigned"
     requires = frozenset({Need.ASSIGNED, Need.REQUESTED, Need.GPUS})
+    intended = "a step may copy as much as it does now"
+    threads = (
+        "tensorflow/tensorflow#1397: two GPUs take 28 s, one GPU takes 19 s",
+        "tensorflow/tensorflow#4881: a step is slower because ops moved to the CPU",
+        "tensorflow/models#2018: slim is slower on several GPUs than on one",
+    )
 
     bytes: int | None = None
     copies: int | None = None
@@ -87,6 +94,26 @@ class TransferBudget(Rule):
             note += f"; {len(shown) - _MOST_PAIRS} more, see place --transfers"
         verdict = self._judge_budgets(evidence.placement, copied, links, note)
         return replace(verdict, figures=figures)
+
+    def intended_fields(self, _evidence: Evidence, verdict: Verdict) -> Iterator[Fields]:
+        """Yield the present bytes or copies of one step, for each budget of the rule."""
+        links: dict[tuple[Device, Device], list[Mapping[str, Any]]] = defaultdict(list)
+        for figure in verdict.figures:
+            source, target = (Device.parse(figure[end]).task_device for end in ("from", "to"))
+            if source != target:
+                links[source, target].append(figure)
+        present = {}
+        for unit in ("bytes", "copies"):
+            present[unit] = sum(figure[unit] for figure in verdict.figures)
+            present[f"link_{unit}"] = max(
+                (sum(figure[unit] for figure in link) for link in links.values()), default=0
+            )
+        budgets = {name: getattr(self, name) for name in present}
+        yield {
+            name: max(present[name], budget)
+            for name, budget in budgets.items()
+            if budget is not None
+        }
 
     def _judge_budgets(
         self,
@@ -138,14 +165,11 @@ class TransferBudget(Rule):
         if excess := _find_excess(size, len(copied), self.bytes, self.copies):
             budget, amount = excess
             largest = max(copied, key=_size).tensor
-            summary = f"one step sends {amount} between devices, over the budget of {budget}"
             yield _finding(
                 placement.ops[producer_of(largest)],
                 copied,
-                budget,
-                amount,
-                message=f"{summary}; the largest tensor is {largest}",
-                summary=summary,
+                message=f"one step sends {amount} between devices, over the budget of {budget}; "
+                f"the largest tensor is {largest}",
             )
 
     def _link_findings(
@@ -161,10 +185,6 @@ class TransferBudget(Rule):
             if others:
                 are = "is" if len(others) == 1 else "are"
                 more = f"; {plural(len(others), 'other link')} of that task {are} also over budget"
-            summary = (
-                f"one step sends {amount} from {task} to {to}, over the budget of {budget} per "
-                "link"
-            )
             yield _finding(
                 str(task),
                 [
@@ -172,10 +192,9 @@ class TransferBudget(Rule):
                     for copy in copied
                     if copy.source.task_device == task and copy.to.task_device == to
                 ],
-                budget,
-                amount,
-                message=f"{summary}{more}",
-                summary=summary,
+                message=f"one step sends {amount} from {task} to {to}, over the budget of "
+                f"{budget} per link{more}",
+                group_key=(task, amount),
             )
 
     def _constant_findings(
@@ -190,12 +209,9 @@ class TransferBudget(Rule):
                 yield _finding(
                     placement.ops[name],
                     sent,
-                    f"{self.constant_bytes:,} bytes",
-                    f"{sent[0].bytes:,} bytes",
                     message=f"the constant {name}, {sent[0].bytes:,} bytes, is sent from "
                     f"{sent[0].source.task_device} to {plural(len(sent), 'device')} of other "
                     "tasks in every step",
-                    alike="a constant",
                     fix="create it on the task that reads it, or store it in a variable there",
                 )
 
@@ -227,21 +243,16 @@ def _whole_graph_note(placement: Placement) -> str:
 def _finding(
     subject: Op | str,
     copied: list[CopiedTensor],
-    budget: str,
-    amount: str,
     *,
     message: str,
-    summary: str = "",
-    alike: Hashable = None,
+    group_key: Hashable = None,
     fix: str = "keep large tensors on the devices that use them; feed each tower only its part",
 ) -> Finding:
     largest = sorted(copied, key=lambda copy: -_size(copy))[:_MOST_TENSORS]
     return Finding(
         **about(subject, "assigned"),
-        expected=f"at most {budget} per step",
-        found=amount,
         ops=(producer_of(largest[0].tensor),),
-        alike=alike,
+        group_key=group_key,
         path=tuple(
             PathStep(
                 f"{copy.tensor} {copy.source.short} -> {copy.to.short}: "
@@ -251,6 +262,5 @@ def _finding(
             for copy in largest
         ),
         message=message,
-        summary=summary,
         fix=fix,
     )

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from placement_checks.analysis.graph.analysis import is_local
@@ -14,6 +15,7 @@ from placement_checks.core.op_types import RESOURCE_VARIABLES
 from placement_checks.core.placement import Op, Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import (
+    Fields,
     Rule,
     about,
     device_names,
@@ -21,9 +23,10 @@ from placement_checks.rules.base import (
     is_on,
     matches_any,
     requested_device,
+    shared_device,
 )
 from placement_checks.rules.requirements import Need
-from placement_checks.util.text import plural
+from placement_checks.util.text import join_and, plural
 
 _DEVICE_FUNCTION = (
     "; a device function must return this device for VarHandleOp too, not only for Variable and "
@@ -69,6 +72,13 @@ class VariablesOnHost(Rule):
     kind = "assigned"
     requires = frozenset({Need.ASSIGNED})
     explained_by = ("placeable", "created-in-scope")
+    intended = "variables are on this device, and other GPUs read them from it in each step"
+    breaks_in_changes = True
+    threads = (
+        "tflearn/tflearn#459: variables sit on GPU 0 despite a CPU scope",
+        "tensorflow/tensorflow#5390: the same with one of two versions of slim",
+        "tensorflow/tensorflow#9517: layers have no argument for the device of variables",
+    )
 
     device: str | tuple[str, ...] = "/cpu:0"
     allow: tuple[str, ...] = ()
@@ -120,6 +130,22 @@ class VariablesOnHost(Rule):
         more = f", and {unnamed} that the log does not name" if unnamed else ""
         return self.verdict(findings, note=plural(len(placed), "variable") + more)
 
+    def intended_fields(self, evidence: Evidence, verdict: Verdict) -> Iterator[Fields]:
+        """Yield the device of the variables."""
+        yield from shared_device(evidence, verdict)
+
+    def headline(self, findings: Sequence[Finding]) -> str:
+        """Count the variables on each device."""
+        places = Counter(finding.devices for finding in findings)
+        if len(findings) == 1 or any(each.evidence != "assigned" for each in findings):
+            return ""
+        on = join_and(
+            f"{devices[0].short} ({number})" if len(places) > 1 else devices[0].short
+            for devices, number in places.items()
+        )
+        expected = devices_text(device_names(self.device))
+        return f"{len(findings)} variables are on {on}, not on {expected}"
+
 
 def _role_devices(placement: Placement, variable: str, *, local: bool) -> Sequence[Device]:
     """Return the GPUs that the strategy or the role of a variable allows in addition."""
@@ -148,12 +174,9 @@ def _misplaced(placement: Placement, op: Op, names: Sequence[str], setting: str)
             request = f"; it is colocated with {op.colocated[0]}"
     return Finding(
         **about(op, "assigned"),
-        expected=devices_text(names),
-        found=found,
         placed=_decided_by(op),
-        alike=(op.assigned.job, op.assigned.type, tuple(names)),
+        group_key=(op.assigned.job, op.assigned.type),
         message=f"variable {op.name} sits on {found}, not on {devices_text(names)}{request}",
-        summary=f"variable {op.name} sits on {found}, not on {devices_text(names)}",
         devices=(op.assigned,),
         consequence=_consequence(placement, op),
         fix=_fix(placement, op, names[0], setting),
@@ -191,12 +214,8 @@ def _without_request(placement: Placement, op: Op, names: Sequence[str], setting
     found = op.assigned.short if op.assigned else ""
     return Finding(
         **about(op),
-        expected=devices_text(names),
-        found="no device",
-        alike="no device",
         message=f"variable {op.name} requests no device; the placer chose {found} on this "
         f"machine and may choose another device on other machines",
-        summary=f"variable {op.name} requests no device",
         devices=(op.assigned,) if op.assigned else (),
         fix=_fix(placement, op, names[0], setting),
         follows="no-idle-device" if _is_unpinned(placement, op) else None,

@@ -3,13 +3,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import isclose, isnan
+from math import isclose
 from typing import TYPE_CHECKING, Literal
 
 from placement_checks.analysis.objective.objective import objective
 from placement_checks.analysis.variables.gradient_flow import norms_of_slices
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.impact import Impact
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, PathStep, Verdict
 from placement_checks.rules.base import (
@@ -78,10 +79,16 @@ class GradientsEqual(Rule):
 
     name = "gradients-equal"
     kind = "executed"
+    impact = Impact.TRAINING
     requires = frozenset({Need.MEASUREMENT})
     explained_by = (
         *("every-tower-counts", "variables-shared", "gradients-averaged"),
         "aggregated-before-clipped",
+    )
+    threads = (
+        "tensorflow/benchmarks#466: one variable update sums gradients, another averages them",
+        "tensorflow/tensorflow#35333: too small gradients under a strategy",
+        "keras-team/keras#16285: on x GPUs the loss is 1/x",
     )
 
     tolerance: float = 32.0
@@ -238,13 +245,12 @@ def _missing(
 ) -> Finding:
     return Finding(
         **about(placement.ops[name], "executed"),
-        expected="the reference's gradient" if in_reference else "no gradient",
-        found="no gradient" if in_reference else "a gradient",
         ops=(measured.updates.get(name, name),),
         message=f"{name} receives no gradient, but does in {measured.reference}"
         if in_reference
         else f"{name} receives a gradient, but does not in {measured.reference}",
         fix="train the same variables in both programs: check var_list, trainable, stop_gradient",
+        group_key=in_reference,
     )
 
 
@@ -316,30 +322,19 @@ def _finding(
     if ratio is not None and diagnosis.mistake == "scaled":
         scaling = loss_scalings(placement, ratio)
     verb = f"is {format_factor(ratio)} times" if ratio is not None else "differs from"
-    if difference.ratio is None:
-        found = "NaN or infinite" if isnan(difference.error) else "not zero"
-    else:
-        found = (
-            f"{format_factor(difference.ratio)} times the reference's gradient, with a relative "
-            f"difference of {difference.error:.2g} eps"
-        )
     multiplied = ""
     if scaling:
         multiplied = (
             f"; {placement.by_number[scaling[0]].name} multiplies the loss by this factor, and "
             "its gradients are not divided by it"
         )
-    summary = f"the gradient of {name} {verb} the reference's: {diagnosis.what}"
     return Finding(
         **about(placement.ops[name], "executed"),
-        expected="the reference's gradient",
-        found=found,
         ops=tuple(location.ops) or (measured.updates.get(name, name),),
         frames=location.frames,
-        alike=(diagnosis.mistake, diagnosis.fix, location.frames),
+        group_key=(diagnosis.mistake, location.frames),
         path=(*diagnosis.shown, *location.path, *path_lines(placement, scaling)),
-        message=f"{summary}{multiplied}",
-        summary=summary,
+        message=f"the gradient of {name} {verb} the reference's: {diagnosis.what}{multiplied}",
         consequence=diagnosis.consequence,
         fix=diagnosis.fix,
     )

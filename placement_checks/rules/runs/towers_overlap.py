@@ -123,11 +123,9 @@ class TowersOverlap(Rule):
         frames = frames_up_to(placement, names[waiting], names[awaited])
         return Finding(
             **about(analysis.towers[late].devices[0].short, "executed"),
-            expected=f"overlap for at least {self.least:.0%} of the time",
-            found=f"{share:.0%}",
             ops=(names[path[0]],),
             frames=frames,
-            alike=(frames, bool(by_control)),
+            group_key=frames,
             path=path_lines(placement, path),
             devices=(*analysis.towers[late].devices, *analysis.towers[early].devices),
             message=f"the tower on {analysis.towers[late]} overlaps with the tower on "
@@ -154,8 +152,6 @@ def _all_on_one_gpu(placement: Placement, trace: Trace) -> Finding | None:
     losses = tuple(map(producer_of, placement.step.objectives or placement.step.losses))
     return Finding(
         **about(gpu, "executed"),
-        expected=f"{towers} towers, each on a separate GPU",
-        found=f"all of them on {gpu}",
         ops=losses[:1],
         placed=losses[0] if losses else None,
         message=f"there are inputs for {towers} towers, and {gpu} computes all of them, one "

@@ -10,6 +10,7 @@ from placement_checks.analysis.variables.gradient_flow import (
     gradient_flow,
 )
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.impact import Impact
 from placement_checks.core.keras_parts import CLIPPING
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
@@ -46,7 +47,14 @@ class AggregatedBeforeClipped(Rule):
 
     name = "aggregated-before-clipped"
     kind = "requested"
+    impact = Impact.TRAINING
     requires = frozenset({Need.TWO_TOWERS, Need.LOSSES_APART, Need.TRAINED})
+    intended = "each replica clips its own gradients of these variables"
+    threads = (
+        "tensorflow/tensorflow#33929: why clipping was disabled under strategies",
+        "LeelaChessZero/lczero-training#162: each GPU clipped to its own norm, and the fix",
+        "horovod/horovod#1346: clipping before or after the sum, by framework",
+    )
 
     allow: tuple[str, ...] = ()
 
@@ -91,8 +99,6 @@ def _keras_finding(placement: Placement, clipped: Sequence[ClippedGradient]) -> 
         "in your own train_step: gradients = tf.distribute.get_replica_context().all_reduce("
         "'SUM', gradients), then clip, and divide by the number of replicas, since the optimizer "
         f"adds up once more{_IF_INTENDED}",
-        expected=_EXPECTED,
-        found=_FOUND,
     )
 
 
@@ -101,11 +107,9 @@ def _finding(placement: Placement, clipped: ClippedGradient) -> Finding:
     replica = "rank" if ranks_of(placement) else "replica"
     return Finding(
         **about(placement.ops[clipped.variable]),
-        expected=_EXPECTED,
-        found=_FOUND,
         ops=(analyze(placement).flow.names[clipped.op],),
         path=path_lines(placement, [clipped.op]),
-        alike=clipped.by_norm,
+        group_key=clipped.by_norm,
         message=f"each {replica}'s gradient of {clipped.variable} is {how} before the gradients "
         f"of all {replica}s are added up",
         consequence=_CONSEQUENCE,

@@ -8,6 +8,7 @@ from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.slots import find_slots
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.impact import Impact
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.strategies import Strategy
@@ -33,7 +34,13 @@ class CreatedInScope(Rule):
 
     name = "created-in-scope"
     kind = "requested"
+    impact = Impact.TRAINING
     requires = frozenset({Need.REQUESTED, Need.VARIABLES, Need.REPLICAS})
+    intended = "these variables are created once, and all replicas share them"
+    threads = (
+        "huggingface/transformers#8448: slots under another scope than their variables",
+        "dmonterom/face_recognition_TF2#4: a layer's weights created outside of the scope",
+    )
 
     allow: tuple[str, ...] = ()
 
@@ -103,11 +110,9 @@ def _finding(
         )
     return Finding(
         **about(op),
-        expected=f"created under the scope of {strategy.name}",
-        found="created outside of it",
         message=f"{variable} {use}, but was created outside of strategy.scope(): {state}",
         consequence=consequence,
         fix=f"create the {'model' if is_trained else 'optimizer'} under `with strategy.scope():`",
-        alike=(is_trained, updates, op.requested),
+        group_key=(is_trained, updates, op.requested),
         devices=(op.requested,),
     )

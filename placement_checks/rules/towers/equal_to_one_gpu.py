@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
@@ -46,12 +47,15 @@ class EqualToOneGpu(Rule):
 
     name = "equal-to-one-gpu"
     kind = "requested"
+    impact = Impact.TRAINING
     requires = frozenset({Need.REQUESTED, Need.VARIABLES})
     uses = frozenset({Need.SINGLE_GPU, Need.REFERENCE})
     explained_by = (
         *("variables-shared", "towers-alike", "inputs-distinct", "losses-apart"),
         *("every-tower-counts", "gradients-averaged", "one-update", "randomness-apart"),
+        *("created-in-scope", "replicas-in-sync", "trainables-trained"),
     )
+    explained_by_any = True
 
     allow: tuple[str, ...] = ()
 
@@ -147,13 +151,11 @@ def _finding(
         )
     return Finding(
         **about(subject),
-        expected="the value after the step of one GPU",
-        found=difference.text,
         ops=(op,),
         message=message,
         consequence=_CONSEQUENCES.get(difference.obligation, ""),
         fix=_fix(placement, difference),
-        alike=(difference.obligation, difference.text),
+        group_key=(difference.obligation, difference.text),
     )
 
 

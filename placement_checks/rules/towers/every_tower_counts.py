@@ -10,12 +10,13 @@ from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import OpId, TowerIndex
+from placement_checks.core.impact import Impact
 from placement_checks.core.op_types import SCALES
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, PathStep, Verdict
 from placement_checks.rules.base import AVERAGE, Rule, about, add_up, matches_any, path_lines
 from placement_checks.rules.requirements import Need
-from placement_checks.util.text import plural
+from placement_checks.util.text import plural, range_text
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class EveryTowerCounts(Rule):
 
     name = "every-tower-counts"
     kind = "requested"
+    impact = Impact.TRAINING
     requires = frozenset({Need.TWO_TOWERS, Need.LOSSES_APART, Need.TRAINED})
 
     allow: tuple[str, ...] = ()
@@ -61,6 +63,16 @@ class EveryTowerCounts(Rule):
         ]
         return self.verdict(findings, plural(len(used), "variable"))
 
+    def headline(self, findings: Sequence[Finding]) -> str:
+        """Name the towers without an effect, and count the variables."""
+        unused = findings[0].devices
+        if not unused:
+            return ""
+        verb, whose = ("counts", "its") if len(unused) == 1 else ("count", "their")
+        towers = range_text(device.short for device in unused)
+        variables = plural(len(findings), "variable")
+        return f"{towers} never {verb}: the update of {variables} does not use {whose} gradients"
+
 
 def _finding(
     placement: Placement,
@@ -84,10 +96,8 @@ def _finding(
     look_at, fix = _advice(placement, update)
     return Finding(
         **about(placement.ops[variable]),
-        expected="an update by the gradients of all towers that read it",
-        found=f"an update by the gradients of {towers}",
         ops=(look_at,),
-        alike=(tuple(missing), used, never_used),
+        group_key=(tuple(missing), used, never_used),
         devices=analysis.devices_of(lost),
         path=(
             *path_lines(placement, [update.op]),

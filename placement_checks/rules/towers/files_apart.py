@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.impact import Impact
 from placement_checks.core.ranks import (
     BACKUP,
     CSV_LOGGER,
@@ -82,6 +83,12 @@ class FilesApart(Rule):
 
     name = "files-apart"
     kind = "configuration"
+    impact = Impact.TRAINING
+    intended = "several ranks write these paths, each on a disk of its own"
+    threads = (
+        "horovod/horovod#58: all workers save in the directory of MonitoredTrainingSession",
+        "apcode/tensorflow_fasttext#3: processes race to write checkpoints to the same file",
+    )
 
     allow: tuple[str, ...] = ()
 
@@ -114,11 +121,10 @@ def _shared_paths(strategy: Strategy) -> Iterator[Finding]:
         words = _WORDS[writer]
         yield Finding(
             **about(first.path, "configuration"),
-            expected="a path for each rank, or one rank that writes",
-            found=f"one path for {ranks_text(ranks)}",
             message=f"{ranks_text(ranks)} {words.action} {first.path}",
             devices=tuple(strategy.replicas[n] for n in ranks),
             consequence=words.consequence,
             fix=words.fix,
             frames=unique_lines(first.lines),
+            group_key=tuple(ranks),
         )

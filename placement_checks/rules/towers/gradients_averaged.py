@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isclose
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,6 +14,7 @@ from placement_checks.analysis.objective.row_shares import TowerTerm
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import rows_of_other_towers
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import MEAN
 from placement_checks.core.placement import producer_of
@@ -111,6 +112,7 @@ class GradientsAveraged(Rule):
 
     name = "gradients-averaged"
     kind = "requested"
+    impact = Impact.TRAINING
     requires = frozenset({Need.TWO_TOWERS, Need.LOSSES_APART})
     uses = frozenset({Need.SINGLE_GPU, Need.REFERENCE})
     declared_with = "gradients-equal"
@@ -118,6 +120,7 @@ class GradientsAveraged(Rule):
         *("every-tower-counts", "one-update", "variables-shared", "created-in-scope"),
         "towers-alike",
     )
+    breaks_in_changes = True
 
     scale: float = 1.0
     shares: tuple[int, ...] = ()
@@ -621,8 +624,7 @@ class _Comparison:
             variable,
             mistake,
             factor,
-            expected=f"{scale:.4g} times the coefficients on one GPU",
-            found=f"{factor:.4g} times the coefficients on one GPU",
+            group_key=f"{factor:.4g}",
             message=f"the loss counts {factor:.4g} times in the update of {variable}, compared "
             f"with one GPU: {what}",
             fix=fix,
@@ -648,8 +650,7 @@ class _Comparison:
             variable,
             "paired",
             None,
-            expected=f"the gradient of {variable}",
-            found=f"the gradient of {source}",
+            group_key=source,
             message=f"the update of {variable} takes the gradient of {source}",
             fix="pair each gradient with the variable that it is taken with respect to",
             consequence="the variable is trained by the gradient of another variable",
@@ -671,8 +672,7 @@ class _Comparison:
             variable,
             "paired",
             None,
-            expected="the rows that each tower looked up",
-            found=f"not the rows that {left_out} looked up",
+            group_key=left_out,
             message=f"the update of {variable} takes the gradients of {left_out}, but not the "
             "indices of the rows that they belong to",
             fix="concatenate the values of all towers, and in the same order their indices: "
@@ -697,8 +697,7 @@ class _Comparison:
             variable,
             "",
             None,
-            expected="the coefficients of the loss terms on one GPU",
-            found=factors,
+            group_key=factors,
             message=f"the loss terms do not count equally in the update of {variable}; their "
             f"factors, compared with one GPU: {factors}",
             fix="average all terms of the losses in the same way",
@@ -738,8 +737,7 @@ class _Comparison:
             variable,
             "weights",
             None,
-            expected="each row counts as on one GPU",
-            found=factors,
+            group_key=factors,
             message=f"the losses of the {self.parts_name} do not count equally in the update of "
             f"{variable}; their factors, compared with one GPU: {factors}",
             fix=fix,
@@ -755,8 +753,7 @@ class _Comparison:
             variable,
             "",
             None,
-            expected=plural(expected, "loss term"),
-            found=plural(terms, "loss term"),
+            group_key=terms,
             message=f"the loss of the tower on {towers[tower]} has {plural(terms, 'term')} that "
             f"{'depends' if terms == 1 else 'depend'} on {variable} and on examples, and the loss "
             f"of another tower has {expected}",
@@ -770,8 +767,7 @@ class _Comparison:
             variable,
             "penalty",
             weight / expected if expected else None,
-            expected=f"a penalty with the coefficient {expected:.4g}",
-            found=f"the coefficient {weight:.4g}",
+            group_key=f"{weight:.4g}",
             message=f"the penalty ({kind}) on {variable} has the coefficient {weight:.4g} in all "
             f"{self.parts_name} together, and {expected:.4g} on one GPU",
             fix=self._fixes.penalty,
@@ -786,8 +782,7 @@ class _Comparison:
         mistake: Mistake,
         ratio: float | None,
         *,
-        expected: str,
-        found: str,
+        group_key: Hashable,
         message: str,
         fix: str,
         consequence: str,
@@ -811,11 +806,9 @@ class _Comparison:
             object=variable,
             op=self._placement.ops[variable].type,
             evidence="requested",
-            expected=expected,
-            found=found,
             ops=tuple(location.ops or ops or updates),
             frames=location.frames,
-            alike=(mistake, found, location.frames),
+            group_key=(group_key, location.frames),
             path=location.path,
             message=message,
             consequence=consequence,

@@ -9,6 +9,7 @@ from placement_checks.analysis.towers.by_loss import single_tower
 from placement_checks.analysis.variables.accumulators import accumulators
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import OpId, TowerIndex
+from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import (
     MERGE_SUMMARY,
@@ -19,7 +20,14 @@ from placement_checks.core.op_types import (
 )
 from placement_checks.core.placement import producer_of
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, about, path_lines, repetitions, unless_allowed
+from placement_checks.rules.base import (
+    Rule,
+    about,
+    frames_to,
+    path_lines,
+    repetitions,
+    unless_allowed,
+)
 from placement_checks.rules.gradient_mistakes import loss_terms
 from placement_checks.rules.ranks import ranks_of
 from placement_checks.rules.requirements import Need
@@ -46,7 +54,10 @@ class LossOfAllTowers(Rule):
 
     name = "loss-of-all-towers"
     kind = "requested"
+    impact = Impact.TRAINING
     requires = frozenset({Need.TWO_TOWERS})
+    intended = "these losses and summaries show one tower"
+    threads = ("tensorflow/tensorflow#2994: the CIFAR-10 tutorial prints the last tower's loss",)
 
     allow: tuple[str, ...] = ()
 
@@ -82,8 +93,8 @@ class LossOfAllTowers(Rule):
                         finding,
                         consequence=cause.consequence,
                         fix=cause.fix,
-                        alike=cause.alike,
-                        at=cause.at,
+                        group_key=cause.group_key,
+                        frames=frames_to(placement, (name,), cause.where),
                     )
                 findings.append(finding)
         return self.verdict(
@@ -155,12 +166,9 @@ def _partial_loss(analysis: TowerAnalysis, ops: list[OpId]) -> Iterator[Finding]
     path = analysis.flow.path(ops[-1], lambda op: bool(analysis.own_towers[op]))
     yield Finding(
         **about(placement.ops[name]),
-        expected="a loss of all towers",
-        found=f"the loss of {towers}",
         path=path_lines(placement, path),
         message=f"{name} ({kind}) reports only the loss of {towers}; it does not depend on "
         f"{analysis.names_of(analysis.all_towers ^ read)}",
-        summary=f"{name} ({kind}) reports only the loss of {towers}",
         devices=analysis.devices_of(analysis.all_towers),
         consequence="the reported number looks like the loss of the batch, but is the loss of a "
         "part of it",
@@ -169,8 +177,8 @@ def _partial_loss(analysis: TowerAnalysis, ops: list[OpId]) -> Iterator[Finding]
         if placement.strategy is None
         else "report the loss of all replicas: strategy.reduce('SUM', loss, axis=None), or 'MEAN' "
         "if each replica's loss is the mean of its rows",
-        alike=read,
-        at=placement.cached(LoopLines).line(name),
+        group_key=read,
+        frames=frames_to(placement, (name,), placement.cached(LoopLines).line(name)),
     )
 
 
@@ -182,15 +190,13 @@ def _repeated_summaries(analysis: TowerAnalysis, summaries: list[OpId]) -> Itera
         if (tower := _tower_of_summary(analysis, op)) is not None
         and (frames := tuple(placement.details.frames(flow.names[op])))
     )
-    for first, summary, later, copy in repetitions(by_line):
+    for first, summary, _, copy in repetitions(by_line):
         if _show_same_variable(analysis, summary, copy):
             continue
         name, original = flow.names[copy], flow.names[summary]
         yield Finding(
             **about(placement.ops[name]),
             ops=(name, original),
-            expected="one summary for all towers",
-            found=f"one for the tower on {analysis.towers[later]}",
             path=path_lines(placement, [summary, copy]),
             message=f"each tower writes its own summary: the line that builds {name} also "
             f"builds {original} for the tower on {analysis.towers[first]}",
@@ -198,7 +204,6 @@ def _repeated_summaries(analysis: TowerAnalysis, summaries: list[OpId]) -> Itera
             "shows the whole batch",
             fix="write one summary of the mean after the loop: tf.add_n(values) / num_gpus; or "
             "write it in one tower only, and allow it: --set loss-of-all-towers.allow=PATTERN",
-            alike="repeated",
             devices=analysis.towers[first].devices,
         )
 

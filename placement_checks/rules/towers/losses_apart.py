@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.mixed_losses import MixedLoss, mixed_losses, shared_ops
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.impact import Impact
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, about, path_lines, unless_allowed
@@ -37,7 +38,13 @@ class LossesApart(Rule):
 
     name = "losses-apart"
     kind = "requested"
+    impact = Impact.TRAINING
     requires = frozenset({Need.TWO_TOWERS, Need.LOSSES})
+    intended = "these losses contain values that other towers compute"
+    threads = (
+        "tensorflow/models#342: losses collected without a scope, from all towers",
+        "keras-team/keras#7178: the more GPUs, the higher the loss: a penalty for each copy",
+    )
 
     allow: tuple[str, ...] = ()
 
@@ -70,8 +77,6 @@ def _finding(placement: Placement, mixed: MixedLoss) -> Finding:
     has_own = (op for op in reversed(mixed.path) if analysis.towers_behind[op] >> mixed.tower & 1)
     finding = Finding(
         **about(placement.ops[loss]),
-        expected=f"only ops of the tower on {tower}",
-        found=f"{contained} of the tower on {other}",
         ops=(names[next(has_own, mixed.path[0])],),
         path=path_lines(placement, mixed.path),
         message=f"the loss of the tower on {tower}, {loss}, contains results of the tower on "
@@ -83,14 +88,12 @@ def _finding(placement: Placement, mixed: MixedLoss) -> Finding:
         fix="add up this tower's losses only: build the tower under "
         "`with tf.name_scope(f'tower_{i}') as scope:`, and read "
         "tf.compat.v1.get_collection(key, scope)",
-        alike="mixed",
         devices=(*tower.devices, *other.devices),
     )
     if mixed.path[-1] in analysis.flow.reachable(analysis.losses.by_tower[mixed.other]):
         return finding
     return replace(
         finding,
-        found=f"{contained}, which requests the GPU of another tower",
         ops=(contained,),
         placed=contained,
         message=f"{contained} is part of {loss}, but requests a GPU of the tower on {other}, "
@@ -99,6 +102,6 @@ def _finding(placement: Placement, mixed: MixedLoss) -> Finding:
         "between them in every step",
         fix="build all of tower i under `with tf.device(f'/gpu:{i}'):`, and name no fixed GPU, "
         "such as '/gpu:0', inside the model",
-        alike=("misplaced", mixed.other),
+        group_key=mixed.other,
         devices=other.devices,
     )

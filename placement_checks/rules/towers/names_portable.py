@@ -18,6 +18,7 @@ from placement_checks.rules.base import (
     Rule,
     about,
     first_of_each,
+    frames_to,
     locate,
     matches_any,
     unless_allowed,
@@ -63,6 +64,11 @@ class NamesPortable(Rule):
     kind = "requested"
     uses = frozenset({Need.REFERENCE})
     explained_by = ("variables-shared",)
+    intended = "a checkpoint has these names, which the program for one GPU lacks"
+    threads = (
+        "Kyubyong/tacotron#80: trained on 8 GPUs, not found by the program for one GPU",
+        "tensorpack/tensorpack#325: a checkpoint of several GPUs, loaded for prediction",
+    )
 
     allow: tuple[str, ...] = ()
 
@@ -102,8 +108,6 @@ def _named_after_tower(
     is_tf_variable = made_by_tf_variable(analysis.placement, variable)
     return Finding(
         **about(analysis.placement.ops[variable]),
-        expected="a name without the scope of a tower",
-        found=f"the scope of the tower on {tower}",
         message=f"variable {variable} is named after the tower on {tower}: {scope}/ contains its "
         "ops",
         consequence="the program for one GPU does not find it in a checkpoint",
@@ -112,9 +116,10 @@ def _named_after_tower(
         if is_tf_variable
         else "use tf.name_scope in place of tf.compat.v1.variable_scope around each tower: "
         "get_variable does not add it to names",
-        alike=(scope.rstrip("0123456789"), is_tf_variable),
         devices=tower.devices,
-        at=variable_line(analysis.placement, lines, variable),
+        frames=frames_to(
+            analysis.placement, (variable,), variable_line(analysis.placement, lines, variable)
+        ),
     )
 
 
@@ -165,13 +170,10 @@ def _differences(placement: Placement, reference: Placement) -> Iterator[Finding
         if name in shapes and not _may_be_equal(shapes[name], shape):
             yield Finding(
                 **about(placement.ops[name]),
-                expected=str(shape),
-                found=str(shapes[name]),
                 message=f"variable {name} has shape {shapes[name]}, but shape {shape} in "
                 f"{program}",
                 consequence="a checkpoint of one cannot be restored into the other",
                 fix="give both the same shape",
-                alike="another shape",
             )
         elif roles(reference)[name].kind == "accumulator":
             continue  # a checkpoint need not have it
@@ -180,13 +182,10 @@ def _differences(placement: Placement, reference: Placement) -> Iterator[Finding
             located = placement if name in placement.ops else reference
             finding = Finding(
                 **about(located.ops[name]),
-                expected=f"the name {name}",
-                found=near or "no such variable",
                 message=f"{program} has a variable {name}, but this program does not"
                 + (f"; {near} may be the same variable" if near else ""),
                 consequence=f"the value that {program} trained is silently not restored",
                 fix=same_names,
-                alike="no such variable",
             )
             yield locate(finding, located)
     trained = set(placement.collected.get(TRAINABLE, ()))
@@ -199,14 +198,11 @@ def _differences(placement: Placement, reference: Placement) -> Iterator[Finding
         if name in trained and name not in reference_shapes and not is_accumulator:
             yield Finding(
                 **about(placement.ops[name]),
-                expected=f"a name that {program} has",
-                found=name,
                 message=f"variable {name} is trainable, but {program} has no variable of this "
                 "name",
                 consequence=f"a checkpoint of {program} cannot be restored: it lacks this "
                 "variable",
                 fix=same_names,
-                alike="new",
             )
 
 

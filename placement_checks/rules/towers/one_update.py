@@ -12,6 +12,7 @@ from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.analysis.variables.running_statistics import statistics
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import OpId
+from placement_checks.core.impact import Impact
 from placement_checks.core.op_types import (
     ADDITIONS,
     ADDS,
@@ -73,8 +74,13 @@ class OneUpdate(Rule):
 
     name = "one-update"
     kind = "requested"
+    impact = Impact.TRAINING
     requires = frozenset({Need.REQUESTED})
     explained_by = ("created-in-scope",)
+    threads = (
+        "JayYip/m3tl#12: a step counter that grows by two",
+        "auroua/InsightFace_TF#45: the same: an increment in addition to apply_gradients",
+    )
 
     allow: tuple[str, ...] = ()
 
@@ -160,15 +166,13 @@ def _repeated_update(
         fix += "optimizer for each group of variables"
     return Finding(
         **about(placement.ops[variable]),
-        expected="1 update per step",
-        found=f"{count} updates",
         ops=(analysis.flow.names[updates[1].op],),
         path=path_lines(placement, [update.op for update in updates]),
         message=f"one step updates '{variable}' {count} times, by "
         f"{listed([analysis.flow.names[update.op] for update in updates])}",
         consequence=consequence,
         fix=fix,
-        alike=(is_trained, count),
+        group_key=count,
     )
 
 
@@ -330,11 +334,10 @@ def _miscounts(analysis: TowerAnalysis) -> Iterator[Finding]:
         schedule = "a schedule that depends on it, such as the decay of the learning rate,"
         yield Finding(
             **about(placement.ops[counter]),
-            expected="incremented by 1 in each step",
-            found=fault,
             ops=tuple(analysis.flow.names[update.op] for update in updates[-1:] or applying),
             path=path_lines(placement, [update.op for update in updates]),
             message=f"the step counter '{counter}' is {fault}",
+            group_key=fault,
             consequence=f"{schedule} {pace}",
             fix=fix,
         )

@@ -10,6 +10,7 @@ from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.towers.inputs import random_uses
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import OpId, TowerIndex
+from placement_checks.core.impact import Impact
 from placement_checks.core.op_types import RANDOM_SEEDED, RANDOM_STATELESS
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.strategies import Strategy
@@ -48,7 +49,9 @@ class RandomnessApart(Rule):
 
     name = "randomness-apart"
     kind = "requested"
+    impact = Impact.TRAINING
     requires = frozenset({Need.TWO_TOWERS})
+    intended = "these ops draw the same numbers in several towers"
 
     allow: tuple[str, ...] = ()
 
@@ -125,14 +128,11 @@ def _equal_seeds(
         )
     return Finding(
         **about(placement.ops[name]),
-        expected="different random numbers for each tower",
-        found=f"the random numbers of {first}",
         path=path_lines(placement, [original, draw]),
         message=f"{name} of the tower on {analysis.towers[later]} draws the same random numbers "
         f"as {first} of the tower on {analysis.towers[tower]}: their seeds are equal",
         consequence=_SAME_NOISE,
         fix=fix,
-        alike=is_seeded,
         devices=(*analysis.towers[tower].devices, *analysis.towers[later].devices),
     )
 
@@ -161,8 +161,6 @@ def _equal_seeds_of_keras(
         _SAME_NOISE,
         "your own layer with tf.nn.dropout, or tf_keras. If it is intended: "
         "--set randomness-apart.allow=*",
-        expected="different random numbers for each replica",
-        found="the same random numbers",
     )
 
 
@@ -186,15 +184,12 @@ def _shared_draws(analysis: TowerAnalysis) -> Iterator[Finding]:
         towers = analysis.names_of(mask)
         yield Finding(
             **about(analysis.placement.ops[name]),
-            expected="different random numbers for each tower",
-            found=f"one draw for {towers}",
             path=path_lines(analysis.placement, [draw, *consumers]),
             message=f"{towers} compute with the same random numbers: {name} draws them once, and "
             f"{join_and(flow.names[op] for op in consumers[:3])} use them",
             consequence=_SAME_NOISE,
             fix="draw in the loop over towers, once for each; or draw for all rows and give each "
             "tower its part: tf.split(noise, num_gpus)[i]",
-            alike="shared",
             devices=analysis.devices_of(mask),
         )
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from placement_checks.analysis.towers.analysis import analyze
@@ -10,6 +10,7 @@ from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.replicas import Groups, replicas
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.impact import Impact
 from placement_checks.core.keras_parts import FIT, NORMALIZATION
 from placement_checks.core.op_types import COLLECTIVE_GATHER, COLLECTIVE_REDUCE
 from placement_checks.core.placement import Placement, Tensor, producer_of
@@ -69,7 +70,12 @@ class ReplicasInSync(Rule):
 
     name = "replicas-in-sync"
     kind = "requested"
+    impact = Impact.TRAINING
     requires = frozenset({Need.REQUESTED, Need.VARIABLES, Need.REPLICAS})
+    intended = "the copies of these variables may differ, and the first copy is saved"
+    threads = (
+        "tensorflow/tensorflow#23792: assigning under MirroredStrategy needs an aggregation",
+    )
 
     allow: tuple[str, ...] = ()
 
@@ -81,7 +87,8 @@ class ReplicasInSync(Rule):
         if not copies:
             return self.not_checked(f"{strategy.name} keeps no copies of the variables")
         if unmet := unless_allowed(_unmet(placement, strategy), self.allow):
-            return self.verdict(unmet)  # drifting copies would follow from these
+            # Drifting copies would follow from these.
+            return self.verdict([_blocking(finding) for finding in unmet])
         averages = []  # of a BatchNormalization of Keras
         drifting = list(unless_allowed(different_starts(placement, strategy), self.allow))
         for variable, groups in replicas(placement).drifting.items():
@@ -94,10 +101,17 @@ class ReplicasInSync(Rule):
                 averages.append(variable)
             else:
                 drifting.append(_drifting_copies(placement, strategy, variable, groups))
-        findings = [*_sums_without_key(placement, strategy, self.allow)]
+        findings = [
+            _blocking(finding) for finding in _sums_without_key(placement, strategy, self.allow)
+        ]
         if averages:
             findings.append(_drifting_averages(placement, strategy, averages))
         return self.verdict([*findings, *drifting], f"copies of {plural(len(copies), 'variable')}")
+
+
+def _blocking(finding: Finding) -> Finding:
+    """Set the impact of a finding on a collective that never ends."""
+    return replace(finding, impact=Impact.EXECUTION) if finding.op in _COLLECTIVES else finding
 
 
 def _drifting_averages(
@@ -115,8 +129,6 @@ def _drifting_averages(
         "BatchNormalization(synchronized=True), which also normalizes over the rows of all "
         "replicas. If each replica is meant to have its own averages: "
         "--set replicas-in-sync.allow=*/moving_*",
-        expected=_SAME_UPDATE,
-        found=_OWN_RESULTS,
     )
 
 
@@ -137,17 +149,14 @@ def _drifting_copies(
     odd: Sequence[str] = ()
     if len(updated) < len(copies):
         odd = [copy for copy in copies if copy not in updates]
-        found = f"an update of the copy on {text(updated)} alone"
         message = (
             f"the step updates the copy of {variable} on {text(updated)}, but not the copy on "
             f"{text(odd)}"
         )
     elif all(len(group) == 1 for group in groups):
-        found = _OWN_RESULTS
         message = f"each {noun} updates its copy of {variable} from its own results"
     else:
         odd = min(groups, key=len)
-        found = f"a different update of the copy on {text(odd)}"
         message = (
             f"the update of the copy of {variable} on {text(odd)} depends on other examples than "
             "the updates of the other copies"
@@ -155,8 +164,6 @@ def _drifting_copies(
     is_trained = variable in gradient_flow(placement).trained
     return Finding(
         **about(placement.ops[variable]),
-        expected=_SAME_UPDATE,
-        found=found,
         ops=tuple(analysis.flow.names[updates[copy][0].op] for copy in updated[:1]),
         path=tuple(
             PathStep(f"{copy} <- {step}", step.op)
@@ -173,8 +180,6 @@ def _drifting_copies(
     )
 
 
-_SAME_UPDATE = "the same update of all copies"
-_OWN_RESULTS = "an update of each copy from its own replica's results"
 _AGGREGATE = (
     "create it with aggregation=tf.VariableAggregation.MEAN or SUM; if each replica is meant to "
     "have its own value, with synchronization=tf.VariableSynchronization.ON_READ"
@@ -225,8 +230,6 @@ def _in_first_call(placement: Placement, strategy: Strategy, created: Sequence[s
         _NO_KEY_CONSEQUENCE,
         "create them under the scope before the first step: layers with model.build(...), slots "
         f"with optimizer.build(model.trainable_variables){by_hierarchy}",
-        expected="variables that exist before the first step",
-        found="variables that the first step creates",
         library="TensorFlow",
     )
 
@@ -242,8 +245,6 @@ def _in_loop(placement: Placement, strategy: Strategy, sums: Sequence[str]) -> F
         f"run: {shorten(sums)}",
         _NO_KEY_CONSEQUENCE,
         f"use {_BY_HIERARCHY.format(strategy.name)}{single_steps}",
-        expected="sums with an instance key",
-        found="sums with a key placeholder that is never fed",
         library=KERAS if in_fit else "TensorFlow",
     )
 
@@ -320,8 +321,6 @@ def _incomplete(
     joining = join_and(dict.fromkeys(device.short for device in devices))
     return Finding(
         **about(placement.ops[name]),
-        expected=plural(size, "replica"),
-        found=str(len(members)),
         ops=tuple(members),
         message=f"{_noun(placement, name)} {name} waits for {plural(size, 'replica')}, "
         f"but only {joining} {'joins' if len(members) == 1 else 'join'} it"
@@ -329,7 +328,7 @@ def _incomplete(
         devices=(*devices, *absent),
         consequence="the step never ends",
         fix="run the same step in every worker; let only the chief process the result of the step",
-        alike=("waits", tuple(devices)),
+        group_key=tuple(devices),
     )
 
 
@@ -343,14 +342,11 @@ def _unequal(
     )
     return Finding(
         **about(placement.ops[name]),
-        expected="one shape",
-        found=inputs,
         ops=tuple(members),
         message=f"{_noun(placement, name)} {name} needs values of one dtype and shape "
         f"from all replicas, but gets {inputs}",
         consequence="the step fails, or never ends",
         fix="build the same model in every process",
-        alike="other shapes",
         devices=tuple(placement.ops[member].requested for member in members),
     )
 

@@ -9,6 +9,7 @@ from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import OpId, TowerIndex
+from placement_checks.core.impact import Impact
 from placement_checks.core.op_types import CONST, IDENTITIES, SCALES
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, about, first_of_each, path_lines, unless_allowed
@@ -37,7 +38,9 @@ class TowersAlike(Rule):
 
     name = "towers-alike"
     kind = "requested"
+    impact = Impact.TRAINING
     requires = frozenset({Need.TWO_TOWERS, Need.LOSSES, Need.LOSSES_APART})
+    intended = "the towers differ in these ops"
 
     allow: tuple[str, ...] = ()
 
@@ -114,15 +117,13 @@ def _other_loss(
     first, tower = analysis.towers[0], analysis.towers[number]
     return Finding(
         **about(placement.ops[variable]),
-        expected=f"the gradient of {loss}",
-        found=f"the gradient of {other}",
         path=path_lines(placement, [losses[1]]),
         ops=(names[gradient],),
         message=f"{variable} is updated with the gradient of {other} in the tower on {tower}, and "
         f"of {loss} in the tower on {first}",
         consequence="gradients of different losses are averaged, and their mean is the gradient "
         "of neither loss",
-        alike=losses,
+        group_key=losses,
         devices=tower.devices,
         fix="take the gradient of the same loss in every tower",
     )
@@ -135,15 +136,13 @@ def _finding(analysis: TowerAnalysis, number: int, difference: Difference) -> Fi
     at = f", {where}" if where and where != placement.where(name) else ""
     return Finding(
         **about(placement.ops[name]),
-        expected=difference.expected,
-        found=difference.found,
         path=path_lines(placement, difference.path),
         message=f"the tower on {analysis.towers[number]} computes {name} ({difference.found}) "
         f"where the tower on {analysis.towers[0]} computes {original} "
         f"({difference.expected}{at})",
         consequence="gradients of different models are averaged, and their mean trains none of "
         "them",
-        alike=(difference.expected, difference.found),
+        group_key=(difference.expected, difference.found),
         devices=(*analysis.towers[number].devices, *analysis.towers[0].devices),
         fix="build all towers by one function with the same arguments; a loss must not depend on "
         "ops that only one tower has",

@@ -7,6 +7,7 @@ from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import OpId
+from placement_checks.core.impact import Impact
 from placement_checks.core.op_types import (
     GATHERS,
     LINEAR,
@@ -20,8 +21,10 @@ from placement_checks.core.placement import TRAINABLE, Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.variables import Variable
 from placement_checks.rules.base import (
+    Fields,
     Rule,
     about,
+    exact_pattern,
     first_of_each,
     matches_any,
     path_lines,
@@ -53,8 +56,14 @@ class TrainablesTrained(Rule):
 
     name = "trainables-trained"
     kind = "requested"
+    impact = Impact.TRAINING
     requires = frozenset({Need.REQUESTED, Need.VARIABLES})
     uses = frozenset({Need.REFERENCE})
+    intended = "these variables keep their initial values"
+    threads = (
+        "tensorflow/tensorflow#13403: a None gradient of a variable that no loss reads",
+        "tensorpack/tensorpack#373: a warning: no gradient with respect to an embedding",
+    )
 
     frozen: tuple[str, ...] = ()
 
@@ -91,6 +100,11 @@ class TrainablesTrained(Rule):
                 f"--set trainables-trained.frozen={unused[0] if len(unused) == 1 else 'PATTERN'}",
             )
         return self.verdict(found, plural(len(trainable), "trainable variable"))
+
+    def intended_fields(self, _evidence: Evidence, verdict: Verdict) -> Iterator[Fields]:
+        """Yield the untrained variables, in addition to the variables that are frozen."""
+        untrained = [exact_pattern(finding.object) for finding in verdict.findings]
+        yield {"frozen": [*self.frozen, *untrained]}
 
 
 def untrained(placement: Placement) -> Iterator[tuple[str, int | None]]:
@@ -180,19 +194,14 @@ def _lost_gradients(
 
 def _untrained(placement: Placement, name: str, lost: int | None) -> Finding:
     if lost is None:
-        found = "no update"
         reason = "no loss reads it, so it has no gradient"
     else:
         gradient = analyze(placement).flow.names[lost]
-        found = f"a gradient that ends at {gradient}"
         reason = f"its gradient, {gradient}, is computed and not applied"
     return Finding(
         **about(placement.ops[name]),
-        expected="an update in each step",
-        found=found,
         ops=() if lost is None else _applying_op(placement),
         path=() if lost is None else path_lines(placement, [lost]),
-        alike="unread" if lost is None else "lost",
         message=f"{name} is trainable, and no step updates it: {reason}",
         consequence="it keeps its initial value",
         fix=_USE_IT if lost is None else _APPLY_ALL,
@@ -208,14 +217,12 @@ def _trained_in_reference_only(evidence: Evidence) -> Iterator[Finding]:
             continue
         yield Finding(
             **about(placement.ops[name]),
-            expected=f"an update in each step, as in {reference.program}",
-            found="no update",
             ops=_applying_op(placement),
             message=f"{name} is trainable, and no step updates it; the step of "
             f"{reference.program} does",
-            summary=f"{name} is trainable, and no step updates it",
             consequence="it keeps its initial value",
             fix=_APPLY_ALL,
+            group_key="trained in the reference",
         )
 
 

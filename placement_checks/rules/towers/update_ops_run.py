@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
@@ -8,8 +8,17 @@ from placement_checks.analysis.variables.running_statistics import statistics
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import OpId
+from placement_checks.core.impact import Impact
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, about, matches_any, path_lines, unless_allowed
+from placement_checks.rules.base import (
+    Fields,
+    Rule,
+    about,
+    matches_any,
+    path_lines,
+    short_name,
+    unless_allowed,
+)
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
 
@@ -43,7 +52,14 @@ class UpdateOpsRun(Rule):
 
     name = "update-ops-run"
     kind = "requested"
+    impact = Impact.TRAINING
     requires = frozenset({Need.REQUESTED})
+    intended = "the step need not run the other updates of statistics"
+    threads = (
+        "argman/EAST#112: only the updates of the last GPU's batch norm",
+        "tensorflow/tensorflow#7439: the choice of the towers with updates",
+        "horovod/horovod#49: the usual practice: the updates of one tower",
+    )
 
     tower: str = ""
     allow: tuple[str, ...] = ()
@@ -106,20 +122,22 @@ class UpdateOpsRun(Rule):
         note = f"the step runs {runs} of {plural(len(updates), 'update')}"
         return self.verdict([_skipped_update(analysis, op, run) for op in left_out], note)
 
+    def intended_fields(self, evidence: Evidence, _verdict: Verdict) -> Iterator[Fields]:
+        """Yield each tower, as the only tower whose updates must run."""
+        for tower in analyze(evidence.placement).towers:
+            yield {"tower": short_name(tower.devices[0])}
+
 
 def _evaluation_update(analysis: TowerAnalysis, op: OpId) -> Finding:
     name, kind = analysis.flow.names[op], analysis.flow.types[op]
     return Finding(
         **about(analysis.placement.ops[name]),
-        expected="not part of the step",
-        found="part of the step",
         message=f"{name} ({kind}), which updates {_target(analysis, op)} in a copy of the model "
         "that only evaluates, is part of the train op",
         path=path_lines(analysis.placement, [op]),
         consequence="the statistics mix held-out rows with rows that the model is trained on",
         fix="build the copy that evaluates with training=False, or leave its scope out: "
         "tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS, scope)",
-        alike="evaluation",
     )
 
 
@@ -138,8 +156,6 @@ def _skipped_update(analysis: TowerAnalysis, op: OpId, updated: Collection[str])
         one_tower = "; if the updates of one tower are enough: --set update-ops-run.tower=/gpu:0"
     return Finding(
         **about(analysis.placement.ops[name]),
-        expected=f"part of {train_op}",
-        found="not part of the step",
         message=f"{name} ({kind}), which updates {target}{by}, is not part of the "
         f"train op {train_op}",
         path=path_lines(analysis.placement, [op]),
@@ -150,7 +166,6 @@ def _skipped_update(analysis: TowerAnalysis, op: OpId, updated: Collection[str])
         fix="make the train op tf.group(train_op, "
         "*tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS)); pass "
         "no scope to get_collection" + one_tower,
-        alike=target in updated,
         devices=analysis.devices_of(towers),
     )
 

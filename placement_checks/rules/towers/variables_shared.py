@@ -14,6 +14,7 @@ from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.analysis.variables.roles import roles
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import SiteIndex
+from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing, NotApplicable
 from placement_checks.core.op_types import is_gradient_update
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement, producer_of
@@ -23,6 +24,7 @@ from placement_checks.rules.base import (
     REUSE,
     Rule,
     about,
+    frames_to,
     matches_any,
     unless_allowed,
 )
@@ -72,8 +74,15 @@ class VariablesShared(Rule):
 
     name = "variables-shared"
     kind = "requested"
+    impact = Impact.TRAINING
     requires = frozenset({Need.REQUESTED, Need.VARIABLES})
     uses = frozenset({Need.SINGLE_GPU})
+    intended = "each tower has its own copy of these variables, trained separately"
+    threads = (
+        "tensorflow/models#2206: do the towers of Inception have separate weights?",
+        "brain-research/self-attention-gan#13: a switch for sharing that nothing reads",
+        "kuza55/keras-extras#13: are the weights of the copies shared?",
+    )
 
     allow: tuple[str, ...] = ()
     layout: Literal["", "central", "mirrored"] = ""
@@ -258,8 +267,6 @@ def _diverging_copies(placement: Placement) -> Iterator[Finding]:
             update = _update_text(placement, name)
             yield Finding(
                 **about(placement.ops[name]),
-                expected=f"an update by the same gradients as {listed(others)}",
-                found=update,
                 path=tuple(
                     PathStep(f"{step.variable} <- {analysis.flow.names[step.op]}", step.variable)
                     for variable in (name, others[0])
@@ -293,15 +300,13 @@ def _central_variables(placement: Placement) -> Iterator[Finding]:
         if name in trainable and readers.bit_count() > 1:
             yield Finding(
                 **about(placement.ops[name]),
-                expected="a copy for each tower",
-                found="one variable for several towers",
                 message=f"{name} is one variable, which {analysis.names_of(readers)} read, but "
                 "each tower should have a copy (declared: variables-shared.layout=mirrored)",
                 consequence="its value is sent to the other GPUs in every step",
                 fix="create it once for each tower, in a variable scope of the tower, and "
                 "apply the same sum to all copies; if one variable is intended: "
                 f"--set variables-shared.allow={name}",
-                alike=("central", readers),
+                group_key=readers,
             )
 
 
@@ -312,15 +317,12 @@ def _mirrored_variables(placement: Placement) -> Iterator[Finding]:
         for tower, name in others:
             yield Finding(
                 **about(placement.ops[name]),
-                expected=f"{first}, for all towers",
-                found="a copy for one tower",
                 message=f"{name} is a copy of {first} for the tower on {analysis.towers[tower]}, "
                 "but all towers should share one variable "
                 "(declared: variables-shared.layout=central)",
                 consequence="every GPU holds another copy of the variable and of its slots",
                 fix=f"build each tower under `{REUSE}`; if copies are intended: "
                 "--set variables-shared.layout=mirrored",
-                alike="mirrored",
                 devices=analysis.towers[tower].devices,
             )
 
@@ -366,8 +368,6 @@ def _duplicate(placement: Placement, lines: LoopLines, copy: _Copy) -> Finding:
         fix = _USE_GET_VARIABLE if by_tf_variable else _SHARE
     return Finding(
         **about(placement.ops[copy.variable]),
-        expected=f"{copy.original}, which the tower on {other} reads",
-        found=f"another variable in the tower on {tower}",
         path=(
             PathStep(
                 f"{copy.original} -> {copy.original_tower.reads[copy.original]} ({other})",
@@ -381,10 +381,14 @@ def _duplicate(placement: Placement, lines: LoopLines, copy: _Copy) -> Finding:
         f"{copy.original}: they are {kind}",
         consequence=consequence,
         fix=fix,
-        alike=("doubled", trained, by_tf_variable, numbered),
+        group_key=(trained, by_tf_variable, numbered),
         ops=(copy.variable, copy.original),
         devices=(copy.tower.device, copy.original_tower.device),
-        at=variable_line(placement, lines, copy.variable),
+        frames=frames_to(
+            placement,
+            (copy.variable, copy.original),
+            variable_line(placement, lines, copy.variable),
+        ),
     )
 
 
@@ -417,23 +421,17 @@ def _additional(
     if readers:
         read = "the tower on {} reads" if len(readers) == 1 else "the towers on {} read"
         by = f"; {read.format(join_and(names))} it"
-    number = _gpu_count(placement)
-    summary = (
-        f"variable '{variable}' exists only when the program is built with more than one tower"
-    )
     return Finding(
         **about(placement.ops[variable]),
-        expected="the variables of the program with one tower",
-        found="an additional variable" + (f" with {plural(number, 'GPU')}" if number else ""),
-        message=f"{summary}{by}",
-        summary=summary,
+        message=f"variable '{variable}' exists only when the program is built with more than one "
+        f"tower{by}",
         consequence="each optimizer adapts its steps only to the gradients of its own tower"
         if is_slot
         else "a checkpoint of the program for one GPU cannot be restored: it lacks this variable",
         fix=_ONE_OPTIMIZER if is_slot else _SHARE if len(readers) == 1 else _CREATE_ALWAYS,
-        alike=("added", is_slot, tuple(names)),
+        group_key=tuple(names),
         devices=tuple(readers),
-        at=lines.line(variable),
+        frames=frames_to(placement, (variable,), lines.line(variable)),
     )
 
 
@@ -449,8 +447,6 @@ def _gpu_count(placement: Placement) -> int:
 def _not_checkpointed(placement: Placement, variable: str) -> Finding:
     return Finding(
         **about(placement.ops.get(variable, variable)),
-        expected="in TRAINABLE_VARIABLES and in GLOBAL_VARIABLES",
-        found="in TRAINABLE_VARIABLES only",
         message=f"variable '{variable}' is trained but not in GLOBAL_VARIABLES: "
         "global_variables_initializer() does not initialize it, and a Saver does not save it",
         fix="create it without `collections`, or with both: "

@@ -152,6 +152,7 @@ def gpus_of(built: CapturedProgram) -> set[str]:
 BOTH = {"/device:GPU:0", "/device:GPU:1"}
 
 
+@pytest.mark.smoke
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(
     "target",

@@ -108,6 +108,7 @@ def refused(folder: Path, program: str, *args: str, limit: float = 100) -> str:
     return str(caught.value)
 
 
+@pytest.mark.smoke
 def test_a_captured_program_is_like_one_of_this_process(folder: Path) -> None:
     """A recorded program has the properties of a live graph, without frames of the caller."""
     program = """

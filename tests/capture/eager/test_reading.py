@@ -156,6 +156,7 @@ def towers(num_gpus: int = 2) -> None:
     step(rows())
 
 
+@pytest.mark.smoke
 def test_towers_by_hand() -> None:
     built, report = judged(towers)
 

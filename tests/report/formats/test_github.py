@@ -76,7 +76,7 @@ def test_a_name_cannot_add_a_command() -> None:
 
 def test_the_first_finding_of_each_rule_comes_first() -> None:
     program = report(
-        broken("first", *[finding(f"v{n}", alike=n) for n in range(12)]),
+        broken("first", *[finding(f"v{n}", group_key=n) for n in range(12)]),
         broken("second", finding("w")),
         broken("third", finding("w", follows="first")),
     )

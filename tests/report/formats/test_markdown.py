@@ -103,7 +103,7 @@ def test_unchecked_required_rules_are_a_failure() -> None:
 def many(text: str) -> list[Report]:
     """So much of everything that nothing fits."""
     rules = [
-        broken(f"rule-{rule}", *[finding(f"{text}{n}", alike=n, fix=text) for n in range(30)])
+        broken(f"rule-{rule}", *[finding(f"{text}{n}", group_key=n, fix=text) for n in range(30)])
         for rule in range(20)
     ]
     follows = [broken(f"c{n}", finding(text, follows="rule-1")) for n in range(9)]

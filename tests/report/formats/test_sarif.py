@@ -81,7 +81,7 @@ def test_a_group_is_a_result_with_its_call_stack() -> None:
 
 def test_files_are_listed_once_under_the_folder_of_the_repository(repository: Path) -> None:
     lines = ("a.py:1", "größe 1.py:2", "a.py:3")
-    findings = [finding(f"v{n}", alike=n, frames=(line,)) for n, line in enumerate(lines)]
+    findings = [finding(f"v{n}", group_key=n, frames=(line,)) for n, line in enumerate(lines)]
 
     run = run_of(report(broken("a", *findings)))
 
@@ -112,7 +112,7 @@ def test_without_a_line_the_location_is_the_program_file(line: str) -> None:
 
 def prints(*lines: str) -> list[str]:
     """The fingerprints of findings on variables at these lines."""
-    findings = [finding(f"v{n}", alike=n, frames=(line,)) for n, line in enumerate(lines)]
+    findings = [finding(f"v{n}", group_key=n, frames=(line,)) for n, line in enumerate(lines)]
     results = run_of(report(broken("a", *findings)))["results"]
     return [result["partialFingerprints"]["placementChecks/v1"] for result in results]
 
@@ -124,7 +124,7 @@ def test_fingerprints_survive_moved_lines() -> None:
 
 
 def test_equal_fingerprints_are_numbered() -> None:
-    same = [finding("w", alike=n) for n in range(2)]
+    same = [finding("w", group_key=n) for n in range(2)]
     results = run_of(report(broken("a", *same)))["results"]
 
     first, second = (each["partialFingerprints"]["placementChecks/v1"] for each in results)

@@ -29,7 +29,9 @@ def test_rules_have_their_reasons_and_findings() -> None:
 
 
 def test_equal_findings_are_grouped_with_all_names() -> None:
-    data = data_of(program(), broken("b", *(finding(name, alike="all") for name in ("w", "step"))))
+    data = data_of(
+        program(), broken("b", *(finding(name, group_key="all") for name in ("w", "step")))
+    )
 
     (told,) = data["findings"]
     op_names = names(data["ops"]["names"])

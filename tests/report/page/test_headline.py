@@ -73,7 +73,6 @@ def test_other_rules_show_their_first_finding() -> None:
         finding(
             name,
             message=f"the op {name} is elsewhere; so be it",
-            summary=f"the op {name} is elsewhere",
         )
         for name in "ab"
     ]
@@ -113,18 +112,3 @@ def test_mirrored_variables_are_counted_once() -> None:
     data = data_of(program(mirrored=True, collections={TRAINABLE: ["v0/w"]}), KEPT)
 
     assert "1 trained variable, with a copy on each of 2 GPUs." in data["facts"]
-
-
-def test_ops_that_are_refused_are_counted_and_the_first_is_named() -> None:
-    refused = [
-        finding(f"tower_0/{name}", op="Assert", message=f"{name} cannot be placed: a long reason")
-        for name in "ab"
-    ]
-
-    several = data_of(program(), broken("placeable", *refused))["headline"]
-    one = data_of(program(), broken("placeable", refused[0]))["headline"]
-
-    assert several == (
-        "2 ops cannot be placed, and no step runs: the first is tower_0/a (Assert)."
-    )
-    assert one == "A cannot be placed: a long reason."

@@ -211,7 +211,7 @@ def test_the_source_text_of_a_line_is_shown(
 
 
 def test_findings_on_the_op() -> None:
-    findings = [Finding(name, "", "requested", "", "", f"{name} is wrong", "") for name in "vw"]
+    findings = [Finding(name, "", "requested", f"{name} is wrong", "") for name in "vw"]
     verdict = Verdict("variables-shared", "broken", "requested", None, findings)
 
     assert rows_of(placement(variable("v"), variable("w")), "w", verdict)["findings"] == [

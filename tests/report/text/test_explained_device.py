@@ -49,7 +49,7 @@ def test_more_types_than_are_named() -> None:
 
 
 def test_a_gpu_that_does_nothing() -> None:
-    finding = Finding("/device:GPU:1", "", "assigned", "", "", "it computes nothing", "")
+    finding = Finding("/device:GPU:1", "", "assigned", "it computes nothing", "")
     verdict = Verdict("no-idle-device", "broken", "assigned", None, [finding])
 
     assert lines_of(placement(on(0, "a", "Sin")), "/gpu:1", verdict)[2:] == [

@@ -81,7 +81,7 @@ def source(name: str, *texts: str) -> None:
             ],
         ),
         (
-            [finding("w"), finding("v", message="v is [on a TPU]")],
+            [finding("w"), finding("v", message="v is [on a TPU]", group_key="TPU")],
             ["  a.py:1: w is [on a GPU]", "  a.py:1: v is [on a TPU]", "    fix: pin it"],
         ),
         (
@@ -207,7 +207,7 @@ def test_long_names_are_shortened() -> None:
 
 def test_the_first_object_and_the_number_of_others() -> None:
     groups = group_findings(
-        [finding("w"), finding("v"), *(finding(n, message=f"{n}?", alike=n) for n in "abc")]
+        [finding("w"), finding("v"), *(finding(n, message=f"{n}?", group_key=n) for n in "abc")]
     )
     assert [line.text for line in first_lines(groups, 2, "--all shows them")] == [
         "  a.py:1: w is [on a GPU]",

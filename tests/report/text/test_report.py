@@ -113,7 +113,7 @@ def verdicts(rules: int, groups: int) -> list[Verdict]:
         broken(
             f"rule-{rule}",
             *(
-                finding(f"v{n}_{copy}", alike=n, consequence="It is slow.")
+                finding(f"v{n}_{copy}", group_key=n, consequence="It is slow.")
                 for n in range(groups)
                 for copy in range(3)
             ),
@@ -153,14 +153,14 @@ def test_the_first_group_of_each_rule_comes_first() -> None:
 def test_training_comes_before_layout_and_always_in_full() -> None:
     """Where the layout has far more findings than there are lines."""
     layout = [
-        broken(f"slow-{rule}", *(finding(f"v{n}", alike=n) for n in range(40)))
+        broken(f"slow-{rule}", *(finding(f"v{n}", group_key=n) for n in range(40)))
         for rule in range(20)
     ]
     wrong = [
         broken(
             f"wrong-{rule}",
             *(
-                finding(f"w{n}", alike=n, consequence=f"wrong {n}", impact=Impact.TRAINING)
+                finding(f"w{n}", group_key=n, consequence=f"wrong {n}", impact=Impact.TRAINING)
                 for n in range(40)
             ),
         )
@@ -187,8 +187,8 @@ def test_training_comes_before_layout_and_always_in_full() -> None:
 def test_findings_of_one_rule_are_ordered_by_impact() -> None:
     mixed = broken(
         "replicas-in-sync",
-        finding("w", alike="drifts", impact=Impact.TRAINING),
-        finding("s", alike="stops", impact=Impact.EXECUTION),
+        finding("w", group_key="drifts", impact=Impact.TRAINING),
+        finding("s", group_key="stops", impact=Impact.EXECUTION),
     )
 
     assert below_the_table(written(report(mixed)))[1:3] == [

@@ -188,3 +188,17 @@ CASES = {
 }
 
 test_verdicts = verdicts(Placeable, CASES)
+
+
+def test_several_refused_ops_are_counted_in_the_headline() -> None:
+    graph = placement(
+        op("a", "Assert", "/gpu:0"),
+        op("b", "Assert", "/gpu:0"),
+        refusals=[Refusal("a", "a long reason"), Refusal("b", "a long reason")],
+    )
+    findings = Placeable().judge(graph).findings
+
+    assert Placeable().headline(findings) == (
+        "2 ops cannot be placed, and no step runs: the first is a (Assert)"
+    )
+    assert Placeable().headline(findings[:1]) == ""

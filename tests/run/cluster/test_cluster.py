@@ -30,7 +30,6 @@ from placement_checks.run.cluster.clusters import reserve_port
 from placement_checks.util import child
 
 tf1 = tf.compat.v1
-ONE_VERSION = pytest.mark.one_version
 ROOT = Path(__file__).parents[3]
 SMALL = "ps*1; worker*2: gpu*1"
 
@@ -83,14 +82,7 @@ def test_devices_are_named_after_the_simulated_gpus(cluster: LocalCluster) -> No
     assert [len(losses) for losses in trained.losses] == [2, 2]
 
 
-@pytest.mark.parametrize(
-    "task",
-    [
-        ("worker", 1),
-        pytest.param(("worker", 0), marks=ONE_VERSION),
-        pytest.param(("ps", 0), marks=ONE_VERSION),
-    ],
-)
+@pytest.mark.parametrize("task", [("worker", 1), ("worker", 0), ("ps", 0)])
 def test_a_killed_task_is_named(task: tuple[str, int]) -> None:
     job, index = task
     begin = time.monotonic()
@@ -316,7 +308,6 @@ def test_a_program_without_a_train_op(cluster: LocalCluster) -> None:
         cluster.train(nothing)
 
 
-@ONE_VERSION
 @pytest.mark.parametrize("strategy", ["parameter_server", "mirrored"])
 def test_strategies_in_their_own_processes(fixtures: Path, strategy: str) -> None:
     """Strategies of TensorFlow 2 compute the same on several processes as on one."""

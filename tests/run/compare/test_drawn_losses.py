@@ -2,6 +2,7 @@
 
 The specification is the program for one GPU on all rows. A program may also be *not checked*; the
 test prints how often. PLACEMENT_CHECKS_MODELS is the number of random models, of 24 programs each.
+Each change is tested with one program of each loss; the others are nightly.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ from support.drawn_losses import (
 
 from placement_checks import Evidence, place, verify, watch, with_numbers
 
-pytestmark = pytest.mark.one_version
 _RULES = ("gradients-equal", "weights-equal")
 _PROGRAMS = 24 * int(os.environ.get("PLACEMENT_CHECKS_MODELS", "2"))
 
@@ -121,7 +121,14 @@ def outcomes() -> Iterator[dict[str, Counter[str]]]:
         print(f"{name:48}" + "".join(f"{count[state]:13}" for state in states))
 
 
-@pytest.mark.parametrize("case", list(islice(_cases(), _PROGRAMS)), ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=pytest.mark.nightly if number >= len(KINDS) else ())
+        for number, case in enumerate(islice(_cases(), _PROGRAMS))
+    ],
+    ids=str,
+)
 def test_no_mistake_is_kept_and_no_correct_program_is_broken(
     case: Case,
     outcomes: dict[str, Counter[str]],

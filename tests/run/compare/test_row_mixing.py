@@ -15,7 +15,6 @@ from placement_checks.run.compare.sessions import Conditions, PairedSessions
 from placement_checks.run.session import ProgramSession
 
 tf1 = tf.compat.v1
-pytestmark = pytest.mark.one_version
 
 Loss = Callable[[Any, Any], Any]
 

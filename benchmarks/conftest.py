@@ -10,8 +10,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from benchmarks.figures import GOALS, Figures, Record, lines
 
+from benchmarks.figures import GOALS, Figures, Record, lines
 from placement_checks.targets.importing import emulate_script_environment
 from placement_checks.testing.benchmark import Timings
 

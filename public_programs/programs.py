@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from real import made_up
+from public_programs import made_up
 
 
 class Program(NamedTuple):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from real.at_hand import extracted
-from real.programs import PROGRAMS, Program
-from real.verifying import verified
+
+from public_programs.at_hand import extracted
+from public_programs.programs import PROGRAMS, Program
+from public_programs.verifying import verified
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)

@@ -1,5 +1,6 @@
 """The time to read the longest logs, relative to a regular expression that is timed
-alternately."""
+alternately.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +8,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
 from benchmarks import figures
 from benchmarks.figures import Record
 from benchmarks.processes import cost
 from benchmarks.test_reading_logs import COMMANDS, LOGS, write_log
 from benchmarks.turns import in_pairs
-from pytest_benchmark.fixture import BenchmarkFixture
 
 pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[benchmark]")
 

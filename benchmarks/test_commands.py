@@ -7,11 +7,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
 from benchmarks import figures
 from benchmarks.figures import Record
 from benchmarks.processes import Cost, cost
 from benchmarks.turns import in_pairs
-from pytest_benchmark.fixture import BenchmarkFixture
 
 pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[benchmark]")
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from real.at_hand import extracted
-from real.mutants import MUTANTS, Mutant
-from real.programs import PROGRAMS
-from real.sources import root_of
-from real.verifying import verified
+
+from public_programs.at_hand import extracted
+from public_programs.mutants import MUTANTS, Mutant
+from public_programs.programs import PROGRAMS
+from public_programs.sources import root_of
+from public_programs.verifying import verified
 
 _PROGRAMS = {program.name: program for program in PROGRAMS}
 

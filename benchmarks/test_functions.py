@@ -8,10 +8,10 @@ from contextlib import contextmanager, suppress
 
 import pytest
 import tensorflow as tf
-from benchmarks import figures
-from benchmarks.figures import Record
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from benchmarks import figures
+from benchmarks.figures import Record
 from placement_checks import place, verify
 from placement_checks.capture.in_process.builder import BuildRecorder, record_eager_code
 from placement_checks.capture.in_process.sessions import StopProgram

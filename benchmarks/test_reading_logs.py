@@ -45,7 +45,8 @@ COMMANDS = {
 
 def copies(placements: Iterator[tuple[str, str, str]]) -> Iterator[tuple[str, str]]:
     """The lines for stdout and for stderr: forms B1 and C, some lines of V and D, and other
-    text."""
+    text.
+    """
     for number, (node, op, device) in enumerate(placements):
         seconds, micros = divmod(number * 17, 1_000_000)
         prefix = f"2024-01-21 21:16:{seconds:02}.{micros:06}: I tensorflow/core/common_runtime/"

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from real.programs import Program
+from public_programs.programs import Program
 
 LIMIT = 1200  # seconds, for the slowest of them, on two cores
 _RULES_ON_RUNS = ("gradients-equal", "weights-equal", "towers-overlap")

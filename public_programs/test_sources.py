@@ -6,8 +6,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from real.programs import Program
-from real.sources import extract, repository
+
+from public_programs.programs import Program
+from public_programs.sources import extract, repository
 
 
 @pytest.fixture(scope="module")

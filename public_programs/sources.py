@@ -6,7 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from real.programs import Program
+from public_programs.programs import Program
 
 SOURCES = "PLACEMENT_CHECKS_SOURCES"
 # Possible names of a clone or mirror of OWNER/NAME in the directory of sources.

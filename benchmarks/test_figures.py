@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pytest
+
 from benchmarks.figures import CLUSTER, GOALS, PLACING, STATIC, Figures, lines
 
 RATIO = PLACING.format(1_000)

@@ -11,11 +11,12 @@ import sys
 from functools import partial
 
 import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
 from benchmarks import figures
 from benchmarks.figures import Record
 from benchmarks.processes import cost
 from benchmarks.turns import in_pairs
-from pytest_benchmark.fixture import BenchmarkFixture
 
 pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[benchmark]")
 

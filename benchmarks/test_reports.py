@@ -7,12 +7,12 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from benchmarks import figures
-from benchmarks.figures import Record
 from pytest_benchmark.fixture import BenchmarkFixture
 from rich.console import Console
 from support.reports import broken, finding, report
 
+from benchmarks import figures
+from benchmarks.figures import Record
 from placement_checks.report.text.writer import write
 
 pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[benchmark]")

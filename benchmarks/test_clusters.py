@@ -14,11 +14,11 @@ from typing import Any
 import psutil
 import pytest
 import tensorflow as tf
+from pytest_benchmark.fixture import BenchmarkFixture
+
 from benchmarks import figures
 from benchmarks.figures import Record
 from benchmarks.turns import timed
-from pytest_benchmark.fixture import BenchmarkFixture
-
 from placement_checks import Machine, Report, place, verify
 from placement_checks.placer.worker.client import phantom
 

@@ -235,7 +235,8 @@ def inception_flowers(folder: Path) -> None:
 
 def penn_treebank(folder: Path) -> None:
     """Lines with 10,000 different words, the vocabulary of the model, for training, validation and
-    test."""
+    test.
+    """
     (folder / "data").mkdir(exist_ok=True)
     text = "".join(f" word{i % 9999} \n" for i in range(20_000))
     for part in ("train", "valid", "test"):

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from benchmarks.turns import in_turn, one_core_each
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from benchmarks.turns import in_turn, one_core_each
 from placement_checks import average_gradients
 
 pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[benchmark]")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from real.programs import Program
-from real.sources import SOURCES, extract, repository, sources
 
 from placement_checks.tf.keras import comes_with_keras_2
+from public_programs.programs import Program
+from public_programs.sources import SOURCES, extract, repository, sources
 
 
 def extracted(program: Program, into: Path) -> Path:

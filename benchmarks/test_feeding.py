@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from benchmarks.turns import in_turn, one_core_each
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from benchmarks.turns import in_turn, one_core_each
 from placement_checks.run.runnable import gpu_scope
 
 pytest.importorskip("pytest_benchmark", reason="pip install placement_checks[benchmark]")
@@ -46,7 +46,8 @@ def fed_batches(examples: Rows, rows: int) -> Iterator[list[np.ndarray]]:
 
 def pipeline_batches(examples: Rows, rows: int) -> tuple[Any, list[Any]]:
     """The op that starts a pipeline, and the tensors of its batches in the order of
-    `fed_batches`."""
+    `fed_batches`.
+    """
     with tf.device("/cpu:0"), tf.name_scope("pipeline"):
         dataset = tf.data.Dataset.from_tensor_slices((examples["x"], examples["y"]))
         dataset = dataset.shuffle(EXAMPLES, seed=0).repeat()

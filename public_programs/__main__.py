@@ -1,6 +1,6 @@
 """Verifies public programs, and prints the time and the findings of each.
 
-PYTHONPATH=tests PLACEMENT_CHECKS_SOURCES=folder python -m real [--mutants] [NAME]...
+PLACEMENT_CHECKS_SOURCES=folder python -m public_programs [--mutants] [NAME]...
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from real.mutants import MUTANTS, Mutant
-from real.programs import PROGRAMS, Program
-from real.sources import SOURCES, extract, repository, root_of, sources
-from real.verifying import Outcome, verified
+from public_programs.mutants import MUTANTS, Mutant
+from public_programs.programs import PROGRAMS, Program
+from public_programs.sources import SOURCES, extract, repository, root_of, sources
+from public_programs.verifying import Outcome, verified
 
 
 def main(words: list[str]) -> None:

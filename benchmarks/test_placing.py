@@ -19,12 +19,12 @@ from typing import Any
 import psutil
 import pytest
 import tensorflow as tf
+from pytest_benchmark.fixture import BenchmarkFixture
+
 from benchmarks import figures, placer_alone
 from benchmarks.figures import Record
 from benchmarks.processes import WITH_BYTECODE
 from benchmarks.turns import timed
-from pytest_benchmark.fixture import BenchmarkFixture
-
 from placement_checks import Placement, Program, Report, place, verify
 from placement_checks.analysis.objective.objective import objective
 from placement_checks.analysis.towers.analysis import analyze
