@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
@@ -251,24 +251,35 @@ class Batch:
     def _part_of(self, objective: str) -> Part | None:
         memo = self._parts_of_objectives
         if objective not in memo:
-            memo[objective] = None
-            parts: set[Part] = set()
-            for found in self._parts_read(objective):
-                parts |= found
-                memo[objective] = finest(parts)  # for later slices, while they are evaluated
+            memo[objective] = None  # while slices are evaluated
+            parts, is_complete = self._parts_read(objective)
+            if not is_complete:
+                del memo[objective]
+                return finest(parts)
+            memo[objective] = finest(parts)
         return memo[objective]
 
-    def _parts_read(self, objective: str) -> Iterator[Collection[Part]]:
-        """The parts of each input and slice that an objective reads."""
+    def _parts_read(self, objective: str) -> tuple[Collection[Part], bool]:
+        """The parts of the inputs and slices that an objective reads.
+
+        They are incomplete while a tensor is evaluated that one of the slices is computed from.
+        """
         reader = self._reader
         ops = reader.towers[objective]
+        parts: set[Part] = set()
+        is_complete = True
         for name in sorted(ops, key=reader.number.__getitem__):
             if name in self.leaves and reader.shape(name) != ():
-                yield {self.leaves[name][1]}
+                parts.add(self.leaves[name][1])
             elif reader.ops[name].type in CUTS and name not in self._behind_random:
                 for source in self._readers_of(name):
-                    if not self._read_by[source].isdisjoint(ops):
-                        yield reader.terms.parts(reader.value(source))
+                    if self._read_by[source].isdisjoint(ops):
+                        continue
+                    if reader.is_being_evaluated(source):
+                        is_complete = False
+                    else:
+                        parts |= reader.terms.parts(reader.value(source))
+        return parts, is_complete
 
     def _readers_of(self, name: str) -> Iterable[str]:
         return [f"{name}:{i}" if i else name for i in range(len(self._reader.outputs(name)))]

@@ -137,6 +137,10 @@ class StepGraph(ABC):
         """The form of a tensor, as an op reads it."""
 
     @abstractmethod
+    def is_being_evaluated(self, source: str) -> bool:
+        """Whether the value of a tensor waits for a value that is being evaluated."""
+
+    @abstractmethod
     def operand(self, op: str, number: int) -> Form:
         """The form of a tensor that an op reads: a loop variable, or an input of the op."""
 

@@ -637,7 +637,8 @@ def _with_constant_columns(net: Net, x: Value, y: Value) -> Value:
     """A loss of rows with a column of constants, as initial states of recurrent layers are."""
     shape = stack([rows_of(x), 1])
     column = apply("Fill", shape, 0.5)
-    return mean(square(total(relu(concat([x * net.w.read(), column], 1)), 1) - y))
+    gate, value = split(concat([x * net.w.read(), column], 1), 2, axis=1)
+    return mean(square(total(apply("Sigmoid", gate) * value, 1) - y))
 
 
 def test_constants_with_the_number_of_rows_of_a_tower_have_its_rows() -> None:
