@@ -698,3 +698,22 @@ def test_default_of_a_placeholder(factor: float) -> None:
 
     found = compare(build(2, factor), build(1, 1.0))
     assert (found.variables["w"].state is PROVED) == (factor == 1.0)
+
+
+def test_towers_may_compute_the_loss_of_all_rows() -> None:
+    def whole(towers: int) -> Program:
+        program = Program()
+        x = program.placeholder("x", (None, WIDTH))
+        w = program.variable("w", (WIDTH,))
+        results = [total(part * w.read(), 1) for part in (split(x, towers) if towers > 1 else [x])]
+        losses = [
+            mean(square(concat(results) if towers > 1 else results[0])) for _ in range(towers)
+        ]
+        gradients = [program.gradient(loss, w) for loss in losses]
+        average = add_n(gradients) / float(towers) if towers > 1 else gradients[0]
+        program.train(w.descend(0.1, average))
+        return program
+
+    found = compare(whole(2), whole(1))
+
+    assert all(answer.state is not DIFFERS for answer in found.variables.values())
