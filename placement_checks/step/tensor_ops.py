@@ -1145,15 +1145,15 @@ def _random(node: Node) -> Form | None:
             if dim == rows or (size and terms.constant(dim) == size)
         ]
         axis = found[0] if found else None
+    shared = _shared_numbers(node, dims or (), operands, seed)
+    if shared is not None and (axis is None or _is_shape_of_variable(node, dims or ())):
+        return shared
     shape = node.shape
     if axis is not None and part is not None and dims:
         if shape:
             shape = (*shape[:axis], ROWS, *shape[axis + 1 :])
         extents = [terms.rows_as_extent(part) if i == axis else dim for i, dim in enumerate(dims)]
         operands[0] = terms.pack(extents)
-    shared = None if axis is not None else _shared_numbers(node, dims, operands, seed)
-    if shared is not None:
-        return shared
     order = reader.order_among_random(node.name, owners)
     reader.note_draw(kind, order, seed, part, node.name, owners)
     cause = Cause("Random", "draws numbers for a tower", node.origin, is_known=False)
@@ -1167,7 +1167,7 @@ def _random(node: Node) -> Form | None:
 
 
 def _shared_numbers(
-    node: Node, dims: Sequence[Form] | None, operands: Sequence[Form], seed: Any
+    node: Node, dims: Sequence[Form], operands: Sequence[Form], seed: Any
 ) -> Form | None:
     """Numbers that are not for rows, such as a mask of weights: equal seeds, equal numbers.
 
@@ -1175,12 +1175,18 @@ def _shared_numbers(
     """
     terms = node.terms
     seeds = (Form(seed),) if isinstance(seed, int) else ()
-    if dims is None or seed is None or any(terms.parts(each) for each in (*operands, *seeds)):
+    if not dims or seed is None or any(terms.parts(each) for each in (*operands, *seeds)):
         return None
     if any(terms.constant(dim) is None for dim in dims):
         return None
     attrs = (node.op.type, "shared", None if seeds else seed)
     return terms.atom("Random", attrs, (*operands, *seeds), node.shape, origin=node.origin)
+
+
+def _is_shape_of_variable(node: Node, dims: Sequence[Form]) -> bool:
+    """Whether a variable has as many elements along each axis: also if there are as many rows."""
+    extents = tuple([node.terms.constant(dim) for dim in dims])
+    return any(each.shape == extents for each in node.reader.placement.variables)
 
 
 # --- collectives ---

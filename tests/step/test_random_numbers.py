@@ -72,3 +72,18 @@ def test_towers_may_share_a_mask_of_weights() -> None:
 @pytest.mark.parametrize("seeds", [(1, 2), (0, 0)])
 def test_towers_with_masks_of_their_own_train_different_networks(seeds: Sequence[int]) -> None:
     assert _state(_masked_weights(seeds), _masked_weights(seeds[:1])) is not State.PROVED
+
+
+def test_a_mask_of_weights_may_have_as_many_rows_as_the_batch_of_a_tower() -> None:
+    def masked(towers: int) -> Program:
+        program = Program()
+        feeds = [None] if towers == 1 else range(towers)
+        xs = [program.placeholder("x", (WIDTH * (2 // towers), WIDTH), tower) for tower in feeds]
+        w = program.variable("w", (WIDTH,))
+        losses = [mean(square(total(x * (w.read() * _noise(program, 1)), 1))) for x in xs]
+        gradients = [program.gradient(loss, w) for loss in losses]
+        average = add_n(gradients) / 2.0 if towers > 1 else gradients[0]
+        program.train(w.descend(0.1, average))
+        return program
+
+    assert _state(masked(2), masked(1)) is State.PROVED
