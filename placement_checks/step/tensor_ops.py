@@ -238,6 +238,10 @@ def _constant(node: Node) -> Form | None:
     numbers = [float(each) for each in elements]
     if numbers and len(set(numbers)) == 1:
         numbers = numbers[:1]
+    if numbers == [0.0] and len(shape) > 1:  # perhaps an initial state for each row
+        extents = [terms.number(dim) for dim in shape]
+        if _axes_of_rows(node, extents)[1]:
+            return _filled(node, extents, terms.number(0.0))
     return terms.atom("Const", (shape, tuple(numbers)), (), shape, origin=node.origin)
 
 
@@ -264,18 +268,15 @@ def _fill(node: Node) -> Form | None:
 def _filled(node: Node, dims: Sequence[Form], element: Form) -> Form:
     """Equal elements. The extents may contain the number of rows of a part."""
     terms = node.terms
-    part = finest(frozenset().union(*[terms.parts(dim) for dim in dims]))
-    if part is not None:
-        owned = _part_of_tower(node)  # the rows of a tower may be a share of all rows
-        part = owned if owned is not None and terms.rows(owned) in dims else part
-    rows = None if part is None else terms.rows(part)
+    part, axes = _axes_of_rows(node, dims)
+    rows = None if part is None else terms.rows_as_extent(part)
     shape: list[Dim] = []
     extents = []
-    for dim in dims:
+    for axis, dim in enumerate(dims):
         number = terms.constant(dim)
-        if rows is not None and dim == rows:
+        if rows is not None and axis in axes:
             shape.append(ROWS)
-            extents.append(terms.rows_as_extent(part or WHOLE))
+            extents.append(rows)
         else:
             shape.append(None if number is None else int(number))
             extents.append(dim)
@@ -287,6 +288,23 @@ def _filled(node: Node, dims: Sequence[Form], element: Form) -> Form:
         return made
     scaled = terms.times(made, element)
     return scaled or node.build("Fill", (), (vector, element), tuple(shape))
+
+
+def _axes_of_rows(node: Node, dims: Sequence[Form]) -> tuple[Part | None, Sequence[int]]:
+    """The part whose rows equal elements have, and the axes of the rows.
+
+    The rows of a tower may be a share of all rows, or their number may be fixed.
+    """
+    terms = node.terms
+    owned = _part_of_tower(node)
+    if owned is not None and terms.rows(owned) in dims:
+        return owned, [list(dims).index(terms.rows(owned))]
+    size = None if owned is None else terms.size(node.reader.program, owned)
+    if size and dims and terms.constant(dims[0]) == size and not _is_shape_of_variable(node, dims):
+        return owned, [0]
+    part = finest(frozenset().union(*[terms.parts(dim) for dim in dims]))
+    rows = None if part is None else terms.rows(part)
+    return part, [axis for axis, dim in enumerate(dims) if dim == rows]
 
 
 # --- arithmetic ---
