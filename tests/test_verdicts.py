@@ -212,7 +212,7 @@ def test_a_record_holds_the_documents_of_its_programs(tmp_path: Path) -> None:
 
     found = read(tmp_path / "record")
     assert re.fullmatch(
-        r"2 programs, 1 without verdicts; verdicts: 1 broken, \d+ kept, \d+ not-checked",
+        r"2 programs, 1 without verdicts; verdicts: 2 broken, \d+ kept, \d+ not-checked",
         summary(found),
     )
     (judged,) = found.pop(name)["document"]["programs"]

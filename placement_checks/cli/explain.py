@@ -103,7 +103,7 @@ def _object_lines(name: str, target: str, settings: Settings, graph: str | None)
     ).verdicts
     if isinstance(found, Device):
         return list(explain.explain_device(placement, found, verdicts))
-    return list(explain.explain_op(placement, found.name, verdicts))
+    return list(explain.explain_op(placement, found.name, verdicts, evidence.single_gpu))
 
 
 def object_named(placement: Placement, text: str) -> Op | Device:

@@ -7,6 +7,8 @@ names it. To add a type, find the line of a type that treats rows alike. Types t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from placement_checks.step import gradients, normal_forms, row_rules
 from placement_checks.step.terms import OpType
 from placement_checks.util.text import words
@@ -33,7 +35,7 @@ _MATRIX_PRODUCT = OpType(row_rules.matrix_product, normal_form=normal_forms.matr
 _SLICED = OpType(row_rules.sliced, is_linear=True)
 _QUOTIENT = OpType(row_rules.quotient, is_elementwise=True, normal_form=normal_forms.quotient)
 
-OP_TYPES = {
+OP_TYPES: Mapping[str, OpType] = {
     # One element from one element of each operand.
     **dict.fromkeys(
         words(

@@ -22,12 +22,14 @@ import re
 import sys
 from collections.abc import Generator, Iterator
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 TIERS = ("light", "smoke", "slow", "nightly")
 TESTS = Path(__file__).parents[1]
+TOOLS = TESTS.with_name("tools")
 SIGNS = re.compile(
     r"\b(?:import|from) tensorflow\b"  # also in a program that a test writes
     r"|\bplacement_checks(?:\.| import )(?:capture|cli|graph|horovod|placer|run|tf1?)\b"
@@ -53,9 +55,9 @@ def _has_sign(path: Path) -> bool:
 
 
 def _helpers(path: Path) -> Iterator[Path]:
-    """The modules of the tests that a module imports."""
-    for module, names in _IMPORT.findall(_source(path)):
-        base = TESTS.joinpath(*module.split("."))
+    """The modules of the tests and of the tools that a module imports."""
+    for root, (module, names) in product((TESTS, TOOLS), _IMPORT.findall(_source(path))):
+        base = root.joinpath(*module.split("."))
         for file in (base, *(base / name for name in re.findall(r"\w+", names))):
             if file.with_suffix(".py").is_file():
                 yield file.with_suffix(".py")

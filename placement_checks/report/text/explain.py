@@ -19,7 +19,9 @@ from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.roles import roles
 from placement_checks.core.devices import LOCALHOST, Device
+from placement_checks.core.evidence import NOT_BUILT_FOR_ONE
 from placement_checks.core.ids import OpId, TowerIndex
+from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import NO_COMPUTATION, VARIABLES, holds_state
 from placement_checks.core.placement import (
     GLOBAL,
@@ -33,13 +35,26 @@ from placement_checks.core.placement import (
 from placement_checks.core.results import Verdict
 from placement_checks.report.common.source import source_text
 from placement_checks.report.text.layout import Row, layout_rows, print_line
+from placement_checks.step.comparison import State, compare_steps
 from placement_checks.util.text import join_and, listed, plural
 
 _COLLECTIONS = {TRAINABLE: "TRAINABLE_VARIABLES", GLOBAL: "GLOBAL_VARIABLES"}
 
 
-def explain_op(placement: Placement, name: str, verdicts: Sequence[Verdict] = ()) -> Iterator[str]:
-    """Yields the explanation of an op as rows of text."""
+def explain_op(
+    placement: Placement,
+    name: str,
+    verdicts: Sequence[Verdict] = (),
+    one_gpu: Placement | Missing = NOT_BUILT_FOR_ONE,
+) -> Iterator[str]:
+    """Yields the explanation of an op as rows of text.
+
+    Args:
+        placement: the program.
+        name: the op.
+        verdicts: the verdicts on the program.
+        one_gpu: the program for one GPU, with which a trained variable is compared.
+    """
     op = placement.ops[name]
     knows_flow = bool(placement.requested)
     use = _variable_rows if op.type in VARIABLES else _op_rows
@@ -50,6 +65,7 @@ def explain_op(placement: Placement, name: str, verdicts: Sequence[Verdict] = ()
             Row("requests", list(_requested_devices(placement, op))),
             Row("placed on", [_assigned_device(placement, op)]),
             *(use(placement, op) if knows_flow else ()),
+            Row("as on one GPU", list(_equality(placement, name, one_gpu))),
             Row("findings", findings_on(name, verdicts)),
         ],
     )
@@ -58,6 +74,26 @@ def explain_op(placement: Placement, name: str, verdicts: Sequence[Verdict] = ()
 def line_with_source(frame: Frame) -> str:
     """Returns a line of the user's code, followed by its text if the file can be read."""
     return "  ".join(filter(None, (str(frame), source_text(str(frame)))))
+
+
+def _equality(placement: Placement, name: str, one_gpu: Placement | Missing) -> Iterator[str]:
+    """Whether a trained variable has the same value after the step as on one GPU."""
+    if isinstance(one_gpu, Missing) or name not in placement.collected.get(TRAINABLE, ()):
+        return
+    found = compare_steps(placement, one_gpu)
+    if isinstance(found, Missing):
+        yield f"not compared: {found}"
+        return
+    for variable in found.trained:
+        if name not in (variable, *found.copies.get(variable, ())):
+            continue
+        answer = found.variables[variable]
+        if answer.difference is not None:
+            is_certain = answer.state is State.DIFFERS
+            yield f"{'no' if is_certain else 'not proved'}: {answer.difference.text}"
+            continue
+        assumed = "; ".join(sorted(assumption.value for assumption in found.assumed))
+        yield "proved, for every batch" + (f", if {assumed}" if assumed else "")
 
 
 def findings_on(name: str, verdicts: Iterable[Verdict]) -> list[str]:

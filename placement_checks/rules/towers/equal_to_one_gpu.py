@@ -146,9 +146,7 @@ def _finding(
     if difference.obligation is Obligation.ROWS:
         message = difference.text
     else:
-        message = (
-            f"the step does not give {name} the value that one GPU gives it: {difference.text}"
-        )
+        message = f"{name} gets another value than on one GPU: {difference.text}"
     return Finding(
         **about(subject),
         ops=(op,),
