@@ -400,9 +400,9 @@ class Explanation:
         return Cause("Mul", "multiplies terms of several towers", self._cite(monomial))
 
     def _unknown_in(self, monomial: Monomial) -> Cause | None:
-        """The cause, if a monomial contains an op that is not understood."""
+        """The cause, if a monomial contains an unknown op."""
         for atom in self._atoms(monomial):
-            if _is_unknown(atom):
+            if atom.status.kind is Kind.UNKNOWN:
                 cause = atom.status.cause or Cause(atom.op, "is unknown", atom.origin)
                 return cause._replace(is_known=False)
         return None
