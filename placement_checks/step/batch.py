@@ -256,22 +256,34 @@ class Batch:
         memo = self._parts_of_objectives
         if objective not in memo:
             memo[objective] = None  # while slices are evaluated
-            memo[objective] = finest(self._parts_read(objective))
+            parts, is_complete = self._parts_read(objective)
+            if not is_complete:
+                del memo[objective]
+                return finest(parts)
+            memo[objective] = finest(parts)
         return memo[objective]
 
-    def _parts_read(self, objective: str) -> Iterable[Part]:
-        """The parts of the inputs and slices that an objective reads."""
+    def _parts_read(self, objective: str) -> tuple[Collection[Part], bool]:
+        """The parts of the inputs and slices that an objective reads.
+
+        They are incomplete while a tensor is evaluated that one of the slices is computed from.
+        """
         reader = self._reader
         ops = reader.towers[objective]
         parts: set[Part] = set()
+        is_complete = True
         for name in sorted(ops, key=reader.number.__getitem__):
             if name in self.leaves and reader.shape(name) != ():
                 parts.add(self.leaves[name][1])
             elif reader.ops[name].type in CUTS and name not in self._behind_random:
                 for source in self._readers_of(name):
-                    if not self._read_by[source].isdisjoint(ops):
+                    if self._read_by[source].isdisjoint(ops):
+                        continue
+                    if reader.is_being_evaluated(source):
+                        is_complete = False
+                    else:
                         parts |= reader.terms.parts(reader.value(source))
-        return parts
+        return parts, is_complete
 
     def _readers_of(self, name: str) -> Iterable[str]:
         return [f"{name}:{i}" if i else name for i in range(len(self._reader.outputs(name)))]

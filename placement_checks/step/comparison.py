@@ -9,7 +9,8 @@ from enum import Enum, auto
 from typing import Any, NamedTuple
 
 from placement_checks.core.missing import Missing
-from placement_checks.core.placement import TRAINABLE, Placement
+from placement_checks.core.op_types import GATHERERS
+from placement_checks.core.placement import TRAINABLE, Placement, producer_of
 from placement_checks.step.explanation import Difference, Explanation, Obligation
 from placement_checks.step.gradients import with_names, with_values
 from placement_checks.step.graph import Draw
@@ -376,7 +377,8 @@ class Comparison:
         for loss, objectives in losses.items():
             if len(objectives) > max(1, once[loss]):
                 text = f"{objectives[1]} is computed from the same rows as {objectives[0]}"
-                reader.report(text, objectives[1].partition(":")[0])
+                is_certain = all(map(self._reads_one_part, objectives))
+                reader.report(text, producer_of(objectives[1]), is_certain=is_certain)
         self._compare_draws()
         for mistake in sorted(reader.mistakes, key=lambda each: not each.is_certain)[:1]:
             origin = Origin(TOWERS, mistake.op)
@@ -387,6 +389,12 @@ class Comparison:
                 for name, answer in answers.items()
             }
         return answers
+
+    def _reads_one_part(self, objective: str) -> bool:
+        """Whether an objective does not read rows that it gathers from several towers."""
+        reader = self.towers
+        gathers = any(reader.ops[name].type in GATHERERS for name in reader.towers[objective])
+        return not gathers and reader.part_of_tower([objective]) is not None
 
     def _compare_draws(self) -> None:
         """Find random numbers that several towers share, by equal seeds.

@@ -53,6 +53,17 @@ _UNFOLLOWED = frozenset(
         """
     )
 )
+# Ops whose results, or whose gradients, are the same for many other operands.
+_INSENSITIVE = frozenset(
+    words(
+        """
+        Sign Greater GreaterEqual Less LessEqual Equal NotEqual ArgMax ArgMin IsFinite IsInf IsNan
+        Floor Ceil Round Rint FloatToInt TopKV2 InTopK InTopKV2 Log
+        """
+    )
+)
+# Scalars that no other scalar can stand for.
+_BASIC_SCALARS = frozenset({"Rows", "Var", "Feed"})
 _MAX_DEPTH = 300
 # The operand of a choice that decides.
 _CONDITIONS = {"Conditional": 0, "Select": 0, "SelectV2": 0, "Chosen": 1}
@@ -155,7 +166,8 @@ class Explanation:
         is_state = any(
             atom.op == "Var" and atom.attrs[0] not in self._trained for atom in atoms
         ) and not any(atom.is_backward for atom in atoms)
-        return Difference(Obligation.WEIGHTS, text, self._cite(monomial), is_certain=not is_state)
+        is_certain = not is_state and not any(atom.op == "Random" for atom in atoms)
+        return Difference(Obligation.WEIGHTS, text, self._cite(monomial), is_certain)
 
     def _have_similar(self, left: Iterable[Monomial], right: Iterable[Monomial]) -> bool:
         def signature(monomial: Monomial) -> tuple[str, int]:
@@ -236,7 +248,10 @@ class Explanation:
         place: Obligation,
         depth: int,
     ) -> Difference:
-        """Explain the first pair of similar terms, or the terms without a counterpart."""
+        """Explain the first pair of similar terms, or the terms without a counterpart.
+
+        It is certain only if nothing else differs: ``relu(2 * x) / 2`` is ``relu(x)``.
+        """
         terms = self._terms
         used: set[Monomial] = set()
         for monomial, number in left.items():
@@ -246,18 +261,26 @@ class Explanation:
                 if other in used or (one.op, len(one.operands)) != (two.op, len(two.operands)):
                     continue
                 used.add(other)
-                if one is two:
-                    if monomial == other:
-                        return self._ratio(monomial, number, right[other])
-                    return self._factors(monomial, other, depth)
-                return self._operands(one, two, place, depth)
+                is_certain = len(left) == len(right)
+                if one is not two:
+                    is_certain = is_certain and number == right[other]
+                    is_certain = is_certain and self._around(monomial) == self._around(other)
+                    found = self._operands(one, two, place, depth)
+                elif monomial == other:
+                    found = self._ratio(monomial, number, right[other])
+                else:
+                    found = self._factors(monomial, other, depth)
+                    is_certain = is_certain and number == right[other]
+                return found._replace(is_certain=is_certain and found.is_certain)
         return self._without_counterpart(left, right, place)
 
     def _operands(self, one: Atom, two: Atom, place: Obligation, depth: int) -> Difference:
         if one.attrs != two.attrs and one.operands == two.operands:
             return self._unlike_ops(one, two, place)
         below = Obligation.FUNCTION if one.op == "Grad" else place
-        pairs = zip(one.operands, self._aligned(one, two), strict=True)
+        pairs = list(zip(one.operands, self._aligned(one, two), strict=True))
+        is_certain = one.op not in _INSENSITIVE and sum(x != y for x, y in pairs) == 1
+        is_square = one.op == "Mul" and len(set(one.operands)) == len(set(two.operands)) == 1
         for number, (mine, other) in enumerate(pairs):
             if mine == other or depth >= _MAX_DEPTH:
                 continue
@@ -271,8 +294,14 @@ class Explanation:
             if one.op in _UNFOLLOWED:
                 text = f"the op type {one.op} cannot be followed"
                 return Difference(below, text, one.origin, is_certain=False)
-            return found if found.origin else found._replace(origin=one.origin)
+            is_certain = found.is_certain and (is_certain or is_square)
+            return found._replace(origin=found.origin or one.origin, is_certain=is_certain)
         return self._unlike_ops(one, two, place)
+
+    def _around(self, monomial: Monomial) -> Sequence[object]:
+        """The factors of the main atom of a monomial, and its power."""
+        main = self._main(monomial)
+        return [(0 if atom == main else atom, power) for atom, power in monomial[1]]
 
     def _aligned(self, one: Atom, two: Atom) -> Sequence[Form]:
         """The operands of the other op, in the order that fits if they may be exchanged."""
@@ -293,22 +322,25 @@ class Explanation:
         """Explain different scalar factors of one tensor."""
         terms = self._terms
         mine, theirs = dict(monomial[1]), dict(other[1])
+        own = [atom for atom in mine if theirs.get(atom) != mine[atom]]
+        others = [atom for atom in theirs if mine.get(atom) != theirs[atom]]
+        are_alone = len(own) == len(others) == 1 and mine[own[0]] == theirs[others[0]]
         for x in mine:
             for y in theirs:
                 one, two = terms[x], terms[y]
                 if x in theirs or y in mine or one.op != two.op or depth >= _MAX_DEPTH:
                     continue
-                for p, q in zip(one.operands, two.operands, strict=False):
-                    if p != q:
-                        return self._forms(p, q, Obligation.UPDATE, depth + 1)
+                found = self._operands(one, two, Obligation.UPDATE, depth + 1)
+                return found._replace(is_certain=are_alone and found.is_certain)
         unknown = self._unknown_in(monomial) or self._unknown_in(other)
         if unknown is not None:
             return self._from_cause(unknown, Obligation.WEIGHTS)
-        own = [atom for atom in mine if theirs.get(atom) != mine[atom]]
         own += [atom for atom in theirs if atom not in mine]
         atom = terms[max(own, default=ONE)]
         text = f"it has another factor than {self._there}: {self._name(atom)}"
-        return Difference(Obligation.WEIGHTS, text, atom.origin or self._cite(monomial))
+        origin = atom.origin or self._cite(monomial)
+        is_certain = all(terms[each].op in _BASIC_SCALARS for each in own)
+        return Difference(Obligation.WEIGHTS, text, origin, is_certain)
 
     def _without_counterpart(
         self, left: Mapping[Monomial, float], right: Mapping[Monomial, float], place: Obligation
@@ -376,11 +408,8 @@ class Explanation:
         return None
 
     def is_unknown(self, form: Form) -> bool:
-        """Whether a form contains an unknown op."""
-        return any(
-            self._terms[atom].status.kind is Kind.UNKNOWN
-            for atom in self._terms.all_atoms_in([form])
-        )
+        """Whether a form contains an op that is not understood."""
+        return any(_is_unknown(self._terms[atom]) for atom in self._terms.all_atoms_in([form]))
 
     def _find_op(self, monomial: Monomial, ops: frozenset[str]) -> Atom | None:
         return next((atom for atom in self._atoms(monomial) if atom.op in ops), None)
@@ -442,6 +471,14 @@ class Explanation:
             (atom for atom in (monomial[0], *(a for a, _ in monomial[1])) if atom), reverse=True
         )
         return next((self._terms[atom].origin for atom in atoms if self._terms[atom].origin), None)
+
+
+def _is_unknown(atom: Atom) -> bool:
+    """Whether an op is of an unknown type, or combines rows in an unknown way."""
+    kind, _, cause = atom.status
+    return kind is Kind.UNKNOWN or (
+        kind is Kind.JOINT and cause is not None and not cause.is_known
+    )
 
 
 def _with_slices_of_all_sizes(groups: Mapping[Any, _Members]) -> Mapping[Any, _Members]:

@@ -138,6 +138,10 @@ class StepGraph(ABC):
         """The form of a tensor, as an op reads it."""
 
     @abstractmethod
+    def is_being_evaluated(self, source: str) -> bool:
+        """Whether the value of a tensor waits for a value that is being evaluated."""
+
+    @abstractmethod
     def operand(self, op: str, number: int) -> Form:
         """The form of a tensor that an op reads: a loop variable, or an input of the op."""
 
@@ -303,11 +307,12 @@ class StepGraph(ABC):
         }
 
     def order_among_random(self, name: str, owners: Sequence[str]) -> int:
-        """The number of a random op among those of its type that its towers use."""
+        """The number of a random op among those of its type that its towers use, or no tower."""
         kind = self.ops[name].type
-        if not owners:
-            return 0
         used = set().union(*[self._random_of(kind, owner) for owner in owners])
+        if not owners:
+            used = {each for each in self.reached if self.ops[each].type == kind}
+            used = used.difference(*self.towers.values())
         return sorted(used, key=self.number.__getitem__).index(name)
 
     def _random_of(self, kind: str, objective: str) -> frozenset[str]:

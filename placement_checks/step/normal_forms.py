@@ -47,10 +47,31 @@ def _without_filled(build: Build) -> tuple[Form, ...]:
     return tuple(operands)
 
 
+def even(build: Build) -> Form | None:
+    """An op that does not depend on the sign: the first coefficient is positive."""
+    terms = build.terms
+    form = _without_sign(terms, build.operands[0])
+    if form == build.operands[0]:
+        return elementwise(build)
+    return terms.build(build.op, build.attrs, (form,), build.shape, build.origin)
+
+
+def _without_sign(terms: Terms, form: Form) -> Form:
+    """A form, or its negative, so that the first coefficient is positive."""
+    summands = terms.summands(form)
+    return terms.scaled(form, -1.0) if summands and summands[0][1] < 0 else form
+
+
 def product(build: Build) -> Form | None:
-    """A product: scalars are taken out, and sums in the first factor are multiplied out."""
+    """A product: scalars are taken out, and sums in the first factor are multiplied out.
+
+    The first coefficient of a square's factors is positive.
+    """
     terms = build.terms
     one, other = _without_filled(build)
+    positive = _without_sign(terms, one)
+    if one == other != positive:
+        return terms.build(build.op, (), (positive, positive), build.shape, build.origin)
     made = terms.times(one, other)
     if made is not None:
         return made

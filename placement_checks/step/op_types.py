@@ -40,7 +40,7 @@ OP_TYPES: Mapping[str, OpType] = {
     **dict.fromkeys(
         words(
             """
-            Abs Acos Acosh Asin Asinh Atan Atan2 Atanh Ceil Cos Cosh Digamma Elu Erf Erfc Exp
+            Acos Acosh Asin Asinh Atan Atan2 Atanh Ceil Digamma Elu Erf Erfc Exp
             Expm1 Floor FloorDiv FloorMod Greater GreaterEqual  LeakyRelu Less
             LessEqual Lgamma Log Log1p LogicalNot Mod Pow Relu Relu6 Rint Round Rsqrt Selu Sigmoid
             Sign Sin Sinh Softplus Softsign Sqrt Tan Tanh TruncateDiv TruncateMod Xdivy Xlogy
@@ -50,6 +50,10 @@ OP_TYPES: Mapping[str, OpType] = {
             """
         ),
         _ELEMENTWISE,
+    ),
+    **dict.fromkeys(
+        words("Abs Cos Cosh"),
+        OpType(row_rules.elementwise, is_elementwise=True, normal_form=normal_forms.even),
     ),
     **dict.fromkeys(
         words(
@@ -107,7 +111,7 @@ OP_TYPES: Mapping[str, OpType] = {
     ),
     **dict.fromkeys(words("FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3"), _BATCH_NORM),
     # Products along axes.
-    **dict.fromkeys(words("MatMul BatchMatMul BatchMatMulV2"), _MATRIX_PRODUCT),
+    **dict.fromkeys(words("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3"), _MATRIX_PRODUCT),
     "Einsum": OpType(row_rules.einsum),
     # Shapes, joins and slices.
     "Reshape": OpType(
@@ -121,7 +125,7 @@ OP_TYPES: Mapping[str, OpType] = {
     "Pack": OpType(row_rules.stack),
     "Place": OpType(row_rules.placed, is_linear=True, of_summand=normal_forms.placed_of_summand),
     "Slice": OpType(row_rules.sliced, is_linear=True, of_summand=normal_forms.sliced_of_summand),
-    **dict.fromkeys(words("Pad BroadcastTo Tile"), _SLICED),
+    **dict.fromkeys(words("Pad BroadcastTo Tile ReverseV2 Roll"), _SLICED),
     **dict.fromkeys(words("PadV2 MirrorPad Cumsum Cumprod"), OpType(row_rules.sliced)),
     "GatherV2": OpType(row_rules.lookup),
     "OneHot": OpType(row_rules.one_hot),
@@ -148,7 +152,7 @@ OP_TYPES: Mapping[str, OpType] = {
             """
             Unique RandomShuffle InvertPermutation Range Where Size Shape Rank StringFormat Qr Svd
             Cholesky MatrixInverse MatrixDeterminant Feed Rows RowsOf Dim SegmentSum SegmentMean
-            SparseToDense Bincount DenseBincount Roll Reverse ReverseV2 GatherNd ScatterNd
+            SparseToDense Bincount DenseBincount Reverse GatherNd ScatterNd
             TensorScatterUpdate DynamicStitch DynamicPartition StridedSliceOf NthElement Random
             SparseTensorDenseMatMul MatrixDiagPartV3 MatrixBandPart MeanOf
             """

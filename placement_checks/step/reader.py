@@ -123,6 +123,18 @@ class StepReader(StepGraph):
             self._evaluate_with_inputs(source)
         return self._values[source]
 
+    def is_being_evaluated(self, source: str) -> bool:
+        """Whether the value of a tensor waits for a value that is being evaluated."""
+        stack, seen = [source], {source}
+        while stack:
+            tensor = stack.pop()
+            if tensor in self._busy:
+                return True
+            if tensor not in self._values and producer_of(tensor) in self.ops:
+                stack += [each for each in self._needed(tensor) if each not in seen]
+                seen.update(stack)
+        return False
+
     def operand(self, op: str, number: int) -> Form:
         """The form of a tensor that an op reads: a loop variable, or an input of the op."""
         variables = self.placement.loop_variables.get(op)

@@ -163,6 +163,17 @@ def attributes_of(node: Node) -> tuple[tuple[str, str], ...]:
     )
 
 
+def _owners(node: Node) -> Sequence[str]:
+    """The objectives that an op is used for."""
+    return [each for each, ops in node.reader.towers.items() if node.name in ops]
+
+
+def _part_of_tower(node: Node) -> Part | None:
+    """The part of the batch of the tower that an op belongs to; None if it is not one part."""
+    owners = _owners(node)
+    return node.reader.part_of_tower(owners) if owners else None
+
+
 # --- what passes values on ---
 
 
@@ -227,6 +238,10 @@ def _constant(node: Node) -> Form | None:
     numbers = [float(each) for each in elements]
     if numbers and len(set(numbers)) == 1:
         numbers = numbers[:1]
+    if numbers == [0.0] and len(shape) > 1:  # perhaps an initial state for each row
+        extents = [terms.number(dim) for dim in shape]
+        if _axes_of_rows(node, extents)[1]:
+            return _filled(node, extents, terms.number(0.0))
     return terms.atom("Const", (shape, tuple(numbers)), (), shape, origin=node.origin)
 
 
@@ -253,15 +268,15 @@ def _fill(node: Node) -> Form | None:
 def _filled(node: Node, dims: Sequence[Form], element: Form) -> Form:
     """Equal elements. The extents may contain the number of rows of a part."""
     terms = node.terms
-    part = finest(frozenset().union(*[terms.parts(dim) for dim in dims]))
-    rows = None if part is None else terms.rows(part)
+    part, axes = _axes_of_rows(node, dims)
+    rows = None if part is None else terms.rows_as_extent(part)
     shape: list[Dim] = []
     extents = []
-    for dim in dims:
+    for axis, dim in enumerate(dims):
         number = terms.constant(dim)
-        if rows is not None and dim == rows:
+        if rows is not None and axis in axes:
             shape.append(ROWS)
-            extents.append(terms.rows_as_extent(part or WHOLE))
+            extents.append(rows)
         else:
             shape.append(None if number is None else int(number))
             extents.append(dim)
@@ -273,6 +288,23 @@ def _filled(node: Node, dims: Sequence[Form], element: Form) -> Form:
         return made
     scaled = terms.times(made, element)
     return scaled or node.build("Fill", (), (vector, element), tuple(shape))
+
+
+def _axes_of_rows(node: Node, dims: Sequence[Form]) -> tuple[Part | None, Sequence[int]]:
+    """The part whose rows equal elements have, and the axes of the rows.
+
+    The rows of a tower may be a share of all rows, or their number may be fixed.
+    """
+    terms = node.terms
+    owned = _part_of_tower(node)
+    if owned is not None and terms.rows(owned) in dims:
+        return owned, [list(dims).index(terms.rows(owned))]
+    size = None if owned is None else terms.size(node.reader.program, owned)
+    if size and dims and terms.constant(dims[0]) == size and not _is_shape_of_variable(node, dims):
+        return owned, [0]
+    part = finest(frozenset().union(*[terms.parts(dim) for dim in dims]))
+    rows = None if part is None else terms.rows(part)
+    return part, [axis for axis, dim in enumerate(dims) if dim == rows]
 
 
 # --- arithmetic ---
@@ -1006,6 +1038,17 @@ def _changed_axis(node: Node, at: int) -> int | None:
     return at
 
 
+def _reorder(node: Node) -> Form | None:
+    """Ops that move the elements along axes, which the last input names."""
+    terms, form = node.terms, node.operand(0)
+    dims, axes = terms.shape(form), terms.integers(node.operands[-1])
+    if not dims or axes is None:
+        return None
+    at = next((i for i, dim in enumerate(dims) if isinstance(dim, RowExtent)), None)
+    changed = at if at in {axis % len(dims) for axis in axes} else None
+    return node.build(node.op.type, (changed, *attributes_of(node)), node.operands, dims)
+
+
 def _cumulate(node: Node) -> Form | None:
     axis = node.terms.integers(node.operand(1))
     dims = node.terms.shape(node.operand(0))
@@ -1102,8 +1145,8 @@ def _random(node: Node) -> Form | None:
         attributes = node.attributes
         seeds = attributes.get("seed", 0), attributes.get("seed2", 0)
         seed = seeds if any(seeds) else None
-    owners = [each for each, ops in reader.towers.items() if node.name in ops]
-    part = reader.part_of_tower(owners) if owners else None
+    owners = _owners(node)
+    part = _part_of_tower(node)
     if part is None and any(terms.parts(operand) for operand in operands):
         part = finest(frozenset().union(*[terms.parts(operand) for operand in operands]))
     dims = terms.vector(operands[0]) if kind != "RandomShuffle" else None
@@ -1120,6 +1163,9 @@ def _random(node: Node) -> Form | None:
             if dim == rows or (size and terms.constant(dim) == size)
         ]
         axis = found[0] if found else None
+    shared = _shared_numbers(node, dims or (), operands, seed)
+    if shared is not None and (axis is None or _is_shape_of_variable(node, dims or ())):
+        return shared
     shape = node.shape
     if axis is not None and part is not None and dims:
         if shape:
@@ -1136,6 +1182,29 @@ def _random(node: Node) -> Form | None:
         origin=node.origin,
         status=status,
     )
+
+
+def _shared_numbers(
+    node: Node, dims: Sequence[Form], operands: Sequence[Form], seed: Any
+) -> Form | None:
+    """Numbers that are not for rows, such as a mask of weights: equal seeds, equal numbers.
+
+    None if they are for rows, or have no seed.
+    """
+    terms = node.terms
+    seeds = (Form(seed),) if isinstance(seed, int) else ()
+    if not dims or seed is None or any(terms.parts(each) for each in (*operands, *seeds)):
+        return None
+    if any(terms.constant(dim) is None for dim in dims):
+        return None
+    attrs = (node.op.type, "shared", None if seeds else seed)
+    return terms.atom("Random", attrs, (*operands, *seeds), node.shape, origin=node.origin)
+
+
+def _is_shape_of_variable(node: Node, dims: Sequence[Form]) -> bool:
+    """Whether a variable has as many elements along each axis: also if there are as many rows."""
+    extents = tuple([node.terms.constant(dim) for dim in dims])
+    return any(each.shape == extents for each in node.reader.placement.variables)
 
 
 # --- collectives ---
@@ -1212,7 +1281,7 @@ TENSOR_OPS: Mapping[str, Callable[[Node], Form | None]] = {
     "SelectV2": _select,
     # Reductions and products.
     **dict.fromkeys(_REDUCTIONS, _reduce),
-    **dict.fromkeys(words("MatMul BatchMatMul BatchMatMulV2"), _matrix_product),
+    **dict.fromkeys(words("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3"), _matrix_product),
     "Conv2DBackpropInput": _transposed_convolution,
     "Einsum": _einsum,
     **dict.fromkeys(words("FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3"), _normalize),
@@ -1236,6 +1305,7 @@ TENSOR_OPS: Mapping[str, Callable[[Node], Form | None]] = {
     "Unpack": _unstack,
     **dict.fromkeys(words("Tile Pad PadV2 MirrorPad BroadcastTo"), _along),
     **dict.fromkeys(words("Cumsum Cumprod"), _cumulate),
+    **dict.fromkeys(words("ReverseV2 Roll"), _reorder),
     "Gather": _gather,
     "GatherV2": _gather_v2,
     "ResourceGather": _resource_gather,

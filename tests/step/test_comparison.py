@@ -686,6 +686,37 @@ def test_gradient_of_one_read(reads: int) -> None:
     assert (differences(towers, one, found, (4, 4), 1)["w"] < EQUAL) == (reads == 1)
 
 
+def _with_constant_columns(net: Net, x: Value, y: Value) -> Value:
+    """A loss of rows with a column of constants, as initial states of recurrent layers are."""
+    shape = stack([rows_of(x), 1])
+    column = apply("Fill", shape, 0.5)
+    gate, value = split(concat([x * net.w.read(), column], 1), 2, axis=1)
+    return mean(square(total(apply("Sigmoid", gate) * value, 1) - y))
+
+
+def test_constants_with_the_number_of_rows_of_a_tower_have_its_rows() -> None:
+    net = Net()
+    gradients = net.gradients([_with_constant_columns(net, x, y) for x, y in net.parts()])
+    towers = net.descend(add_n(gradients) / 2.0)
+
+    check(towers, one_gpu(lambda net: _with_constant_columns(net, net.x, net.y)), PROVED)
+
+
+def test_an_extent_of_unknown_size_shows_no_mistake() -> None:
+    def loss(net: Net, x: Value, y: Value, rows: Value) -> Value:
+        ones = apply("Fill", stack([rows]), 1.0)
+        return total(net.errors(x, y)) / total(ones)
+
+    net = Net()
+    rows = to_float(rows_of(net.x)) * 0.25  # rounded by an op that no rule follows
+    half = apply("Cast", rows + rows, DstT="int32")
+    towers = net.descend(
+        add_n(net.gradients([loss(net, x, y, half) for x, y in net.parts()])) / 2.0
+    )
+
+    check(towers, one_gpu(lambda net: loss(net, net.x, net.y, rows_of(net.x))), UNKNOWN)
+
+
 # --- weight decay ---
 
 
@@ -720,3 +751,22 @@ def test_default_of_a_placeholder(factor: float) -> None:
 
     found = compare(build(2, factor), build(1, 1.0))
     assert (found.variables["w"].state is PROVED) == (factor == 1.0)
+
+
+def test_towers_may_compute_the_loss_of_all_rows() -> None:
+    def whole(towers: int) -> Program:
+        program = Program()
+        x = program.placeholder("x", (None, WIDTH))
+        w = program.variable("w", (WIDTH,))
+        results = [total(part * w.read(), 1) for part in (split(x, towers) if towers > 1 else [x])]
+        losses = [
+            mean(square(concat(results) if towers > 1 else results[0])) for _ in range(towers)
+        ]
+        gradients = [program.gradient(loss, w) for loss in losses]
+        average = add_n(gradients) / float(towers) if towers > 1 else gradients[0]
+        program.train(w.descend(0.1, average))
+        return program
+
+    found = compare(whole(2), whole(1))
+
+    assert all(answer.state is not DIFFERS for answer in found.variables.values())

@@ -150,6 +150,11 @@ def _one_hot(_: Mapping[str, Any], x: Array, depth: Array, on: Array, off: Array
     return np.where(x[..., None] == np.arange(int(depth)), on, off)
 
 
+def _random_normal(attributes: Mapping[str, Any], shape: Array) -> Array:
+    """Equal numbers for equal seeds, and others in every run without a seed."""
+    return np.random.default_rng(attributes.get("seed2")).normal(size=tuple(shape))
+
+
 COMPUTES: dict[str, Callable[..., Any]] = {
     "Identity": _elementwise(lambda x: x),
     "PlaceholderWithDefault": _elementwise(lambda x: x),
@@ -218,6 +223,7 @@ COMPUTES: dict[str, Callable[..., Any]] = {
     "OneHot": _one_hot,
     "Cumsum": _elementwise(lambda x, axis: np.cumsum(x, int(axis))),
     "ReverseV2": _elementwise(lambda x, axes: np.flip(x, tuple(axes))),
+    "RandomStandardNormal": _random_normal,
 }
 
 
