@@ -117,7 +117,7 @@ class Batch:
             inputs = [of_single.index(name) for name in single.groups.get(group, ())]
             if set(everything) == set(of_single):
                 names = of_single  # inputs with the same names are the same
-            # The others may be the inputs of a tower whose gradients are not used.
+            # The others may be inputs of a tower, if the step does not use its gradients.
             is_unused = len(everything) - len(names) > len(of_single) - len(inputs)
             if is_unused or (inputs and len(everything) % len(of_single) == 0):
                 names = names if len(names) == len(everything) else everything
@@ -216,7 +216,7 @@ class Batch:
 
     @cached_property
     def _writers(self) -> Mapping[str, Sequence[str]]:
-        """For each iterator or queue, the ops whose values are put into it."""
+        """For each iterator or queue, the ops that put values into it."""
         writers: defaultdict[str, list[str]] = defaultdict(list)
         reader = self._reader
         for name, op in reader.ops.items():

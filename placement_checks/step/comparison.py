@@ -182,7 +182,7 @@ class Comparison:
         self._names: Mapping[AtomId, AtomId] = {}
 
     def compare(self) -> StepEquality:
-        """Compare the values after both steps of trained variables and of what they depend on."""
+        """Compare trained variables, and their dependencies, after both steps."""
         ours = self._final_values()
         one = self.one_gpu
         names = [name for name in dict.fromkeys([*ours, *one.updates]) if name in one.ops]

@@ -1,4 +1,4 @@
-"""Why a variable's value after the step is not that of the step for one GPU.
+"""Why a variable gets another value than in the step for one GPU.
 
 Both forms are walked together, from the update back to the inputs, to the first difference. If an
 op there is unknown, or the terms are too weak to follow it, the difference shows no mistake.
@@ -32,7 +32,7 @@ class Difference(NamedTuple):
     """The first difference between two values.
 
     Attributes:
-        obligation: what is not equal.
+        obligation: the obligation that does not hold.
         text: the difference.
         origin: the op that shows it; None if no op does.
         is_certain: whether all ops on the way are understood, so that the values do differ.
@@ -53,7 +53,7 @@ _UNFOLLOWED = frozenset(
         """
     )
 )
-# Ops whose results, or whose gradients, are the same for many other operands.
+# Ops with results, or gradients, that are the same for many other operands.
 _INSENSITIVE = frozenset(
     words(
         """
@@ -62,7 +62,7 @@ _INSENSITIVE = frozenset(
         """
     )
 )
-# Scalars that no other scalar can stand for.
+# Scalars that cannot be replaced by other scalars.
 _BASIC_SCALARS = frozenset({"Rows", "Var", "Feed"})
 _MAX_DEPTH = 300
 # The operand of a choice that decides.
@@ -372,7 +372,7 @@ class Explanation:
             text = "rows of a tower could not be added up" if same else "it reads another input"
             return Difference(place, text, one.origin, is_certain=False)
         if one.op == "Random":
-            text = "random numbers could not be matched with those of one GPU"
+            text = "random numbers could not be matched with the random numbers of one GPU"
             return Difference(Obligation.ROWS, text, one.origin, is_certain=False)
         for atom in (one, two):
             if atom.status.kind is Kind.UNKNOWN:

@@ -1,7 +1,7 @@
 """Gradients as terms, and copies of variables.
 
 The gradient of a recorded call is an atom, linear in its loss: TensorFlow differentiates
-correctly, so the backward ops are not read. Its kind is that of its loss: the gradient of a sum
+correctly, so the backward ops are not read. It has the kind of its loss: the gradient of a sum
 over rows is a sum over rows.
 """
 

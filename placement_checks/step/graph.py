@@ -75,7 +75,7 @@ class Draw(NamedTuple):
     """Random numbers with a seed, drawn for a tower.
 
     Attributes:
-        key: the type of the op, and its number among those of the tower.
+        key: the type of the op, and its number among the tower's ops of this type.
         seed: the seed: numbers, or the form of a tensor.
         part: the tower's part of the batch.
         op: the op.
@@ -159,7 +159,7 @@ class StepGraph(ABC):
 
     @abstractmethod
     def with_shape_of(self, source: str, form: Form) -> Form:
-        """A form whose elements are repeated to the shape of a tensor, which is broadcast."""
+        """A form with its elements repeated to the shape of a broadcast tensor."""
 
     @abstractmethod
     def part_of_tower(self, objectives: Collection[str]) -> Part | None:
@@ -292,7 +292,7 @@ class StepGraph(ABC):
 
     @cached_property
     def towers(self) -> Mapping[str, Collection[str]]:
-        """For each objective whose gradients are taken, the ops that it is computed from."""
+        """For each objective of a gradient call, the ops that it is computed from."""
         data = {
             name: [source for source in map(producer_of, self.data(name)) if source in self.ops]
             for name in self.ops
@@ -307,7 +307,7 @@ class StepGraph(ABC):
         }
 
     def order_among_random(self, name: str, owners: Sequence[str]) -> int:
-        """The number of a random op among those of its type that its towers use, or no tower."""
+        """The number of a random op among the ops of its type in its towers, or in no tower."""
         kind = self.ops[name].type
         used = set().union(*[self._random_of(kind, owner) for owner in owners])
         if not owners:

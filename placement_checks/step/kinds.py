@@ -23,7 +23,7 @@ class Kind(Enum):
     ROWS = auto()  # one entry for each row, on an axis, each computed from its own row
     SUM = auto()  # additive: on two parts together, it is the sum of its values on each
     MEAN = auto()  # a sum divided by the number of rows; only of monomials
-    STATISTIC = auto()  # a statistic of the rows of a part that stands for that of all rows
+    STATISTIC = auto()  # a statistic of a part's rows, accepted for all rows
     JOINT = auto()  # in another way
     UNKNOWN = auto()  # its op type is unknown
 
@@ -56,7 +56,7 @@ class Status(NamedTuple):
 
     Attributes:
         kind: the kind.
-        axis: the axis of the rows; None if it has no such axis.
+        axis: the axis of the rows; None without such an axis.
         cause: the reason, if the kind is joint or unknown.
     """
 

@@ -124,7 +124,7 @@ def _is_filled_with_one(terms: Terms, form: Form) -> bool:
 
 
 def choice(build: Build) -> Form | None:
-    """A choice that does not depend on rows is linear in what it chooses from."""
+    """A choice that does not depend on rows is linear in both values."""
     terms = build.terms
     condition, yes, no = build.operands
     if yes == no:

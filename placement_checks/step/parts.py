@@ -26,7 +26,7 @@ class Cut(NamedTuple):
     Attributes:
         family: what cuts the rows.
         number: the number of the part, from 0.
-        parts: the number of parts; 0 for a range, whose siblings need not be known.
+        parts: the number of parts; 0 for a range, because its siblings may be unknown.
         begin: of a range: its first row, as a fraction of the rows around it.
         end: of a range: the row after its last row, likewise.
     """

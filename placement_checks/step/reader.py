@@ -57,7 +57,7 @@ class StepReader(StepGraph):
         placement: the program.
         program: the number of the program, for the origins of terms.
         roots: the ops that the step runs.
-        copies: the name of the variable that each copy stands for.
+        copies: the variable of each copy, by name.
 
     Attributes:
         in_sync: the copies of variables that a strategy keeps equal, and the first copy of each.
@@ -163,7 +163,7 @@ class StepReader(StepGraph):
         return self.value(tensor, loop)
 
     def with_shape_of(self, source: str, form: Form) -> Form:
-        """A form whose elements are repeated to the shape of a tensor, which is broadcast."""
+        """A form with its elements repeated to the shape of a broadcast tensor."""
         terms, name = self.terms, producer_of(source)
         static, dims = self.shape(name, int(source.partition(":")[2] or 0)), terms.shape(form)
         if static is None or dims is None or len(dims) > len(static):
@@ -370,7 +370,7 @@ class StepReader(StepGraph):
         return any(source not in cone([name], self.edges) for name in alike)
 
     def _objectives(self, call: GradientCall, node: Node) -> Iterable[Form]:
-        """The scalars whose gradients a call takes, with the weights that the program gives."""
+        """The scalars of a gradient call, times the weights that the program gives."""
         terms = self.terms
         for objective, weight in zip(call.objectives, call.weights, strict=True):
             form = self.with_shape_of(objective, self.value(objective))

@@ -1,4 +1,4 @@
-"""Means over the rows of a tower as statistics that may stand for the means over all rows.
+"""Means over the rows of a tower, accepted in place of the means over all rows.
 
 Batch normalization divides the rows of a tower by statistics of these rows. If this is accepted, a
 mean over rows that is combined with rows, or that an op takes which is not linear, becomes an atom

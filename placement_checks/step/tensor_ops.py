@@ -1,4 +1,4 @@
-"""Ops of a graph as terms: op types that become other types, and ops whose shapes must be known.
+"""Ops of a graph as terms: op types that become other types, and ops that need known shapes.
 
 `TENSOR_OPS` has the function for each op type. A function returns None if the op stays as it is.
 Op types without a function become atoms with their attributes.
@@ -291,7 +291,7 @@ def _filled(node: Node, dims: Sequence[Form], element: Form) -> Form:
 
 
 def _axes_of_rows(node: Node, dims: Sequence[Form]) -> tuple[Part | None, Sequence[int]]:
-    """The part whose rows equal elements have, and the axes of the rows.
+    """The part that gives equal elements their rows, and the axes of the rows.
 
     The rows of a tower may be a share of all rows, or their number may be fixed.
     """
@@ -502,11 +502,11 @@ def _reduce(node: Node) -> Form | None:
 
 
 def _reduced_number(node: Node, number: Form) -> Form:
-    """A reduction of equal elements, whose number is not known."""
+    """A reduction of an unknown number of equal elements."""
     terms, kind = node.terms, node.op.type
     if kind in ("Mean", "Max", "Min") or (kind == "Sum" and terms.constant(number) == 0.0):
         return number
-    cause = Cause(kind, "combines equal elements, whose number is not known", node.origin)
+    cause = Cause(kind, "combines an unknown number of equal elements", node.origin)
     return terms.unknown(cause, node.shape, node.reader.program, node.name)
 
 
@@ -542,7 +542,7 @@ def _line(terms: Terms, form: Form) -> Sequence[Form] | None:
 
 
 def _transposed_convolution(node: Node) -> Form | None:
-    """The first input is the shape, whose rows the third input has too."""
+    """The first input is the shape; the third input has the same number of rows."""
     attrs = (*attributes_of(node), node.shape and node.shape[1:])
     unknown = () if node.shape and None not in node.shape[1:] else (node.operand(0),)
     return node.build("Conv2DBackpropInput", attrs, (node.operand(2), node.operand(1), *unknown))
@@ -1111,7 +1111,7 @@ def _segment_sum(node: Node) -> Form | None:
 
 
 def _list_of(*operands: int) -> Callable[[Node], Form | None]:
-    """An op that makes a list, whose shape is that of no tensor."""
+    """An op that makes a list, which has no static shape."""
 
     def make(node: Node) -> Form | None:
         chosen = tuple([node.operand(number) for number in operands])

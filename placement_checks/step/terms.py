@@ -7,7 +7,7 @@ numbers, also tensors of two programs. So `Terms` holds the terms of both progra
 compared.
 
 With respect to the finest part of the batch (`step.parts`) that it depends on, each atom has a
-`Kind`, which says how it depends on the rows of this part.
+`Kind`: how it depends on the rows of this part.
 
 One law says what data parallelism is (`Terms._merged`): if monomials of kind ``SUM`` of all
 sibling parts have equal coefficients, and become equal when each part is replaced by the rows
@@ -58,7 +58,7 @@ from placement_checks.util.text import words
 
 # Products of scalar sums with more terms than this stay products.
 _MAX_TERMS = 24
-# Coefficients that differ by less are equal: a few roundings of float32, whose epsilon is 1.2e-7.
+# Coefficients that differ by less are equal: a few roundings of float32 (epsilon: 1.2e-7).
 _TOLERANCE = 1e-6
 _MAX_DENOMINATOR = 360
 
@@ -102,7 +102,7 @@ class Atom:
 
 
 class Call(NamedTuple):
-    """An op whose kind is asked for.
+    """An op in the question how it depends on rows.
 
     Attributes:
         terms: the terms.
@@ -184,7 +184,7 @@ class Assumption(Enum):
 
     EQUAL_ROWS = "each tower has equally many rows"
     DIVISIBLE_ROWS = "divisions of the number of rows leave no remainder"
-    OWN_STATISTICS = "batch statistics of a tower's rows stand for those of all rows"
+    OWN_STATISTICS = "batch statistics of a tower's rows are accepted"
     COPIES_START_EQUAL = "the copies of a variable start equal"
     DECISIONS = (
         "decisions on values, such as whether gradients are finite, are alike for all towers"
@@ -195,7 +195,7 @@ class Assumption(Enum):
     READ_FIRST = "reads of a variable come before updates that they do not wait for"
 
 
-# Ops whose result may have more or fewer rows than the operands.
+# Ops with results that may have more or fewer rows than the operands.
 _OF_OTHER_ROWS = frozenset(
     words(
         """
@@ -214,7 +214,7 @@ class Terms:
         op_types: the table of op types.
         statistics: makes means over the rows of a part statistics that may stand for those of all
             rows, in the operands of an op (`step.statistics.with_means`); None if they may not.
-        decisions: whether decisions on the values of a part may stand for those on all rows.
+        decisions: whether decisions on the values of a part are accepted for all rows.
         equal_rows: whether inputs of several towers have equally many rows. Otherwise this is
             only assumed where means of towers are averaged.
 
@@ -304,7 +304,7 @@ class Terms:
         return self.of(self._new_atom(op, attrs, operands, shape, part, origin, status))
 
     def unknown(self, cause: Cause, shape: Shape, *identity: Any) -> Form:
-        """A tensor of which nothing is known, and that equals only itself."""
+        """An unknown tensor, which equals only itself."""
         status = Status(Kind.UNKNOWN, None, cause._replace(is_known=False))
         attrs = (cause.text, *identity)
         return self.atom("Unknown", attrs, (), shape, origin=cause.origin, status=status)
@@ -350,7 +350,7 @@ class Terms:
     def _with_rows(
         self, op: str, shape: tuple[Dim, ...], status: Status, operands: Sequence[Form]
     ) -> Shape:
-        """A shape whose axis of rows has the extent of the rows."""
+        """A shape with the extent of the rows on their axis."""
         axis = status.axis
         if axis is None or axis >= len(shape) or status.kind not in (Kind.ROWS, Kind.JOINT):
             return shape
@@ -383,7 +383,7 @@ class Terms:
         return found
 
     def _shape_of(self, key: Sequence[tuple[Monomial, float]]) -> Shape:
-        """The shape of a sum whose summands are broadcast."""
+        """The shape of a sum of broadcast summands."""
         shape: tuple[Dim, ...] = ()
         for (atom, _), _ in key:
             other = self[atom].shape
@@ -1093,9 +1093,9 @@ class Terms:
         return self.product(self.build("Reshape", (dims,), (element,), dims, origin), factor)
 
 
-# Atoms whose status does not follow from the kinds of their operands.
+# Atoms with a status that does not follow from the kinds of their operands.
 _KEEP_STATUS = frozenset({"Leaf", "PartOf", "Random", "MeanOf", "While"})
-# Ops on statistics alone whose result is a statistic; besides ops on single elements.
+# Besides ops on single elements: ops that make a statistic of statistics.
 _PASS_STATISTICS = frozenset({"Reshape", "Slice", "Pack", "ConcatV2"})
 
 
