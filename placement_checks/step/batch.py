@@ -116,7 +116,8 @@ class Batch:
             everything, of_single = self._all_of(group), single._all_of(group)
             inputs = [of_single.index(name) for name in single.groups.get(group, ())]
             # The others may be the inputs of a tower whose gradients are not used.
-            if len(everything) - len(names) > len(of_single) - len(inputs):
+            are_of_replicas = inputs and len(names) == self._replicas * len(inputs)
+            if not are_of_replicas and len(everything) - len(names) > len(of_single) - len(inputs):
                 names, inputs = everything, list(range(len(of_single)))
             count, rest = divmod(len(names), len(inputs)) if inputs else (0, 1)
             if rest:
@@ -130,6 +131,12 @@ class Batch:
             if group[0] == "draw":
                 self._compare_pipelines(names)
                 self._compare_draws(names)
+
+    @property
+    def _replicas(self) -> int:
+        """The number of replicas of a strategy; 0 without a strategy."""
+        strategy = self._reader.placement.strategy
+        return max(strategy.in_sync, len(strategy.replicas)) if strategy else 0
 
     def _by_tower(
         self, names: Sequence[str], ones: int, count: int
