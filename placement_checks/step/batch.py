@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from placement_checks.core.op_types import (
     CUTS,
     ITERATOR_INITIALIZERS,
+    LOOPS,
     OPTIONAL_ELEMENT,
     OPTIONAL_VALUE,
     PIPELINE_OUTPUTS,
@@ -278,7 +279,11 @@ class Batch:
         for name in sorted(ops, key=reader.number.__getitem__):
             if name in self.leaves and reader.shape(name) != ():
                 parts.add(self.leaves[name][1])
-            elif reader.ops[name].type in CUTS and name not in self._behind_random:
+            elif (
+                reader.ops[name].type in CUTS
+                and name not in self._behind_random
+                and not self._is_in_loop(name)
+            ):
                 for source in self._readers_of(name):
                     if self._read_by[source].isdisjoint(ops):
                         continue
@@ -287,6 +292,15 @@ class Batch:
                     else:
                         parts |= reader.terms.parts(reader.value(source))
         return parts, is_complete
+
+    def _is_in_loop(self, name: str) -> bool:
+        """Whether an op is in the body of a loop, whose variables may not be known yet."""
+        ops = self._reader.ops
+        while (call := ops[name].caller) in ops:
+            if ops[call].type in LOOPS:
+                return True
+            name = call
+        return False
 
     def _readers_of(self, name: str) -> Iterable[str]:
         return [f"{name}:{i}" if i else name for i in range(len(self._reader.outputs(name)))]
