@@ -41,7 +41,7 @@ def baseline_text(graph: Placement) -> str:
 
 
 def checked(text: str, graph: Placement) -> Difference:
-    return compare(parse(text, "page.txt"), graph)
+    return compare(parse(text, "page.toml"), graph)
 
 
 def test_baselines_are_linear_and_a_small_part_of_building(benchmark: BenchmarkFixture) -> None:

@@ -86,7 +86,7 @@ def placed_and_judged(graph: tf.Graph) -> Report:
 
 def kept_as_baseline(placement: Placement) -> Difference:
     """Write, read and compare the baseline of a placement without cached analyses."""
-    return compare(parse(render(baseline_from_placement(placement)), "page.txt"), placement)
+    return compare(parse(render(baseline_from_placement(placement)), "page.toml"), placement)
 
 
 @pytest.fixture(scope="module")

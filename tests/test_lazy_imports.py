@@ -72,7 +72,7 @@ def test_msgspec_is_loaded_only_for_values() -> None:
         import sys
         from placement_checks.testing import assertions, pytest_plugin
         from placement_checks.verification import configuration, judging, policy
-        policy.rules_for([])
+        policy.rules_for({})
         assert "msgspec" not in sys.modules
         assert not policy.policy_errors({"no-fallback": {"allow": "a"}})
         assert not policy.policy_errors({"no-fallback": {"allow": ["a"]}})

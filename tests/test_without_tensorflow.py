@@ -68,7 +68,7 @@ def command(*arguments: str) -> Ran:
         ("verify good.log --rule variables-on-host --rule no-idle-device --gpus 2", 0, "2 kept"),
         ("verify bad.log --rule variables-on-host", 1, "w sits on /device:GPU:1"),
         ("verify bad.log --format html", 1, "<!DOCTYPE html>"),
-        ("diff good.log bad.log", 1, "GPU:1"),
+        ("diff good.log bad.log", 1, "/gpu:1"),
         ("rules", 0, "no-fallback"),
         ("explain no-fallback", 0, "allow_soft_placement"),
         ("schema verify", 0, '"$schema"'),

@@ -37,7 +37,10 @@ def _test_of(rule: str) -> str:
 
 
 def _run(module: str, *arguments: str) -> None:
-    subprocess.run([sys.executable, "-m", module, *arguments], cwd=ROOT, check=True)
+    """Run a module of Python; if it fails, exit with its status."""
+    completed = subprocess.run([sys.executable, "-m", module, *arguments], cwd=ROOT, check=False)
+    if completed.returncode:
+        sys.exit(completed.returncode)
 
 
 if __name__ == "__main__":

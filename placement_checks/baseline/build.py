@@ -1,15 +1,13 @@
 """Counts the ops of a placement by address and device, and builds a baseline of the counts.
 
 `Spread` holds the counts. `build_baseline` chooses for each part of the step the place where most
-of its ops are, and lists the addresses of ops at other places as exceptions. If there are too many
-variables, the variables of one scope that are on the same devices become one line.
+of its ops are, and lists the addresses of ops at other places as exceptions.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, Final, NamedTuple
@@ -30,7 +28,6 @@ from placement_checks.core.baseline import (
     Address,
     Baseline,
     Copies,
-    FoldedScope,
     HeldVariable,
     device_text,
 )
@@ -41,7 +38,6 @@ from placement_checks.core.placement import Op, Placement, Tensor
 from placement_checks.core.versions import versions
 
 NO_LAYER: Final = -1
-_MOST_LISTED: Final = 500  # variables
 _TOWER_PARTS = ("forward", "backward")
 
 # The place to choose as the default of a part, if several places match equally many of its ops.
@@ -232,43 +228,28 @@ def choose_place(group: Group, op_device: OpDevice, spread: Spread, default: str
     return next(place for place in places if place_matches(place, group, op_device, spread))
 
 
-def baseline_from_placement(placement: Placement, *, folded: bool = True) -> Baseline:
+def baseline_from_placement(placement: Placement) -> Baseline:
     """Returns the baseline of a placement.
-
-    Args:
-        placement: the placement, with requested and assigned devices.
-        folded: whether the variables of a scope become one line if there are too many for a file.
 
     Raises:
         InputError: the placement lacks assigned devices, requested devices or a machine.
     """
-    return build_baseline(Spread(placement), folded=folded)
+    return build_baseline(Spread(placement))
 
 
-def build_baseline(spread: Spread, *, folded: bool = True) -> Baseline:
-    """Returns the baseline of counted ops; ``folded`` is as for `baseline_from_placement`."""
-    listed = spread.variables
-    variables, scopes = fold_variables(listed) if folded else (listed, ())
+def build_baseline(spread: Spread) -> Baseline:
+    """Returns the baseline of counted ops."""
     defaults = _defaults(spread)
     return replace(
         summarize(spread),
-        variables=tuple(variables),
-        folded=tuple(scopes),
+        variables=tuple(
+            replace(each, objective=spread.objectives.get(each.name, ""))
+            for each in spread.variables
+        ),
         defaults=defaults,
         exceptions=_exceptions(spread, defaults),
         copies=spread.copies,
-        objectives=_objectives(spread, {each.name for each in variables}),
     )
-
-
-def _objectives(spread: Spread, listed: set[str]) -> Mapping[str, Sequence[str] | int]:
-    """The variables with each objective, or their number if not all variables are listed."""
-    names: dict[str, list[str]] = defaultdict(list)
-    for name, text in spread.objectives.items():
-        names[text].append(name)
-    if listed.issuperset(spread.objectives):
-        return names
-    return {text: len(members) for text, members in names.items()}
 
 
 def summarize(spread: Spread) -> Baseline:
@@ -287,54 +268,6 @@ def summarize(spread: Spread) -> Baseline:
         towers=tuple(spread.towers),
         types=types,
     )
-
-
-def fold_variables(
-    variables: Sequence[HeldVariable],
-) -> tuple[Sequence[HeldVariable], Sequence[FoldedScope]]:
-    """Returns the variables to list one by one, and the folded scopes of the others.
-
-    Scopes are folded only if there are too many variables. Their names are cut to the same depth:
-    the greatest depth at which there are at most `_MOST_LISTED` different scopes.
-    """
-    if len(variables) <= _MOST_LISTED:
-        return variables, ()
-    paths = [variable.name.split("/")[:-1] for variable in variables]
-    depth = max(map(len, paths))
-    while depth > 1 and len({tuple(path[:depth]) for path in paths}) > _MOST_LISTED:
-        depth -= 1
-    return fold_by_scope(variables, lambda name: "/".join(name.split("/")[:-1][:depth]))
-
-
-def fold_by_scope(
-    variables: Iterable[HeldVariable], scope_of: Callable[[str], str | None]
-) -> tuple[Sequence[HeldVariable], Sequence[FoldedScope]]:
-    """Returns the variables to list one by one, and the others by scope and devices.
-
-    Args:
-        variables: the variables, in the order of data flow.
-        scope_of: returns the scope for the name of a variable; None if it must not be folded.
-    """
-    single: list[HeldVariable] = []
-    scopes: dict[str, list[HeldVariable]] = defaultdict(list)
-    for variable in variables:
-        scope = scope_of(variable.name)
-        (single if scope is None else scopes[scope]).append(variable)
-    found: list[FoldedScope] = []
-    for scope, members in scopes.items():
-        by_devices: dict[tuple[str, tuple[str, ...]], list[tuple[int, HeldVariable]]]
-        by_devices = defaultdict(list)
-        for at, variable in enumerate(members):
-            by_devices[variable.place, variable.slots].append((at, variable))
-        for (place, slots), group in by_devices.items():
-            if len(group) == 1:
-                single.append(group[0][1])
-                continue
-            size = sum(variable.tensor.bytes or 0 for _, variable in group)
-            forms = "\n".join(f"{at} {variable.form}" for at, variable in group)
-            digest = hashlib.sha256(forms.encode("utf-8", "backslashreplace")).hexdigest()[:8]
-            found.append(FoldedScope(scope, len(group), size, digest, place, slots))
-    return single, found
 
 
 def _defaults(spread: Spread) -> dict[str, str]:

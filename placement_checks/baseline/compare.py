@@ -11,7 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from placement_checks.baseline.build import Spread, build_baseline, summarize
+from placement_checks.baseline.build import (
+    Spread,
+    baseline_from_placement,
+    build_baseline,
+    summarize,
+)
 from placement_checks.baseline.compare_ops import AllowedPlaces, ChangeMessages
 from placement_checks.baseline.compare_variables import VariableComparison, match_towers
 from placement_checks.baseline.text import ranges
@@ -65,6 +70,25 @@ def compare(
     return _Comparison(old, new, spread, exact).difference(name)
 
 
+def compare_placements(old: Placement, new: Placement, name: str) -> Difference:
+    """Returns what differs between two placements, perhaps on different machines.
+
+    Args:
+        old: the placement before, with assigned devices.
+        new: the placement now.
+        name: the name of the old placement.
+
+    Raises:
+        InputError: a placement lacks assigned devices, requested devices or a machine.
+    """
+    baseline, machine = baseline_from_placement(old), str(new.machine)
+    difference = compare(replace(baseline, machine=machine), new, name)
+    if baseline.machine == machine:
+        return difference
+    note = f"placed on {machine}, in {name} on {baseline.machine}"
+    return replace(difference, notes=[*difference.notes, note])
+
+
 def renamed_variables(old: Placement, new: Placement) -> Mapping[str, str]:
     """Maps the old names of renamed variables and slots to their new names.
 
@@ -73,7 +97,7 @@ def renamed_variables(old: Placement, new: Placement) -> Mapping[str, str]:
         new: the placement now.
     """
     before, now = Spread(old), Spread(new)
-    baseline = build_baseline(before, folded=False)
+    baseline = build_baseline(before)
     comparison = VariableComparison(baseline, now.variables, lambda _: 0, lambda _: None)
     names = {was: name for name, was in comparison.old_names.items() if was != name}
     for slot, variable in before.slot_owners.items():
@@ -167,13 +191,7 @@ class _Comparison:
     def _compare_objectives(self) -> Changes:
         """Returns the changes of objectives: one change for all variables that it applies to."""
         now, old_names = self.spread.objectives, self._variables.old_names
-        before: dict[str, str] = {}
-        counts: dict[str, int] = {}
-        for text, variables in self.old.objectives.items():
-            if isinstance(variables, int):
-                counts[text] = variables
-            else:
-                before.update(dict.fromkeys(variables, text))
+        before = {variable.name: variable.objective for variable in self.old.variables}
         found = Changes()
         changed: dict[tuple[str, str], list[str]] = defaultdict(list)
         for variable in self.spread.variables:
@@ -189,12 +207,6 @@ class _Comparison:
                 found.moved.append(Change("objective", what, old, new, names, note, where))
             else:
                 found.notes.append(f"{what} cannot be read any more, was {old}")
-        present = Counter(now.values())
-        for text in sorted(counts.keys() | present.keys()) if counts else ():
-            if counts.get(text, 0) != present[text]:
-                what = f"variables with the objective {text}"
-                was, are = str(counts.get(text, 0)), str(present[text])
-                found.moved.append(Change("objective", what, was, are))
         return found
 
     def _compare_types(self) -> Changes:

@@ -1,25 +1,21 @@
 """Matches the variables and towers of a baseline to a placement, and compares the variables.
 
-A refactor may rename variables, so they are matched by name, dtype, shape and order. If a baseline
-has hundreds of variables, it lists scopes instead of variables; `match_scopes` and
-`compare_folded` handle these scopes.
+A refactor may rename variables, so they are matched by name, dtype, shape and order.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cached_property
 from typing import Final
 
-from placement_checks.baseline.build import fold_by_scope
 from placement_checks.core.baseline import (
     Baseline,
     Change,
     Changes,
-    FoldedScope,
     HeldVariable,
     first_few,
 )
@@ -45,41 +41,26 @@ class VariableComparison:
     where: Callable[[str], str | None]
 
     @cached_property
-    def _scopes(self) -> Mapping[str, str]:
-        return match_scopes(self.old, self.new) if self.old.folded else {}
-
-    @cached_property
     def _matches(self) -> Mapping[str, HeldVariable]:
-        """The variables that the baseline lists one by one, by their new names."""
-        listed = {variable.name for variable in self.old.variables}
-        single = [
-            variable
-            for variable in self.new
-            if variable.name in listed or variable.name not in self._scopes
-        ]
-        return match_variables(self.old.variables, single)
+        """The variables of the baseline, by their new names."""
+        return match_variables(self.old.variables, self.new)
 
     @cached_property
     def old_names(self) -> Mapping[str, str]:
-        """The old name of each variable; for a folded variable, its last part in the old scope."""
-        names = {name: variable.name for name, variable in self._matches.items()}
-        for name, scope in self._scopes.items():
-            last = name[len(scope) :] if name.startswith(scope) else "/" + name.rpartition("/")[2]
-            names.setdefault(name, scope + last)
-        return names
+        """The old name of each variable that the baseline has."""
+        return {name: variable.name for name, variable in self._matches.items()}
 
     def changes(self) -> Changes:
-        """Returns all changes; variables that are listed one by one come first."""
+        """Returns all changes."""
         found = Changes()
         slots: dict[tuple[str, str], list[str]] = defaultdict(list)
         renamed: list[str] = []
         for variable in self.new:
             old = self._matches.get(variable.name)
             if old is None:
-                if variable.name not in self._scopes:
-                    what = f"variable {variable.name} ({variable.form})"
-                    change = Change("variable", what, "", variable.place, [variable.name])
-                    found.new_there.append(change)
+                what = f"variable {variable.name} ({variable.form})"
+                change = Change("variable", what, "", variable.place, [variable.name])
+                found.new_there.append(change)
                 continue
             if old.name != variable.name:
                 renamed.append(f"{old.name} -> {variable.name}")
@@ -106,8 +87,6 @@ class VariableComparison:
         ]
         if renamed:
             found.notes.append(f"{plural(len(renamed), 'variable')} renamed: {first_few(renamed)}")
-        if self.old.folded:
-            found.add(compare_folded(self.old, self.new, self._scopes))
         return found
 
     def _moved(self, old: HeldVariable, new: HeldVariable) -> Change:
@@ -232,104 +211,3 @@ def match_towers(old: Sequence[str], new: Sequence[str]) -> Mapping[int, int]:
         if tower not in matches and left:
             matches[tower] = left.pop(left.index(tower) if tower in left else 0)
     return matches
-
-
-def match_scopes(old: Baseline, new: Sequence[HeldVariable]) -> Mapping[str, str]:
-    """Maps each new variable in a folded scope of the baseline to this scope.
-
-    A variable is in the innermost scope that its name begins with. A folded scope without
-    variables is matched, in the order of data flow, with a new scope of as many variables.
-    """
-    sizes = Counter[str]()
-    for each in old.folded:
-        sizes[each.scope] += each.count
-    single = {variable.name for variable in old.variables}
-    found: dict[str, str] = {}
-    left: dict[str, list[str]] = defaultdict(list)
-    depth = max((scope.count("/") for scope in sizes), default=0) + 1
-    for variable in new:
-        path = variable.name.split("/")[:-1]
-        ends = range(len(path), -1, -1)
-        scope = next((s for s in ("/".join(path[:end]) for end in ends) if s in sizes), None)
-        if scope is not None and (scope or not path):
-            found[variable.name] = scope
-        elif variable.name not in single:
-            left["/".join(path[:depth])].append(variable.name)
-    empty = [scope for scope in sizes if scope not in found.values()]
-    for names in left.values():
-        scope = next((scope for scope in empty if sizes[scope] == len(names)), None)
-        if scope is not None:
-            empty.remove(scope)
-            found.update(dict.fromkeys(names, scope))
-    return found
-
-
-def compare_folded(
-    old: Baseline, new: Sequence[HeldVariable], scopes: Mapping[str, str]
-) -> Changes:
-    """Returns the changes of variables that the baseline lists by scope.
-
-    Args:
-        old: the baseline.
-        new: the variables of the placement, in the order of data flow.
-        scopes: the scope of the baseline for each new variable, from `match_scopes`.
-    """
-    members = [variable for variable in new if variable.name in scopes]
-    _, now = fold_by_scope(members, scopes.get)
-    found = Changes()
-    listed = {each.name for each in old.variables}
-    by_scope: dict[str, list[HeldVariable]] = defaultdict(list)
-    for variable in members:
-        if variable.name not in listed:
-            by_scope[scopes[variable.name]].append(variable)
-    groups: dict[str, list[FoldedScope]] = defaultdict(list)
-    for each in old.folded:
-        groups[each.scope].append(each)
-    digests = _digests(now)
-    for scope, was in groups.items():
-        variables = by_scope[scope]
-        what = f"variables of {scope}/*" if scope else "variables without a scope"
-        before, after = sum(each.count for each in was), len(variables)
-        places_before = Counter[str]()
-        devices_before = Counter[tuple[str, tuple[str, ...]]]()
-        for group in was:
-            places_before[group.place] += group.count
-            devices_before[group.place, group.slots] += group.count
-        places_after = Counter(variable.place for variable in variables)
-        change = Change(
-            "variable", what, _count_by_place(places_before), _count_by_place(places_after)
-        )
-        is_reordered = not _digests(was) <= digests
-        if before != after:
-            change = replace(change, note=f"were {before}")
-            (found.new_there if after > before else found.gone).append(change)
-        elif len(was) == 1:
-            elsewhere = list(_moved_from(was[0], variables))
-            found.moved += elsewhere
-            if not elsewhere and is_reordered:
-                found.notes.append(f"{what} have other dtypes or shapes, or another order")
-        elif devices_before != Counter((each.place, each.slots) for each in variables):
-            found.moved.append(change)
-        elif is_reordered:
-            note = "other variables, or distributed in another order"
-            found.moved.append(replace(change, note=note))
-    return found
-
-
-def _digests(groups: Iterable[FoldedScope]) -> set[tuple[str, str, tuple[str, ...], str]]:
-    return {(each.scope, each.place, each.slots, each.digest) for each in groups}
-
-
-def _count_by_place(places: Mapping[str, int]) -> str:
-    return join_and(f"{count} on {place}" for place, count in places.items()) if places else ""
-
-
-def _moved_from(was: FoldedScope, new: Sequence[HeldVariable]) -> Iterator[Change]:
-    """Yields the variables and slots of a scope that are no longer on the device of the scope."""
-    for variable in new:
-        name, ops = variable.name, [variable.name]
-        if variable.place != was.place:
-            yield Change("variable", f"variable {name}", was.place, variable.place, ops)
-        elif _have_other_devices(was.slots, variable.slots):
-            before, after = _join_places(was.slots), _join_places(variable.slots)
-            yield Change("slots", f"slots of {name}", before, after, ops)

@@ -18,7 +18,7 @@ from placement_checks.core.errors import InputError, PlacementError, UsageError
 from placement_checks.core.input_files import read_text
 from placement_checks.util.files import replace_file
 
-SUFFIX: Final = ".txt"
+SUFFIX: Final = ".toml"
 
 _TARGET = re.compile(
     r"(?P<path>[^:(]*?\.py|[\w.]+)(?::(?P<function>.*)| [^A-Za-z0-9]*(?P<arguments>.*))?",
@@ -32,7 +32,7 @@ _MAX_LENGTH = 100  # characters of a part of a file name; file systems allow 255
 def file_name(program: str, machine: str) -> str:
     """Returns the name of the file for a program and a machine.
 
-    For ``train/mnist.py:build_towers`` on ``gpu*2`` it is ``mnist.build_towers.gpu-2.txt``. For
+    For ``train/mnist.py:build_towers`` on ``gpu*2`` it is ``mnist.build_towers.gpu-2.toml``. For
     a whole program the arguments follow in place of the function.
     """
     match = _TARGET.fullmatch(program)
@@ -119,7 +119,9 @@ def is_current(file: Path, baseline: Baseline) -> bool:
         old = read(file)
     except PlacementError:
         return False
-    return old is not None and replace(old, versions=baseline.versions) == baseline
+    if old is None:
+        return False
+    return render(replace(old, versions=baseline.versions)) == render(baseline)
 
 
 def write(file: Path, baseline: Baseline) -> bool:

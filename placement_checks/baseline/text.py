@@ -1,18 +1,18 @@
-"""Writes a baseline as text that people review, and parses the text.
+"""Writes a baseline as a TOML document that people review, and parses the document.
 
-The functions for tokens come first (names, ranges of numbers, runs of devices), then the writer
-and the parser.
+Each entry of a section has a line of its own, and the last line counts the lines of each section.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Any, Final
+
+from msgspec import Meta, Struct, ValidationError, convert, to_builtins
 
 from placement_checks.core import limits
 from placement_checks.core.baseline import (
@@ -23,77 +23,186 @@ from placement_checks.core.baseline import (
     Address,
     Baseline,
     Copies,
-    FoldedScope,
     HeldVariable,
-    dtype_and_shape,
 )
 from placement_checks.core.errors import InputError
 from placement_checks.core.placement import Tensor
-from placement_checks.util.text import plural
+from placement_checks.core.toml import parse_toml, to_toml
 
-FORM = 2
-TITLE = "# placement baseline, form "
-NONE = "-"
-ALL = "*"
-_END = "placement baseline"  # the value of the last line, "end"; a file without it is cut off
+FORM: Final = 3
+_KEY: Final = "placement_baseline"  # its value is the form
+_UNKNOWN: Final = -1  # a dimension
 
-_PLAIN = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.\\/>\-]*")  # as TensorFlow's own names
-_QUOTED = json.JSONDecoder()
+_Number = Annotated[int, Meta(ge=0, lt=10**18)]
+_Positive = Annotated[int, Meta(ge=1, lt=10**18)]
 
 
-def word(name: str) -> str:
-    """A name between blanks and colons; as a JSON string unless it is plain."""
-    return name if _PLAIN.fullmatch(name) else quoted(name)
+class _Entry(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A line of a section."""
 
 
-def line_end(text: str) -> str:
-    """A text at the end of a line; as a JSON string if it would be ambiguous."""
-    plain = text and text.isprintable() and text == text.strip() and text[0] != '"'
-    return text if plain else quoted(text)
+class _Variable(_Entry, kw_only=True):
+    name: str
+    dtype: str
+    shape: list[Annotated[int, Meta(ge=_UNKNOWN, lt=10**18)]] | None = None  # None: unknown rank
+    device: str
+    slots: list[str] = []  # the device of each slot
+    objective: str  # `""` if it is not known
 
 
-def quoted(text: str) -> str:
-    """A text as a JSON string; a text that is not printable is escaped."""
-    return json.dumps(text, ensure_ascii=not text.isprintable())
+class _Part(_Entry):
+    part: str
+    device: str  # the default device or symbol
 
 
-def take_word(text: str) -> tuple[str, str]:
-    """Splits a text that begins with a `word` into the name and the rest.
-
-    Raises:
-        ValueError: the text does not begin with a word.
-    """
-    name, end = word_at(text, 0)
-    return name, text[end:]
-
-
-def word_at(text: str, at: int) -> tuple[str, int]:
-    """Returns the name of the `word` at a position, and the position behind the word.
-
-    Raises:
-        ValueError: there is no word at this position.
-    """
-    if text.startswith('"', at):
-        name, end = _QUOTED.raw_decode(text, at)
-        return str(name), end
-    match = _PLAIN.match(text, at)
-    if match is None:
-        raise ValueError(text)
-    return match[0], match.end()
+class _Exception(_Entry, kw_only=True):
+    part: str
+    towers: str | None = None  # None for ops of no tower, or of all towers
+    layer: str | None = None  # None for all layers, `""` for ops without a layer
+    type: str | None = None  # None for all types
+    # Devices or symbols. If there are several, each has its number of ops.
+    device: str | Annotated[dict[str, _Positive], Meta(min_length=2)]
 
 
-def read_line_end(text: str) -> str:
-    """Returns the text that `line_end` wrote.
+class _Ops(_Entry, kw_only=True):
+    part: str
+    towers: str | None = None  # None for ops of no tower
+    types: Annotated[dict[str, _Number], Meta(min_length=1)]
 
-    Raises:
-        ValueError: the JSON string is not closed, or text follows it.
-    """
-    if not text.startswith('"'):
-        return text
-    value, rest = take_word(text)
-    if rest:
-        raise ValueError(text)
-    return value
+
+class _Copies(_Entry):
+    source: str
+    to: str
+    copies: _Number
+    bytes: _Number
+    unknown: _Number = 0  # copies of unknown size
+
+
+class _Lines(Struct, forbid_unknown_fields=True):
+    """The number of lines of each section."""
+
+    variables: int
+    towers: int
+    parts: int
+    exceptions: int
+    ops: int
+    copies: int
+
+
+class _Document(Struct, forbid_unknown_fields=True):
+    placement_baseline: int
+    program: str
+    machine: str
+    placer: str
+    soft: bool
+    versions: dict[str, str]
+    variables: list[_Variable]
+    towers: list[str]
+    parts: list[_Part]
+    exceptions: list[_Exception]
+    ops: list[_Ops]
+    copies: list[_Copies]
+    lines: _Lines
+
+
+_HEAD = """\
+# The devices of this program's variables and ops. Review it like code.
+# Written by pytest --placement-update, or placement-checks verify --baseline DIRECTORY --update;
+# after a merge conflict, run that again instead of editing this file."""
+
+
+def render(baseline: Baseline) -> str:
+    """Returns the document of a baseline; equal baselines have equal documents."""
+    document = _document(baseline)
+    lines = [_HEAD]
+    for name, value in to_builtins(document).items():
+        if name in _Lines.__struct_fields__:
+            entries = [f"  {to_toml(entry)}," for entry in value]
+            lines += ["", f"{name} = [", *entries, "]"] if entries else ["", f"{name} = []"]
+        else:
+            lines += [""] if name == "lines" else []
+            lines.append(f"{name} = {to_toml(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _document(baseline: Baseline) -> _Document:
+    sections: dict[str, list[Any]] = {
+        "variables": [_variable(held) for held in baseline.variables],
+        "towers": list(baseline.towers),
+        "parts": [
+            _Part(part=part, device=baseline.defaults[part])
+            for part in PARTS
+            if part in baseline.defaults
+        ],
+        "exceptions": list(_exceptions(baseline)),
+        "ops": list(_ops(baseline)),
+        "copies": [
+            _Copies(source=source, to=to, copies=number, bytes=size, unknown=unknown)
+            for (source, to), (number, size, unknown) in sorted(baseline.copies.items())
+        ],
+    }
+    return _Document(
+        placement_baseline=FORM,
+        program=baseline.program,
+        machine=baseline.machine,
+        placer=baseline.placer,
+        soft=baseline.soft,
+        versions=dict(baseline.versions),
+        **sections,
+        lines=_Lines(**{name: len(entries) for name, entries in sections.items()}),
+    )
+
+
+def _variable(held: HeldVariable) -> _Variable:
+    dtype, shape = held.tensor
+    return _Variable(
+        name=held.name,
+        dtype=dtype,
+        shape=None if shape is None else [_UNKNOWN if dim is None else dim for dim in shape],
+        device=held.place,
+        slots=list(held.slots),
+        objective=held.objective,
+    )
+
+
+def _exceptions(baseline: Baseline) -> Iterator[_Exception]:
+    """Yields a line for each address; towers with equal places share a line."""
+    alike: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    for (part, tower, layer, kind), places in baseline.exceptions.items():
+        alike[part, layer, kind, tuple(sorted(places.items()))].append(tower)
+
+    def position(entry: tuple[tuple[Any, ...], list[int]]) -> tuple[Any, ...]:
+        (part, layer, kind, places), towers = entry
+        names = [(name is not None, name or "") for name in (layer, kind)]
+        return PARTS.index(part), names, places, min(towers)
+
+    for (part, layer, kind, places), towers in sorted(alike.items(), key=position):
+        (place, number), *_ = places
+        device = place if number == ANY_NUMBER else dict(places)
+        for each in _by_range(towers):
+            yield _Exception(part=part, towers=each, layer=layer, type=kind, device=device)
+
+
+def _ops(baseline: Baseline) -> Iterator[_Ops]:
+    """Yields the numbers of ops by type; towers with equal numbers share a line."""
+    alike: dict[tuple[int, tuple[tuple[str, int], ...]], list[int]] = defaultdict(list)
+    for (part, tower), types in baseline.types.items():
+        if part not in UNCOUNTED_PARTS:
+            alike[PARTS.index(part), tuple(sorted(types.items()))].append(tower)
+    for (at, numbers), towers in sorted(
+        alike.items(), key=lambda entry: (entry[0][0], min(entry[1]))
+    ):
+        for each in _by_range(towers):
+            yield _Ops(part=PARTS[at], towers=each, types=dict(numbers))
+
+
+def _by_range(towers: Iterable[int]) -> Iterator[str | None]:
+    """Yields None if ops of no tower are among the towers, then the range of the towers."""
+    own = [tower for tower in towers if tower != NO_TOWER]
+    if len(own) < len(list(towers)):
+        yield None
+    if own:
+        yield ranges(own)
 
 
 def ranges(numbers: Iterable[int]) -> str:
@@ -107,214 +216,46 @@ def ranges(numbers: Iterable[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
-def read_ranges(text: str, below: int) -> Iterator[int]:
+_SPAN = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+
+
+def _read_ranges(text: str, below: int) -> Iterator[int]:
     """Yields the numbers that `ranges` wrote.
 
     Raises:
         ValueError: the text contains an invalid range, or a number that is too large.
     """
-    for span in text.split(","):
-        first, _, last = span.partition("-")
-        numbers = range(_parse_number(first), _parse_number(last or first) + 1)
+    for part in text.split(","):
+        span = _SPAN.fullmatch(part)
+        numbers = range(int(span[1]), int(span[2] or span[1]) + 1) if span else range(0)
         if not numbers or numbers[-1] >= below:
-            raise ValueError(text)
+            raise ValueError(f"`{text:.60}` are not towers of this program")
         yield from numbers
 
 
-def runs(places: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Joins towers on consecutive devices: ``("0-7", "/job:worker/task:0/gpu:0-7")``."""
-    start = 0
-    while start < len(places):
-        head, _, index = places[start].rpartition(":")
-        end = start + 1
-        if index.isdecimal() and index == str(int(index)):
-            first = int(index)
-            while end < len(places) and places[end] == f"{head}:{first + end - start}":
-                end += 1
-        if end - start > 1:
-            yield f"{start}-{end - 1}", f"{places[start]}-{first + end - start - 1}"
-        else:
-            yield str(start), places[start]
-        start = end
+_CONFLICT = re.compile(r"^(?:<{7}|={7}|>{7}|\|{7})(?: |\r?$)", re.MULTILINE)
+_BEGINNING = re.compile(
+    rf"^(?:{_KEY} *= *|# placement baseline, form )([0-9]{{1,9}})\b", re.MULTILINE
+)
+_STATED = re.compile(r'^(program|machine)(?: = "|: )([^"\n]*?)"?\r?$', re.MULTILINE)
+_TARGET = re.compile(r"[A-Za-z0-9_][\w./-]*(:[A-Za-z_][\w.]*)?", re.ASCII)
+_MACHINE = re.compile(r"[\w*,;: -]+", re.ASCII)
 
 
-def read_run(span: str, place: str) -> list[str]:
-    """Returns the places that one item of `runs` joins.
-
-    Raises:
-        ValueError: the two ranges have different lengths, or are too long.
-    """
-    first, dash, last = span.partition("-")
-    if not dash:
-        _parse_number(first)
-        return [place]
-    head, _, span = place.rpartition(":")
-    low, _, high = span.partition("-")
-    count = _parse_number(last) - _parse_number(first) + 1
-    indices = range(_parse_number(low), _parse_number(high) + 1)
-    if not 1 < count <= limits.DEVICES.most or len(indices) != count:
-        raise ValueError(place)
-    return [f"{head}:{index}" for index in indices]
+def is_baseline(text: str) -> bool:
+    """Whether a text begins like a baseline of any form, perhaps after a merge conflict marker."""
+    return _BEGINNING.search(text) is not None
 
 
-_HEAD = f"""\
-{TITLE}{FORM}: the devices of this program's variables and ops. Review it like code.
-# Written by pytest --placement-update, or placement-checks verify --baseline FOLDER --update;
-# after a merge conflict, run that again instead of editing this file."""
-_WIDTH = 99
-
-
-def render(baseline: Baseline) -> str:
-    """Returns the text of a baseline; equal baselines have equal texts."""
-    return "\n".join(_lines(baseline)) + "\n"
-
-
-def _lines(baseline: Baseline) -> Iterator[str]:
-    yield _HEAD
-    yield f"program: {line_end(baseline.program)}"
-    yield f"machine: {line_end(baseline.machine)}"
-    yield f"placed by: {line_end(baseline.placer)}, {'soft' if baseline.soft else 'strict'}"
-    versions = (f"{name} {version}" for name, version in baseline.versions.items())
-    yield f"versions: {', '.join(versions) or NONE}"
-    yield from _variables(baseline)
-    yield ""
-    yield f"towers: {len(baseline.towers)}"
-    yield from (f"  {span}: {place}" for span, place in runs(baseline.towers))
-    yield from _counted("objective", _objectives(baseline.objectives))
-    yield from _counted("parts", _parts(baseline))
-    yield from _counted("copies of one step", _copies(baseline))
-    yield ""
-    yield f"end: {_END}"
-
-
-def _counted(section: str, lines: Iterable[str]) -> Iterator[str]:
-    """Yields a section. Its head has the number of its lines, so that no line is lost unseen."""
-    listed = list(lines)
-    yield ""
-    yield f"{section}: {plural(len(listed), 'line')}"
-    yield from listed
-
-
-def _variables(baseline: Baseline) -> Iterator[str]:
-    count = len(baseline.variables) + sum(scope.count for scope in baseline.folded)
-    yield ""
-    yield f"variables: {count}"
-    for held in baseline.variables:
-        where = f"{held.place}{_slots(held.place, held.slots)}"
-        dtype = word(held.tensor.dtype) if held.tensor.dtype else NONE
-        form = dtype_and_shape(held.tensor._replace(dtype=dtype))
-        yield f"  {word(held.name)}: {form}: {where}"
-    for scope in baseline.folded:
-        name = f"{word(scope.scope)}/{ALL}" if scope.scope else ALL
-        what = f"{plural(scope.count, 'variable')}, {scope.bytes:,} bytes, forms {scope.digest}"
-        yield f"  {name}: {what}: {scope.place}{_slots(scope.place, scope.slots)}"
-
-
-def _slots(place: str, slots: tuple[str, ...]) -> str:
-    if not slots:
-        return ""
-    away = f" on {', '.join(slots)}" if set(slots) != {place} else ""
-    return f"  + {plural(len(slots), 'slot')}{away}"
-
-
-def _objectives(objectives: Mapping[str, Sequence[str] | int]) -> Iterator[str]:
-    """Yields each objective with its variables, or with their number."""
-    for text, variables in objectives.items():
-        if isinstance(variables, int):
-            yield f"  {text}: {plural(variables, 'variable')}"
-        else:
-            yield f"  {text}:"
-            yield from _wrap_words("   ", map(word, variables), indent=3)
-
-
-def _parts(baseline: Baseline) -> Iterator[str]:
-    excepted: dict[str, list[tuple[Address, Mapping[str, int]]]] = defaultdict(list)
-    for address, places in baseline.exceptions.items():
-        excepted[address.part].append((address, places))
-    counted: dict[str, list[tuple[int, Mapping[str, int]]]] = defaultdict(list)
-    for (part, tower), types in baseline.types.items():
-        if part not in UNCOUNTED_PARTS:
-            counted[part].append((tower, types))
-    for part in PARTS:
-        if part in baseline.defaults:
-            yield f"  {part}: {baseline.defaults[part]}"
-            yield from _exceptions(excepted[part])
-            yield from _types(counted[part])
-
-
-def _exceptions(excepted: Iterable[tuple[Address, Mapping[str, int]]]) -> Iterator[str]:
-    """Yields a line for each address; towers with equal places share a line."""
-    alike: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for address, places in excepted:
-        layer, kind = (
-            ALL if each is None else word(each) if each else NONE for each in address[2:]
-        )
-        where = ", ".join(
-            place if number == ANY_NUMBER else f"{place} {number}"
-            for place, number in sorted(places.items())
-        )
-        alike[f"{layer} {kind}", where].append(address.tower)
-    for (what, where), towers in sorted(alike.items()):
-        own = [tower for tower in towers if tower != NO_TOWER]
-        if NO_TOWER in towers:
-            yield f"    but {what}: {where}"
-        if own:
-            yield f"    but tower {ranges(own)} {what}: {where}"
-
-
-def _types(counted: Iterable[tuple[int, Mapping[str, int]]]) -> Iterator[str]:
-    alike: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    for tower, types in counted:
-        words = tuple(f"{word(kind)} {number}" for kind, number in sorted(types.items()))
-        alike[words].append(tower)
-    for counts, towers in sorted(alike.items(), key=lambda each: min(each[1])):
-        own = [tower for tower in towers if tower != NO_TOWER]
-        if NO_TOWER in towers:
-            yield from _wrap_words("    holds:", counts)
-        if own:
-            each = "each of " if len(own) > 1 else ""
-            yield from _wrap_words(f"    {each}tower {ranges(own)}:", counts)
-
-
-def _wrap_words(line: str, words: Iterable[str], *, indent: int = 5) -> Iterator[str]:
-    for each in words:
-        if line.strip() and len(line) + 1 + len(each) > _WIDTH:
-            yield line
-            line = " " * indent
-        line = f"{line} {each}"
-    if line.strip():
-        yield line
-
-
-def _copies(baseline: Baseline) -> Iterator[str]:
-    """Yields a line for each pair of places; towers with equal copies share a line."""
-    single = len(set(baseline.towers)) == len(baseline.towers)
-    tower_on = {place: tower for tower, place in enumerate(baseline.towers)} if single else {}
-    alike: dict[tuple[str, str, Copies], list[int]] = defaultdict(list)
-    for (source, to), copies in baseline.copies.items():
-        if (source in tower_on) == (to in tower_on):
-            alike[source, to, copies] = []
-        elif source in tower_on:
-            alike["", to, copies].append(tower_on[source])
-        else:
-            alike[source, "", copies].append(tower_on[to])
-    lines = []
-    for (source, to, (number, size, unknown)), towers in alike.items():
-        joined = f"tower {ranges(towers)}"
-        more = f", {unknown:,} of unknown size" if unknown else ""
-        amount = f"{number:,} {'copy' if number == 1 else 'copies'}, {size:,} bytes{more}"
-        lines.append(f"  {source or joined} -> {to or joined}: {amount}")
-    yield from sorted(lines)
-
-
-def rewrite_command(file: str, program: str = "", machine: str = "") -> str:
+def rewrite_command(file: str, text: str = "") -> str:
     """Returns the remedy for a file that cannot be read: the commands that write it again.
 
     Args:
         file: the path of the file.
-        program: the line of the file that names the program; ``""`` if it is not known.
-        machine: the line that names the machine.
+        text: the text of the file, which may name the program and the machine.
     """
+    stated = dict(_STATED.findall(text))
+    program, machine = stated.get("program", ""), stated.get("machine", "")
     is_plain = _TARGET.fullmatch(program) and _MACHINE.fullmatch(machine)
     target = f"{program} --machine {shlex.quote(machine)}" if is_plain else "PROGRAM"
     folder = shlex.quote(str(Path(file).parent))
@@ -324,388 +265,182 @@ def rewrite_command(file: str, program: str = "", machine: str = "") -> str:
     )
 
 
-_TARGET = re.compile(r"[A-Za-z0-9_][\w./-]*(:[A-Za-z_][\w.]*)?", re.ASCII)
-_MACHINE = re.compile(r"[\w*,;: -]+", re.ASCII)
-_CONFLICT = re.compile(r"(<{7}|={7}|>{7}|\|{7})( |$)")
-_COUNTED: Final = ("objective", "parts", "copies of one step")  # heads have a number of lines
-_FORM_NUMBER = re.compile(r"[1-9][0-9]{0,8}")
-_DIGITS = re.compile(r"[0-9]+")
-_NUMBER = re.compile(r"\d[\d,]*")
-_PLACE = re.compile(r"[^\s,]+")
-_FORM = re.compile(r"(?:\[(?P<dims>(?:\?|\d+)(?:,(?:\?|\d+))*)?\])?")
-_TOWERS = re.compile(r"tower (?P<towers>[\d,-]+) ")
-_SLOTS = re.compile(r"(?P<place>[^\s,]+)(?:  \+ (?P<count>\d+) slots?(?: on (?P<places>.+))?)?")
-_FOLDED = re.compile(
-    r": (?P<count>[\d,]+) variables?, (?P<bytes>[\d,]+) bytes, forms (?P<digest>\w+): "
-)
-_VARIABLES = re.compile(r" (?P<count>[\d,]+) variables?")
-_COPIES = re.compile(
-    r"(?P<source>tower \S+|\S+) -> (?P<to>tower \S+|\S+): "
-    r"(?P<copies>[\d,]+) cop(?:y|ies), (?P<bytes>[\d,]+) bytes"
-    r"(?:, (?P<unknown>[\d,]+) of unknown size)?"
-)
-
-
-def is_baseline(text: str) -> bool:
-    """Whether a text begins like a baseline, perhaps after a merge conflict marker."""
-    return any(line.startswith(TITLE) for line in text.split("\n", 3)[:3])
-
-
 def parse(text: str, name: str) -> Baseline:
     """Returns the baseline that `render` wrote.
 
+    Args:
+        text: the document.
+        name: the path of its file.
+
     Raises:
-        InputError: the text contains merge conflict markers, has another form, or a line cannot be
-            parsed.
+        InputError: the text contains merge conflict markers, has another form, or is not complete
+            and valid.
     """
-    rewrite = rewrite_command(name)
-    limits.BASELINE_ENTRIES.check(text.count("\n"), name, rewrite)
-    lines = [line.rstrip() for line in text.split("\n")]
-    for number, line in enumerate(lines, 1):
-        limits.BASELINE_LINE.check(len(line), f"{name}:{number}", rewrite)
-        if _CONFLICT.match(line):
-            raise InputError(
-                f"{name}:{number}",
-                "contains merge conflict markers",
-                "keep either side, then " + rewrite,
-            )
-    form = lines[0].removeprefix(TITLE).partition(":")[0]
-    if not lines[0].startswith(TITLE) or not _FORM_NUMBER.fullmatch(form):
+    rewrite = rewrite_command(name, text)
+    if match := _CONFLICT.search(text):
         raise InputError(
-            f"{name}:1",
-            f"is not a baseline: it does not begin with {TITLE!r}",
+            f"{name}:{_line_at(text, match.start())}",
+            "contains merge conflict markers",
+            "keep either side, then " + rewrite,
+        )
+    match = _BEGINNING.search(text)
+    if match is None:
+        raise InputError(
+            name,
+            f"is not a baseline: it has no line '{_KEY} = {FORM}'",
             rewrite,
             is_predicate=True,
         )
-    if int(form) != FORM:
+    form = int(match[1])
+    if form != FORM:
         raise InputError(
-            f"{name}:1",
+            f"{name}:{_line_at(text, match.start())}",
             f"is a baseline of form {form}, but this placement_checks reads form {FORM}",
-            "install a newer placement_checks" if int(form) > FORM else rewrite,
+            "install a newer placement_checks" if form > FORM else rewrite,
             is_predicate=True,
         )
-    reader = _Reader()
-    for number, line in enumerate(lines, 1):
-        if line and not line.startswith("#"):
-            try:
-                reader.read(line)
-            except InputError as error:  # a limit
-                raise error.copy(
-                    InputError, object=f"{name}:{number}", fix=reader.rewrite_command(name)
-                ) from None
-            except (ValueError, LookupError):
-                raise InputError(
-                    f"{name}:{number}",
-                    f"cannot be parsed: {line.strip():.60}",
-                    reader.rewrite_command(name),
-                    is_predicate=True,
-                ) from None
     try:
-        return reader.baseline()
-    except ValueError as reason:
-        raise InputError(name, str(reason), reader.rewrite_command(name)) from None
+        return _Reader(convert(parse_toml(text, name), _Document)).baseline()
+    except InputError as error:
+        raise error.copy(InputError, object=error.object or name, fix=rewrite) from None
+    except ValidationError as error:
+        reason, _, path = str(error).partition(" - at `$.")
+        where = _where(text, path or (_UNKNOWN_FIELD.findall(reason) or [""])[0])
+        if not path and reason.startswith("Object missing"):
+            reason += ", so the file is incomplete"
+        raise InputError(
+            f"{name}:{where}" if where else name,
+            f"is not a valid baseline: {reason[:1].lower()}{reason[1:]}"
+            + (f", at `{path}" if path else ""),
+            rewrite,
+            is_predicate=True,
+        ) from None
+
+
+_UNKNOWN_FIELD = re.compile(r"unknown field `(.*)`")
+_PATH = re.compile(r"(\w+)(?:\[(\d+)\])?")
+
+
+def _line_at(text: str, position: int) -> int:
+    return text.count("\n", 0, position) + 1
+
+
+def _where(text: str, path: str) -> int | None:
+    """The number of the line with an entry, such as ``copies[0].bytes``; None if unknown."""
+    match = _PATH.match(path)
+    head = match and re.search(rf"^{match[1]}[ \t]*=[ \t]*(\[\r?$)?", text, re.MULTILINE)
+    if not match or not head:
+        return None
+    line = _line_at(text, head.start())
+    if match[2] is None or head[1] is None:  # no list, or all of its entries are in one line
+        return line
+    left = int(match[2])
+    for number, entry in enumerate(text.split("\n")[line:], line + 1):
+        if entry.strip() and not entry.lstrip().startswith("#"):
+            if left == 0:
+                return number
+            left -= 1
+    return line
 
 
 class _Reader:
-    """Reads a baseline line by line.
+    """Reads a baseline from a document whose fields have the right types.
 
-    The methods raise ValueError or LookupError for an invalid line.
+    The methods raise ValidationError for an invalid entry, with its path, and InputError without
+    the name of a file for an entry that exceeds a limit.
     """
 
-    def __init__(self) -> None:
-        self._head: dict[str, str] = {}
-        self._lines: Counter[str] = Counter()  # of each section
-        self._entries = 0
-        self._names: set[str] = set()
-        self._variables: list[HeldVariable] = []
-        self._folded: list[FoldedScope] = []
-        self._towers: list[str] = []
+    def __init__(self, document: _Document) -> None:
+        self._document = document
         self._defaults: dict[str, str] = {}
-        self._exceptions: dict[Address, Mapping[str, int]] = {}
-        self._types: dict[tuple[str, int], dict[str, int]] = {}
-        self._copies: dict[tuple[str, str], Copies] = {}
-        self._objectives: dict[str, list[str] | int] = {}
-        self._updated: list[str] = []
-        self._key = ""
-        self._part = ""
-        self._counted: list[dict[str, int]] = []
-        self._section: Callable[[str], None] = self._unexpected
-
-    def read(self, line: str) -> None:
-        """Reads a line, which must be neither blank nor a comment."""
-        if line[0] == " ":
-            self._lines[self._key] += 1
-            self._section(line)
-            return
-        key, colon, value = line.partition(":")
-        if not colon or key in self._head or "end" in self._head:
-            raise ValueError(line)
-        self._key = key
-        self._head[key] = value.strip()
-        self._section = {
-            "variables": self._read_variable,
-            "towers": self._read_towers,
-            "objective": self._read_objective,
-            "parts": self._read_part,
-            "copies of one step": self._read_copies,
-        }.get(key, self._unexpected)
+        self._entries = 0
 
     def baseline(self) -> Baseline:
-        """Returns the baseline of all lines.
-
-        Raises:
-            ValueError: the message names the missing or invalid entry.
-        """
-        for key in ("program", "machine", "placed by", "versions"):
-            if key not in self._head:
-                raise ValueError(f"the line '{key}:' is missing")
-        for key in ("variables", "towers", *_COUNTED):
-            if key not in self._head:
-                raise ValueError(f"the section '{key}' is missing, so the file is incomplete")
-        variables = len(self._variables) + sum(scope.count for scope in self._folded)
-        for key, number in (("variables", variables), ("towers", len(self._towers))):
-            if self._head[key] != str(number):
-                stated = self._head[key]
-                raise ValueError(f"the number of {key} is {stated:.20}, but {number} are listed")
-        for key in _COUNTED:
-            stated, number = self._head[key], self._lines[key]
-            if stated != plural(number, "line"):
-                raise ValueError(
-                    f"the section '{key}' must have {stated:.20}, but it has {number}"
-                )
-        if self._head.get("end") != _END:
-            raise ValueError(f"the last line, 'end: {_END}', is missing, so the file is cut off")
-        placer, comma, strictness = self._head["placed by"].rpartition(", ")
-        if not comma or strictness not in ("soft", "strict"):
-            stated = f"{self._head['placed by']:.60}"
-            raise ValueError(
-                f"the line 'placed by: {stated}' must end with ', soft' or ', strict'"
-            )
-        versions = [entry.rpartition(" ") for entry in self._head["versions"].split(", ")]
+        document = self._document
+        for section in _Lines.__struct_fields__:
+            stated, number = getattr(document.lines, section), len(getattr(document, section))
+            if stated != number:
+                raise _invalid(f"it has {number} lines, but `lines` states {stated}", section)
+        limits.DEVICES.check(len(document.towers), "")
+        self._read_parts()
         return Baseline(
-            read_line_end(self._head["program"]),
-            read_line_end(self._head["machine"]),
-            read_line_end(placer),
-            strictness == "soft",
-            {name: version for name, _, version in versions if name},
-            tuple(self._variables),
-            tuple(self._folded),
-            tuple(self._towers),
+            document.program,
+            document.machine,
+            document.placer,
+            document.soft,
+            document.versions,
+            tuple(self._variables()),
+            tuple(document.towers),
             self._defaults,
-            self._exceptions,
-            self._types,
-            self._copies,
-            self._objectives,
+            self._exceptions(),
+            self._types(),
+            self._copies(),
         )
 
-    def rewrite_command(self, name: str) -> str:
-        """Returns the remedy for the file; see `rewrite_command`."""
-        return rewrite_command(name, self._head.get("program", ""), self._head.get("machine", ""))
+    def _variables(self) -> Iterator[HeldVariable]:
+        names: set[str] = set()
+        for at, each in enumerate(self._document.variables):
+            _check_new(each.name, names, "variables", at)
+            names.add(each.name)
+            shape = None
+            if each.shape is not None:
+                shape = tuple(None if dim == _UNKNOWN else dim for dim in each.shape)
+            tensor = Tensor(each.dtype, shape)
+            yield HeldVariable(each.name, tensor, each.device, tuple(each.slots), each.objective)
 
-    def _count(self, entries: int) -> None:
-        """Counts entries before they are created."""
-        self._entries += entries
-        limits.BASELINE_ENTRIES.check(self._entries, "")
+    def _read_parts(self) -> None:
+        for at, each in enumerate(self._document.parts):
+            if each.part not in PARTS:
+                raise _invalid(f"`{each.part:.60}` is not a part of a step", f"parts[{at}]")
+            _check_new(each.part, self._defaults, "parts", at)
+            self._defaults[each.part] = each.device
 
-    def _read_towers_of(self, text: str) -> list[int]:
-        towers = []
-        for tower in read_ranges(text, len(self._towers)):
-            self._count(1)
-            towers.append(tower)
-        return towers
+    def _exceptions(self) -> Mapping[Address, Mapping[str, int]]:
+        exceptions: dict[Address, Mapping[str, int]] = {}
+        for at, each in enumerate(self._document.exceptions):
+            places = each.device if isinstance(each.device, dict) else {each.device: ANY_NUMBER}
+            for tower in self._towers(each, f"exceptions[{at}]"):
+                address = Address(each.part, tower, each.layer, each.type)
+                _check_new(address, exceptions, "exceptions", at)
+                exceptions[address] = places
+        return exceptions
 
-    def _unexpected(self, line: str) -> None:
-        raise ValueError(line)
+    def _types(self) -> Mapping[tuple[str, int], Mapping[str, int]]:
+        types: dict[tuple[str, int], Mapping[str, int]] = {}
+        for at, each in enumerate(self._document.ops):
+            for tower in self._towers(each, f"ops[{at}]"):
+                _check_new((each.part, tower), types, "ops", at)
+                types[each.part, tower] = each.types
+        return types
 
-    def _read_variable(self, line: str) -> None:
-        text = line.strip()
-        if text.startswith(ALL):
-            self._read_scope("", text.removeprefix(ALL))
-            return
-        name, rest = take_word(text)
-        if rest.startswith(f"/{ALL}"):
-            self._read_scope(name, rest.removeprefix(f"/{ALL}"))
-        elif name.endswith("/") and rest.startswith(ALL):  # a plain word includes the slash
-            self._read_scope(name.removesuffix("/"), rest.removeprefix(ALL))
-        else:
-            tensor, where = _take_form(_strip_start(": ", rest))
-            place, slots = _take_slots(_strip_start(": ", where))
-            if name in self._names:
-                raise ValueError(line)
-            self._names.add(name)
-            self._count(1 + len(slots))
-            self._variables.append(HeldVariable(name, tensor, place, slots))
+    def _towers(self, entry: _Exception | _Ops, path: str) -> Iterator[int]:
+        """Yields the towers of an entry; counts them, because ranges of many lines multiply."""
+        if entry.part not in self._defaults:
+            raise _invalid(f"`{entry.part:.60}` is not in the section `parts`", path)
+        towers: Iterable[int] = [NO_TOWER]
+        if entry.towers is not None:
+            towers = _read_ranges(entry.towers, len(self._document.towers))
+        try:
+            for tower in towers:
+                self._entries += 1
+                limits.BASELINE_ENTRIES.check(self._entries, "")
+                yield tower
+        except ValueError as reason:
+            raise _invalid(str(reason), path) from None
 
-    def _read_scope(self, scope: str, rest: str) -> None:
-        match = _require_match(_FOLDED.match(rest))
-        place, slots = _take_slots(rest[match.end() :])
-        self._count(1 + len(slots))
-        count, size = _parse_number(match["count"]), _parse_number(match["bytes"])
-        self._folded.append(FoldedScope(scope, count, size, match["digest"], place, slots))
-
-    def _read_towers(self, line: str) -> None:
-        span, place = line.strip().split(": ")
-        places = read_run(span, place)
-        if _parse_number(span.partition("-")[0]) != len(self._towers):
-            raise ValueError(line)
-        self._towers += places
-        limits.DEVICES.check(len(self._towers), "")
-
-    def _read_objective(self, line: str) -> None:
-        text = line.strip()
-        if not line.startswith("    "):
-            objective, colon, count = text.rpartition(":")
-            if not colon or objective in self._objectives:
-                raise ValueError(line)
-            self._updated = []
-            self._objectives[objective] = (
-                _parse_number(_require_match(_VARIABLES.fullmatch(count))["count"])
-                if count
-                else self._updated
-            )
-            return
-        at = 0
-        while at < len(text):
-            name, at = word_at(text, at)
-            self._updated.append(name)
-            at = _next_word(text, at)
-
-    def _read_part(self, line: str) -> None:
-        text = line.strip()
-        if line.startswith("      "):
-            self._read_counts(text)
-        elif line.startswith("    but "):
-            self._read_exception(text.removeprefix("but "))
-        elif line.startswith("    "):
-            head, colon, counts = text.partition(":")
-            if not colon:
-                raise ValueError(line)
-            towers = [NO_TOWER]
-            if head != "holds":
-                span = _strip_start("tower ", head.removeprefix("each of "))
-                towers = self._read_towers_of(span)
-            if any((self._part, tower) in self._types for tower in towers):
-                raise ValueError(line)
-            self._counted = [self._types.setdefault((self._part, tower), {}) for tower in towers]
-            self._read_counts(counts.strip())
-        else:
-            self._part, place = text.split(": ")
-            if self._part not in PARTS or self._part in self._defaults:
-                raise ValueError(line)
-            self._defaults[self._part] = place
-
-    def _read_counts(self, text: str) -> None:
-        """Reads the numbers of ops by type: ``MatMul 2 Tanh 1``."""
-        if not self._counted:
-            raise ValueError(text)
-        at = 0
-        while at < len(text):
-            kind, end = word_at(text, at)
-            match = _require_match(_NUMBER.match(text, _next_word(text, end)))
-            at = _next_word(text, match.end())
-            if kind in self._counted[0]:
-                raise ValueError(text)
-            self._count(len(self._counted))
-            number = _parse_number(match[0])
-            for types in self._counted:
-                types[kind] = number
-
-    def _read_exception(self, text: str) -> None:
-        towers = [NO_TOWER]
-        if match := _TOWERS.match(text):
-            towers = self._read_towers_of(match["towers"])
-            text = text[match.end() :]
-        layer, rest = _take_name(text)
-        kind, places = _take_name(_strip_start(" ", rest))
-        counts = {}
-        for each in _strip_start(": ", places).split(", "):
-            place, _, number = each.partition(" ")
-            counts[_parse_place(place)] = _parse_number(number) if number else ANY_NUMBER
-        self._count(len(counts))
-        for tower in towers:
-            address = Address(self._part, tower, layer, kind)
-            if address in self._exceptions:
-                raise ValueError(text)
-            self._exceptions[address] = counts
-
-    def _read_copies(self, line: str) -> None:
-        match = _require_match(_COPIES.fullmatch(line.strip()))
-        amount = Copies(
-            *(_parse_number(match[key] or "0") for key in ("copies", "bytes", "unknown"))
-        )
-        destinations = self._places(match["to"])
-        for source in self._places(match["source"]):
-            self._count(len(destinations))
-            for to in destinations:
-                if (source, to) in self._copies:
-                    raise ValueError(line)
-                self._copies[source, to] = amount
-
-    def _places(self, text: str) -> list[str]:
-        if not text.startswith("tower "):
-            return [text]
-        span = text.removeprefix("tower ")
-        return [self._towers[tower] for tower in self._read_towers_of(span)]
+    def _copies(self) -> Mapping[tuple[str, str], Copies]:
+        copies: dict[tuple[str, str], Copies] = {}
+        for at, each in enumerate(self._document.copies):
+            _check_new((each.source, each.to), copies, "copies", at)
+            copies[each.source, each.to] = Copies(each.copies, each.bytes, each.unknown)
+        return copies
 
 
-def _strip_start(start: str, text: str) -> str:
-    if not text.startswith(start):
-        raise ValueError(text)
-    return text.removeprefix(start)
+def _check_new(key: Any, known: Container[Any], section: str, at: int) -> None:
+    if key in known:
+        raise _invalid("it repeats an earlier line", f"{section}[{at}]")
 
 
-def _require_match(match: re.Match[str] | None) -> re.Match[str]:
-    if match is None:
-        raise ValueError
-    return match
-
-
-def _next_word(text: str, at: int) -> int:
-    """Returns the position behind a blank; the end of the text if there is no blank."""
-    if at < len(text) and text[at] != " ":
-        raise ValueError(text)
-    return at + 1
-
-
-def _parse_number(text: str) -> int:
-    digits = text.replace(",", "")
-    if not _DIGITS.fullmatch(digits):
-        raise ValueError(text)
-    limits.DIGITS.check(len(digits), "")
-    return int(digits)
-
-
-def _parse_place(text: str) -> str:
-    return _require_match(_PLACE.fullmatch(text))[0]
-
-
-def _take_name(text: str) -> tuple[str | None, str]:
-    """Splits off a layer or type: None for all, ``""`` for none."""
-    if text.startswith(ALL):
-        return None, text.removeprefix(ALL)
-    if text.startswith(NONE):
-        return "", text.removeprefix(NONE)
-    return take_word(text)
-
-
-def _take_form(text: str) -> tuple[Tensor, str]:
-    """Splits off a dtype and shape."""
-    dtype, rest = _take_name(text)
-    match = _require_match(_FORM.match(rest))
-    shape: tuple[int | None, ...] | None = None
-    if match[0]:
-        dims = (match["dims"] or "").split(",") if match["dims"] else []
-        shape = tuple(None if dim == "?" else _parse_number(dim) for dim in dims)
-    return Tensor(dtype or "", shape), rest[match.end() :]
-
-
-def _take_slots(text: str) -> tuple[str, tuple[str, ...]]:
-    """Returns the place of a variable and the places of its slots."""
-    match = _require_match(_SLOTS.fullmatch(text))
-    place, count = _parse_place(match["place"]), _parse_number(match["count"] or "0")
-    limits.BASELINE_SLOTS.check(count, "")
-    places = match["places"]
-    slots = tuple(map(_parse_place, places.split(", "))) if places else (place,) * count
-    if len(slots) != count:
-        raise ValueError(text)
-    return place, slots
+def _invalid(reason: str, path: str) -> ValidationError:
+    """The error for an entry, in the form of msgspec's own errors."""
+    return ValidationError(f"{reason} - at `$.{path}`")

@@ -22,12 +22,11 @@ from placement_checks.cli.options import (
     settings_options,
     with_defaults,
 )
-from placement_checks.core.baseline import Baseline
 from placement_checks.core.errors import UsageError
-from placement_checks.report.commands.diff import render_json, render_text
-from placement_checks.report.common import baseline as baseline_report
+from placement_checks.core.evidence import Evidence
+from placement_checks.report.common.baseline import headline, render_json, render_text
 from placement_checks.report.formats.since import FORMATS
-from placement_checks.report.page.data import changes_data
+from placement_checks.report.page.data import difference_data
 from placement_checks.report.page.write import render_page
 from placement_checks.targets.forms import parse_target
 from placement_checks.util.progress import live
@@ -87,10 +86,11 @@ class _Options:
 def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> int:
     """Compare two placements: of programs, graphs or logs.
 
-    Ops are matched by name. If OLD is a baseline, ops are matched by their addresses instead, and
-    their names may differ.
+    OLD may also be a baseline. Ops are matched by their part of the step, tower, layer and type,
+    so names may differ. A log lacks the data flow: if OLD or NEW is a log, ops are matched by
+    name.
 
-    --format html writes a page with a picture of NEW that highlights the moved ops.
+    --format html writes a page with a picture of NEW that highlights the changes.
     The formats markdown and github are for --since.
 
     With --since, each TARGET is placed twice: from the working tree and from a temporary copy of
@@ -100,7 +100,7 @@ def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> 
     not changed. --numbers also runs both versions, with the same number of GPUs and the same rows:
     random rows, or the rows of the batch function in pyproject.toml.
 
-    The exit status is 0 if every op is on the same device in both, 1 if placements differ, and 2
+    The exit status is 0 if nothing has moved, 1 if placements or objectives differ, and 2
     if an error occurred, or if placements agree but one of them is a log that was only read in
     part. With --since it is also 1 if a rule is newly broken or no longer checked, if numbers
     differ, or if pyproject.toml no longer lists a program.
@@ -153,7 +153,6 @@ def _compare_since(
 
 
 def _compare_two(old: str, new: str, *, settings: Settings, options: _Options) -> int:
-    output_format = options.output_format
     settings = with_defaults(settings)
     baseline = files.read_target(old)
     if files.read_target(new) is not None:
@@ -170,8 +169,35 @@ def _compare_two(old: str, new: str, *, settings: Settings, options: _Options) -
             f"compare the two files: {shlex.join(['git', 'diff', '--no-index', old, new])}",
             is_predicate=True,
         )
-    if baseline is not None:
-        return _compare_baseline(baseline, old, new, settings, output_format)
+    with stdout_for_report(), live(), early_captures(options.jobs):
+        if baseline is not None:
+            compared = [gather(parse_target(new), settings, rows="none")]
+            difference = compare_with_baseline(baseline, compared[0].placement, old)
+        else:
+            compared = _gather_both(old, new, settings)
+            difference = compare(*(each.placement for each in compared))
+        evidence = compared[-1]
+        if difference and evidence.placement.requested:
+            report = verify(
+                with_single_gpu(evidence),
+                [settings.policy],
+                only=settings.rules,
+                without=settings.without,
+            )
+            difference = with_rules(difference, report.verdicts)
+    if options.output_format == "html":
+        before = compared[0].placement if len(compared) > 1 else None
+        page = difference_data(difference, evidence.placement, headline(difference), before)
+        click.echo(render_page([page]), nl=False)
+    else:
+        render = render_json if options.output_format == "json" else render_text
+        click.echo(render(difference))
+    if difference:
+        return 1
+    return 0 if all(each.placement.complete for each in compared) else FAILED
+
+
+def _gather_both(old: str, new: str, settings: Settings) -> list[Evidence]:
     targets = [parse_target(old), parse_target(new)]
     kinds = [target.kind for target in targets]
     # A log has no arguments: they belong to the program that the log is compared with.
@@ -179,46 +205,6 @@ def _compare_two(old: str, new: str, *, settings: Settings, options: _Options) -
         replace(settings, args=()) if kind == "log" and set(kinds) != {"log"} else settings
         for kind in kinds
     ]
-    with stdout_for_report(), live(), early_captures(options.jobs):
-        for each in zip(targets, own, strict=True):
-            announce(*each, (), rows="none")
-        placements = [
-            gather(*each, rows="none").placement for each in zip(targets, own, strict=True)
-        ]
-        difference = compare(*placements)
-    if output_format == "html":
-        click.echo(render_page([changes_data(difference, *placements)]), nl=False)
-    else:
-        click.echo((render_json if output_format == "json" else render_text)(difference))
-    if difference:
-        return 1
-    return FAILED if difference.unread else 0
-
-
-def _compare_baseline(
-    baseline: Baseline, name: str, new: str, settings: Settings, output_format: str
-) -> int:
-    if output_format == "html":
-        raise UsageError(
-            name,
-            "is a baseline, which lists no ops that --format html could draw",
-            "compare two programs or logs, or omit --format html",
-            is_predicate=True,
-        )
-    target = parse_target(new)
-    with stdout_for_report(), live():
-        evidence = gather(target, settings, rows="none")
-        changes = compare_with_baseline(baseline, evidence.placement, name)
-        if changes:
-            report = verify(
-                with_single_gpu(evidence),
-                [settings.policy],
-                only=settings.rules,
-                without=settings.without,
-            )
-            changes = with_rules(changes, report.verdicts)
-    render = (
-        baseline_report.render_json if output_format == "json" else baseline_report.render_text
-    )
-    click.echo(render(changes))
-    return int(bool(changes))
+    for each in zip(targets, own, strict=True):
+        announce(*each, (), rows="none")
+    return [gather(*each, rows="none") for each in zip(targets, own, strict=True)]

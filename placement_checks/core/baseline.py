@@ -51,23 +51,13 @@ class HeldVariable:
     tensor: Tensor  # its dtype and shape
     place: str  # its device
     slots: tuple[str, ...] = ()  # the device of each slot, sorted
+    # The loss terms that its update minimizes, such as `average of means`; `""` if not known.
+    objective: str = ""
 
     @property
     def form(self) -> str:
         """``float32[4,?]``; ``float32`` if the rank is unknown."""
         return dtype_and_shape(self.tensor)
-
-
-@dataclass(frozen=True)
-class FoldedScope:
-    """Variables of one scope on the same device, with slots on the same devices."""
-
-    scope: str  # the common prefix of their names; `""` for variables without a scope
-    count: int  # the number of variables
-    bytes: int  # the total size of the variables with known sizes
-    digest: str  # a digest of their dtypes, shapes and positions within the scope
-    place: str  # their device
-    slots: tuple[str, ...] = ()  # the devices of the slots of each variable
 
 
 class Copies(NamedTuple):
@@ -88,15 +78,12 @@ class Baseline:
         soft: whether soft placement was allowed.
         versions: the versions of placement_checks and TensorFlow.
         variables: the variables in the order of data flow; slots are listed with their variable.
-        folded: further variables beyond the first hundreds, by scope.
         towers: the device of each tower.
         defaults: the default device of each part.
         exceptions: for each address, its devices with the number of ops on each device. If there
             is a single device, the number of ops is not limited.
         types: for each part and tower, the number of ops of each type.
         copies: the copies in a step, by source and destination.
-        objectives: for each objective, such as ``1/2 mean on each of 2 towers``, the names of the
-            variables with this objective, or their number if variables are folded.
     """
 
     program: str
@@ -105,13 +92,11 @@ class Baseline:
     soft: bool = False
     versions: Mapping[str, str] = field(default_factory=dict)
     variables: tuple[HeldVariable, ...] = ()
-    folded: tuple[FoldedScope, ...] = ()
     towers: tuple[str, ...] = ()
     defaults: Mapping[str, str] = field(default_factory=dict)
     exceptions: Mapping[Address, Mapping[str, int]] = field(default_factory=dict)
     types: Mapping[tuple[str, int], Mapping[str, int]] = field(default_factory=dict)
     copies: Mapping[tuple[str, str], Copies] = field(default_factory=dict)
-    objectives: Mapping[str, Sequence[str] | int] = field(default_factory=dict)
 
 
 def dtype_and_shape(tensor: Tensor) -> str:

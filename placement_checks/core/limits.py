@@ -52,11 +52,8 @@ LOG_PLACEMENTS: Final = Limit(1_000_000, "different placements of a log")
 LOG_TEXT: Final = Limit(1 << 28, "bytes of the different placements of a log")
 LOG_TORN: Final = Limit(100_000, "different torn records of a log")
 
-BASELINE_BYTES: Final = Limit(1 << 26, "bytes of a baseline")
-BASELINE_LINE: Final = Limit(1 << 20, "characters of a line of a baseline")
-BASELINE_ENTRIES: Final = Limit(1_000_000, "entries of a baseline")
-BASELINE_SLOTS: Final = Limit(1_000, "slots of a variable of a baseline")
-DIGITS: Final = Limit(18, "digits of a number of a baseline")
+BASELINE_BYTES: Final = Limit(1 << 24, "bytes of a baseline")
+BASELINE_ENTRIES: Final = Limit(1_000_000, "towers of all lines of a baseline")
 
 # Large programs have a million ops, which take 5 GB to place, and nest about ten calls. The
 # shapes of a million ops would take 4 GB.
@@ -67,7 +64,7 @@ INFERRED_OPS: Final = Limit(200_000, "ops of a graph whose shapes are inferred")
 CONSTANT_ELEMENTS: Final = Limit(1 << 16, "elements of a constant that are read")
 
 CONFIG_BYTES: Final = Limit(1 << 19, "bytes of a pyproject.toml")
-CONFIG_KEY: Final = Limit(100, "parts of a key of a pyproject.toml")
+TOML_KEY: Final = Limit(100, "parts of a key of a TOML file")
 
 CASE_ARRAYS: Final = Limit(20_000, "arrays of a saved case")
 

@@ -1,11 +1,11 @@
-"""The results of checks: findings, verdicts, reports, and differences between placements."""
+"""The results of checks: findings, verdicts and reports."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import PlacementError
@@ -14,11 +14,10 @@ from placement_checks.core.impact import Impact
 from placement_checks.util.text import join_and, plural, printable
 
 if TYPE_CHECKING:  # the pytest plugin imports this module in every run
-    from placement_checks.core.baseline import Difference as BaselineDifference
+    from placement_checks.core.baseline import Difference
 
 State = Literal["kept", "broken", "not-checked"]
 EvidenceKind = Literal["requested", "assigned", "executed", "configuration"]
-Places = tuple[Device, ...]
 
 
 class PathStep(str):
@@ -49,9 +48,8 @@ class Finding:
         message: a sentence with all facts.
         fix: the change to make.
         consequence: the effect on training, one sentence; ``""`` if it is obvious.
-        group_key: a fact in the message, such as a device. Of findings with the same key, fix,
-            consequence and device line, reports show only the first, with a list of the other
-            objects.
+        group_key: a fact in the message, such as a device. Of findings with the same key, fix and
+            device line, reports show only the first, with a list of the other objects.
         path: the ops that show the violation, in order; each is a text or a `PathStep`.
         devices: the devices at fault, which the page highlights. By default the device of
             ``placed`` or of the object, if the evidence is an assigned device.
@@ -155,7 +153,7 @@ class Report:
 
     evidence: Evidence
     verdicts: Sequence[Verdict]
-    baseline: BaselineDifference | None = None
+    baseline: Difference | None = None
 
     def __repr__(self) -> str:
         return printable(f"Report({self.evidence.placement.program}: {self.counts})")
@@ -207,36 +205,3 @@ def _combined_error(verdicts: Sequence[Verdict]) -> PlacementError:
     combined = error.copy(type(error), message=message, is_predicate=False)
     combined.__cause__ = error.__cause__
     return combined
-
-
-class MovedOp(NamedTuple):
-    """An op with other devices than before. In a log, an op may have several devices."""
-
-    op: str
-    type: str
-    old: Places
-    new: Places
-
-
-@dataclass(frozen=True)
-class Difference:
-    """The difference between two placements.
-
-    Attributes:
-        old, new: the names of the placements.
-        ops: the number of ops in both placements.
-        moved: the ops in both placements that are on different devices.
-        removed, added: the ops in only the old or only the new placement: types by name.
-        unread: the placements that were not read in full, with the reasons.
-    """
-
-    old: str
-    new: str
-    ops: int
-    moved: Sequence[MovedOp]
-    removed: Mapping[str, str]
-    added: Mapping[str, str]
-    unread: Sequence[str] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.moved or self.removed or self.added)

@@ -364,7 +364,7 @@ def device_line(placement: Placement, name: str) -> str | None:
     return None
 
 
-def keras_limit_finding(
+def library_limit(
     placement: Placement,
     objects: Sequence[str],
     message: str,

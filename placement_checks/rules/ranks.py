@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from placement_checks.core.placement import Placement
 from placement_checks.core.ranks import JOB, RankRecord
@@ -29,6 +30,16 @@ _SAME_GRAPH = (
     "results on the first rank alone, without collectives"
 )
 _NEVER_ENDS = "Horovod finds a collective by its name: the ranks wait for each other forever"
+
+
+TowerKind = Literal["tower", "replica", "rank"]
+
+
+def tower_kind(placement: Placement) -> TowerKind:
+    """Return the kind of a program's towers: replicas under a strategy, ranks of Horovod."""
+    if placement.strategy is None:
+        return "tower"
+    return "rank" if placement.strategy.ranks else "replica"
 
 
 def ranks_of(placement: Placement) -> Sequence[RankRecord]:

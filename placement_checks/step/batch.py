@@ -116,10 +116,15 @@ class Batch:
         for group, names in self.groups.items():
             everything, of_single = self._all_of(group), single._all_of(group)
             inputs = [of_single.index(name) for name in single.groups.get(group, ())]
+            if set(everything) == set(of_single):
+                names = of_single  # inputs with the same names are the same
             # The others may be the inputs of a tower whose gradients are not used.
             are_of_replicas = inputs and len(names) == self._replicas * len(inputs)
-            if not are_of_replicas and len(everything) - len(names) > len(of_single) - len(inputs):
-                names, inputs = everything, list(range(len(of_single)))
+            is_unused = len(everything) - len(names) > len(of_single) - len(inputs)
+            is_multiple = inputs and len(everything) % len(of_single) == 0
+            if not are_of_replicas and (is_unused or is_multiple):
+                names = names if len(names) == len(everything) else everything
+                inputs = list(range(len(of_single)))
             count, rest = divmod(len(names), len(inputs)) if inputs else (0, 1)
             if rest:
                 self.unmatched |= set(names)

@@ -117,6 +117,7 @@ class StepGraph(ABC):
         self.mistakes: list[Mistake] = []
         self.draws: list[Draw] = []
         self._random_ops: dict[tuple[str, str], frozenset[str]] = {}
+        self._data: dict[str, list[str]] = {}
         self._outputs: dict[str, Sequence[Tensor]] = {}
         self._shapes_of_variables = {each.name: each.shape for each in placement.variables}
         self.edges = self._find_edges()
@@ -126,7 +127,7 @@ class StepGraph(ABC):
         self.update_ops: list[str] = []
         # Updates as bits: the bit of each, and the updates that each op waits for.
         self._bits: dict[str, int] = {}
-        self._awaited: dict[str, int] = {}
+        self._awaited: Mapping[str, int] = {}
         # Reads of updated variables as bits, and the reads that each update waits for.
         self._read_bits: dict[str, int] = {}
         self._reads_before: dict[str, int] = {}
@@ -170,7 +171,11 @@ class StepGraph(ABC):
 
     def data(self, op: str) -> list[str]:
         """The tensors that an op reads."""
-        return [source for source in self.ops[op].inputs if not source.startswith("^")]
+        found = self._data.get(op)
+        if found is None:
+            inputs = self.ops[op].inputs
+            found = self._data[op] = [source for source in inputs if source[0] != "^"]
+        return found
 
     def outputs(self, op: str) -> Sequence[Tensor]:
         """The outputs of an op."""
@@ -239,25 +244,29 @@ class StepGraph(ABC):
             for index, holder in enumerate(self.changed_by(name)):
                 if holder is not None:
                     self.updates[holder].append(Update(name, index))
-        for name in order:
-            mask = self._bits.get(name, 0)
-            for source in self.edges[name]:
-                mask |= self._awaited.get(source, 0)
-            self._awaited[name] = mask
+        self._awaited = self._masks(order, self._bits)
         self._order_reads(order)
 
     def _order_reads(self, order: Sequence[str]) -> None:
         """Find the reads of updated variables that each update waits for."""
-        before: dict[str, int] = {}
+        updated = {name for name, holder in self.holder.items() if holder in self.updates}
         for name in order:
-            holders = {self.holder.get(producer_of(source)) for source in self.data(name)}
-            if name not in self._bits and not holders.isdisjoint(self.updates):
+            if name in self._bits or updated.isdisjoint(self.edges[name]):
+                continue
+            if not updated.isdisjoint(map(producer_of, self.data(name))):
                 self._read_bits[name] = 1 << len(self._read_bits)
-            mask = self._read_bits.get(name, 0)
-            for source in self.edges[name]:
-                mask |= before.get(source, 0)
-            before[name] = mask
+        before = self._masks(order, self._read_bits)
         self._reads_before = {name: before[name] for name in self.update_ops}
+
+    def _masks(self, order: Sequence[str], bits: Mapping[str, int]) -> dict[str, int]:
+        """For each op its own bit, and the bits of the ops that it waits for."""
+        masks: dict[str, int] = {}
+        for name in order:
+            mask = bits.get(name, 0)
+            for source in self.edges[name]:
+                mask |= masks.get(source, 0)
+            masks[name] = mask
+        return masks
 
     def changed_by(self, update: str) -> list[str | None]:
         """The variables that an update changes: an optimizer also changes the slots."""

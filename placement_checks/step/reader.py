@@ -345,9 +345,29 @@ class StepReader(StepGraph):
             text = "has no known path to the loss"
             cause = Cause("Grad", text, self.origin(producer_of(name)))
             return terms.unknown(cause, node.shape, self.program, node.name)
+        if self._is_computed_twice(producer_of(name), wrt, call):
+            text = "is one of several equal tensors, and the gradient is taken for one of them"
+            cause = Cause(self.ops[producer_of(name)].type, text, self.origin(producer_of(name)))
+            return terms.unknown(cause, node.shape, self.program, node.name)
         attrs = ("values",) if is_sparse else ()
         shape = node.shape if is_sparse else terms.shape(wrt)
         return terms.build("Grad", attrs, (loss, wrt), shape, node.origin)
+
+    def _is_computed_twice(self, source: str, form: Form, call: GradientCall) -> bool:
+        """Whether losses use a tensor, or a read of a variable, and equal tensors of other ops."""
+        if source in self.holder:
+            return False
+        if self.ops[source].type == "ReadVariableOp":
+            handle = self.holder.get(producer_of(self.ops[source].inputs[0]))
+            if handle is not None:
+                form = self.variable(handle)
+        used = set().union(*[self.towers[objective] for objective in call.objectives])
+        alike = [
+            name
+            for name in used
+            if name != source and name not in self.holder and self._values.get(name) == form
+        ]
+        return any(source not in cone([name], self.edges) for name in alike)
 
     def _objectives(self, call: GradientCall, node: Node) -> Iterable[Form]:
         """The scalars whose gradients a call takes, with the weights that the program gives."""

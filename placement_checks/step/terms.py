@@ -243,11 +243,12 @@ class Terms:
         self._atoms: list[Atom] = []
         self._atom_ids: dict[tuple[Any, ...], AtomId] = {}
         self._forms: list[tuple[tuple[Monomial, float], ...]] = []
+        self._forms_of_atoms: dict[AtomId, Form] = {}
         self._form_ids: dict[tuple[tuple[Monomial, float], ...], Form] = {}
         self._shapes: list[Shape] = []
         self._parts: list[frozenset[Part]] = []
         self._parts_of_monomials: dict[Monomial, frozenset[Part]] = {}
-        self._numbers: dict[int, float] = {}  # by the logarithm, in units of the tolerance
+        self._numbers: dict[tuple[bool, int], float] = {}  # by `_bin`
         self._canonical_numbers: dict[float, float] = {}
         self._rewritten: dict[Any, dict[AtomId, Form]] = defaultdict(dict)
         self._dependent: dict[frozenset[AtomId], dict[AtomId, bool]] = {}
@@ -368,8 +369,10 @@ class Terms:
 
     def form(self, summands: Mapping[Monomial, float]) -> Form:
         """The form of a sum; complete sums over parts become terms of the rows around them."""
-        merged = self._merged(self._joined({m: c for m, c in summands.items() if c}))
-        key = tuple(sorted((m, self._canonical(c)) for m, c in merged.items()))
+        merged = {m: c for m, c in summands.items() if c}
+        if len(merged) > 1:
+            merged = self._merged(self._joined(merged))
+        key = tuple(sorted([(m, self._canonical(c)) for m, c in merged.items()]))
         found = self._form_ids.get(key)
         if found is None:
             found = Form(len(self._forms))
@@ -402,18 +405,23 @@ class Terms:
     def _find_canonical(self, number: float) -> float:
         if not math.isfinite(number) or number == 0:
             return number
-        for value, is_inverse in ((number, False), (1 / number, True)):
-            fraction = Fraction(value).limit_denominator(_MAX_DENOMINATOR)
-            if fraction and abs(float(fraction) - value) < _TOLERANCE * abs(value):
-                return 1 / float(fraction) if is_inverse else float(fraction)
-        sign = 1 if number > 0 else -1
-        near = sign * round(math.log(abs(number)) / _TOLERANCE)
-        for key in (near, near - 1, near + 1):
-            found = self._numbers.get(key)
+        bin_ = self._bin(number)
+        for near in (bin_, bin_ - 1, bin_ + 1):
+            found = self._numbers.get((number > 0, near))
             if found is not None and abs(found - number) < _TOLERANCE * abs(number):
                 return found
-        self._numbers[near] = number
-        return number
+        value = number
+        for each, invert in ((1 / number, True), (number, False)):
+            fraction = Fraction(each).limit_denominator(_MAX_DENOMINATOR)
+            if fraction and abs(float(fraction) - each) < _TOLERANCE * abs(each):
+                value = 1 / float(fraction) if invert else float(fraction)
+        self._numbers[value > 0, self._bin(value)] = value
+        return value
+
+    @staticmethod
+    def _bin(number: float) -> int:
+        """The number of a range of numbers, which is as wide as the tolerance."""
+        return round(math.log(abs(number)) / _TOLERANCE)
 
     # --- arithmetic ---
 
@@ -423,9 +431,12 @@ class Terms:
 
     def of(self, atom: AtomId) -> Form:
         """The form of one atom."""
-        if atom == ONE:
-            return self.number(1.0)
-        return self.form({(ONE, ((atom, 1),)) if self[atom].shape == () else (atom, ()): 1.0})
+        found = self._forms_of_atoms.get(atom)
+        if found is None:
+            is_scalar = self[atom].shape == () and atom != ONE
+            monomial: Monomial = (ONE, ((atom, 1),)) if is_scalar else (atom, ())
+            found = self._forms_of_atoms[atom] = self.form({monomial: 1.0})
+        return found
 
     def add(self, *summands: tuple[Form, float]) -> Form:
         """The sum of forms, each times a number."""

@@ -204,12 +204,12 @@ class BaselineFiles:
 
     def unused(self) -> list[Path]:
         """The baseline files, in the directories of the tests, that no test has used."""
-        from placement_checks.baseline.files import SUFFIX, is_baseline_file
+        from placement_checks.baseline.files import is_baseline_file
 
         return [
             file
             for folder in sorted(set(self.requested.values()))
-            for file in sorted(Path(folder).glob(f"*{SUFFIX}"))
+            for file in sorted(Path(folder).glob("*"))
             if str(file) not in self.used and is_baseline_file(file)
         ]
 

@@ -19,10 +19,9 @@ from placement_checks.report.text.findings import (
 from placement_checks.testing import running_test
 from placement_checks.testing.program_names import program_name
 from placement_checks.util.text import file_size, plural, printable
-from placement_checks.verification.configuration import Settings
 from placement_checks.verification.judging import verify
 from placement_checks.verification.placing import requested
-from placement_checks.verification.policy import Policy
+from placement_checks.verification.policy import Policy, merge_policies
 from placement_checks.verification.running import with_numbers
 
 if TYPE_CHECKING:
@@ -165,7 +164,7 @@ def _assert_runs(
         policies=[policy],
         only=list(policy),
     )
-    merged = Settings(policy=policy).defaulting_to(Settings(policy=evidence.policy)).policy
+    merged = merge_policies(policy, evidence.policy)
     assert_rules(replace(evidence, policy=merged), *policy)
 
 

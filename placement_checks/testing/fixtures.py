@@ -35,6 +35,7 @@ def place(request: pytest.FixtureRequest) -> Place:
     from placement_checks.core.errors import UsageError
     from placement_checks.testing.checking import assert_rules
     from placement_checks.verification import configuration, placing, running
+    from placement_checks.verification.policy import merge_policies
 
     placement_marks = list(request.node.iter_markers("placement"))
     settings = configuration.load(request.config.rootpath).settings
@@ -67,7 +68,7 @@ def place(request: pytest.FixtureRequest) -> Place:
                 is_predicate=True,
             )
         evidence = placing.place(target, **options)
-        policy = settings.defaulting_to(configuration.Settings(policy=evidence.policy)).policy
+        policy = merge_policies(settings.policy, evidence.policy)
         evidence = replace(evidence, policy=policy, rules=settings.rules, without=settings.without)
         if note := running_test.current().note:
             note(evidence)

@@ -205,15 +205,30 @@ def pytest_runtest_makereport(
     return report
 
 
+_MOST_NAMED = 3  # ops of a change
+
+
 def pytest_assertrepr_compare(
     config: pytest.Config, op: str, left: object, right: object
 ) -> list[str] | None:
-    """Explain why two placements are not equal."""
+    """List the ops that two placements have on different devices; with -vv, all of them."""
     if op != "==" or "placement_checks.core.placement" not in sys.modules:
         return None
-    from placement_checks.testing.comparison import explain
+    from placement_checks.core.errors import InputError
+    from placement_checks.core.evidence import Evidence
+    from placement_checks.core.placement import Placement
+    from placement_checks.report.common.baseline import render_text
+    from placement_checks.verification.diff import compare_names
 
-    return explain(left, right, everything=config.get_verbosity() > 1)
+    if not isinstance(left, Evidence | Placement) or not isinstance(right, Evidence | Placement):
+        return None
+    old, new = Evidence.wrap(right).placement, Evidence.wrap(left).placement
+    most = sys.maxsize if config.get_verbosity() > 1 else _MOST_NAMED
+    try:
+        difference = compare_names(old, new, "the right side", most_named=most)
+    except InputError as error:
+        return [f"placements cannot be compared: {error}"]
+    return f"the left side: {render_text(difference)}".split("\n")
 
 
 def _gpus_here(gpus: int) -> str:

@@ -30,10 +30,7 @@ policy.variables-on-host.device = "/gpu:0"
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,11 +44,13 @@ from placement_checks.core.input_files import link_fault, read_text
 from placement_checks.core.machines import Machine
 from placement_checks.core.program import Loadable
 from placement_checks.core.target import SourceTree, Target, checked_limit
+from placement_checks.core.toml import parse_toml
 from placement_checks.targets.forms import parse_command, path_of_target, rebase, resolve
 from placement_checks.util.text import close_matches
 from placement_checks.verification.policy import (
     collect_errors,
     convert_value,
+    merge_policies,
     policy_errors,
     rule_named,
 )
@@ -100,10 +99,7 @@ class Settings:
             # If one of the three is set, the outer values of all three are replaced.
             values |= {"gpus": self.gpus, "machine": self.machine, "horovod": self.horovod}
         values["let"] = {**outer.let, **self.let}
-        values["policy"] = {
-            rule: {**outer.policy.get(rule, {}), **self.policy.get(rule, {})}
-            for rule in {**outer.policy, **self.policy}
-        }
+        values["policy"] = merge_policies(self.policy, outer.policy)
         return Settings(**values)
 
     def entry(self, target: str) -> dict[str, Any]:
@@ -207,22 +203,6 @@ class Config:
         return [(target, self.complete(call, own)) for target, own in self.programs]
 
 
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-
-
-def to_toml(value: Any) -> str:
-    """A value of pyproject.toml in one line; tables are inline tables."""
-    if isinstance(value, Mapping):
-        fields = (
-            f"{key if _BARE_KEY.fullmatch(key) else to_toml(key)} = {to_toml(each)}"
-            for key, each in value.items()
-        )
-        return f"{{ {', '.join(fields)} }}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(to_toml, value))}]"
-    return json.dumps(value, ensure_ascii=False)  # TOML writes numbers and strings as JSON does
-
-
 _NAME = "placement_checks"
 _TABLE = f"tool.{_NAME}"
 _MOST_NAMED = 20  # invalid fields
@@ -246,19 +226,19 @@ def load(folder: Path) -> Config:
         return Config()
     try:
         text = read_text(file, limits.CONFIG_BYTES)
-        _check_keys(text, file)
-        document = tomllib.loads(text)
+        document = parse_toml(text, str(file))
     except OSError as error:
         raise ConfigError(
             str(file), f"cannot be read: {error.strerror}", is_predicate=True
         ) from None
-    except InputError as error:
-        raise error.copy(ConfigError) from None
-    except (ValueError, RecursionError) as error:
+    except UnicodeDecodeError as error:
         check_trusted(file)
         raise ConfigError(
             str(file), f"is not valid TOML: {error}", "correct that line", is_predicate=True
         ) from None
+    except InputError as error:
+        check_trusted(file)
+        raise error.copy(ConfigError) from None
     errors: list[ConfigError] = []
     tool = document.get("tool", {})
     if not isinstance(tool, dict):
@@ -349,24 +329,6 @@ def _nearest_file(folder: Path) -> Path | None:
             if file.is_file():
                 return file
     return None
-
-
-_LONG_KEY = re.compile(
-    r"""(?<![\w"'\\-])(?:(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+)"""
-    rf"{{{limits.CONFIG_KEY.most}}}",
-    re.ASCII,
-)
-
-
-def _check_keys(text: str, file: Path) -> None:
-    """Refuse keys of many parts, for which tomllib takes quadratic time. Strings count, too.
-
-    Raises:
-        InputError: a key has too many parts.
-    """
-    if match := _LONG_KEY.search(text):
-        line = text.count("\n", 0, match.start()) + 1
-        raise limits.CONFIG_KEY.error(f"{file}:{line}", "shorten the key")
 
 
 def _code_files(target: str, folder: Path) -> Iterator[Path]:

@@ -13,9 +13,10 @@ from textwrap import wrap
 
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.results import Report, Verdict
+from placement_checks.core.toml import to_toml
 from placement_checks.rules.base import Fields, Rule, exact_pattern
 from placement_checks.util.text import plural, printable
-from placement_checks.verification.configuration import Settings, to_toml
+from placement_checks.verification.configuration import Settings
 from placement_checks.verification.judging import rules_of, verify
 from placement_checks.verification.policy import Policy
 

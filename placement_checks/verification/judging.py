@@ -13,7 +13,7 @@ from placement_checks.core.results import Finding, Report, Verdict
 from placement_checks.rules.base import Rule
 from placement_checks.util.progress import step
 from placement_checks.util.resources import gc_paused
-from placement_checks.verification.policy import Policy, policy_errors, rules_for
+from placement_checks.verification.policy import Policy, merge_policies, policy_errors, rules_for
 
 
 def verify(
@@ -61,7 +61,8 @@ def rules_of(
             raise error
     for error in policy_errors(evidence.policy, f"policy of {evidence.placement.program}: "):
         raise error
-    return rules_for([*policies, evidence.policy], only=only, without=without)
+    policy = merge_policies(*policies, evidence.policy)
+    return rules_for(policy, only=only, without=without)
 
 
 def _judge(rule: Rule, evidence: Evidence) -> Verdict:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import tomllib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
 
@@ -96,7 +96,7 @@ NEEDS_REFERENCE: Final = RUNS | {Need.REFERENCE}
 
 
 def rules_for(
-    policies: Sequence[Policy],
+    policy: Policy,
     *,
     only: Collection[str] = (),
     without: Collection[str] = (),
@@ -104,7 +104,7 @@ def rules_for(
     """The rules to check, with their parameters.
 
     Args:
-        policies: ``{rule: {field: value}}``; if several policies set a field, the first applies.
+        policy: ``{rule: {field: value}}``.
         only: names of rules; empty for all rules.
         without: names of rules to skip.
 
@@ -116,7 +116,7 @@ def rules_for(
     names = [name for name in RULES if (not only or name in only) and name not in without]
     if not names:
         raise UsageError("", "no rule is left to check", "skip fewer rules (--without)")
-    return [make_rule(name, _declared_fields(RULES[name], policies)) for name in names]
+    return [make_rule(name, _declared_fields(RULES[name], policy)) for name in names]
 
 
 def evidence_used(only: Collection[str] = (), without: Collection[str] = ()) -> frozenset[Need]:
@@ -125,7 +125,7 @@ def evidence_used(only: Collection[str] = (), without: Collection[str] = ()) -> 
     Raises:
         UsageError: a rule does not exist, or no rule is left.
     """
-    rules = rules_for([], only=only, without=without)
+    rules = rules_for({}, only=only, without=without)
     return frozenset[Need]().union(*(rule.requires | rule.uses for rule in rules))
 
 
@@ -136,16 +136,21 @@ def rows_used(used: Collection[Need]) -> RowsToRead:
     return "of-towers" if Need.ROWS in used else "none"
 
 
-def _declared_fields(rule: type[Rule], policies: Sequence[Policy]) -> Mapping[str, Any]:
-    """The fields of a rule that policies set, for it or for the rule that it is declared with."""
+def merge_policies(*policies: Policy) -> Policy:
+    """One policy; if several policies set a field, the first one applies."""
+    merged: dict[str, dict[str, Any]] = {}
+    for policy in reversed(policies):
+        for rule, values in policy.items():
+            merged[rule] = merged.get(rule, {}) | dict(values)
+    return merged
+
+
+def _declared_fields(rule: type[Rule], policy: Policy) -> Mapping[str, Any]:
+    """The fields of a rule that a policy sets, for it or for the rule that it is declared with."""
     names = {field.name for field in dataclasses.fields(rule)}
-    declared: dict[str, Any] = {}
-    for policy in reversed(policies):
-        shared = policy.get(rule.declared_with, {})
-        declared |= {name: value for name, value in shared.items() if name in names}
-    for policy in reversed(policies):
-        declared |= policy.get(rule.name, {})
-    return declared
+    shared = policy.get(rule.declared_with, {})
+    declared = {name: value for name, value in shared.items() if name in names}
+    return declared | dict(policy.get(rule.name, {}))
 
 
 def rule_named(name: str) -> type[Rule]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -13,7 +13,6 @@ from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.evidence import NO_REFERENCE, Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.program import Batch, TargetLike
-from placement_checks.rules.base import Rule
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.runs.gradients_equal import GradientsEqual
 from placement_checks.rules.runs.weights_equal import WeightsEqual
@@ -76,8 +75,7 @@ def with_numbers(
     from placement_checks.run.runnable import TimeLimit
 
     evidence = Evidence.wrap(evidence)
-    rules = {rule.name: rule for rule in rules_of(evidence, policies)}
-    conditions = _conditions(rules)
+    conditions = _conditions(evidence, policies)
     used = evidence_used(only, without)
     if used.isdisjoint(NEEDS_REFERENCE):
         return evidence
@@ -152,8 +150,7 @@ def with_revision(
             return replace(evidence, measurement=renamed)
         reference = renamed
     # The policies apply to both revisions.
-    rules = {rule.name: rule for rule in rules_of(evidence, policies)}
-    conditions = replace(_conditions(rules), scale=1.0, statistics_per_tower=False)
+    conditions = replace(_conditions(evidence, policies), scale=1.0, statistics_per_tower=False)
     batch_function = load_batch_function(batch, program.gpus, v1=program.v1)
 
     pair = _or_missing(
@@ -193,11 +190,12 @@ def _measured(
     return replace(second, notes=[*second.notes, note])
 
 
-def _conditions(rules: Mapping[str, Rule]) -> Conditions:
+def _conditions(evidence: Evidence, policies: Sequence[Policy]) -> Conditions:
     """The conditions of runs, from the fields of `GradientsEqual` and `WeightsEqual`."""
     from placement_checks.run.compare.sessions import Conditions
 
-    gradients, weights = (rules[rule.name] for rule in (GradientsEqual, WeightsEqual))
+    names = [rule.name for rule in (GradientsEqual, WeightsEqual)]
+    gradients, weights = rules_of(evidence, policies, names)
     assert isinstance(gradients, GradientsEqual)
     assert isinstance(weights, WeightsEqual)
     return Conditions(
@@ -219,7 +217,7 @@ def conditions_of(program: CapturedProgram, policies: Sequence[Policy] = ()) -> 
         ConfigError: a policy is invalid.
     """
     evidence = Evidence(program.requested, policy=program.step.policy)
-    return _conditions({rule.name: rule for rule in rules_of(evidence, policies)})
+    return _conditions(evidence, policies)
 
 
 def _or_missing(run: Callable[[], _T]) -> _T | Missing:

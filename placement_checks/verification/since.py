@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from placement_checks.baseline.build import baseline_from_placement
-from placement_checks.baseline.compare import compare
+from placement_checks.baseline.compare import compare_placements
 from placement_checks.capture.child_process.early import early_captures
 from placement_checks.core.errors import (
     ConfigError,
@@ -244,16 +243,8 @@ def _compare(job: Job, tree: SourceTree, here: Path, *, numbers: bool) -> Progra
         return ProgramChange(job.target, None, new, rules=_broken_rules(new))
     except PlacementError as error:
         raise _at_revision(error, tree, here) from None
-    placement = new.evidence.placement
-    baseline = baseline_from_placement(old.evidence.placement, folded=False)
-    machine = str(placement.machine)
-    notes = []
-    if baseline.machine != machine:
-        notes.append(f"placed on {machine}, at {tree.revision} on {baseline.machine}")
-        baseline = replace(baseline, machine=machine)
-    difference = compare(baseline, placement, tree.revision)
+    difference = compare_placements(old.evidence.placement, new.evidence.placement, tree.revision)
     difference = with_rules(difference, new.verdicts)
-    difference = replace(difference, notes=[*difference.notes, *notes])
     trained = _numbers(job, old, new, tree.revision) if numbers else None
     return ProgramChange(job.target, old, new, difference, _rule_changes(old, new), trained)
 

@@ -57,7 +57,7 @@ def looked_up(baseline: Baseline, spread: AnySpread) -> AllowedPlaces:
 
 
 def baseline(spread: AnySpread) -> Baseline:
-    return parse(render(build_baseline(spread)), "any.txt")  # type: ignore[arg-type]
+    return parse(render(build_baseline(spread)), "any.toml")  # type: ignore[arg-type]
 
 
 @given(spreads)

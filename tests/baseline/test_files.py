@@ -19,23 +19,27 @@ BASELINE = baseline_from_placement(program())
 @pytest.mark.parametrize(
     ("target", "machine", "name"),
     [
-        ("fixtures/programs/graph/mnist.py:build_towers", "gpu*2", "mnist.build_towers.gpu-2.txt"),
-        ("fixtures.mnist:build_towers", "gpu*2", "mnist.build_towers.gpu-2.txt"),
-        ("/a b/c.py:build", "gpu*2", "c.build.gpu-2.txt"),
-        ("train.py", "ps*2; worker*8: gpu*4", "train.ps-2-worker-8-gpu-4.txt"),
-        ("train.py --gpus {gpus}", "gpu*2", "train.gpus-gpus.gpu-2.txt"),
-        ("a b/train.py x.py:y", "gpu*2", "train.x.py-y.gpu-2.txt"),
-        ("package.train --gpus 2", "gpu*2", "train.gpus-2.gpu-2.txt"),
-        ("whole.py {gpus}", "gpu*2", "whole.gpus.gpu-2.txt"),
-        ("build", "gpu*1", "build.gpu-1.txt"),
-        ("t.py:build(depth=50, n={gpus})", "gpu*2", "t.build-depth-50-n-gpus.gpu-2.txt"),
+        (
+            "fixtures/programs/graph/mnist.py:build_towers",
+            "gpu*2",
+            "mnist.build_towers.gpu-2.toml",
+        ),
+        ("fixtures.mnist:build_towers", "gpu*2", "mnist.build_towers.gpu-2.toml"),
+        ("/a b/c.py:build", "gpu*2", "c.build.gpu-2.toml"),
+        ("train.py", "ps*2; worker*8: gpu*4", "train.ps-2-worker-8-gpu-4.toml"),
+        ("train.py --gpus {gpus}", "gpu*2", "train.gpus-gpus.gpu-2.toml"),
+        ("a b/train.py x.py:y", "gpu*2", "train.x.py-y.gpu-2.toml"),
+        ("package.train --gpus 2", "gpu*2", "train.gpus-2.gpu-2.toml"),
+        ("whole.py {gpus}", "gpu*2", "whole.gpus.gpu-2.toml"),
+        ("build", "gpu*1", "build.gpu-1.toml"),
+        ("t.py:build(depth=50, n={gpus})", "gpu*2", "t.build-depth-50-n-gpus.gpu-2.toml"),
         (
             "tests.test_it:test_it.<locals>.build",
             "gpu*2",
-            "test_it.test_it.-locals-.build.gpu-2.txt",
+            "test_it.test_it.-locals-.build.gpu-2.toml",
         ),
-        ("../../etc/passwd", "gpu*2", "etc-passwd.gpu-2.txt"),
-        ("\ud800\n", "gpu*2", "program.gpu-2.txt"),
+        ("../../etc/passwd", "gpu*2", "etc-passwd.gpu-2.toml"),
+        ("\ud800\n", "gpu*2", "program.gpu-2.toml"),
     ],
 )
 def test_the_file_is_named_by_program_and_machine(target: str, machine: str, name: str) -> None:
@@ -50,27 +54,27 @@ def test_long_names_are_cut_and_stay_unique() -> None:
 
 
 def test_a_written_baseline_is_read_back(tmp_path: Path) -> None:
-    file = tmp_path / "new" / "folder" / "towers.txt"
+    file = tmp_path / "new" / "folder" / "towers.toml"
 
     assert files.write(file, BASELINE)
     assert files.read(file) == BASELINE
     assert files.read_target(str(file)) == BASELINE
-    assert [each.name for each in file.parent.iterdir()] == ["towers.txt"]
+    assert [each.name for each in file.parent.iterdir()] == ["towers.toml"]
 
 
 def test_a_change_of_versions_writes_nothing(tmp_path: Path) -> None:
-    file = tmp_path / "towers.txt"
+    file = tmp_path / "towers.toml"
     files.write(file, replace(BASELINE, versions={"tensorflow": "2.15.1"}))
     before = file.read_bytes()
 
     assert not files.write(file, BASELINE)
     assert file.read_bytes() == before
     assert files.write(file, replace(BASELINE, program="other"))
-    assert parse(file.read_text(), "towers.txt").versions == BASELINE.versions
+    assert parse(file.read_text(), "towers.toml").versions == BASELINE.versions
 
 
 def test_merge_conflict_markers_are_overwritten(tmp_path: Path) -> None:
-    file = tmp_path / "towers.txt"
+    file = tmp_path / "towers.toml"
     file.write_text(f"<<<<<<< HEAD\n{render(BASELINE)}")
 
     assert files.write(file, BASELINE)
@@ -78,7 +82,7 @@ def test_merge_conflict_markers_are_overwritten(tmp_path: Path) -> None:
 
 
 def test_unwritten_text_is_in_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "towers.txt"
+    file = tmp_path / "towers.toml"
     files.write(file, BASELINE)
     before = file.read_text()
 
@@ -93,22 +97,22 @@ def test_unwritten_text_is_in_the_error(tmp_path: Path, monkeypatch: pytest.Monk
         f"{file} cannot be written: Permission denied; apply the diff above by hand, or "
         "make the directory writable"
     )
-    assert "\n-machine: gpu*2\n+machine: gpu*3\n" in raised.value.details
+    assert '\n-machine = "gpu*2"\n+machine = "gpu*3"\n' in raised.value.details
     assert file.read_text() == before
 
 
 def test_a_directory_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "placements").write_text("")
 
-    with pytest.raises(UsageError, match=r"placements/towers\.txt cannot be written"):
-        files.write(tmp_path / "placements" / "towers.txt", BASELINE)
+    with pytest.raises(UsageError, match=r"placements/towers\.toml cannot be written"):
+        files.write(tmp_path / "placements" / "towers.toml", BASELINE)
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text("w: (VarHandleOp): /device:CPU:0\n")
     (tmp_path / "b").write_bytes(b"\xff\xfe")
 
-    assert files.read(tmp_path / "none.txt") is None
+    assert files.read(tmp_path / "none.toml") is None
     for name in ("a.log", "b", "none", "", "-", "\0", "."):
         assert files.read_target(str(tmp_path / name)) is None
     with pytest.raises(InputError, match="is not a text file, so it is not a baseline"):

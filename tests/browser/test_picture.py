@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from support.baselines import moved
 from support.graphs import op, placement
 from support.pictures import data_of
 from support.reports import broken, finding
@@ -18,7 +19,7 @@ from placement_checks.core.missing import Missing
 from placement_checks.core.placement import GLOBAL, TRAINABLE
 from placement_checks.core.results import PathStep
 from placement_checks.core.trace import Trace
-from placement_checks.report.page.data import changes_data
+from placement_checks.report.page.data import difference_data
 from placement_checks.verification.diff import compare
 
 pytestmark = pytest.mark.nightly
@@ -351,10 +352,10 @@ def test_a_log_is_drawn_by_name_scopes(opened: Opened) -> None:
 
 
 def test_moved_ops_are_highlighted_on_both_devices(opened: Opened) -> None:
-    moved = op("tower_1/fc/w/MatMul", "MatMul", "/gpu:1", "CPU:0", "tower_1/fc/w/read")
-    old, new = sound(), sound(moved)
+    old = sound()
+    new = moved(old, **{"tower_1/fc/w/MatMul": "/cpu:0"})
 
-    page = opened(changes_data(compare(old, new), old, new))
+    page = opened(difference_data(compare(old, new), new, "1 moved", old))
 
     assert "DIFFERS" in page.locator("h1").inner_text()
     assert texts(page, "#lanes .away") == ["1 ↗ 1 went to CPU:0"]
@@ -367,7 +368,7 @@ def test_moved_ops_are_highlighted_on_both_devices(opened: Opened) -> None:
 def test_ops_that_left_a_host_are_shown(opened: Opened) -> None:
     old, new = sound(), sound(variable("fc/w", at="GPU:0"))
 
-    page = opened(changes_data(compare(old, new), old, new))
+    page = opened(difference_data(compare(old, new), new, "1 moved", old))
 
     assert texts(page, ".host .away") == ["1 op ↗ GPU:0"]
 

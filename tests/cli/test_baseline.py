@@ -12,7 +12,7 @@ from support.tower_programs import towers, whole
 OLD = towers()
 RENAMED = towers(scope="net/dense", tower="replica")
 MOVED = towers(scope="net/dense", tower="replica", product_on="0")
-FILE = Path("placements/train.build.gpu-2.txt")
+FILE = Path("placements/train.build.gpu-2.toml")
 OPTIONS = ("--baseline", "placements", "--rule", "placeable")
 VERIFY = ("verify", "old/train.py:build", *OPTIONS)
 
@@ -75,9 +75,9 @@ def test_a_baseline_survives_a_refactor_and_names_moved_ops(run: Run) -> None:
 
     other = run(*VERIFY, "--gpus", "4")
     assert (other.status, FILE.read_text()) == (2, page)
-    assert "placements/train.build.gpu-4.txt does not exist" in other.err
+    assert "placements/train.build.gpu-4.toml does not exist" in other.err
 
-    FILE.rename("placements/train.build.gpu-4.txt")
+    FILE.rename("placements/train.build.gpu-4.toml")
     refused = run(*VERIFY, "--gpus", "4")
     assert refused.status == 2
     assert "is the baseline for another machine, gpu*2; this placement is for gpu*4" in refused.err
@@ -105,7 +105,7 @@ def test_a_whole_program_has_a_baseline_too(run: Run) -> None:
         return run("verify", "whole.py", *OPTIONS, *options, "--", "{gpus}")
 
     wrote = verify("fc", "{i}", "--update")
-    assert last_line(wrote.err).endswith("wrote placements/whole.gpus.gpu-2.txt")
+    assert last_line(wrote.err).endswith("wrote placements/whole.gpus.gpu-2.toml")
 
     kept = verify("net/dense", "{i}")
     assert kept.status == 0
@@ -119,73 +119,67 @@ def test_a_whole_program_has_a_baseline_too(run: Run) -> None:
 
 
 PAGE = """\
-# placement baseline, form 2: of a test
-program: train.py:build
-machine: gpu*2
-placed by: phantom, strict
-versions: tensorflow {tensorflow}
-
-variables: 0
-
-towers: 0
-
-objective: 0 lines
-
-parts: 1 line
-  other: {place}
-
-copies of one step: 0 lines
-
-end: placement baseline
+placement_baseline = 3
+program = "train.py:build"
+machine = "gpu*2"
+placer = "phantom"
+soft = false
+versions = {{ tensorflow = "{tensorflow}" }}
+variables = []
+towers = []
+parts = [
+  {{ part = "other", device = "{place}" }},
+]
+exceptions = []
+ops = []
+copies = []
+lines = {{ variables = 0, towers = 0, parts = 1, exceptions = 0, ops = 0, copies = 0 }}
 """
 
 
 def test_two_baselines_are_compared(run: Run) -> None:
-    Path("old.txt").write_text(PAGE.format(tensorflow="2.15.1", place="/cpu:0"))
-    Path("new.txt").write_text(PAGE.format(tensorflow="2.21.0", place="/gpu:0"))
+    Path("old.toml").write_text(PAGE.format(tensorflow="2.15.1", place="/cpu:0"))
+    Path("new.toml").write_text(PAGE.format(tensorflow="2.21.0", place="/gpu:0"))
 
-    ran = run("diff", "old.txt", "new.txt")
+    ran = run("diff", "old.toml", "new.toml")
 
     assert (ran.status, ran.out) == (2, "")
     assert ran.err == (
-        "placement-checks: old.txt and new.txt are both baselines, and diff compares a baseline "
-        "only with a program; compare the two files: git diff --no-index old.txt new.txt\n"
+        "placement-checks: old.toml and new.toml are both baselines, and diff compares a baseline "
+        "only with a program; compare the two files: git diff --no-index old.toml new.toml\n"
     )
 
 
 def test_a_baseline_as_the_new_target_is_refused(run: Run) -> None:
-    Path("old.txt").write_text(PAGE.format(tensorflow="2.15.1", place="/cpu:0"))
+    Path("old.toml").write_text(PAGE.format(tensorflow="2.15.1", place="/cpu:0"))
 
-    ran = run("diff", "train.py:build", "old.txt")
-
-    assert (ran.status, ran.out) == (2, "")
-    assert ran.err == (
-        "placement-checks: old.txt is a baseline, which must be the first of the two targets; "
-        "run placement-checks diff old.txt train.py:build\n"
-    )
-
-
-def test_a_baseline_has_no_picture(run: Run) -> None:
-    Path("old.txt").write_text(PAGE.format(tensorflow="2.15.1", place="/cpu:0"))
-
-    ran = run("diff", "old.txt", "train.py:build", "--format", "html")
+    ran = run("diff", "train.py:build", "old.toml")
 
     assert (ran.status, ran.out) == (2, "")
     assert ran.err == (
-        "placement-checks: old.txt is a baseline, which lists no ops that --format html could "
-        "draw; compare two programs or logs, or omit --format html\n"
+        "placement-checks: old.toml is a baseline, which must be the first of the two targets; "
+        "run placement-checks diff old.toml train.py:build\n"
     )
+
+
+def test_the_picture_of_a_program_highlights_the_changes_from_its_baseline(run: Run) -> None:
+    run(*VERIFY, "--update")
+
+    ran = run("diff", FILE, "moved/train.py:build", "--format", "html")
+
+    assert ran.status == 1
+    assert "1 moved, 0 new, 0 gone; 83 ops placed as in" in ran.out
 
 
 def test_merge_conflict_markers_are_an_error(run: Run) -> None:
     page = PAGE.format(tensorflow="2.15.1", place="/cpu:0")
-    Path("old.txt").write_text(f"<<<<<<< HEAD\n{page}=======\n{page}>>>>>>> refactor\n")
+    Path("old.toml").write_text(f"<<<<<<< HEAD\n{page}=======\n{page}>>>>>>> refactor\n")
 
-    ran = run("diff", "old.txt", "old/train.py:build")
+    ran = run("diff", "old.toml", "old/train.py:build")
 
     assert ran.status == 2
     assert last_line(ran.err).startswith(
-        "placement-checks: old.txt:1: contains merge conflict markers"
+        "placement-checks: old.toml:1: contains merge conflict markers"
     )
 
 

@@ -82,7 +82,7 @@ def test_a_baseline_without_changes_needs_one_build(
     monkeypatch.delenv("CI", raising=False)  # where baselines are not written
     run("verify", "train.py:build", "--rule", "one-update", "--baseline", ".", "--update")
     shutil.rmtree("builds")
-    (baseline,) = Path().glob("*.txt")
+    (baseline,) = Path().glob("*.toml")
 
     assert run("diff", baseline, "train.py:build").status == 0
     assert builds_so_far() == ["2"]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.commands import Run
+from support.tower_programs import towers
 
 HOST = "/job:localhost/replica:0/task:0/device"
 
@@ -28,7 +29,7 @@ def test_one_log_twice_has_no_difference(run: Run, logs: None) -> None:
     ran = run("diff", "old.log", "old.log")
 
     assert (ran.status, ran.err) == (0, "")
-    assert ran.out == "old.log and old.log have 4 ops, each on the same device.\n"
+    assert ran.out == "nothing has moved: 4 ops placed as in old.log\n"
 
 
 def test_differences_in_text(run: Run, logs: None) -> None:
@@ -36,16 +37,13 @@ def test_differences_in_text(run: Run, logs: None) -> None:
 
     assert ran.status == 1
     assert ran.out == (
-        "/device:GPU:1 -> /device:GPU:0: 1 op\n"
-        "  b (MatMul)\n"
-        "\n"
-        "only in old.log: 1 op\n"
-        "  gone (NoOp)\n"
-        "\n"
-        "only in new.log: 1 op\n"
-        "  come (Add)\n"
-        "\n"
-        "of 3 ops in both, 1 moved; 1 only in old.log, 1 only in new.log.\n"
+        "1 moved, 1 new, 1 gone; 2 ops placed as in old.log\n"
+        "moved:\n"
+        "  1 op: /gpu:1 -> /gpu:0  (MatMul b)\n"
+        "new:\n"
+        "  1 op on /cpu:0  (Add come)\n"
+        "gone:\n"
+        "  1 op, was on /cpu:0  (NoOp gone)\n"
     )
 
 
@@ -70,18 +68,14 @@ def test_differences_in_json(run: Run, logs: None) -> None:
 
     document = json.loads(ran.out)
     assert document.pop("versions").keys() == {"placement_checks", "tensorflow"}
-    assert document == {
-        "schema": 1,
-        "old": "old.log",
-        "new": "new.log",
-        "ops": 3,
-        "moved": [
-            {"node": "b", "op": "MatMul", "old": [f"{HOST}:GPU:1"], "new": [f"{HOST}:GPU:0"]}
-        ],
-        "removed": [{"node": "gone", "op": "NoOp"}],
-        "added": [{"node": "come", "op": "Add"}],
-        "unread": [],
-    }
+    (moved,), (new,), (gone,) = (document[key] for key in ("moved", "new", "gone"))
+    assert (document["baseline"], document["program"]) == ("old.log", "new.log")
+    assert document["same"] == 2
+    assert (moved["names"], moved["old"], moved["new"]) == (["b"], "/gpu:1", "/gpu:0")
+    assert (new["names"], new["new"], gone["names"], gone["old"]) == (
+        *(["come"], "/cpu:0"),
+        *(["gone"], "/cpu:0"),
+    )
 
 
 @pytest.mark.smoke
@@ -93,8 +87,31 @@ def test_a_log_and_its_program(run: Run, fixtures: Path, tmp_path: Path) -> None
     ran = run("diff", target, log)
 
     assert ran.status == 1
-    assert "/device:GPU:1 -> /device:GPU:0: 1 op\n" in ran.out
-    assert "of 835 ops in both, 1 moved; 0 only in" in ran.out
+    assert ran.out.startswith("1 moved, 0 new, 0 gone; 834 ops placed as in ")
+    assert "\n  1 op: /gpu:1 -> /gpu:0  (" in ran.out
+
+
+def test_two_programs_may_have_other_names(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("old.py").write_text(towers())
+    Path("new.py").write_text(towers(scope="net/dense", tower="replica"))
+    Path("moved.py").write_text(towers(scope="net/dense", tower="replica", product_on="0"))
+
+    kept = run("diff", "old.py:build", "new.py:build")
+    broken = run("diff", "old.py:build", "moved.py:build")
+    page = run("diff", "old.py:build", "moved.py:build", "--format", "html")
+
+    assert (kept.status, broken.status, page.status) == (0, 1, 1)
+    assert kept.out == (
+        "nothing has moved: 88 ops placed as in old.py:build\n"
+        "other changes, on the same devices:\n"
+        "  1 variable renamed: fc/weights -> net/dense/weights\n"
+    )
+    assert broken.out.startswith("1 moved, 0 new, 0 gone; 83 ops placed as in old.py:build\n")
+    assert "\n  forward and backward of tower 1, layer net/dense: /gpu:1 -> " in broken.out
+    assert "1 moved, 0 new, 0 gone" in page.out
 
 
 def test_a_log_without_records_is_refused(run: Run, logs: None, tmp_path: Path) -> None:

@@ -80,10 +80,10 @@ def test_an_installed_rule_is_judged_with_configured_fields(folder: Path) -> Non
     rule = program["rules"][-1]
     assert (rule["rule"], rule["state"], rule["evidence"]) == ("ops-on", "broken", "assigned")
     (finding,) = rule["findings"]
-    assert (finding["object"], finding["expected"], finding["found"]) == (
+    assert (finding["object"], finding["message"], finding["fix"]) == (
         "b",
-        "/device:GPU:1",
-        "/device:GPU:0",
+        "b is on /device:GPU:0",
+        "put it on /device:GPU:1",
     )
 
 

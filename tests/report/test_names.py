@@ -17,13 +17,14 @@ from placement_checks import Placement, assert_rules, assert_variables_on_host, 
 from placement_checks.core.errors import InputError
 from placement_checks.core.missing import Missing
 from placement_checks.logs import Log, Record
-from placement_checks.report.commands import diff, log
+from placement_checks.report.commands import log
 from placement_checks.report.commands import time as timing_report
 from placement_checks.report.commands.time import Picture, chrome_trace, lanes_svg, page
+from placement_checks.report.common import baseline
 from placement_checks.report.formats.since import FORMATS as SINCE_FORMATS
 from placement_checks.report.formats.writers import FORMATS
 from placement_checks.report.text import writer
-from placement_checks.verification.diff import compare
+from placement_checks.verification.diff import compare_names
 
 HOSTILE = ["w\x1b[31mX", "a\nKEPT all is well", "gnp.\u202egpu", "b\x9b2J\x7f", "half\udcff"]
 PLAIN = "ü/中"
@@ -77,7 +78,7 @@ FORMS: dict[str, Callable[[], str]] = {
     "text in full": lambda: console_text(
         lambda to: writer.write([verify(graph("GPU:0"))] * 2, to, everything=True)
     ),
-    "diff": lambda: diff.render_text(compare(graph("GPU:0", "a\rb"), graph("CPU:0"))),
+    "diff": lambda: baseline.render_text(compare_names(graph("GPU:0"), graph("CPU:0"), "a\rb")),
     "log": of_logs,
     "timing": lambda: console_text(
         lambda to: timing_report.write_comparison([timing()], [], "\x1b]0;title\x07ü/中", to)
@@ -89,7 +90,9 @@ FORMS: dict[str, Callable[[], str]] = {
     ),
     **{format: partial(in_format, format) for format in FORMATS},
     **{f"{format} since": partial(since_in_format, format) for format in SINCE_FORMATS},
-    "json of a difference": lambda: diff.render_json(compare(graph("GPU:0"), graph("CPU:0"))),
+    "json of a difference": lambda: baseline.render_json(
+        compare_names(graph("GPU:0"), graph("CPU:0"), "a")
+    ),
     "chrome": lambda: chrome_trace(timeline({"/cpu:0": [(n, 0.0, 0.1) for n in NAMES]}), "\x7f"),
 }
 

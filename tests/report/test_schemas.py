@@ -18,14 +18,12 @@ from support.towers import host, on, program
 
 from placement_checks import Device, Verdict
 from placement_checks.analysis.step.transfers import copies, sent_tensors
-from placement_checks.core.baseline import Change, Copies, Crossing
-from placement_checks.core.baseline import Difference as BaselineDifference
+from placement_checks.core.baseline import Change, Copies, Crossing, Difference
 from placement_checks.core.checkup import Check, Checkup
 from placement_checks.core.errors import InputError
-from placement_checks.core.results import Difference, MovedOp
 from placement_checks.core.timing import Simulated
 from placement_checks.logs import Log, Record
-from placement_checks.report.commands import diff, doctor, log, place
+from placement_checks.report.commands import doctor, log, place
 from placement_checks.report.commands import time as timing_report
 from placement_checks.report.commands.since import render_json as render_since
 from placement_checks.report.common import baseline
@@ -34,7 +32,7 @@ from placement_checks.report.schemas import NAMES, schema
 from placement_checks.testing.report_contents import JudgedTest, document
 
 ERROR = InputError("b.py", "is not there", "name another", is_predicate=True)
-DIFFERENT = BaselineDifference(
+DIFFERENT = Difference(
     "placements/q.txt",
     "q",
     9,
@@ -44,7 +42,7 @@ DIFFERENT = BaselineDifference(
     [Crossing("/cpu:0", "/gpu:0", Copies(0, 0, 0), Copies(1, 8, 1))],
     ["a note"],
 )
-CPU, GPU = Device.parse("/cpu:0"), Device.parse("/gpu:0")
+CPU = Device.parse("/cpu:0")
 
 
 def verify_documents() -> Iterator[str]:
@@ -76,9 +74,6 @@ def time_documents() -> Iterator[str]:
 
 
 def diff_documents() -> Iterator[str]:
-    moved = [MovedOp("w", "VariableV2", (CPU,), (GPU, CPU))]
-    yield diff.render_json(Difference("a", "b", 2, moved, {"x": "Add"}, {"y": ""}, ["a: cut"]))
-    yield diff.render_json(Difference("a", "b", 0, [], {}, {}))
     yield baseline.render_json(DIFFERENT)
     yield render_since(since())
 

@@ -567,6 +567,39 @@ def test_placeholders_for_evaluation() -> None:
     check(build(2), build(1), PROVED, EQUAL_ROWS)
 
 
+def test_another_input_of_the_same_shape() -> None:
+    """All towers read an input that one GPU does not read, in place of the labels."""
+
+    def build(count: int, labels: str) -> Program:
+        program = Program()
+        x, y, z = (program.placeholder(name, (None,)) for name in ("x", "y", "z"))
+        w = program.variable("w")
+        parts = zip(split(x, count), split(y if labels == "y" else z, count), strict=True)
+        losses = [mean(square(a * w.read() - b)) for a, b in parts]
+        gradients = [program.gradient(loss, w) for loss in losses]
+        program.train(w.descend(RATE, add_n(gradients) / float(count)))
+        return program
+
+    check(build(2, "y"), build(1, "y"), PROVED)
+    assert compare(build(2, "z"), build(1, "y")).variables["w"].state is not PROVED
+
+
+def test_order_of_placeholders() -> None:
+    """Inputs of the same shape are matched by name if they can be."""
+
+    def build(count: int, names: Sequence[str]) -> Program:
+        program = Program()
+        fed = {name: program.placeholder(name, (None,)) for name in names}
+        w = program.variable("w")
+        parts = zip(split(fed["x"], count), split(fed["y"], count), strict=True)
+        losses = [mean(square(a * w.read() - b)) for a, b in parts]
+        gradients = [program.gradient(loss, w) for loss in losses]
+        program.train(w.descend(RATE, add_n(gradients) / float(count)))
+        return program
+
+    check(build(2, "yx"), build(1, "xy"), PROVED)
+
+
 # --- updates whose order is not fixed ---
 
 
@@ -662,6 +695,26 @@ def test_an_extent_of_unknown_size_shows_no_mistake() -> None:
     )
 
     check(towers, one_gpu(lambda net: loss(net, net.x, net.y, rows_of(net.x))), UNKNOWN)
+
+
+@pytest.mark.parametrize("reads", [1, 2])
+def test_gradient_of_one_read(reads: int) -> None:
+    """The gradient for one of two reads is not the gradient for the variable."""
+
+    def build(count: int, reads: int) -> Program:
+        net = Net()
+        gradients = []
+        for x, y in net.parts(count):
+            one = net.w.read()
+            other = one if reads == 1 else net.w.read()
+            loss = mean(square(total(x * one, 1) + total(x * relu(other), 1) - y))
+            gradients.append(net.program.gradient(loss, one))
+        return net.descend(add_n(gradients) / float(count))
+
+    towers, one = build(2, reads), build(1, 1)
+    found = compare(towers, one)
+    assert (found.variables["w"].state is PROVED) == (reads == 1)
+    assert (differences(towers, one, found, (4, 4), 1)["w"] < EQUAL) == (reads == 1)
 
 
 # --- weight decay ---

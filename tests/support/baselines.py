@@ -84,8 +84,8 @@ def renamed(graph: Placement, new_name: Callable[[str], str]) -> Placement:
 def difference(old: Placement, new: Placement, *, exact: bool = False) -> Difference:
     """Difference of a placement from the baseline of another one, which is written to text and
     read back."""
-    baseline = parse(render(baseline_from_placement(old)), "towers.txt")
-    return compare(baseline, new, "towers.txt", exact=exact)
+    baseline = parse(render(baseline_from_placement(old)), "towers.toml")
+    return compare(baseline, new, "towers.toml", exact=exact)
 
 
 def report(old: Placement, new: Placement, *, exact: bool = False) -> str:

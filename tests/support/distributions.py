@@ -49,8 +49,8 @@ class OpsOn(Rule):
         wanted = Device.parse(self.device)
         return self.verdict(
             [
-                Finding(op.name, op.type, "assigned", wanted.short, op.assigned.short,
-                        f"{op.name} is on {op.assigned.short}", f"put it on {wanted.short}")
+                Finding(op.name, op.type, "assigned", f"{op.name} is on {op.assigned.short}",
+                        f"put it on {wanted.short}")
                 for op in evidence.ops.values()
                 if op.type == self.type and not op.assigned.matches(wanted)
             ]

@@ -98,12 +98,13 @@ def _elementwise(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _matrix_product(attributes: Mapping[str, Any], one: Array, other: Array) -> Array:
     one = one.T if attributes.get("transpose_a") else one
-    return one @ (other.T if attributes.get("transpose_b") else other)
+    other = other.T if attributes.get("transpose_b") else other
+    return np.asarray(np.matmul(one, other))
 
 
 def _softmax(x: Array) -> Array:
     powers = np.exp(x - x.max(-1, keepdims=True))
-    return powers / powers.sum(-1, keepdims=True)
+    return np.asarray(powers / powers.sum(-1, keepdims=True))
 
 
 def _cross_entropy(logits: Array, labels: Array) -> list[Array]:
@@ -123,12 +124,12 @@ def _strided_slice(
         first = None if attributes.get("begin_mask", 0) & bit else int(low)
         last = None if attributes.get("end_mask", 0) & bit else int(high)
         index.append(slice(first, last, int(step)))
-    return x[tuple(index)]
+    return np.asarray(x[tuple(index)])
 
 
 def _slice(_: Mapping[str, Any], x: Array, begin: Array, size: Array) -> Array:
     bounds = zip(begin, size, x.shape, strict=True)
-    return x[tuple(slice(b, n if s == -1 else b + s) for b, s, n in bounds)]
+    return np.asarray(x[tuple(slice(b, n if s == -1 else b + s) for b, s, n in bounds)])
 
 
 def _split(attributes: Mapping[str, Any], axis: Array, x: Array) -> list[Array]:
@@ -374,8 +375,11 @@ class Program:
             self.trained.append(handle.op)
         return Handle(self, handle.op)
 
-    def gradient(self, loss: Value, variable: Handle, weight: Value | None = None) -> Value:
-        """The gradient of a scalar loss, or of its product with a weight that is no variable's."""
+    def gradient(self, loss: Value, variable: Value, weight: Value | None = None) -> Value:
+        """The gradient of a scalar loss, or of its product with a weight that is no variable's.
+
+        It is taken with respect to a variable, or to one read of a variable.
+        """
         inputs = (loss.name,) if weight is None else (loss.name, weight.name)
         taken = Taken(loss.name, variable.op, "" if weight is None else weight.name)
         scopes, self._scopes = self._scopes, ["gradients", *self._scopes]
@@ -422,12 +426,15 @@ class Program:
             GradientCall(
                 (_tensor_name(taken.loss),),
                 (taken.weight and _tensor_name(taken.weight),),
-                (taken.variable,),
+                (self._source(taken.variable),),
                 ((f"{name}:0",),),
                 ops=frozenset([name]),
             )
             for name, taken in self.gradients.items()
         ]
+
+    def _source(self, name: str) -> str:
+        return name if name in self.variables else _tensor_name(name)
 
     def outputs(self, op: str) -> Sequence[Tensor]:
         """The outputs of an op, with their static shapes."""
@@ -575,7 +582,8 @@ class _Run:
 
     def _gradient(self, taken: Taken) -> Array:
         program = self.program
-        shape = program.variables[taken.variable]
+        op = program.ops[taken.variable]
+        shape = program.variables[op.inputs[0] if op.inputs else taken.variable]
         if isinstance(self.fed, int):
             return np.zeros(shape)
         gradient, affected = np.zeros(shape), self._affected(taken)
@@ -609,7 +617,7 @@ class _Run:
         found: dict[str, bool] = {}
         for name, op in program.ops.items():
             if op.type == "ReadVariableOp":
-                found[name] = op.inputs[0] == taken.variable
+                found[name] = taken.variable in (name, op.inputs[0])
             elif op.type != "StopGradient" and name not in program.gradients:
                 found[name] = any(found.get(each.partition(":")[0]) for each in op.inputs)
             if name == producer_of(taken.loss):
@@ -681,18 +689,18 @@ class Value:
         """Slices of the first axis, or an element of it: ``x[a:b]``, ``x[i::n]``, ``x[0]``."""
         program = self.program
         if not isinstance(index, slice):
-            ends = [index], [index + 1], [1]
-            return program.add("StridedSlice", self, *ends, shrink_axis_mask=1)
-        masks = {
-            "begin_mask": int(index.start is None),
-            "end_mask": int(index.stop is None),
-        }
-        bounds = [0 if each is None else each for each in (index.start, index.stop)]
+            bounds = [index], [index + 1], [1]
+            return program.add("StridedSlice", self, *bounds, shrink_axis_mask=1)
+        begin_mask, end_mask = int(index.start is None), int(index.stop is None)
+        rows = [0 if each is None else each for each in (index.start, index.stop)]
         ends = [
             program.add("Pack", each, axis=0) if isinstance(each, Value) else [each]
-            for each in bounds
+            for each in rows
         ]
-        return program.add("StridedSlice", self, *ends, [index.step or 1], **masks)
+        step = [index.step or 1]
+        return program.add(
+            "StridedSlice", self, *ends, step, begin_mask=begin_mask, end_mask=end_mask
+        )
 
 
 class Handle(Value):

@@ -35,7 +35,7 @@ def test_towers(placement_baseline):
 def test_other(placement_baseline):
     assert placed("other.py:build") == placement_baseline
 """
-FILES = ["other.build.gpu-2.txt", "towers.build.gpu-2.txt"]
+FILES = ["other.build.gpu-2.toml", "towers.build.gpu-2.toml"]
 
 
 IN_THIS_PROCESS = [("-p", "no:xdist"), ("-n", "0")]
@@ -89,7 +89,7 @@ def test_a_baseline_is_missing_then_written_then_differs(project: Project) -> No
     missing.assert_outcomes(failed=2)
     missing.stdout.fnmatch_lines(
         [
-            "E*assert placements/towers.build.gpu-2.txt does not exist: towers.py:build has no "
+            "E*assert placements/towers.build.gpu-2.toml does not exist: towers.py:build has no "
             "baseline",
             "E*write it: pytest --placement-update test_it.py::test_towers",
         ]
@@ -101,8 +101,8 @@ def test_a_baseline_is_missing_then_written_then_differs(project: Project) -> No
     wrote.stdout.fnmatch_lines(
         [
             "*placement baselines*",
-            "wrote placements/other.build.gpu-2.txt",
-            "wrote placements/towers.build.gpu-2.txt",
+            "wrote placements/other.build.gpu-2.toml",
+            "wrote placements/towers.build.gpu-2.toml",
         ]
     )
     assert project.files() == FILES
@@ -116,7 +116,7 @@ def test_a_baseline_is_missing_then_written_then_differs(project: Project) -> No
     differs.stdout.fnmatch_lines(
         [
             "E*assert 1 moved, 0 new, 0 gone; 27 ops placed as in "
-            "placements/towers.build.gpu-2.txt",
+            "placements/towers.build.gpu-2.toml",
             "E*moved:",
             "E*  forward of tower 1, layer v: /gpu:1 -> /gpu:0  (1 op: MatMul tower_1/v/MatMul)",
             "E*if this is intended: pytest --placement-update test_it.py::test_towers",
@@ -133,8 +133,9 @@ def test_unused_baselines_are_listed_and_removed_after_a_run_of_all_tests(
     wrote = project.run("--placement-update", test_it=TESTS)
     wrote.assert_outcomes(passed=2)
     wrote.stdout.fnmatch_lines([f"wrote placements/{name}" for name in FILES])
-    stale = project.folder / "stale.gpu-2.txt"
+    stale = project.folder / "stale.gpu-2.toml"
     stale.write_text((project.folder / FILES[0]).read_text())
+    (project.folder / "old.txt").write_text("# placement baseline, form 2: the devices\n")
     (project.folder / "notes.txt").write_text("not a baseline\n")
 
     part = project.run("--placement-prune", "-k", "towers")
@@ -143,12 +144,16 @@ def test_unused_baselines_are_listed_and_removed_after_a_run_of_all_tests(
     named.stdout.fnmatch_lines(["no baselines removed: not all tests with baselines ran"])
     output = project.run()
     output.stdout.fnmatch_lines(
-        ["unused: placements/stale.gpu-2.txt", "pytest --placement-prune removes unused baselines"]
+        [
+            "unused: placements/old.txt",
+            "unused: placements/stale.gpu-2.toml",
+            "pytest --placement-prune removes unused baselines",
+        ]
     )
     assert stale.exists()
 
     removed = project.run("--placement-prune")
-    removed.stdout.fnmatch_lines(["removed, unused: placements/stale.gpu-2.txt"])
+    removed.stdout.fnmatch_lines(["removed, unused: placements/stale.gpu-2.toml"])
     assert project.files() == ["notes.txt", *FILES]
 
 
@@ -205,7 +210,7 @@ def test_two_tests_of_one_file_that_differ_are_both_named(project: Project) -> N
     assert ran.ret == pytest.ExitCode.TESTS_FAILED
     ran.stdout.re_match_lines(
         [
-            r"placements/towers\.build\.gpu-2\.txt is not written, because "
+            r"placements/towers\.build\.gpu-2\.toml is not written, because "
             r"test_it\.py::test_\w+ and test_it\.py::test_\w+ have different placements; "
             r'name one of the baselines: placement_baseline\("name"\)'
         ]
@@ -216,9 +221,9 @@ def test_two_tests_of_one_file_that_differ_are_both_named(project: Project) -> N
 def test_a_name_and_an_exact_comparison(alone: Project) -> None:
     named = TESTS.replace("== placement_baseline", '== placement_baseline("mine", exact=True)', 1)
     alone.run("--placement-update", test_it=named)
-    assert alone.files() == ["mine.gpu-2.txt", FILES[0]]
-    page = alone.folder / "mine.gpu-2.txt"
-    page.write_text(page.read_text().replace("MatMul 2 Mean 1", "MatMul 3 Mean 1"))
+    assert alone.files() == ["mine.gpu-2.toml", FILES[0]]
+    page = alone.folder / "mine.gpu-2.toml"
+    page.write_text(page.read_text().replace("MatMul = 2, Mean = 1", "MatMul = 3, Mean = 1"))
 
     ran = alone.run()
 
@@ -234,19 +239,19 @@ def test_an_unwritable_directory(alone: Project) -> None:
 
     assert ran.ret == pytest.ExitCode.TESTS_FAILED
     ran.stdout.fnmatch_lines(
-        ["+program: towers.py:build", "*towers.build.gpu-2.txt cannot be written: *"]
+        ['+program = "towers.py:build"', "*towers.build.gpu-2.toml cannot be written: *"]
     )
 
 
 def test_merge_conflict_markers_name_the_line(alone: Project) -> None:
     alone.run("--placement-update", test_it=TESTS)
     page = alone.folder / FILES[1]
-    page.write_text(page.read_text().replace("\nvariables:", "\n<<<<<<< HEAD\nvariables:"))
+    page.write_text(page.read_text().replace("\nvariables", "\n<<<<<<< HEAD\nvariables"))
 
     ran = alone.run()
 
     ran.assert_outcomes(passed=1, failed=1)
-    ran.stdout.fnmatch_lines(["E*towers.build.gpu-2.txt:9: contains merge conflict markers; *"])
+    ran.stdout.fnmatch_lines(["E*towers.build.gpu-2.toml:11: contains merge conflict markers; *"])
     alone.run("--placement-update").assert_outcomes(passed=2)
     alone.run().assert_outcomes(passed=2)
 

@@ -40,19 +40,14 @@ def explained(left: object, right: object, op: str = "==", verbosity: int = 0) -
 @pytest.mark.parametrize("right", [OLD, Evidence(OLD)])
 def test_devices_of_ops_on_either_side(left: object, right: object) -> None:
     assert explained(left, right) == [
-        "placements differ: of 2 ops in both, 2 are on another device; 4 only left and 1 only "
-        "right",
-        "left on /device:CPU:0, right on /device:GPU:0: 1 op",
-        "  conv/Add (Add)",
-        "left on /device:GPU:0, right on /device:CPU:0: 1 op",
-        "  conv/w (VarHandleOp)",
-        "only left: 4 ops",
-        "  conv/Mul0 (Mul)",
-        "  conv/Mul1 (Mul)",
-        "  conv/Mul2 (Mul)",
-        "  and 1 more (pytest -vv)",
-        "only right: 1 op",
-        "  gone (NoOp)",
+        "the left side: 2 moved, 1 new, 1 gone; 0 ops placed as in the right side",
+        "moved:",
+        "  1 op: /gpu:0 -> /cpu:0  (Add conv/Add)",
+        "  1 op: /cpu:0 -> /gpu:0  (VarHandleOp conv/w)",
+        "new:",
+        "  4 ops on /gpu:0  (Mul conv/Mul0, Mul conv/Mul1, Mul conv/Mul2, ...)",
+        "gone:",
+        "  1 op, was on /cpu:0  (NoOp gone)",
     ]
 
 
@@ -66,11 +61,12 @@ def test_variables_come_first_and_vv_lists_all_ops() -> None:
         for device in ("CPU:0", "GPU:0")
     )
 
+    variables = [f"VarHandleOp {name}" for name in many]
+    reads = [f"Identity {name}/read" for name in many]
     assert explained(here, there, verbosity=2) == [
-        "placements differ: of 18 ops in both, 18 are on another device",
-        "left on /device:CPU:0, right on /device:GPU:0: 18 ops",
-        *(f"  {name} (VarHandleOp)" for name in many),
-        *(f"  {name}/read (Identity)" for name in many),
+        "the left side: 1 moved, 0 new, 0 gone; 0 ops placed as in the right side",
+        "moved:",
+        f"  18 ops: /gpu:0 -> /cpu:0  ({', '.join([*variables, *reads])})",
     ]
 
 
@@ -82,8 +78,9 @@ def test_a_skipped_comparison_has_a_reason() -> None:
         "placements cannot be compared: train.py:build: no CUDA build here"
     ]
     assert explained(OLD, torn) == [
-        "placements differ: of 3 ops in both, none is on another device",
-        "outputlog: 2 are torn",
+        "the left side: nothing has moved: 3 ops placed as in the right side",
+        "other changes, on the same devices:",
+        "  outputlog: 2 are torn",
     ]
 
 
@@ -123,9 +120,9 @@ def test_pytest_prints_the_explanation(pytester: pytest.Pytester, workers: list[
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(
         [
-            "E * assert placements differ: of 1 op in both, 1 is on another device",
-            "E * left on /device:CPU:0, right on /device:GPU:0: 1 op",
-            "E *   w (VarHandleOp)",
+            "E * assert the left side: 1 moved, 0 new, 0 gone; 0 ops placed as in the right side",
+            "E * moved:",
+            "E *   1 op: /gpu:0 -> /cpu:0  (VarHandleOp w)",
         ]
     )
     result.stdout.fnmatch_lines(

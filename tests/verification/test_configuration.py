@@ -500,7 +500,7 @@ def test_a_key_of_many_parts_is_refused(project: Callable[..., Path], text: str)
     folder = project("gpus = 2\n" + text)
 
     assert str(error_of(folder)) == (
-        f"{folder}/pyproject.toml:3 exceeds the limit of 100 parts of a key of a pyproject.toml; "
+        f"{folder}/pyproject.toml:3 exceeds the limit of 100 parts of a key of a TOML file; "
         "shorten the key"
     )
 

@@ -18,6 +18,7 @@ from placement_checks.rules.towers.gradients_averaged import GradientsAveraged
 from placement_checks.rules.towers.variables_shared import VariablesShared
 from placement_checks.verification.policy import (
     make_rule,
+    merge_policies,
     parse_setting,
     policy_errors,
     rule_named,
@@ -41,7 +42,7 @@ TABLES = "give a list of tables, such as [{allow_growth = 1}]"
 def test_rules_for_chooses_in_the_order_of_the_reports(
     only: Sequence[str], without: Sequence[str], chosen: Sequence[str]
 ) -> None:
-    assert [rule.name for rule in rules_for([], only=only, without=without)] == chosen
+    assert [rule.name for rule in rules_for({}, only=only, without=without)] == chosen
 
 
 def test_rules_for_takes_each_field_from_the_first_policy_that_has_it() -> None:
@@ -49,7 +50,7 @@ def test_rules_for_takes_each_field_from_the_first_policy_that_has_it() -> None:
         {"variables-on-host": {"device": "/gpu:0"}},
         {"variables-on-host": {"device": "/gpu:1", "allow": ["v"]}, "no-fallback": {"allow": ()}},
     ]
-    rules = rules_for(policies, only=["variables-on-host", "no-fallback"])
+    rules = rules_for(merge_policies(*policies), only=["variables-on-host", "no-fallback"])
     assert rules == [NoFallback(), VariablesOnHost("/gpu:0", ("v",))]
 
 
@@ -57,8 +58,8 @@ def test_fields_of_the_rule_that_a_rule_is_declared_with() -> None:
     numbers = {"gradients-equal": {"scale": 2.0, "shares": [3, 1], "seconds": 5.0}}
     own = {"gradients-averaged": {"scale": 4.0}}
 
-    (shared,) = rules_for([numbers], only=["gradients-averaged"])
-    (overridden,) = rules_for([numbers, own], only=["gradients-averaged"])
+    (shared,) = rules_for(numbers, only=["gradients-averaged"])
+    (overridden,) = rules_for(merge_policies(numbers, own), only=["gradients-averaged"])
 
     assert shared == GradientsAveraged(scale=2.0, shares=(3, 1))
     assert overridden == GradientsAveraged(scale=4.0, shares=(3, 1))
@@ -67,12 +68,12 @@ def test_fields_of_the_rule_that_a_rule_is_declared_with() -> None:
 @pytest.mark.parametrize("choice", ["only", "without"])
 def test_rules_for_refuses_a_rule_that_does_not_exist(choice: str) -> None:
     with pytest.raises(UsageError, match="rule 'fallback' is not a known rule"):
-        rules_for([], **{choice: ["placeable", "fallback"]})
+        rules_for({}, **{choice: ["placeable", "fallback"]})
 
 
 def test_rules_for_refuses_to_check_nothing() -> None:
     with pytest.raises(UsageError) as caught:
-        rules_for([], only=["placeable"], without=["placeable"])
+        rules_for({}, only=["placeable"], without=["placeable"])
     assert str(caught.value) == "no rule is left to check; skip fewer rules (--without)"
 
 
@@ -267,7 +268,7 @@ def test_others_are_set_as_a_list_of_tables(
     policy = {rule: {field: parsed}}
 
     assert policy_errors(policy) == []
-    assert rules_for([policy], only=[rule]) == [SessionMemory(others=others)]
+    assert rules_for(policy, only=[rule]) == [SessionMemory(others=others)]
 
 
 @pytest.mark.parametrize(

@@ -582,7 +582,7 @@ def _good_baseline() -> str:
         done = _worker(True).run(
             ["verify", "train.py:towers", "--baseline", ".", "--update"], folder
         )
-        file = next(folder.glob("*.gpu-2.txt"), None)
+        file = next(folder.glob("*.gpu-2.toml"), None)
         if file is None:
             raise RuntimeError(f"no baseline was written: {done.err}{done.out}")
         return file.read_text()
@@ -649,37 +649,46 @@ def _baselines(random: Random) -> Iterator[_Case]:
             raise ValueError(old)
         return _text(good.replace(old, new, 1))
 
-    towers = "towers: 2\n  0-1: /gpu:0-1\n"
+    towers = 'towers = [\n  "/gpu:0",\n  "/gpu:1",\n]\n'
+
+    def with_towers(count: int) -> str:
+        many = "".join(f'  "/gpu:{at}",\n' for at in range(count))
+        text = good.replace(towers, f"towers = [\n{many}]\n", 1)
+        return text.replace("towers = 2,", f"towers = {count},", 1)
+
+    form = "placement_baseline = "
+    everywhere = "exceptions = [\n" + "".join(
+        f'  {{ part = "forward", towers = "0-99998", layer = "w{at}", device = "/cpu:0" }},\n'
+        for at in range(99_999)
+    )
     for name, write, allowed in (
-        ("an older form", changed("form 2", "form 1"), (2,)),
-        ("a newer form", changed("form 2", "form 3"), (2,)),
-        ("a form of many digits", changed("form 2", "form " + "2" * 5000), (2,)),
-        ("many towers", changed(towers, "towers: 100000\n  0-99999: /gpu:0-99999\n"), (1, 2)),
+        ("an older form", changed(f"{form}3", "# placement baseline, form 2: "), (2,)),
+        ("a newer form", changed(f"{form}3", f"{form}4"), (2,)),
+        ("a form of many digits", changed(f"{form}3", form + "3" * 5000), (2,)),
+        ("many towers", _text(with_towers(100_000)), (1, 2)),
+        ("too many towers", _text(with_towers(200_000)), (2,)),
         (
-            "too many towers",
-            changed(towers, "towers: 9999999\n  0-9999998: /gpu:0-9999998\n"),
-            (2,),
-        ),
-        (
-            "copies that multiply",
+            "exceptions that multiply",
             _text(
-                good.replace(towers, "towers: 99999\n  0-99998: /gpu:0-99998\n").replace(
-                    "\nend:", "  tower 0-99998 -> tower 0-99998: 1 copy, 1 bytes\n\nend:"
-                )
+                with_towers(99_999)
+                .replace("exceptions = [\n", everywhere)
+                .replace("exceptions = []\n", everywhere + "]\n")
             ),
             (2,),
         ),
-        ("a long line", changed("program: ", "program: " + "x" * 5_000_000), (2,)),
-        ("many words", changed("machine: ", "machine: " + "gpu*2; " * 100_000), (2,)),
-        ("many digits", changed("variables: ", "variables: " + "1" * 5000), (2,)),
-        ("many slots", changed("/cpu:0", "/cpu:0  + 999999 slots"), (2,)),
-        ("many lines", _text(good + "\n" * 3_000_000), (2,)),
+        ("a long line", changed('program = "', 'program = "' + "x" * 5_000_000), (0, 1, 2)),
+        ("many words", changed('machine = "', 'machine = "' + "gpu*2; " * 100_000), (2,)),
+        ("many digits", changed("variables = 1", "variables = " + "1" * 5000), (2,)),
+        ("a key of many parts", changed("soft = ", "soft" + ".a" * 1_000_000 + " = "), (2,)),
+        ("nested lists", changed("towers = ", "towers = " + "[" * 1_000_000), (2,)),
+        ("an unknown key", changed("soft = ", "loud = true\nsoft = "), (2,)),
+        ("many lines", _text(good + "\n" * 3_000_000), (0, 2)),
         ("a large file", _text(good + "# x\n" * 20_000_000), (2,)),
         ("conflict", _text("<<<<<<< HEAD\n" + good), (2,)),
-        ("text behind the end", _text(good + "parts: 0 lines\n"), (2,)),
+        ("text behind the end", _text(good + "parts = []\n"), (2,)),
         ("NUL", changed("/gpu:0", "/gpu:\0"), (1, 2)),
         ("not UTF-8", _bytes(good.encode().replace(b"train", b"tr\xffin", 1)), (2,)),
-        ("escape sequences", changed("program: ", 'program: "\\u001b[31m"'), (2,)),
+        ("escape sequences", changed('program = "', 'program = "\\u001b[31m'), (0,)),
         ("only the title", _text(lines[0]), (2,)),
     ):
         yield _Case(name, write, allowed)

@@ -69,8 +69,7 @@ def group_findings(findings: Iterable[Finding]) -> list[Group]:
     """Returns the findings of one rule in groups, by impact, then in the order of the findings."""
     groups: dict[Hashable, list[Finding]] = defaultdict(list)
     for finding in findings:
-        fix = finding.fix, finding.consequence, finding.device_line
-        groups[finding.group_key, *fix].append(finding)
+        groups[finding.group_key, finding.fix, finding.device_line].append(finding)
     return sorted(map(Group, groups.values()), key=lambda group: worst_impact(group.findings))
 
 

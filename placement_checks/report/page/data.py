@@ -14,15 +14,15 @@ from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.analysis.variables.roles import roles
 from placement_checks.analysis.variables.slots import find_slots
+from placement_checks.core.baseline import Difference
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import COLLECTIVES, CONST
 from placement_checks.core.placement import TRAINABLE, Placement, Tensor, producer_of
-from placement_checks.core.results import Difference, Report
+from placement_checks.core.results import Report
 from placement_checks.core.revisions import ProgramChange
 from placement_checks.core.trace import Trace
-from placement_checks.report.commands.diff import group_by_route, label_ops
 from placement_checks.report.commands.time import merge_short_spans, step_caption
 from placement_checks.report.common.baseline import change_text
 from placement_checks.report.page.devices import DeviceTable
@@ -30,7 +30,7 @@ from placement_checks.report.page.findings import findings_data, headline, rules
 from placement_checks.report.page.layout import KINDS, PageLayout, copy_kind, page_layout
 from placement_checks.report.page.write import encode_runs, front_code, index_texts
 from placement_checks.report.text.writer import conditions, run_conditions
-from placement_checks.util.text import plural, printable
+from placement_checks.util.text import printable
 
 _OTHER, _TRAINED, _SLOT = range(3)
 
@@ -237,31 +237,23 @@ def _ops_data(placement: Placement, places: DeviceTable, at: PageLayout) -> dict
     }
 
 
-def changes_data(difference: Difference, old: Placement, new: Placement) -> dict[str, Any]:
-    """Returns the data of the new placement, with groups of moved ops instead of findings.
+def difference_data(
+    difference: Difference, new: Placement, headline: str, before: Placement | None = None
+) -> dict[str, Any]:
+    """Returns the data of a compared placement, with its changes instead of findings.
 
-    The devices of the old placement are an additional view.
+    Args:
+        difference: the changes.
+        new: the placement that was compared.
+        headline: the number of changes, in words.
+        before: the earlier placement, whose devices are an additional view; None for a baseline.
     """
-    data = program_data(Report(Evidence(new), ()), before=old)
-    number = {name: at for at, name in enumerate(new.ops)}
-    changes = [
-        _moved_data("moved", f"from {before} to {after}", ops, number)
-        for before, after, ops in group_by_route(difference)
-    ]
-    for name, ops in ((new.program, difference.added), (old.program, difference.removed)):
-        if ops:
-            changes.append(_moved_data(f"only in {name}", "", ops, number))
-    moved = f"{len(difference.moved):,} of {plural(difference.ops, 'op')} have moved"
-    stayed = f"All {plural(difference.ops, 'op')} are where they were"
+    data = program_data(Report(Evidence(new), ()), before=before)
     return data | {
         "state": "differs" if difference else "placed",
-        "headline": f"{moved if difference.moved else stayed}.",
-        "facts": [
-            f"{len(difference.added):,} only in {new.program}, "
-            f"{len(difference.removed):,} only in {old.program}.",
-            *difference.unread,
-        ],
-        "findings": changes,
+        "headline": f"{headline}.",
+        "facts": list(difference.notes),
+        "findings": _changes_data(difference, new),
     }
 
 
@@ -279,19 +271,10 @@ def revision_data(program: ProgramChange, headline: str) -> dict[str, Any] | Non
         return None
     broken = [change.new for change in program.with_effect("broken")]
     data = program_data(Report(program.new.evidence, broken))
-    number = {name: at for at, name in enumerate(program.new.evidence.placement.ops)}
     found = program.difference
-    changes = [
-        _change_data(title, change_text(change), change.ops, number)
-        for title, members in (
-            [("moved", found.moved), ("new", found.new_there), ("gone", found.gone)]
-            if found
-            else []
-        )
-        for change in members
-    ]
+    changes = _changes_data(found, program.new.evidence.placement) if found else []
     changes += [
-        _change_data("no longer checked", change.new.rule, (), number)
+        _change_data("no longer checked", change.new.rule, ())
         | {"consequence": change.new.reason or ""}
         for change in program.with_effect("unchecked")
     ]
@@ -304,23 +287,29 @@ def revision_data(program: ProgramChange, headline: str) -> dict[str, Any] | Non
     }
 
 
-def _moved_data(
-    title: str, route: str, ops: Mapping[str, str], number: Mapping[str, int]
-) -> dict[str, Any]:
-    """Ops that moved between the same devices, in the form of a finding."""
-    first, *others = label_ops(ops)
-    message = ": ".join(filter(None, [route, first]))
-    return _change_data(title, message, ops, number) | {"others": others}
+def _changes_data(difference: Difference, new: Placement) -> list[dict[str, Any]]:
+    """The changes of a placement, in the form of findings."""
+    number = {name: at for at, name in enumerate(new.ops)}
+    sections = {
+        "moved": difference.moved,
+        "new": difference.new_there,
+        "gone": difference.gone,
+    }
+    return [
+        _change_data(
+            title, change_text(change), [number[name] for name in change.ops if name in number]
+        )
+        for title, changes in sections.items()
+        for change in changes
+    ]
 
 
-def _change_data(
-    title: str, message: str, ops: Iterable[str], number: Mapping[str, int]
-) -> dict[str, Any]:
-    """A change in the form of a finding."""
+def _change_data(title: str, message: str, ops: Iterable[int]) -> dict[str, Any]:
+    """A change in the form of a finding, with the numbers of its ops."""
     return {
         "rule": title,
         "message": message,
-        "ops": sorted(number[name] for name in ops if name in number),
+        "ops": sorted(ops),
         **dict.fromkeys(("where", "source", "consequence", "fix", "follows"), ""),
         **{key: [] for key in ("others", "path", "figure", "objects", "devices")},
     }

@@ -86,6 +86,7 @@ def _finding(placement: Placement, slot: str, variable: str) -> Finding:
         placed=slot,
         message=f"{summary}; the variable is on {expected}",
         devices=tuple(filter(None, (op.assigned, primary.assigned))),
+        group_key=(found, expected),
         consequence=f"every step sends values between {found} and {expected} to update it",
         fix="create it under `with tf.device(variable.device):`, or under "
         "`with tf.compat.v1.colocate_with(variable):`",

@@ -18,12 +18,12 @@ from placement_checks.rules.base import (
     KERAS,
     Rule,
     about,
-    keras_limit_finding,
+    library_limit,
     matches_any,
     path_lines,
     shorten,
 )
-from placement_checks.rules.ranks import CLIP_AVERAGE, ranks_of
+from placement_checks.rules.ranks import CLIP_AVERAGE, tower_kind
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import listed, plural
 
@@ -90,7 +90,7 @@ class AggregatedBeforeClipped(Rule):
 
 def _keras_finding(placement: Placement, clipped: Sequence[ClippedGradient]) -> Finding:
     how = "clipnorm or global_clipnorm" if clipped[0].by_norm else "clipvalue"
-    return keras_limit_finding(
+    return library_limit(
         placement,
         [each.variable for each in clipped],
         f"an optimizer of {KERAS} with {how} clips the gradients of each replica before it adds "
@@ -104,21 +104,19 @@ def _keras_finding(placement: Placement, clipped: Sequence[ClippedGradient]) -> 
 
 def _finding(placement: Placement, clipped: ClippedGradient) -> Finding:
     how = "scaled by its own norm" if clipped.by_norm else "clipped by value"
-    replica = "rank" if ranks_of(placement) else "replica"
+    kind = tower_kind(placement)
     return Finding(
         **about(placement.ops[clipped.variable]),
         ops=(analyze(placement).flow.names[clipped.op],),
         path=path_lines(placement, [clipped.op]),
         group_key=clipped.by_norm,
-        message=f"each {replica}'s gradient of {clipped.variable} is {how} before the gradients "
-        f"of all {replica}s are added up",
+        message=f"each {kind}'s gradient of {clipped.variable} is {how} before the gradients "
+        f"of all {kind}s are added up",
         consequence=_CONSEQUENCE,
-        fix=f"{CLIP_AVERAGE if ranks_of(placement) else _CLIP_SUM}{_IF_INTENDED}",
+        fix=f"{CLIP_AVERAGE if kind == 'rank' else _CLIP_SUM}{_IF_INTENDED}",
     )
 
 
-_EXPECTED = "the sum of all replicas' gradients, then clipping"
-_FOUND = "clipping in each replica, then the sum"
 _CONSEQUENCE = "the update differs from the update on one GPU, and changes with the number of GPUs"
 _CLIP_SUM = (
     "clip the sum: gradients = tf.distribute.get_replica_context().all_reduce('SUM', gradients), "

@@ -20,7 +20,7 @@ from placement_checks.core.op_types import MEAN
 from placement_checks.core.placement import producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import AVERAGE, Rule, matches_any, require_factors
-from placement_checks.rules.ranks import ranks_of
+from placement_checks.rules.ranks import TowerKind, tower_kind
 from placement_checks.rules.requirements import Need, no_gradients
 from placement_checks.util.text import listed, plural
 
@@ -52,14 +52,14 @@ class _Fixes(NamedTuple):
     penalty: str
 
 
-_FIXES = {
-    "towers": _Fixes(
+_FIXES: Mapping[TowerKind, _Fixes] = {
+    "tower": _Fixes(
         f"average over towers: {AVERAGE}",
         "divide the losses by the number of towers or take the mean of the gradients, not both; "
         "if the loss is a sum over rows, add up the gradients",
         _COUNT_ONCE,
     ),
-    "replicas": _Fixes(
+    "replica": _Fixes(
         "divide the loss by the rows of all replicas: tf.nn.compute_average_loss(losses, "
         "global_batch_size=…); if it is already, add up the gradients once: "
         "optimizer.apply_gradients adds them up, too",
@@ -67,7 +67,7 @@ _FIXES = {
         "and add up the gradients: tf.distribute.ReduceOp.SUM",
         "give each replica its part: tf.nn.scale_regularization_loss(penalty)",
     ),
-    "ranks": _Fixes(
+    "rank": _Fixes(
         "average the gradients once, op=hvd.Average, or divide each loss by hvd.size()",
         "divide once: average the gradients, op=hvd.Average, and leave the losses as they are",
         _COUNT_ONCE,
@@ -282,10 +282,9 @@ class _Comparison:
     def __init__(self, many: Objective, one: Objective, rule: GradientsAveraged) -> None:
         self._many, self._one, self._rule = many, one, rule
         self._placement = many.analysis.placement
-        self.parts_name = "replicas" if self._placement.strategy else "towers"
-        if ranks_of(self._placement):
-            self.parts_name = "ranks"
-        self._fixes = _FIXES[self.parts_name]
+        kind = tower_kind(self._placement)
+        self.parts_name = f"{kind}s"
+        self._fixes = _FIXES[kind]
         self.compared: list[str] = []
         self.findings: list[Finding] = []
         self.unread: dict[str, Unread] = {}

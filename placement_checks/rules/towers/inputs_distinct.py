@@ -34,14 +34,13 @@ from placement_checks.core.op_types import (
 )
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.core.strategies import Strategy
 from placement_checks.rules.base import (
     KERAS,
     Rule,
     about,
     first_of_each,
     frames_to,
-    keras_limit_finding,
+    library_limit,
     matches_any,
     path_lines,
     repetitions,
@@ -49,7 +48,7 @@ from placement_checks.rules.base import (
     shorten,
     unless_allowed,
 )
-from placement_checks.rules.ranks import SHARD_BY_RANK, ranks_of
+from placement_checks.rules.ranks import SHARD_BY_RANK, TowerKind, ranks_of, tower_kind
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import LoopLines
 from placement_checks.util.text import plural
@@ -176,6 +175,7 @@ def _overlapping_slice(
         message=f"{analysis.names_of(mask)} compute with some of the same examples: {part.op} has "
         f"the {_rows(part)} of {part.tensor.removesuffix(':0')}, and {other.op} has the "
         f"{_rows(other)}",
+        group_key="overlapping",
         consequence="common rows count in both towers, and other rows may be in no tower",
         fix=_OWN_ROWS,
         devices=analysis.devices_of(mask),
@@ -191,7 +191,7 @@ def _train_on_batch(analysis: TowerAnalysis, inputs: Sequence[str]) -> Finding:
     replicas = len(analysis.towers)
     first = inputs[0]
     pattern = f"{first}*" if all(name.startswith(first) for name in inputs) else "*"
-    return keras_limit_finding(
+    return library_limit(
         analysis.placement,
         list(dict.fromkeys(inputs)),
         f"model.train_on_batch of {KERAS} gives each of {replicas} replicas the whole batch: "
@@ -376,16 +376,10 @@ def _equal_rows(evidence: Evidence, uses: Sequence[Use]) -> Iterator[Finding]:
             **about(placement.ops[name]),
             message=f"{both} received the same rows, from {original} and {name}",
             consequence=_SAME_GRADIENTS,
-            fix=_fix_equal_rows(strategy),
+            fix=_FED_ROWS[tower_kind(placement)],
             group_key="rows",
             devices=analyze(placement).devices_of(mask),
         )
-
-
-def _fix_equal_rows(strategy: Strategy | None) -> str:
-    if strategy is None:
-        return _SPLIT_ROWS
-    return SHARD_BY_RANK if strategy.ranks else _SHARD_BY_WORKER
 
 
 _KEEPS_ROWS = PASSES_VALUE | RESHAPES | {CAST}  # ops that keep all rows in their order
@@ -440,14 +434,14 @@ _DISTRIBUTE = (
     "pass strategy.run the values that strategy.experimental_distribute_dataset(dataset) yields, "
     "so that each replica gets its part"
 )
-_SPLIT_ROWS = (
-    "feed tower i its part of the batch: dict(zip(inputs, numpy.array_split(rows, num_gpus)))"
-)
-_SHARD_BY_WORKER = (
-    "call dataset.shard(context.num_input_pipelines, context.input_pipeline_id) in the function "
-    "that makes the dataset, or use experimental_distribute_dataset(dataset) "
-    "without AutoShardPolicy.OFF"
-)
+_FED_ROWS: Mapping[TowerKind, str] = {
+    "tower": "feed tower i its part of the batch: "
+    "dict(zip(inputs, numpy.array_split(rows, num_gpus)))",
+    "replica": "call dataset.shard(context.num_input_pipelines, context.input_pipeline_id) in the "
+    "function that makes the dataset, or use experimental_distribute_dataset(dataset) without "
+    "AutoShardPolicy.OFF",
+    "rank": SHARD_BY_RANK,
+}
 
 
 def _frames_in_loop(placement: Placement, op: str) -> tuple[str, ...]:

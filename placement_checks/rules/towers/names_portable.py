@@ -200,6 +200,7 @@ def _differences(placement: Placement, reference: Placement) -> Iterator[Finding
                 **about(placement.ops[name]),
                 message=f"variable {name} is trainable, but {program} has no variable of this "
                 "name",
+                group_key="new",
                 consequence=f"a checkpoint of {program} cannot be restored: it lacks this "
                 "variable",
                 fix=same_names,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from placement_checks.analysis.graph.value_numbering import EqualTensors
@@ -18,14 +18,14 @@ from placement_checks.rules.base import (
     KERAS,
     Rule,
     about,
-    keras_limit_finding,
+    library_limit,
     matches_any,
     path_lines,
     repetitions,
     shorten,
     unless_allowed,
 )
-from placement_checks.rules.ranks import ranks_of
+from placement_checks.rules.ranks import TowerKind, ranks_of, tower_kind
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import join_and, plural
 
@@ -105,26 +105,26 @@ def _draws(analysis: TowerAnalysis) -> Iterator[tuple[Hashable, TowerIndex, OpId
             yield (kind, *map(equal.key, inputs[seed : seed + 1])), tower, op
 
 
+_OWN_SEEDS: Mapping[TowerKind, str] = {
+    "tower": "add the tower's number: seed=[seed, i]; for layers of Keras, create a separate "
+    "layer for each tower, each with its own seed",
+    "replica": "add the replica's number to the seed: "
+    "tf.distribute.get_replica_context().replica_id_in_sync_group",
+    "rank": "let the seed depend on the rank: tf.compat.v1.set_random_seed(seed + hvd.rank())",
+}
+
+
 def _equal_seeds(
     analysis: TowerAnalysis, tower: TowerIndex, original: OpId, later: TowerIndex, draw: OpId
 ) -> Finding:
     placement, flow = analysis.placement, analysis.flow
     name, first = flow.names[draw], flow.names[original]
     is_seeded = flow.types[draw] in RANDOM_SEEDED
-    if ranks_of(placement):
-        fix = "let the seed depend on the rank: tf.compat.v1.set_random_seed(seed + hvd.rank())"
-    elif is_seeded:
+    fix = _OWN_SEEDS[tower_kind(placement)]
+    if is_seeded and not ranks_of(placement):
         fix = (
             f"add the tower's number: seed={placement.details.attributes(name).get('seed2', 0)} "
             "+ i; or omit it, and call tf.compat.v1.set_random_seed before the loop"
-        )
-    else:
-        fix = (
-            "add the tower's number: seed=[seed, i]; for layers of Keras, create a separate "
-            "layer for each tower, each with its own seed"
-            if placement.strategy is None
-            else "add the replica's number to the seed: "
-            "tf.distribute.get_replica_context().replica_id_in_sync_group"
         )
     return Finding(
         **about(placement.ops[name]),
@@ -153,7 +153,7 @@ def _equal_seeds_of_keras(
     analysis: TowerAnalysis, strategy: Strategy, draws: Sequence[str]
 ) -> Finding:
     layers = shorten(_IN_REPLICA.sub("", draw.partition("/stateless")[0]) for draw in draws)
-    return keras_limit_finding(
+    return library_limit(
         analysis.placement,
         draws,
         f"random layers of {KERAS}, such as Dropout, draw the same numbers in each of "

@@ -21,14 +21,19 @@ from placement_checks.rules.base import (
     Rule,
     about,
     add_up,
-    keras_limit_finding,
+    library_limit,
     matches_any,
     path_lines,
     requested_device,
     shorten,
     unless_allowed,
 )
-from placement_checks.rules.ranks import different_starts, unmet_before_step, unmet_collectives
+from placement_checks.rules.ranks import (
+    different_starts,
+    tower_kind,
+    unmet_before_step,
+    unmet_collectives,
+)
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import join_and, plural
 
@@ -119,7 +124,7 @@ def _drifting_averages(
 ) -> Finding:
     layers = shorten(variable.rpartition("/")[0] for variable in variables)
     part = "half" if len(strategy.replicas) == 2 else f"1/{len(strategy.replicas)}"
-    return keras_limit_finding(
+    return library_limit(
         placement,
         variables,
         f"BatchNormalization of {KERAS} does not synchronize the moving averages of replicas: "
@@ -142,7 +147,7 @@ def _drifting_copies(
         return join_and(device.short for device in devices_of(copies))
 
     analysis = analyze(placement)
-    noun = "rank" if strategy.ranks else "replica"
+    noun = tower_kind(placement)
     updates = analysis.updates.by_variable
     copies = [copy for group in groups for copy in group]
     updated = [copy for copy in copies if copy in updates]
@@ -222,7 +227,7 @@ def _in_first_call(placement: Placement, strategy: Strategy, created: Sequence[s
     by_hierarchy = (
         "" if strategy.is_of_workers else f", or use {_BY_HIERARCHY.format(strategy.name)}"
     )
-    return keras_limit_finding(
+    return library_limit(
         placement,
         created,
         f"the first step creates {shorten(created)}, so TensorFlow runs the step in a branch of "
@@ -238,7 +243,7 @@ def _in_loop(placement: Placement, strategy: Strategy, sums: Sequence[str]) -> F
     in_fit = FIT in placement.details.parts_of_keras(sums[0])
     caller = f"fit of {KERAS}" if in_fit else "the program"
     single_steps = ", or steps_per_execution=1" if in_fit else ""
-    return keras_limit_finding(
+    return library_limit(
         placement,
         sums,
         f"{caller} runs several steps in one call, in a loop where the sums over replicas cannot "

@@ -160,6 +160,7 @@ def _skipped_update(analysis: TowerAnalysis, op: OpId, updated: Collection[str])
         f"train op {train_op}",
         path=path_lines(analysis.placement, [op]),
         ops=tuple(roots[:1]),
+        group_key=target in updated,
         consequence="evaluation uses statistics of the other towers' examples alone"
         if target in updated
         else "evaluation uses the initial values: no step changes them",

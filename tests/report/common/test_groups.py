@@ -28,7 +28,6 @@ def test_groups_keep_the_order_of_their_first_finding() -> None:
     [
         {"fix": "drop it"},
         {"device_line": "a.py:3"},
-        {"consequence": "It is slow."},
         {"group_key": "TPU"},
     ],
 )

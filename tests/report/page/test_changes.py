@@ -2,32 +2,35 @@ from __future__ import annotations
 
 from typing import Any
 
+from support.baselines import TWO, renamed
 from support.graphs import op
 from support.pictures import column, names
-from support.towers import host, on, program
+from support.towers import host, program
 
 from placement_checks import Placement
-from placement_checks.report.page.data import changes_data
+from placement_checks.report.common.baseline import headline
+from placement_checks.report.page.data import difference_data
 from placement_checks.verification.diff import compare
 
 MOVED = op("tower_1/loss", "Mean", "/gpu:1", "CPU:0", "tower_1/w/MatMul")
 
 
 def changes(old: Placement, new: Placement) -> dict[str, Any]:
-    return changes_data(compare(old, new), old, new)
+    difference = compare(old, new)
+    return difference_data(difference, new, headline(difference), old)
 
 
-def test_moved_ops_are_grouped_by_route() -> None:
+def test_changes_have_the_form_of_findings() -> None:
     data = changes(program(program="old.py"), program(MOVED, program="new.py"))
 
     (finding,) = data["findings"]
     assert (finding["rule"], finding["message"]) == (
         "moved",
-        "from /device:GPU:1 to /device:CPU:0: tower_1/loss (Mean)",
+        "forward of tower 1, layer w: /gpu:1 -> /cpu:0  (1 op: Mean tower_1/loss)",
     )
     assert [names(data["ops"]["names"])[n] for n in finding["ops"]] == ["tower_1/loss"]
     assert (data["state"], data["program"]) == ("differs", "new.py")
-    assert data["headline"] == f"1 of {len(program().ops)} ops have moved."
+    assert data["headline"].startswith("1 moved, 0 new, 0 gone; ")
 
 
 def test_old_devices_are_another_view() -> None:
@@ -39,22 +42,15 @@ def test_old_devices_are_another_view() -> None:
     assert column(data, "new", "before") == -1
 
 
-def test_ops_of_one_placement_are_listed_and_highlighted() -> None:
-    extra = on(0, "extra", "Tanh", "tower_0/x")
-    data = changes(
-        program(extra, program="old.py"), program(host("new", "NoOp"), program="new.py")
-    )
+def test_notes_are_facts() -> None:
+    data = changes(TWO, renamed(TWO, lambda name: f"net/{name}"))
 
-    findings = {each["rule"]: (each["message"], len(each["ops"])) for each in data["findings"]}
-    assert findings == {
-        "only in new.py": ("new (NoOp)", 1),
-        "only in old.py": ("extra (Tanh)", 0),
-    }
-    assert data["facts"][0] == "1 only in new.py, 1 only in old.py."
+    assert data["facts"] == ["3 variables renamed: w -> net/w, v -> net/v, step -> net/step"]
+    assert data["findings"] == []
 
 
 def test_equal_placements_have_no_changes() -> None:
     data = changes(program(), program())
 
     assert (data["state"], data["findings"]) == ("placed", [])
-    assert data["headline"] == f"All {len(program().ops)} ops are where they were."
+    assert data["headline"].startswith("nothing has moved: ")
