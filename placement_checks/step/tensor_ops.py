@@ -712,6 +712,8 @@ def _with_rows_kept(
             is_rows = multiple > 0.5 and abs(multiple - round(multiple)) < 1e-6
         if not is_rows or before is None or _count(known[:j]) != before:
             continue
+        if number != -1 and after is not None and times:  # such as [rows, -1]
+            known = _with_minus_one(terms, wanted, known, j, after)
         rest = _count(known[j + 1 :])
         if rest is not None and after is not None and times and after * times % max(rest, 1) == 0:
             found = RowExtent(after * times // max(rest, 1))
@@ -723,6 +725,18 @@ def _with_rows_kept(
         if number is None:
             return (*known[:j], RowExtent(round(multiple)), *known[j + 1 :])
     return None
+
+
+def _with_minus_one(
+    terms: Terms, wanted: Sequence[Form], known: tuple[Dim, ...], at: int, elements: int
+) -> tuple[Dim, ...]:
+    """Extents with the extent that -1 stands for, after the axis of the rows, if there is one."""
+    places = [i for i in range(at + 1, len(wanted)) if terms.constant(wanted[i]) == -1]
+    others = [known[i] for i in range(at + 1, len(known)) if i not in places]
+    count = _count(others)
+    if len(places) != 1 or not count or elements % count:
+        return known
+    return (*known[: places[0]], elements // count, *known[places[0] + 1 :])
 
 
 def _count(dims: Sequence[Dim]) -> int | None:

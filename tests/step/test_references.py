@@ -21,6 +21,7 @@ from support.steps import (
     mean,
     relu,
     reshape,
+    rows_of,
     split,
     square,
     total,
@@ -173,6 +174,10 @@ OF_ROWS: dict[str, tuple[bool, Callable[[Value], Value]]] = {
     "contrast of one image": (
         False,
         lambda h: apply("AdjustContrastv2", reshape(h, [-1, 3, 1]), 2.0),
+    ),
+    "rows of the rest": (
+        True,
+        lambda h: largest(reshape(reshape(h, [-1, 3, 1]), [rows_of(h), -1]), 1),
     ),
     "diagonals": (True, lambda h: apply("MatrixBandPart", reshape(h, [-1, 3, 1]), 1, 0)),
     "diagonal": (False, lambda h: apply("MatrixBandPart", h, 1, 0)),
