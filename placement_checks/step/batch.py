@@ -13,6 +13,7 @@ from placement_checks.core.op_types import (
     CUTS,
     ITERATOR_INITIALIZERS,
     LOOPS,
+    ONE_SHOT_ITERATOR,
     OPTIONAL_ELEMENT,
     OPTIONAL_VALUE,
     PIPELINE_OUTPUTS,
@@ -204,10 +205,17 @@ class Batch:
             alike[self._digest(source, memo)].append(source)
         for same in alike.values():
             if len(same) > 1:
-                reader.report(f"{same[1]} reads the same rows as {same[0]}", same[1])
+                # A one-shot iterator does not show which dataset it reads.
+                is_certain = reader.ops[same[1]].type != ONE_SHOT_ITERATOR or not any(
+                    map(self._shuffles_without_seed, reader.ops)
+                )
+                text = f"{same[1]} reads the same rows as {same[0]}"
+                reader.report(text, same[1], is_certain=is_certain)
 
     def _digest(self, name: str, memo: dict[str, int]) -> int:
         """A digest of a pipeline: pipelines with equal digests yield the same rows."""
+        if self._shuffles_without_seed(name):
+            return hash(name)  # in an order of its own
         if name not in memo:
             memo[name] = 0  # in loops
             reader = self._reader
@@ -222,6 +230,18 @@ class Batch:
             digests = tuple(self._digest(each, memo) for each in inner)
             memo[name] = hash((op.type, tuple(attributes), str(value), digests))
         return memo[name]
+
+    def _shuffles_without_seed(self, name: str) -> bool:
+        """Whether an op shuffles rows, and its seeds are 0 or not known."""
+        reader = self._reader
+        kind, details = reader.ops[name].type, reader.placement.details
+        if kind.startswith("RandomShuffleQueue"):
+            attributes = details.attributes(name)
+            return not any(attributes.get(key) for key in ("seed", "seed2"))
+        if not kind.startswith("Shuffle") or "Dataset" not in kind:
+            return False
+        seeds = [details.value(producer_of(each)) for each in reader.data(name)[2:4]]
+        return not any(seed and any(seed[2:]) for seed in seeds)
 
     @cached_property
     def _writers(self) -> Mapping[str, Sequence[str]]:
