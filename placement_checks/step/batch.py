@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from placement_checks.core.op_types import (
     CUTS,
     ITERATOR_INITIALIZERS,
+    LOOPS,
+    ONE_SHOT_ITERATOR,
     OPTIONAL_ELEMENT,
     OPTIONAL_VALUE,
     PIPELINE_OUTPUTS,
@@ -118,8 +120,10 @@ class Batch:
             if set(everything) == set(of_single):
                 names = of_single  # inputs with the same names are the same
             # The others may be inputs of a tower, if the step does not use its gradients.
+            are_of_replicas = inputs and len(names) == self._replicas * len(inputs)
             is_unused = len(everything) - len(names) > len(of_single) - len(inputs)
-            if is_unused or (inputs and len(everything) % len(of_single) == 0):
+            is_multiple = inputs and len(everything) % len(of_single) == 0
+            if not are_of_replicas and (is_unused or is_multiple):
                 names = names if len(names) == len(everything) else everything
                 inputs = list(range(len(of_single)))
             count, rest = divmod(len(names), len(inputs)) if inputs else (0, 1)
@@ -134,6 +138,12 @@ class Batch:
             if group[0] == "draw":
                 self._compare_pipelines(names)
                 self._compare_draws(names)
+
+    @property
+    def _replicas(self) -> int:
+        """The number of replicas of a strategy; 0 without a strategy."""
+        strategy = self._reader.placement.strategy
+        return max(strategy.in_sync, len(strategy.replicas)) if strategy else 0
 
     def _by_tower(
         self, names: Sequence[str], ones: int, count: int
@@ -195,10 +205,17 @@ class Batch:
             alike[self._digest(source, memo)].append(source)
         for same in alike.values():
             if len(same) > 1:
-                reader.report(f"{same[1]} reads the same rows as {same[0]}", same[1])
+                # A one-shot iterator does not show which dataset it reads.
+                is_certain = reader.ops[same[1]].type != ONE_SHOT_ITERATOR or not any(
+                    map(self._shuffles_without_seed, reader.ops)
+                )
+                text = f"{same[1]} reads the same rows as {same[0]}"
+                reader.report(text, same[1], is_certain=is_certain)
 
     def _digest(self, name: str, memo: dict[str, int]) -> int:
         """A digest of a pipeline: pipelines with equal digests yield the same rows."""
+        if self._shuffles_without_seed(name):
+            return hash(name)  # in an order of its own
         if name not in memo:
             memo[name] = 0  # in loops
             reader = self._reader
@@ -213,6 +230,18 @@ class Batch:
             digests = tuple(self._digest(each, memo) for each in inner)
             memo[name] = hash((op.type, tuple(attributes), str(value), digests))
         return memo[name]
+
+    def _shuffles_without_seed(self, name: str) -> bool:
+        """Whether an op shuffles rows, and its seeds are 0 or not known."""
+        reader = self._reader
+        kind, details = reader.ops[name].type, reader.placement.details
+        if kind.startswith("RandomShuffleQueue"):
+            attributes = details.attributes(name)
+            return not any(attributes.get(key) for key in ("seed", "seed2"))
+        if not kind.startswith("Shuffle") or "Dataset" not in kind:
+            return False
+        seeds = [details.value(producer_of(each)) for each in reader.data(name)[2:4]]
+        return not any(seed and any(seed[2:]) for seed in seeds)
 
     @cached_property
     def _writers(self) -> Mapping[str, Sequence[str]]:
@@ -275,7 +304,11 @@ class Batch:
         for name in sorted(ops, key=reader.number.__getitem__):
             if name in self.leaves and reader.shape(name) != ():
                 parts.add(self.leaves[name][1])
-            elif reader.ops[name].type in CUTS and name not in self._behind_random:
+            elif (
+                reader.ops[name].type in CUTS
+                and name not in self._behind_random
+                and not self._is_in_loop(name)
+            ):
                 for source in self._readers_of(name):
                     if self._read_by[source].isdisjoint(ops):
                         continue
@@ -284,6 +317,15 @@ class Batch:
                     else:
                         parts |= reader.terms.parts(reader.value(source))
         return parts, is_complete
+
+    def _is_in_loop(self, name: str) -> bool:
+        """Whether an op is in the body of a loop, whose variables may not be known yet."""
+        ops = self._reader.ops
+        while (call := ops[name].caller) in ops:
+            if ops[call].type in LOOPS:
+                return True
+            name = call
+        return False
 
     def _readers_of(self, name: str) -> Iterable[str]:
         return [f"{name}:{i}" if i else name for i in range(len(self._reader.outputs(name)))]

@@ -290,7 +290,8 @@ class Explanation:
                 return Difference(Obligation.ADDITIVE, text, found.origin, is_certain=False)
             if one.op.startswith(("Apply", "SparseApply")) and not self._terms.is_backward(mine):
                 # Rates and moments may differ on purpose.
-                found = found._replace(obligation=Obligation.UPDATE, is_certain=False)
+                text = f"a setting of the optimizer differs: {found.text}"
+                found = Difference(Obligation.UPDATE, text, found.origin, is_certain=False)
             if one.op in _UNFOLLOWED:
                 text = f"the op type {one.op} cannot be followed"
                 return Difference(below, text, one.origin, is_certain=False)

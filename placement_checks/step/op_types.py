@@ -46,7 +46,9 @@ OP_TYPES: Mapping[str, OpType] = {
             Sign Sin Sinh Softplus Softsign Sqrt Tan Tanh TruncateDiv TruncateMod Xdivy Xlogy
             Xlog1py ClipByValue NextAfter FloatToInt StringToHashBucketFast StringToHashBucket
             StringToNumber StringLower AsString RegexReplace StaticRegexReplace StringLength
-            Reciprocal Inv MulNoNan Zeta Igamma Igammac Merge
+            Reciprocal Inv MulNoNan Zeta Igamma Igammac Merge Erfinv Ndtri Polygamma Betainc
+            BesselI0e BesselI1e Bucketize FakeQuantWithMinMaxArgs FakeQuantWithMinMaxVars
+            Real Imag Conj Angle Complex ComplexAbs Invert LeftShift RightShift PopulationCount
             """
         ),
         _ELEMENTWISE,
@@ -88,14 +90,29 @@ OP_TYPES: Mapping[str, OpType] = {
     **dict.fromkeys(words("Max Min Prod All Any ArgMax ArgMin EuclideanNorm"), _REDUCTION),
     # Along the last axis.
     **dict.fromkeys(words("Softmax LogSoftmax TopKV2"), _LAST_AXIS),
+    **dict.fromkeys(
+        words("RGBToHSV HSVToRGB AdjustHue AdjustSaturation FFT IFFT RFFT IRFFT"),
+        OpType(row_rules.inner_axes(1)),
+    ),
+    **dict.fromkeys(
+        words(
+            """
+            MatrixBandPart MatrixDiagPart MatrixDiagPartV2 MatrixDiagPartV3 Cholesky
+            MatrixInverse MatrixDeterminant FFT2D IFFT2D RFFT2D IRFFT2D
+            """
+        ),
+        OpType(row_rules.inner_axes(2)),
+    ),
+    "AdjustContrastv2": OpType(row_rules.inner_axes(3)),
     # Rows on axis 0, each computed from its own row.
     **dict.fromkeys(
         words(
             """
             AvgPool MaxPool Conv2D Conv1D Conv3D DepthwiseConv2dNative LRN ResizeBilinear
             ResizeNearestNeighbor ResizeBicubic ResizeArea SpaceToDepth DepthToSpace MaxPool3D
-            AvgPool3D DecodeRaw ImageProjectiveTransformV2 AdjustContrastv2 L2Normalize
+            AvgPool3D DecodeRaw ImageProjectiveTransformV2 L2Normalize
             Conv2DBackpropInput BiasAddOfChannels Dilation2D ExtractImagePatches
+            ScaleAndTranslate MaxPoolV2 ExtractVolumePatches
             """
         ),
         _FIRST_ON_AXIS_0,
@@ -151,10 +168,10 @@ OP_TYPES: Mapping[str, OpType] = {
         words(
             """
             Unique RandomShuffle InvertPermutation Range Where Size Shape Rank StringFormat Qr Svd
-            Cholesky MatrixInverse MatrixDeterminant Feed Rows RowsOf Dim SegmentSum SegmentMean
+            Feed Rows RowsOf Dim SegmentSum SegmentMean
             SparseToDense Bincount DenseBincount Reverse GatherNd ScatterNd
             TensorScatterUpdate DynamicStitch DynamicPartition StridedSliceOf NthElement Random
-            SparseTensorDenseMatMul MatrixDiagPartV3 MatrixBandPart MeanOf
+            SparseTensorDenseMatMul MeanOf
             """
         ),
         _MIXING,

@@ -110,6 +110,21 @@ def last_axis(call: Call) -> Status:
     return found
 
 
+def inner_axes(count: int) -> RowRule:
+    """Along some of the last axes of the first operand, such as matrices or images."""
+
+    def rule(call: Call) -> Status:
+        first, *others = call.statuses
+        if any(status.kind is not Kind.CONSTANT for status in others):
+            return _JOINT
+        is_outer = first.axis is not None and first.axis < call.rank(0) - count
+        if first.kind is Kind.CONSTANT or (first.kind is Kind.ROWS and is_outer):
+            return first
+        return Status(Kind.JOINT, first.axis if is_outer else None, first.cause)
+
+    return rule
+
+
 def mixing(call: Call) -> Status:
     """Every element of the result may depend on every row."""
     if all(kind is Kind.CONSTANT for kind in _kinds(call)):

@@ -192,11 +192,13 @@ def _identity_n(node: Node) -> Form | None:
 
 
 def _cast(node: Node) -> Form | None:
-    """A cast to integers rounds; other casts pass the value on."""
+    """A cast to integers rounds, a cast of complex numbers takes the real part."""
     form = node.operand(0)
     name, _, output = node.inputs[0].partition(":")
     before = node.reader.dtype(name, int(output or 0))
     after = node.reader.dtype(node.name)
+    if before.startswith("complex") and not after.startswith("complex"):
+        return node.build("Real", (), (form,))
     is_rounded = before.startswith(("float", "bfloat", "half"))
     is_rounded = is_rounded and after.startswith(("int", "uint", "bool"))
     if is_rounded and node.terms.constant(form) is None:
@@ -462,10 +464,15 @@ def _compare(node: Node) -> Form | None:
 
 
 def _select(node: Node) -> Form | None:
-    number = node.terms.constant(node.operand(0))
-    if number is None or node.shape != ():
-        return None
-    return node.operand(1) if number else node.operand(2)
+    """A known choice, or for `Select` a choice by rows: its vector has an element for each row."""
+    terms, condition = node.terms, node.operand(0)
+    number, dims, whole = terms.constant(condition), terms.shape(condition), node.shape
+    if number is not None and whole == ():
+        return node.operand(1) if number else node.operand(2)
+    if node.op.type == "Select" and dims and len(dims) == 1 and whole and len(whole) > 1:
+        condition = _reshaped(node, condition, (*dims, *[1] * (len(whole) - 1)))
+        return node.build("Select", (), (condition, node.operand(1), node.operand(2)))
+    return None
 
 
 # --- reductions and products of matrices ---
@@ -705,6 +712,8 @@ def _with_rows_kept(
             is_rows = multiple > 0.5 and abs(multiple - round(multiple)) < 1e-6
         if not is_rows or before is None or _count(known[:j]) != before:
             continue
+        if number != -1 and after is not None and times:  # such as [rows, -1]
+            known = _with_minus_one(terms, wanted, known, j, after)
         rest = _count(known[j + 1 :])
         if rest is not None and after is not None and times and after * times % max(rest, 1) == 0:
             found = RowExtent(after * times // max(rest, 1))
@@ -716,6 +725,18 @@ def _with_rows_kept(
         if number is None:
             return (*known[:j], RowExtent(round(multiple)), *known[j + 1 :])
     return None
+
+
+def _with_minus_one(
+    terms: Terms, wanted: Sequence[Form], known: tuple[Dim, ...], at: int, elements: int
+) -> tuple[Dim, ...]:
+    """Extents with the extent that -1 stands for, after the axis of the rows, if there is one."""
+    places = [i for i in range(at + 1, len(wanted)) if terms.constant(wanted[i]) == -1]
+    others = [known[i] for i in range(at + 1, len(known)) if i not in places]
+    count = _count(others)
+    if len(places) != 1 or not count or elements % count:
+        return known
+    return (*known[: places[0]], elements // count, *known[places[0] + 1 :])
 
 
 def _count(dims: Sequence[Dim]) -> int | None:

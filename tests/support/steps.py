@@ -150,6 +150,19 @@ def _one_hot(_: Mapping[str, Any], x: Array, depth: Array, on: Array, off: Array
     return np.where(x[..., None] == np.arange(int(depth)), on, off)
 
 
+def _select(condition: Array, yes: Array, no: Array) -> Array:
+    """A choice of elements, or of rows."""
+    is_of_rows = condition.ndim == 1 < yes.ndim
+    return np.where(
+        condition.reshape(-1, *[1] * (yes.ndim - 1)) if is_of_rows else condition, yes, no
+    )
+
+
+def _contrast(images: Array, factor: Array) -> Array:
+    means = images.mean((-3, -2), keepdims=True)
+    return (images - means) * factor + means
+
+
 def _random_normal(attributes: Mapping[str, Any], shape: Array) -> Array:
     """Equal numbers for equal seeds, and others in every run without a seed."""
     return np.random.default_rng(attributes.get("seed2")).normal(size=tuple(shape))
@@ -174,7 +187,7 @@ COMPUTES: dict[str, Callable[..., Any]] = {
     "Minimum": _elementwise(np.minimum),
     "Greater": _elementwise(np.greater),
     "Less": _elementwise(np.less),
-    "Select": _elementwise(np.where),
+    "Select": _elementwise(_select),
     "SelectV2": _elementwise(np.where),
     "Abs": _elementwise(np.abs),
     "Exp": _elementwise(np.exp),
@@ -224,6 +237,8 @@ COMPUTES: dict[str, Callable[..., Any]] = {
     "Cumsum": _elementwise(lambda x, axis: np.cumsum(x, int(axis))),
     "ReverseV2": _elementwise(lambda x, axes: np.flip(x, tuple(axes))),
     "RandomStandardNormal": _random_normal,
+    "AdjustContrastv2": _elementwise(_contrast),
+    "MatrixBandPart": _elementwise(lambda x, lower, upper: np.triu(np.tril(x, upper), -lower)),
 }
 
 
