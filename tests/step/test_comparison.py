@@ -666,6 +666,26 @@ def test_mean_loss_written_for_each_variable() -> None:
     check(build(2), build(1), PROVED)
 
 
+@pytest.mark.parametrize("reads", [1, 2])
+def test_gradient_of_one_read(reads: int) -> None:
+    """The gradient for one of two reads is not the gradient for the variable."""
+
+    def build(count: int, reads: int) -> Program:
+        net = Net()
+        gradients = []
+        for x, y in net.parts(count):
+            one = net.w.read()
+            other = one if reads == 1 else net.w.read()
+            loss = mean(square(total(x * one, 1) + total(x * relu(other), 1) - y))
+            gradients.append(net.program.gradient(loss, one))
+        return net.descend(add_n(gradients) / float(count))
+
+    towers, one = build(2, reads), build(1, 1)
+    found = compare(towers, one)
+    assert (found.variables["w"].state is PROVED) == (reads == 1)
+    assert (differences(towers, one, found, (4, 4), 1)["w"] < EQUAL) == (reads == 1)
+
+
 def _with_constant_columns(net: Net, x: Value, y: Value) -> Value:
     """A loss of rows with a column of constants, as initial states of recurrent layers are."""
     shape = stack([rows_of(x), 1])
@@ -695,26 +715,6 @@ def test_an_extent_of_unknown_size_shows_no_mistake() -> None:
     )
 
     check(towers, one_gpu(lambda net: loss(net, net.x, net.y, rows_of(net.x))), UNKNOWN)
-
-
-@pytest.mark.parametrize("reads", [1, 2])
-def test_gradient_of_one_read(reads: int) -> None:
-    """The gradient for one of two reads is not the gradient for the variable."""
-
-    def build(count: int, reads: int) -> Program:
-        net = Net()
-        gradients = []
-        for x, y in net.parts(count):
-            one = net.w.read()
-            other = one if reads == 1 else net.w.read()
-            loss = mean(square(total(x * one, 1) + total(x * relu(other), 1) - y))
-            gradients.append(net.program.gradient(loss, one))
-        return net.descend(add_n(gradients) / float(count))
-
-    towers, one = build(2, reads), build(1, 1)
-    found = compare(towers, one)
-    assert (found.variables["w"].state is PROVED) == (reads == 1)
-    assert (differences(towers, one, found, (4, 4), 1)["w"] < EQUAL) == (reads == 1)
 
 
 # --- weight decay ---
