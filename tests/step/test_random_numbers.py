@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from support.steps import Program, Value, add_n, compare, mean, split, square, total
@@ -13,7 +14,7 @@ WIDTH = 3
 
 
 def _noise(program: Program, seed: int) -> Value:
-    seeds = {"seed": 1, "seed2": seed} if seed else {}
+    seeds: dict[str, Any] = {"seed": 1, "seed2": seed} if seed else {}
     return program.add("RandomStandardNormal", [WIDTH], **seeds)
 
 
