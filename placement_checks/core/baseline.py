@@ -157,6 +157,7 @@ class Difference:
     # The pairs of devices between which a step copies more than before.
     crosses: Sequence[Crossing] = ()
     notes: Sequence[str] = field(default=())  # changes that move no object to another device
+    is_partial: bool = False  # whether one of the placements was not read in full
 
     def __bool__(self) -> bool:
         return bool(self.moved or self.new_there or self.gone)

@@ -210,13 +210,15 @@ def is_placer_unavailable(placement: Placement) -> bool:
 
 
 def messages(evidence: Evidence, verdicts: Sequence[Verdict]) -> Sequence[str]:
-    """Return a message for each broken rule: one line if another rule explains all findings."""
+    """Return a message for each broken rule: one line if another rule explains all findings.
+
+    Rules that another rule explains come last.
+    """
     sections = Sections(verdicts)
-    return [
-        _message(evidence, verdict, sections.cause_of(verdict.rule))
-        for verdict in by_impact(verdicts)
-        if verdict.state == "broken"
-    ]
+    broken = [verdict for verdict in by_impact(verdicts) if verdict.state == "broken"]
+    causes = {verdict.rule: sections.cause_of(verdict.rule) for verdict in broken}
+    broken.sort(key=lambda verdict: causes[verdict.rule] is not None)
+    return [_message(evidence, verdict, causes[verdict.rule]) for verdict in broken]
 
 
 def _message(evidence: Evidence, verdict: Verdict, cause: str | None = None) -> str:

@@ -65,6 +65,7 @@ def compare_names(
         found["new"],
         found["gone"],
         notes=[f"{each.program}: {each.complete}" for each in (old, new) if not each.complete],
+        is_partial=not (old.complete and new.complete),
     )
 
 

@@ -16,7 +16,7 @@ PROGRAMS = {
     "device_index_off_by_one": [],
     "memory_all": [],
     "no_gpu_kernel:build": ["placeable"],
-    "optimizer_per_tower": ["one-update"],
+    "optimizer_per_tower": ["equal-to-one-gpu", "one-update"],
     "scope_per_tower": [],
     "trainable_not_global": ["variables-shared"],
 }

@@ -217,7 +217,8 @@ def test_a_fix_is_named_and_fails_nothing_else(run: Run, home: Path) -> None:
 
     (found,) = document["programs"]
     assert [(rule["rule"], rule["effect"]) for rule in found["rules"]] == [
-        ("gradients-averaged", "kept")
+        ("equal-to-one-gpu", "kept"),
+        ("gradients-averaged", "kept"),
     ]
     assert [change["kind"] for change in found["difference"]["moved"]] == ["objective"]
     assert status == 1

@@ -18,6 +18,7 @@ NAMED = {
 }
 OF_GRAPPLER = {"AutoReloadVariable"}  # core/grappler/op_types.cc alone knows it
 TABLES = {"core/op_types.py", "graph/graph_def.py", "run/graph_rewrites.py"}
+TERMS = "step/"  # a room that gives op types other meanings: ops of terms
 WORDS = {
     ("__init__.py", "Log"),  # classes of the package
     ("__init__.py", "Variable"),
@@ -83,4 +84,5 @@ def test_only_op_types_names_types() -> None:
         (file, word) for file, word in quoted if op_def_registry.get(word) or word in OF_GRAPPLER
     }
 
-    assert {(file, word) for file, word in named if file not in TABLES} == WORDS
+    found = {(file, word) for file, word in named if file not in TABLES}
+    assert {(file, word) for file, word in found if not file.startswith(TERMS)} == WORDS

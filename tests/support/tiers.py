@@ -136,10 +136,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 class _Light:
     """The plugin of a run of light tests: an error for each module and test that is not light."""
 
-    _has_imported = False
     _has_started = False
 
     def __init__(self) -> None:
+        self._has_imported = "tensorflow" in sys.modules
         sys.addaudithook(self._note)
 
     def _note(self, event: str, arguments: tuple[object, ...]) -> None:

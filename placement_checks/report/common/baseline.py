@@ -31,7 +31,9 @@ def headline(difference: Difference) -> str:
     if objectives:
         counts += f", {plural(objectives, 'objective')} changed"
     if not difference:
-        counts = "nothing has moved"
+        counts = (
+            "nothing that was read has moved" if difference.is_partial else "nothing has moved"
+        )
     same = f"{plural(difference.same, 'op')} placed as in {difference.old}"
     return f"{counts}; {same}" if difference else f"{counts}: {same}"
 
