@@ -159,7 +159,7 @@ def _select(condition: Array, yes: Array, no: Array) -> Array:
 
 
 def _contrast(images: Array, factor: Array) -> Array:
-    means = images.mean((-3, -2), keepdims=True)
+    means: Array = images.mean((-3, -2), keepdims=True)
     return (images - means) * factor + means
 
 
