@@ -78,7 +78,7 @@ def test_a_skipped_comparison_has_a_reason() -> None:
         "placements cannot be compared: train.py:build: no CUDA build here"
     ]
     assert explained(OLD, torn) == [
-        "the left side: nothing has moved: 3 ops placed as in the right side",
+        "the left side: nothing that was read has moved: 3 ops placed as in the right side",
         "other changes, on the same devices:",
         "  outputlog: 2 are torn",
     ]
