@@ -125,6 +125,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None
 
 
+# Last, so that syrupy has seen all tests: snapshots of tests that are left out are not unused.
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     by_choice: dict[bool, list[pytest.Item]] = {True: [], False: []}
     for item in items:
