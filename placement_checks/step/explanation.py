@@ -65,6 +65,8 @@ _INSENSITIVE = frozenset(
 # Scalars that cannot be replaced by other scalars.
 _BASIC_SCALARS = frozenset({"Rows", "Var", "Feed"})
 _MAX_DEPTH = 300
+# Ops that TensorFlow does not have.
+_WORDS = {"Chosen": "a choice of values", "MeanOf": "a mean over rows"}
 # The operand of a choice that decides.
 _CONDITIONS = {"Conditional": 0, "Select": 0, "SelectV2": 0, "Chosen": 1}
 
@@ -387,7 +389,7 @@ class Explanation:
     # --- causes ---
 
     def _from_cause(self, cause: Cause, obligation: Obligation) -> Difference:
-        text = f"an op of type {cause.op} {cause.text}"
+        text = f"{_WORDS.get(cause.op, f'an op of type {cause.op}')} {cause.text}"
         return Difference(obligation, text, cause.origin, is_certain=False)
 
     def _cause_in(self, monomial: Monomial) -> Cause:
@@ -456,7 +458,7 @@ class Explanation:
             return "a small part of the old value"
         if atom.op == "One":
             return "a number"
-        return f"a result of {atom.op}"
+        return _WORDS.get(atom.op, f"a result of {atom.op}")
 
     def _cite_term(self, monomial: Monomial) -> Origin | None:
         """The op of the loss term that a gradient is taken of."""
