@@ -111,6 +111,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.tiers is None:  # a worker of xdist receives it
         named = config.args_source is pytest.Config.ArgsSource.ARGS
         config.option.tiers = TIERS if named else TIERS[:-1]
+    # In other runs, tests of a module are left out, and syrupy would call their snapshots unused.
+    if config.option.tiers not in (("light",), TIERS[:-1], TIERS):
+        config.option.disable_unused_snapshots = True
     if config.option.tiers == ("light",):
         config.pluginmanager.register(_Light(), "light-tests")
 
@@ -125,8 +128,6 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None
 
 
-# Last, so that syrupy has seen all tests: snapshots of tests that are left out are not unused.
-@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     by_choice: dict[bool, list[pytest.Item]] = {True: [], False: []}
     for item in items:
