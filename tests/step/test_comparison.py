@@ -770,3 +770,21 @@ def test_towers_may_compute_the_loss_of_all_rows() -> None:
     found = compare(whole(2), whole(1))
 
     assert all(answer.state is not DIFFERS for answer in found.variables.values())
+
+
+@pytest.mark.parametrize("is_swapped", [False, True])
+def test_a_choice_by_a_weight(is_swapped: bool) -> None:
+    """Two values are chosen by a condition that is the same for all rows."""
+
+    def loss(net: Net, x: Value, y: Value, is_swapped: bool = False) -> Value:
+        errors = net.errors(x, y)
+        values = (errors * 0.5, errors) if is_swapped else (errors, errors * 0.5)
+        return mean(apply("SelectV2", apply("Greater", total(net.w.read()), 0.0), *values))
+
+    towers = Net()
+    gradients = towers.gradients([loss(towers, *part, is_swapped) for part in towers.parts()])
+    found = compare(
+        towers.descend(add_n(gradients) * 0.5), one_gpu(lambda net: loss(net, net.x, net.y))
+    )
+
+    assert (found.variables["w"].state is PROVED) is not is_swapped
