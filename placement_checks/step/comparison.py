@@ -61,12 +61,6 @@ class StepEquality(NamedTuple):
     copies: Mapping[str, Sequence[str]] = {}
     assumed: frozenset[Assumption] = frozenset()
 
-    @property
-    def is_proved(self) -> bool:
-        """Whether all variables are proved to be equal, for every batch."""
-        answers = self.variables.values()
-        return bool(answers) and all(answer.state is State.PROVED for answer in answers)
-
     def improved_by(self, other: StepEquality) -> StepEquality:
         """These answers, with the proofs that other assumptions allow."""
         proved = {
