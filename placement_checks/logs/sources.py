@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import re
@@ -68,8 +67,10 @@ class Source:
         self._start = self.sample
         self._zipped = packed and self.sample.startswith(_GZIP)
         if self._zipped:
-            with contextlib.suppress(zlib.error):
+            try:
                 self.sample = zlib.decompressobj(wbits=_GZIP_FORMAT).decompress(self.sample)
+            except zlib.error:
+                self.sample = b""  # reading it says why
         for start, (kind, command) in _OTHERS.items():
             if packed and self.sample.startswith(start):
                 raise InputError(

@@ -80,8 +80,10 @@ def test_a_cut_log_without_records(log: Path) -> None:
     assert (read.records, len(read.troubles)) == (0, 1)
 
 
-def test_an_unreadable_gzip_file(log: Path) -> None:
-    log.write_bytes(gzip.compress(lines(5))[:10] + b"\xff" * 99)
+@pytest.mark.parametrize("time", [0x01020304, 0x41424344])
+def test_an_unreadable_gzip_file(log: Path, time: int) -> None:
+    # The time in its header may look like text or not.
+    log.write_bytes(gzip.compress(lines(5), mtime=time)[:10] + b"\xff" * 99)
 
     with pytest.raises(InputError, match="has nothing that can be read: its compressed data is"):
         read_logs([str(log)])
