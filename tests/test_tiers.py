@@ -81,7 +81,10 @@ def test_nightly_tests_run_if_their_path_is_named(suite: pytest.Pytester) -> Non
     assert IN_TIERS["nightly"] <= set(passed(suite, "suite"))
 
 
-def test_snapshots_of_tests_in_other_tiers_are_not_unused(suite: pytest.Pytester) -> None:
+def test_snapshots_of_tests_in_other_tiers_are_not_unused(
+    suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # there, syrupy leaves it to the host
     suite.makeconftest("pytest_plugins = ['support.tiers']")
     module = suite.path / "suite" / "test_snapshots.py"
     text = (
