@@ -188,7 +188,7 @@ def total(build: Build) -> Form | None:
     axes, keeps = build.attrs
     form = build.operands[0]
     dims = terms.shape(form)
-    if axes == ():
+    if axes == () or not terms.summands(form):  # the sum of zeros is 0
         return form
     atom = terms.single(terms.scalars_taken_out(form)[0])
     if axes and atom is not None and atom.op == "Pack" and atom.attrs[0] in axes:
