@@ -62,13 +62,6 @@ def is_update(kind: str) -> bool:
     return kind in UPDATES or is_gradient_update(kind)
 
 
-# Updates that are proportional to the gradient, with the index of the learning rate.
-LEARNING_RATES: Mapping[str, int] = {
-    **dict.fromkeys(["ApplyGradientDescent", "ResourceApplyGradientDescent"], 1),
-    **dict.fromkeys(["ApplyMomentum", "ResourceApplyMomentum"], 2),
-    **dict.fromkeys(["SparseApplyMomentum", "ResourceSparseApplyMomentum"], 2),
-}
-
 # Updates that add a multiple of a gradient to a variable, and change nothing else.
 PLAIN_UPDATES = frozenset(
     [

@@ -6,6 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from enum import Enum, auto
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from placement_checks.core.missing import Missing
@@ -14,12 +15,13 @@ from placement_checks.core.placement import TRAINABLE, Placement, producer_of
 from placement_checks.step.explanation import Difference, Explanation, Obligation
 from placement_checks.step.gradients import with_names, with_values
 from placement_checks.step.graph import Draw
-from placement_checks.step.kinds import ONE, AtomId, Form, Origin
+from placement_checks.step.kinds import ONE, AtomId, Cause, Form, Origin
 from placement_checks.step.op_types import op_type
-from placement_checks.step.parts import WHOLE
+from placement_checks.step.parts import WHOLE, Part
 from placement_checks.step.reader import StepReader
 from placement_checks.step.statistics import with_means
 from placement_checks.step.terms import Assumption, Terms
+from placement_checks.step.weights import Weights, compare_weights, gradient_in, multiple
 
 TOWERS, ONE_GPU = 0, 1  # the numbers of the programs
 
@@ -54,12 +56,18 @@ class StepEquality(NamedTuple):
         trained: the names of the trained variables among them.
         copies: the variables of the program for several GPUs, by the same names.
         assumed: what the proofs take for granted.
+        weights: for trained variables that are not proved, or have another learning rate: how
+            often each loss term counts in the gradient, or why this is unknown; without terms, if
+            only the learning rate differs.
+        parts: the part of the batch that each objective is computed from.
     """
 
     variables: Mapping[str, Equality] = {}
     trained: frozenset[str] = frozenset()
     copies: Mapping[str, Sequence[str]] = {}
     assumed: frozenset[Assumption] = frozenset()
+    weights: Mapping[str, Weights | Cause] = {}
+    parts: Mapping[str, Part] = {}
 
     def improved_by(self, other: StepEquality) -> StepEquality:
         """These answers, with the proofs that other assumptions allow."""
@@ -83,10 +91,23 @@ def compare_steps(towers: Placement, one_gpu: Placement) -> StepEquality | Missi
     """Compare the training step of a program with the step of the same program for one GPU.
 
     Both programs may train in several runs, in turns. Then the runs are compared in their order.
+    The result is computed once.
 
     Returns:
         The answers; missing if the ops of a step are not known.
     """
+    known = towers.cached(_comparisons)
+    if id(one_gpu) not in known:
+        known[id(one_gpu)] = one_gpu, _compare(towers, one_gpu)
+    return known[id(one_gpu)][1]
+
+
+def _comparisons(_: Placement) -> dict[int, tuple[Placement, StepEquality | Missing]]:
+    """The comparisons of a program, by the identity of the other program."""
+    return {}
+
+
+def _compare(towers: Placement, one_gpu: Placement) -> StepEquality | Missing:
     runs = _runs(towers), _runs(one_gpu)
     if not runs[0] or not runs[1]:
         which = "the program" if not runs[0] else "the program for one GPU"
@@ -103,6 +124,8 @@ def compare_steps(towers: Placement, one_gpu: Placement) -> StepEquality | Missi
             found.trained | one.trained,
             {**found.copies, **one.copies},
             found.assumed | one.assumed,
+            {**found.weights, **one.weights},
+            {**found.parts, **one.parts},
         )
     return found
 
@@ -127,7 +150,18 @@ def _compare_runs(
         found = answer if found is None else found.improved_by(answer)
         if not any(map(_may_be_proved, found.variables.values())):
             break
-    return found or StepEquality()
+    if found is None:
+        return StepEquality()
+    names = [
+        name
+        for name in found.trained
+        if found.variables[name].state is not State.PROVED or comparison.has_other_rate(name)
+    ]
+    if names and (own_statistics, equal_rows) != _ACCEPTED[-1]:
+        comparison = Comparison(towers, one_gpu, roots, own_statistics=True, equal_rows=True)
+        comparison.compare()
+    weights = {name: comparison.weights(name) for name in names}
+    return found._replace(weights=weights, parts=comparison.parts())
 
 
 def _may_be_proved(answer: Equality) -> bool:
@@ -210,6 +244,83 @@ class Comparison:
             copies,
             frozenset(self.terms.assumed),
         )
+
+    def weights(self, name: str) -> Weights | Cause:
+        """How often the loss terms count in the update of a trained variable."""
+        towers, one = self.towers, self.one_gpu
+        copy = self._copy(name)
+        descents = self._descents(copy, name)
+        if descents is not None:
+            (_, mine), (_, its) = descents
+        else:
+            state = with_names(self.terms, towers.state(copy, towers.all_updates), self._names)
+            mine, its = self._changes(name, state, one.state(name, one.all_updates))
+            if self._times_of_step(mine, its) is not None:
+                return Weights()
+        trained = {
+            towers.copies.get(each, each)
+            for each in towers.placement.collections.get(TRAINABLE, ())
+        }
+        return compare_weights(self.terms, name, mine, its, trained, self._parts_of_gradients)
+
+    def has_other_rate(self, name: str) -> bool:
+        """Whether a variable is updated by gradient descent with another learning rate."""
+        descents = self._descents(self._copy(name), name)
+        return descents is not None and descents[0][0] != descents[1][0]
+
+    def _copy(self, name: str) -> str:
+        """A variable of the towers, given its name on one GPU."""
+        if name in self.towers.updates:
+            return name
+        copies = self.towers.copies.items()
+        return next((each for each, first in copies if first == name), name)
+
+    def _descents(
+        self, copy: str, name: str
+    ) -> tuple[tuple[Form, Form], tuple[Form, Form]] | None:
+        """The rates and gradients of both programs, if they are plain gradient descent."""
+        ours, theirs = self.towers.descent_of(copy), self.one_gpu.descent_of(name)
+        if ours is None or theirs is None:
+            return None
+        rate, gradient = (with_names(self.terms, form, self._names) for form in ours)
+        return (rate, gradient), theirs
+
+    def _changes(self, name: str, ours: Form, theirs: Form) -> tuple[Form, Form]:
+        """The changes of a variable in one step."""
+        old = self.one_gpu.variable(name), -1.0
+        return self.terms.add((ours, 1.0), old), self.terms.add((theirs, 1.0), old)
+
+    def _times_of_step(self, ours: Form, theirs: Form) -> float | None:
+        """How many times a step is the step for one GPU, if all of it is a multiple.
+
+        This is another learning rate. None if the step consists of gradients alone: then the
+        gradients may be multiplied.
+        """
+        terms = self.terms
+        times = multiple(terms, ours, theirs)
+        others = [each for each, _ in terms.summands(ours) if gradient_in(terms, each) is None]
+        return times if others else None
+
+    @cached_property
+    def _parts_of_gradients(self) -> Mapping[Origin, Part]:
+        """The part of the batch that the loss of each backward op is computed from."""
+        calls = [(call, self.towers.part_of_tower(call.objectives)) for call in self.towers.calls]
+        return {
+            Origin(TOWERS, producer_of(tensor)): part
+            for call, part in calls
+            if part is not None
+            for tensors in call.gradients
+            for tensor in tensors
+        }
+
+    def parts(self) -> Mapping[str, Part]:
+        """The part of the batch that each objective of the towers is computed from."""
+        towers = self.towers
+        objectives = {
+            each for number in towers.used_calls for each in towers.calls[number].objectives
+        }
+        parts = {each: towers.part_of_tower([each]) for each in objectives}
+        return {each: part for each, part in parts.items() if part is not None}
 
     def _resets(
         self, ours: Mapping[str, Mapping[str, Form]], theirs: Mapping[str, Form]
@@ -299,15 +410,17 @@ class Comparison:
         if theirs == old:
             text = "this step updates it, but the step of one GPU does not"
             return Difference(Obligation.UPDATED, text, self._origin(form))
-        ours, others = self.towers.descent_of(copy), self.one_gpu.descent_of(name)
-        if ours is not None and others is not None:
-            (rate, gradient), (other_rate, other_gradient) = ours, others
-            rate = with_names(self.terms, rate, self._names)
+        descents = self._descents(copy, name)
+        if descents is not None:
+            (rate, gradient), (other_rate, other_gradient) = descents
             if rate != other_rate:
                 return self.explanation.of_rates(rate, other_rate)
-            gradient = with_names(self.terms, gradient, self._names)
             if gradient != other_gradient:
                 return self.explanation.of_update(gradient, other_gradient)
+        times = self._times_of_step(*self._changes(name, form, theirs))
+        if times is not None:
+            text = f"it changes {times:.4g} times as much, as with another learning rate"
+            return Difference(Obligation.UPDATE, text, self._origin(form), is_certain=False)
         return self.explanation.of_update(form, theirs)
 
     def _origin(self, form: Form) -> Origin | None:

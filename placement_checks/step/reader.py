@@ -15,6 +15,7 @@ from placement_checks.core.op_types import (
     ADDS,
     BRANCHES,
     FUNCTION_CALLS,
+    IDENTITIES,
     LOOPS,
     PLACEHOLDERS,
     REF_VARIABLES,
@@ -31,7 +32,7 @@ from placement_checks.step.batch import Batch
 from placement_checks.step.graph import Race, StepGraph, Update, cone
 from placement_checks.step.kinds import ONE, ROWS, Cause, Form, Kind, Shape, Status
 from placement_checks.step.loops import Loop, is_loop
-from placement_checks.step.parts import Part
+from placement_checks.step.parts import Part, finest
 from placement_checks.step.tensor_ops import TENSOR_OPS, Node, attributes_of
 from placement_checks.step.terms import Terms
 
@@ -282,12 +283,23 @@ class StepReader(StepGraph):
             self.terms.sizes.setdefault((self.program, part), dims[0])
         status = Status(Kind.ROWS, 0)
         attrs = (*key, node.output)
-        default = tuple([node.operand(number) for number in range(len(node.inputs))])
-        operands = default if node.op.type in PLACEHOLDERS else ()
+        operands: tuple[Form, ...] = ()
+        if node.op.type in PLACEHOLDERS:
+            defaults = [node.operand(number) for number in range(len(node.inputs))]
+            operands = tuple([self._with_own_part(each, part) for each in defaults])
         shape = (ROWS, *dims[1:])
         return self.terms.atom(
             "Leaf", attrs, operands, shape, part=part, origin=node.origin, status=status
         )
+
+    def _with_own_part(self, default: Form, part: Part) -> Form:
+        """The default of a tower's placeholder: an element of a pipeline is this tower's part."""
+        drawn = finest(self.terms.parts(default))
+        if not drawn or len(drawn) != 1 or len(part) != 1:
+            return default
+        own, other = part[0], drawn[0]
+        is_same = (own.number, own.parts) == (other.number, other.parts)
+        return self.terms.with_part(default, drawn, part) if is_same else default
 
     def _fed(self, node: Node) -> Form:
         """A placeholder without rows: the same value in both programs, if the names are equal."""
@@ -589,13 +601,26 @@ class StepReader(StepGraph):
         return terms.add(*total)
 
     def descent_of(self, variable: str) -> tuple[Form, Form] | None:
-        """The rate and the gradient, if plain gradient descent alone updates a variable."""
+        """The rate and the gradient, if plain gradient descent alone updates a variable.
+
+        The program may write it out: ``w.assign_sub(rate * gradient)``.
+        """
         updates = self.updates.get(variable, ())
-        if len(updates) != 1 or self.ops[updates[0].op].type not in _DESCENTS:
+        if len(updates) != 1:
             return None
         name = updates[0].op
-        rate, gradient = (self.value(each, name) for each in self.data(name)[1:3])
-        return rate, gradient
+        kind, data = self.ops[name].type, self.data(name)
+        if kind in _DESCENTS:
+            return self.value(data[1], name), self.value(data[2], name)
+        product = producer_of(data[1]) if _SUMS.get(kind) == -1.0 else ""
+        while product and self.ops[product].type in IDENTITIES:
+            product = producer_of(self.data(product)[0])
+        if not product or self.ops[product].type != "Mul":
+            return None
+        one, other = (self.value(each, product) for each in self.data(product))
+        if self.terms.is_backward(one):
+            one, other = other, one
+        return (one, other) if self.terms.shape(one) == () else None
 
     def line_of_gradient(self, variable: str) -> str:
         """The op to blame for a wrong gradient: the first op with the value that the update takes.

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from placement_checks.core.devices import Device
 from placement_checks.core.placement import (
     TRAINABLE,
     Details,
@@ -57,12 +58,14 @@ class StepOp(NamedTuple):
         inputs: as in a GraphDef.
         attributes: the attributes that define what it computes.
         value: the value of a constant.
+        device: the requested device.
     """
 
     type: str
     inputs: tuple[str, ...] = ()
     attributes: Mapping[str, Any] = {}
     value: Array | None = None
+    device: str = "/cpu:0"
 
 
 class Taken(NamedTuple):
@@ -319,6 +322,7 @@ class Program:
     roots: tuple[str, ...] = ()
     _sample_runs: list[_Run] = field(default_factory=list)
     _scopes: list[str] = field(default_factory=list)
+    _device: str = "/cpu:0"
     _awaited: list[str] = field(default_factory=list)
 
     @contextmanager
@@ -327,6 +331,14 @@ class Program:
         self._scopes.append(name)
         yield
         self._scopes.pop()
+
+    @contextmanager
+    def tower(self, number: int) -> Iterator[None]:
+        """The name scope and the GPU of a tower."""
+        self._device = f"/gpu:{number}"
+        with self.scope(f"tower_{number}"):
+            yield
+        self._device = "/cpu:0"
 
     @contextmanager
     def after(self, *values: Value) -> Iterator[None]:
@@ -355,7 +367,7 @@ class Program:
             number += 1
             unique = f"{base}_{number}"
         awaits = () if op.type in ("VarHandleOp", "Placeholder") else tuple(self._awaited)
-        self.ops[unique] = op._replace(inputs=(*op.inputs, *awaits))
+        self.ops[unique] = op._replace(inputs=(*op.inputs, *awaits), device=self._device)
         return Value(self, unique)
 
     def tensor(self, value: Any) -> Value:
@@ -424,14 +436,17 @@ class Program:
     # --- the placement ---
 
     def placement(self) -> Placement:
-        """The placement, without devices."""
+        """The placement, without assigned devices."""
         variables = [Variable(name, "float32", shape) for name, shape in self.variables.items()]
         return Placement(
             "program",
-            {name: Op(name, op.type, inputs=op.inputs) for name, op in self.ops.items()},
+            {
+                name: Op(name, op.type, Device.parse(op.device), op.inputs)
+                for name, op in self.ops.items()
+            },
             Variables(variables),
             {TRAINABLE: tuple(self.trained)},
-            step=StepOps(train_op=self.roots, gradient_calls=self.calls()),
+            step=StepOps(train_op=self.roots).with_gradients(self.calls()),
             details=_Facts(self),
         )
 

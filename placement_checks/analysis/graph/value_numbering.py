@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from hashlib import sha256
 from typing import Any, NamedTuple
 
 from placement_checks.analysis.graph.analysis import GraphAnalysis
@@ -205,49 +204,11 @@ class EqualTensors:
                 self._first_copy.update(dict.fromkeys(members[1:], members[0]))
         self._class_of: dict[int, int] = {}
         self._classes: dict[Any, int] = {}
-        self._portable: dict[int, str] = {}
 
     def key(self, source: str) -> tuple[int, str]:
         """Return a key that is the same for all tensors that are equal by construction."""
         op, output = self._origin(source)
         return self._number(op, _DEEPEST), output
-
-    def portable_key(self, source: str) -> str:
-        """Return a key that is the same for equal tensors of different builds of a program.
-
-        The key is ``""`` if the tensor depends on anything but constants, variables and
-        placeholders. Variables and placeholders of two builds are the same if they have the same
-        name.
-        """
-        key = self._portable_structure(self._flow.number[producer_of(source)], _DEEPEST)
-        return key and f"{key}:{source.partition(':')[2] or '0'}"
-
-    def _portable_structure(self, op: OpId, depth: int) -> str:
-        op = self._first_copy.get(op, op)
-        if op in self._portable:
-            return self._portable[op]
-        self._portable[op] = ""  # a loop may lead back here
-        flow, details = self._flow, self._placement.details
-        name, kind = flow.names[op], flow.types[op]
-        key: tuple[Any, ...] = ()
-        if kind == CONST:
-            digest = details.digest(name)
-            key = details.value(name) or (digest and (kind, digest)) or ()
-        elif kind in VARIABLES or kind in PLACEHOLDERS:
-            key = (kind, name)
-        elif depth and not (kind in _SOURCES or self._is_stateful(op) or op in flow.calls):
-            sources = [
-                (
-                    self._portable_structure(flow.number[producer_of(source)], depth - 1),
-                    source.partition(":")[2] or "0",
-                )
-                for source in self._placement.ops[name].inputs
-                if producer_of(source) in flow.number and not source.startswith("^")
-            ]
-            if sources and all(each for each, _ in sources):
-                key = (kind, self._attributes(name), *sources)
-        self._portable[op] = sha256(repr(key).encode()).hexdigest() if key else ""
-        return self._portable[op]
 
     def _origin(self, source: str) -> tuple[OpId, str]:
         """Return the op that computes a tensor, and the index of its output.

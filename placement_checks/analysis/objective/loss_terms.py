@@ -61,16 +61,11 @@ class Term(NamedTuple):
             the mean of the towers' functions differs from the function of all rows.
         tensor: the name of the tensor.
         towers: a bit mask of the towers that the term depends on.
-        rows: the symbol of the number of rows that divides a sum, or ``""``. If towers have the
-            same symbol, they divide by the rows of all towers.
-        is_weighted: whether ``rows`` is computed from values of examples, such as a mask.
     """
 
     kind: Literal["mean", "sum", "function", "penalty", "other"]
     tensor: str
     towers: int
-    rows: str = ""
-    is_weighted: bool = False
 
 
 class LossTerms:
@@ -362,8 +357,7 @@ class LossTerms:
         if len(rows + counts) == 1 and (rows + counts)[0][1] == -1:
             (each,) = rows + counts
             factors = tuple(factor for factor in weight.factors if factor != each)
-            term = Term("mean", tensor, towers, each[0], is_weighted=bool(counts))
-            return term, Weight(weight.coefficient, factors)
+            return Term("mean", tensor, towers), Weight(weight.coefficient, factors)
         shape = self._scalars.shape(self.rows_of(op))
         reduced = self._scalars.shape(tensor)
         if shape is not None and reduced is not None and None not in (*shape, *reduced):

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
-from math import isclose, prod
+from math import isclose
 from typing import NamedTuple, TypeAlias
 
 from placement_checks.analysis.graph.data_flow import union
@@ -20,13 +20,12 @@ from placement_checks.analysis.objective.gradient_weights import (
 )
 from placement_checks.analysis.objective.linear_forms import Factors, Form, Weight
 from placement_checks.analysis.objective.loss_terms import LossTerms, Term
-from placement_checks.analysis.objective.row_shares import RowShares
 from placement_checks.analysis.objective.scalars import Scalars
 from placement_checks.analysis.objective.written_updates import WrittenUpdate, unequal_rates
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import variable_layout
-from placement_checks.core.op_types import IDENTITY, LEARNING_RATES, PLAIN_UPDATES
+from placement_checks.core.op_types import IDENTITY, PLAIN_UPDATES
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.util.text import plural, range_text
 
@@ -63,7 +62,6 @@ class Objective:
         self.scalars = Scalars(self.analysis)
         self.terms = LossTerms(self.analysis, self.scalars)
         self.weights = GradientWeights(self.analysis, self.scalars)
-        self.row_shares = RowShares(self.analysis, self.scalars)
         self._variables: dict[Term, tuple[str, ...]] = {}
         self._by_variable: dict[str, Mapping[str, Sequence[tuple[Term, Weight]]]] = {}
 
@@ -205,23 +203,6 @@ class Objective:
     def op_type(self, term: Term) -> str:
         """Return the type of the op that computes a term."""
         return self.analysis.flow.types[self.analysis.flow.op_of(term.tensor)]
-
-    def elements(self, term: Term) -> int:
-        """Return the number of elements that a mean or sum reduces, or 0 if it is unknown."""
-        if term.kind == "function":
-            return 0
-        shape = self.scalars.shape(self.terms.rows_of(self.analysis.flow.op_of(term.tensor)))
-        return 0 if shape is None else prod(size or 0 for size in shape)
-
-    def learning_rate(self, variable: str) -> Weight | None:
-        """Return the learning rate of an update that is proportional to the gradient."""
-        types = self.analysis.flow.types
-        rates = {
-            self.scalars.weight(self.scalars.inputs(update.op)[number])
-            for update in self.updates(variable)
-            if (number := LEARNING_RATES.get(types[update.op])) is not None
-        }
-        return rates.pop() if len(rates) == 1 else None
 
     def unequal_rates(self, other: Objective, variable: str) -> tuple[float, float] | None:
         """Return the constant learning rates of a variable in two programs, if they differ.

@@ -7,13 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from math import isfinite, nan, prod, trunc
 
 from placement_checks.analysis.graph.value_numbering import EqualTensors
-from placement_checks.analysis.objective.linear_forms import ONE, Factors, Weight
+from placement_checks.analysis.objective.linear_forms import ONE, Weight
 from placement_checks.analysis.towers.analysis import TowerAnalysis
 from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import (
     ADDS,
     CAST,
-    CUTS,
     DIVISIONS,
     EQUAL,
     FILL,
@@ -82,20 +81,6 @@ class Scalars:
         """Return the name of the tensor of a symbol; the symbol itself if it has no tensor."""
         return self._sources.get(symbol, symbol)
 
-    def portable(self, factors: Sequence[tuple[str, int]]) -> Factors:
-        """Return factors with symbols that other builds of the program share.
-
-        A symbol is ``""`` if the scalar depends on anything but constants, variables and
-        placeholders.
-        """
-        return tuple(sorted((self._portable(symbol), power) for symbol, power in factors))
-
-    def _portable(self, symbol: str) -> str:
-        op = self._analysis.flow.number.get(producer_of(self._sources.get(symbol, "")))
-        if op is None or symbol.startswith(ROWS) or self._analysis.examples[op]:
-            return ""
-        return self._equal.portable_key(self._sources[symbol])
-
     def variables(self, factors: Sequence[tuple[str, int]]) -> frozenset[str]:
         """Return the names of the variables that factors depend on."""
         flow = self._analysis.flow
@@ -122,20 +107,6 @@ class Scalars:
                 return False
             (source,) = of_examples
         return False
-
-    def is_of_part(self, symbol: str) -> bool:
-        """Whether a symbol may depend on only a part of the batch, such as a slice.
-
-        A symbol that depends on shapes alone depends on the tensors with these shapes.
-        """
-        flow = self._analysis.flow
-        reached = flow.reachable([flow.number[producer_of(self._sources[symbol])]])
-        if symbol.startswith(ROWS):
-            of_shapes = [op for op in reached if flow.types[op] in SHAPE_ONLY]
-            reached = flow.reachable(
-                source for op in of_shapes for source in flow.control_inputs.get(op, ())
-            )
-        return any(flow.types[op] in CUTS for op in reached)
 
     def inputs(self, op: OpId) -> Sequence[str]:
         """Return the data inputs of an op, as tensors."""

@@ -10,7 +10,8 @@ from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import AVERAGE, Rule, about, add_up, matches_any
 from placement_checks.rules.requirements import Need
-from placement_checks.step.comparison import ONE_GPU, State, StepEquality, compare_steps
+from placement_checks.rules.step_equality import compare_with_one_gpu
+from placement_checks.step.comparison import ONE_GPU, State, StepEquality
 from placement_checks.step.explanation import Difference, Obligation
 
 _CONSEQUENCES = {
@@ -60,17 +61,16 @@ class EqualToOneGpu(Rule):
     allow: tuple[str, ...] = ()
 
     def check(self, evidence: Evidence) -> Verdict:
-        one_gpu = evidence.reference or evidence.single_gpu
-        if isinstance(one_gpu, Missing):
-            return self.without(one_gpu)
-        found = compare_steps(evidence.placement, one_gpu)
-        if isinstance(found, Missing):
-            return self.without(found)
+        compared = compare_with_one_gpu(evidence)
+        if isinstance(compared, Missing):
+            return self.without(compared)
+        one_gpu, found = compared
         if not found.trained:
             return self.not_checked("the step trains no variable that one GPU trains")
         placements = evidence.placement, one_gpu
         findings = list(self._findings(placements, found))
-        note = _note(found, "the reference" if evidence.reference else "the build for one GPU")
+        is_build = one_gpu is evidence.single_gpu
+        note = _note(found, "the build for one GPU" if is_build else "the reference")
         if not findings and (reason := self._reason(placements, found)):
             return self.not_checked(reason, note)
         return self.verdict(findings, note)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from placement_checks.analysis.graph.data_flow import union
@@ -11,11 +11,15 @@ from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.impact import Impact
+from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import SCALES
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, PathStep, Verdict
 from placement_checks.rules.base import AVERAGE, Rule, about, add_up, matches_any, path_lines
 from placement_checks.rules.requirements import Need
+from placement_checks.rules.step_equality import compare_with_one_gpu, towers_by_part
+from placement_checks.step.comparison import State
+from placement_checks.step.kinds import Cause
 from placement_checks.util.text import plural, range_text
 
 
@@ -29,6 +33,7 @@ class EveryTowerCounts(Rule):
 
     Each variable is judged by the towers that read it, or that read a copy of it if it is
     mirrored. Gradients that are summed up over several steps, in variables or accumulators, count.
+    Gradients that are multiplied by 0 do not, if the program can be compared with one GPU.
 
     `allow` lists variables, or patterns, that only some towers train on purpose.
     """
@@ -37,6 +42,7 @@ class EveryTowerCounts(Rule):
     kind = "requested"
     impact = Impact.TRAINING
     requires = frozenset({Need.TWO_TOWERS, Need.LOSSES_APART, Need.TRAINED})
+    uses = frozenset({Need.SINGLE_GPU, Need.REFERENCE})
 
     allow: tuple[str, ...] = ()
 
@@ -55,6 +61,10 @@ class EveryTowerCounts(Rule):
             for variable in gradients.trained
             if not matches_any(variable, self.allow)
         }
+        for variable, towers in _without_weight(evidence).items():
+            if not missing.get(variable, [0]):  # no tower is missing so far
+                missing[variable] = list(towers)
+                used[variable] &= ~sum(1 << tower for tower in towers)
         never_used = set.intersection(*map(set, missing.values())) if missing else set()
         findings = [
             _finding(placement, variable, towers, used[variable], never_used.issuperset(towers))
@@ -72,6 +82,28 @@ class EveryTowerCounts(Rule):
         towers = range_text(device.short for device in unused)
         variables = plural(len(findings), "variable")
         return f"{towers} never {verb}: the update of {variables} does not use {whose} gradients"
+
+
+def _without_weight(evidence: Evidence) -> Mapping[str, Sequence[TowerIndex]]:
+    """For each variable the towers with gradients that are multiplied by 0."""
+    compared = compare_with_one_gpu(evidence)
+    if isinstance(compared, Missing):
+        return {}
+    _, equality = compared
+    towers = towers_by_part(evidence.placement, equality)
+    found = {}
+    for name, weights in equality.weights.items():
+        if equality.variables[name].state is not State.DIFFERS or isinstance(weights, Cause):
+            continue
+        parts = {part for term in weights.examples for part in term.ratios}
+        lost = [
+            towers[part]
+            for part in parts
+            if part in towers and not any(term.ratios[part] for term in weights.examples)
+        ]
+        if lost:
+            found[equality.copies[name][0]] = sorted(lost)
+    return found
 
 
 def _finding(

@@ -1,38 +1,40 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isclose
 from typing import TYPE_CHECKING, NamedTuple
 
-from placement_checks.analysis.objective.gradient_weights import Unread
-from placement_checks.analysis.objective.linear_forms import Factors, Weight
-from placement_checks.analysis.objective.loss_terms import Term
-from placement_checks.analysis.objective.objective import Formula, Objective, objective
-from placement_checks.analysis.objective.row_shares import TowerTerm
+from placement_checks.analysis.objective.objective import objective
 from placement_checks.analysis.towers.analysis import analyze
-from placement_checks.analysis.variables.gradient_flow import rows_of_other_towers
+from placement_checks.analysis.variables.gradient_flow import gradient_flow, rows_of_other_towers
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing
-from placement_checks.core.op_types import MEAN
-from placement_checks.core.placement import producer_of
+from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import AVERAGE, Rule, matches_any, require_factors
 from placement_checks.rules.ranks import TowerKind, tower_kind
 from placement_checks.rules.requirements import Need, no_gradients
+from placement_checks.rules.step_equality import compare_with_one_gpu, towers_by_part
+from placement_checks.step.comparison import TOWERS, State, StepEquality
+from placement_checks.step.explanation import Obligation
+from placement_checks.step.kinds import Cause, Origin
+from placement_checks.step.parts import OF_ANY_SIZE, Part, describe
+from placement_checks.step.terms import Assumption
+from placement_checks.step.weights import ExampleTerm, Penalty, Weights
 from placement_checks.util.text import listed, plural
 
 if TYPE_CHECKING:
     from placement_checks.numerics.diagnosis import Mistake
 
-_ALL = -1  # instead of a tower's number: a term over the rows of all towers
-# Whether a constant factor is right depends on the number of rows in each tower.
+# Whether a factor of a sum over rows is right depends on how many rows each program reads.
 _SUMS = (
     "the loss is a sum times a constant; whether the constant is right depends on the number of "
     "rows, which the graph does not state"
 )
+_OTHER = "its loss terms count as on one GPU, but its update is another one"
 _TOLERANCE = 1e-4  # relative; weights are products of a few float32 constants
 # Fixes if the coefficients of the losses are wrong, but the coefficients of the penalties are
 # right.
@@ -83,23 +85,20 @@ class GradientsAveraged(Rule):
     counts once for each tower, and a loss term that one tower lacks. These mistakes raise no
     error, but the program trains another objective than on one GPU.
 
-    The rule reads the coefficients from constants of the graph, and runs nothing. The coefficient
+    The rule reads both graphs as terms, like equal-to-one-gpu, and runs nothing. The coefficient
     of a term in an update is its coefficient in the tower's loss, times the coefficient of the
     tower's gradient. For a mean over rows, and for a penalty such as weight decay, the
     coefficients of all towers must add up to the coefficient on one GPU. A sum over rows must have
-    this coefficient in each tower. The rule ignores factors that all terms of an update share,
-    such as a clip by the norm of the averaged gradient. It also ignores weight decay that is added
-    to the averaged gradient, and the ops of an optimizer, even if the program assigns the
-    variables itself, as BERT's Adam does. The weights of single terms, such as a learned or
-    scheduled weight of a task, are equal if they are computed from the same variables,
-    placeholders and constants. The gradients of rows that a tower looks up must be paired with the
-    indices of these rows. The program is compared with its reference or, without a reference, with
-    the program built for one GPU. gradients-equal also compares the values that a tower computes
-    inside of a term.
+    this coefficient in each tower. The rule ignores factors that all terms of an update share and
+    that depend on gradients, such as a clip by the norm of the averaged gradient. It also ignores
+    other learning rates. The program is compared with its reference or, without a reference, with
+    the program built for one GPU.
 
-    If the loss of a tower is a function of means, such as the root of a mean or a ratio of sums,
-    the coefficients are compared as for a mean. If they are right, the variables are not checked,
-    because the mean of such losses may differ from the loss of all rows.
+    If the loss of a tower combines its rows, such as the root of a mean or a mean over tokens, the
+    coefficients are compared as for a mean. If they are right, the variables are not checked,
+    because the mean of such losses may differ from the loss of all rows. Variables that a part of
+    the batch does not train, or that train another function than on one GPU, are left to
+    every-tower-counts and equal-to-one-gpu.
 
     If towers have unequal numbers of rows, each mean must be multiplied by its tower's share of
     the rows. If the graph does not state the numbers, the rule assumes that they are equal, and
@@ -130,37 +129,34 @@ class GradientsAveraged(Rule):
         require_factors(self.scale, self.shares)
 
     def check(self, evidence: Evidence) -> Verdict:
-        program, single = objective(evidence.placement), evidence.single_gpu
-        if evidence.reference:
-            comparison = _Comparison(program, objective(evidence.reference), self)
-            if comparison.compared:
-                return self._verdict(evidence, comparison)
-        if isinstance(single, Missing):
+        found = compare_with_one_gpu(evidence)
+        if isinstance(found, Missing):
             return self.not_checked(
-                f"the program cannot be compared with its build for one GPU: {single}"
+                f"the program cannot be compared with its build for one GPU: {found}"
             )
-        if len(analyze(single).towers) > 1:
+        one_gpu, equality = found
+        if one_gpu is evidence.single_gpu and len(analyze(one_gpu).towers) > 1:
             return self.not_checked("the program has several towers even if built for one GPU")
-        return self._verdict(evidence, _Comparison(program, objective(single), self))
+        comparison = _Comparison(evidence.placement, one_gpu, equality, self)
+        return self._verdict(evidence, comparison)
 
     def _verdict(self, evidence: Evidence, comparison: _Comparison) -> Verdict:
-        findings = comparison.findings
+        findings = comparison.findings()
         notes = [plural(len(comparison.compared), "variable")] if comparison.compared else []
         if comparison.assumes_equal_rows and comparison.compared and not findings:
-            notes.append(f"holds only if all {comparison.parts_name} have equally many rows")
-        if factors := sorted(set(comparison.compensated.values())):
+            notes.append(f"holds only if all {comparison.kind}s have equally many rows")
+        if factors := sorted(comparison.compensated):
             times = listed([f"{factor:.4g}" for factor in factors])
             notes.append(
                 f"all gradients are {times} times as large as on one GPU, and the learning rate "
                 "is divided by the same factor"
             )
         unread: dict[str, list[str]] = defaultdict(list)
-        for variable, (_, reason) in comparison.unread.items():
+        for variable, reason in comparison.unread.items():
             unread[reason].append(variable)
-        for variables in unread.values():
-            op, reason = comparison.unread[variables[0]]
+        for reason, variables in unread.items():
             were = "was" if len(variables) == 1 else "were"
-            notes.append(f"{listed(variables)} {were} not compared: {f'{op} {reason}'.strip()}")
+            notes.append(f"{listed(variables)} {were} not compared: {reason}")
         if comparison.compared:
             verdict = self.verdict(findings, "; ".join(notes))
         elif notes:
@@ -170,452 +166,226 @@ class GradientsAveraged(Rule):
         return replace(verdict, figures=comparison.figures())
 
 
-class _Summand(NamedTuple):
-    """A term in the objective of one variable.
+class _Scaled(NamedTuple):
+    """A variable whose loss terms that depend on examples are all multiplied by a factor.
 
     Attributes:
-        term: the term.
-        tower: the tower that computes the term, or `_ALL`.
-        weight: the weight of the term, without the tower's share of the rows.
-        is_share: whether the share multiplies the weight.
+        factor: the factor.
+        terms: the ops that compute the terms.
     """
 
-    term: Term
-    tower: int
-    weight: Weight
-    is_share: bool
-
-
-class _TermWeight(NamedTuple):
-    """A loss term that depends on examples, in the objective of one variable.
-
-    Attributes:
-        kind: ``mean`` or ``sum`` over rows, or ``function`` of such means.
-        factors: the factors of its weight that other terms do not have, such as the weight of a
-            task, with symbols that the program for one GPU shares.
-        weight: the coefficient of its weight.
-        term: the term.
-        adds_up: whether the terms of the towers add up to the term on one GPU: sums over rows,
-            sums that are divided by the rows of all towers, and means that are multiplied by the
-            tower's share of the rows. Other means are averaged.
-        variables: the variables that it depends on, sorted by name. Terms of different towers
-            correspond if they depend on the same variables.
-    """
-
-    kind: str
-    factors: Factors
-    weight: float
-    term: Term
-    adds_up: bool
-    variables: Sequence[str]
-
-
-def _shared(summands: Sequence[_Summand]) -> frozenset[tuple[str, int]]:
-    """Return the factors that all summands share."""
-    return frozenset.intersection(*(frozenset(each.weight.factors) for each in summands))
-
-
-def _order(each: _TermWeight) -> tuple[str, Factors, Sequence[str], float]:
-    return each.kind, each.factors, each.variables, each.weight
-
-
-class _Penalty(NamedTuple):
-    """A key that is equal for the same penalty in two builds of a program.
-
-    Attributes:
-        kind: the type of the op that computes the penalty.
-        variables: the variables that it depends on.
-        factors: the factors of its weight that other terms do not have.
-    """
-
-    kind: str
-    variables: Sequence[str]
-    factors: Factors
-
-
-class _Parts(NamedTuple):
-    """The objective of one variable, without the factors that all terms share.
-
-    Attributes:
-        towers: for each tower its terms that depend on examples, sorted by kind and weight.
-        penalties: the weight of each penalty in all towers together.
-        shared: the factors that all terms share, if they depend on variables, placeholders and
-            constants alone, with symbols that the program for one GPU shares.
-    """
-
-    towers: Mapping[int, Sequence[_TermWeight]]
-    penalties: Mapping[_Penalty, float]
-    shared: Factors
-
-    def divided_by(self, factor: float) -> _Parts:
-        """Return the objective with all weights divided by a factor."""
-        towers = {
-            tower: [each._replace(weight=each.weight / factor) for each in terms]
-            for tower, terms in self.towers.items()
-        }
-        penalties = {key: weight / factor for key, weight in self.penalties.items()}
-        return self._replace(towers=towers, penalties=penalties)
-
-
-def _total(penalties: Sequence[_Summand], towers: Collection[int]) -> float | None:
-    """Return the weight of a penalty in all towers together; None if it depends on the rows."""
-    weights = [each.weight.coefficient for each in penalties]
-    if not any(each.is_share for each in penalties):
-        return sum(weights)
-    # The shares of all towers add up to 1.
-    has_all = all(each.is_share for each in penalties) and len(penalties) == len(towers)
-    return weights[0] if has_all and len({*weights}) == 1 else None
+    factor: float
+    terms: Sequence[str]
 
 
 class _Comparison:
-    """The objectives of a program, compared with the objectives of the program for one GPU.
+    """How often the loss terms of a program count, compared with the program for one GPU.
 
     Attributes:
-        parts_name: ``towers``, ``replicas`` or ``ranks``.
+        kind: ``tower``, ``replica`` or ``rank``.
         compared: the variables that were compared.
-        findings: the findings on these variables.
         unread: why the other variables were not compared.
-        compensated: the factors of gradients that the learning rate compensates for, by variable.
+        compensated: factors of gradients that the learning rate compensates for.
         assumes_equal_rows: whether the numbers of rows of the towers are unknown, but matter.
     """
 
-    def __init__(self, many: Objective, one: Objective, rule: GradientsAveraged) -> None:
-        self._many, self._one, self._rule = many, one, rule
-        self._placement = many.analysis.placement
-        kind = tower_kind(self._placement)
-        self.parts_name = f"{kind}s"
-        self._fixes = _FIXES[kind]
+    def __init__(
+        self, many: Placement, one: Placement, found: StepEquality, rule: GradientsAveraged
+    ) -> None:
+        self._placement, self._one, self._rule = many, one, rule
+        self.kind = tower_kind(many)
+        self._fixes = _FIXES[self.kind]
+        self._towers = len(analyze(many).towers)
         self.compared: list[str] = []
-        self.findings: list[Finding] = []
-        self.unread: dict[str, Unread] = {}
-        self.compensated: dict[str, float] = {}
-        self.assumes_equal_rows = False
-        self._scaled: dict[str, tuple[float, int]] = {}  # the factor and the number of towers
+        self.unread: dict[str, str] = {}
+        self.compensated: set[float] = set()
+        self._findings: list[Finding] = []
+        self._scaled: dict[str, _Scaled] = {}
         self._penalties_are_right = False  # although the other terms are multiplied by a factor
-        for variable, formula in many.formulas.items():
-            if matches_any(variable, rule.allow):
-                continue
-            found = self._judge(variable, formula)
-            if isinstance(found, Unread):
-                self.unread[variable] = found
-            else:
-                self.compared.append(variable)
-                self.findings += found
-        for variable, (factor, number) in self._scaled.items():
-            self.findings.append(self._scaled_by(variable, factor, number))
+        self._found = found
+        self.assumes_equal_rows = Assumption.EQUAL_ROWS in self._found.assumed
+        for name in sorted(self._found.trained):
+            variable = self._found.copies[name][0]
+            if not matches_any(variable, rule.allow):
+                self._add(variable, name)
 
-    def _judge(self, variable: str, formula: Formula | Unread) -> Sequence[Finding] | Unread:
-        """Return the findings on a variable, or why it cannot be compared.
-
-        A factor of the whole objective becomes a finding later (see `_scaled`).
-        """
-        if finding := self._misplaced_rows(variable):
-            return [finding]
-        parts = self._parts(self._many, formula)
-        if isinstance(parts, Unread):
-            return parts
-        if variable not in self._one.formulas:
-            return Unread("", "the program for one GPU does not train the variable")
-        source = "" if isinstance(formula, Unread) else formula[0].source
-        if source:
-            return [self._mispaired(variable, source)]
-        expected = self._parts(self._one, self._one.formulas[variable])
-        if isinstance(expected, Unread):
-            op = f"in the program for one GPU: {expected.op}".strip()
-            return expected._replace(op=op)
-        if reason := self._incomparable(parts, expected):
-            return Unread("", reason)
-        if rates := self._many.unequal_rates(self._one, variable):
-            parts = parts.divided_by(rates[0] / rates[1])
-        found = self._compare(variable, parts, expected)
-        if found or variable in self._scaled:
-            return found
-        if function := self._function(parts):
-            return Unread(
-                function,
-                "is a function of means over the rows of one tower; the mean of such functions "
-                "may differ from the function of all rows",
-            )
-        if own_count := self._own_count(parts):
-            # The mean of such means is the mean on one GPU only if the counts of all towers are
-            # equal.
-            return Unread(
-                own_count,
-                "counts rows of one tower and divides its loss, so that rows count more in towers "
-                "with fewer of them",
-            )
-        return found
+    def findings(self) -> Sequence[Finding]:
+        """The findings on all variables."""
+        scaled = [self._scaled_by(variable, each) for variable, each in self._scaled.items()]
+        return [*self._findings, *scaled]
 
     def figures(self) -> Sequence[Mapping[str, object]]:
         """Return each objective in words, its variables, and the objective on one GPU."""
+        many, one = objective(self._placement), objective(self._one)
         alike: dict[tuple[str, str], list[str]] = defaultdict(list)
-        for variable in self._many.formulas:
-            if objective_text := self._many.summary(variable):
-                alike[objective_text, self._one.summary(variable)].append(variable)
+        for variable in many.formulas:
+            if objective_text := many.summary(variable):
+                alike[objective_text, one.summary(variable)].append(variable)
         return [
             {"variables": variables, "objective": many, "expected": one or None}
             for (many, one), variables in alike.items()
         ]
 
-    def _parts(self, side: Objective, formula: Formula | Unread) -> _Parts | Unread:
-        """Return the parts of a formula, or the reason why they are unknown."""
-        if isinstance(formula, Unread):
-            return formula
-        summands = self._summands(side, formula)
-        rows: dict[str, set[int]] = defaultdict(set)
-        own_factors = self._own_factors(side, summands)
-        if isinstance(own_factors, Unread):
-            return own_factors
-        for term, tower, _, _ in summands:
-            if term.kind == "other":
-                return Unread(producer_of(term.tensor), "is a loss, but no sum or mean over rows")
-            rows[term.rows].add(tower)
-        towers: dict[int, list[_TermWeight]] = defaultdict(list)
-        penalties: dict[_Penalty, list[_Summand]] = defaultdict(list)
-        for each, factors in zip(summands, own_factors, strict=True):
-            term, tower, weight, is_share = each
-            variables = side.variables(term)
-            if term.kind == "penalty":
-                penalties[_Penalty(side.op_type(term), variables, factors)].append(each)
-                continue
-            of_all = bool(term.rows) and len(rows[term.rows]) > 1
-            if of_all and side.scalars.is_of_part(term.rows):
-                return Unread(
-                    producer_of(side.scalars.describe(term.rows)),
-                    "counts rows of a part of the batch, and divides the losses of several towers",
-                )
-            adds_up = is_share or of_all or term.kind == "sum"
-            towers[tower].append(
-                _TermWeight(term.kind, factors, weight.coefficient, term, adds_up, variables)
-            )
-        totals = {key: _total(each, towers) for key, each in penalties.items()}
-        for penalty, total in totals.items():
-            if total is None:
-                return Unread(
-                    "",
-                    f"some towers multiply the penalty ({penalty.kind}) by their share of the "
-                    "rows, and others do not",
-                )
-        return _Parts(
-            {tower: sorted(each, key=_order) for tower, each in towers.items()},
-            {key: total for key, total in totals.items() if total is not None},
-            tuple(each for each in side.scalars.portable(sorted(_shared(summands))) if each[0]),
-        )
+    def _add(self, variable: str, name: str) -> None:
+        """Judge a variable, given its name on one GPU."""
+        misplaced = self._misplaced_rows(variable)
+        judged = [misplaced] if misplaced else self._judge(variable, name)
+        if isinstance(judged, str):
+            self.unread[variable] = judged
+        else:
+            self.compared.append(variable)
+            self._findings += judged
 
-    def _own_factors(
-        self, side: Objective, summands: Sequence[_Summand]
-    ) -> Sequence[Factors] | Unread:
-        """Return for each summand the factors that not all summands have, as portable symbols.
+    def _judge(self, variable: str, name: str) -> Sequence[Finding] | str:
+        """Return the findings on a variable, or why it cannot be compared.
 
-        The factors are unknown if only the terms of some towers have them, such as the norm of the
-        gradients of one tower.
+        A factor of all terms becomes a finding later (see `_scaled`).
         """
-        common = _shared(summands)
-
-        def members(summands: Iterable[_Summand]) -> Mapping[object, set[object]]:
-            found: dict[object, set[object]] = defaultdict(set)
-            for each in summands:
-                if each.term.kind == "penalty":
-                    penalty = side.op_type(each.term), side.variables(each.term)
-                    found[penalty].add(each.term)
-                else:
-                    found["terms"].add(each.tower)
+        is_proved = self._found.variables[name].state is State.PROVED
+        weights = self._found.weights.get(name)
+        if is_proved and not (isinstance(weights, Weights) and weights.examples):
+            parts = set(self._found.parts.values()) or {()}
+            ratios = dict.fromkeys(parts, 1.0)
+            weights = Weights([ExampleTerm(ratios, self.assumes_equal_rows, False, False, None)])
+        assert weights is not None
+        if isinstance(weights, Cause):
+            return self._reason(name, weights)
+        if weights.source:
+            return [self._mispaired(variable, weights.source)]
+        if not weights.examples:
+            return []
+        if found := self._incomplete(variable, weights.examples):
             return found
+        return self._compare(variable, name, weights, is_proved=is_proved)
 
-        in_all = members(summands)
-        own_factors = []
-        for summand in summands:
-            own = [each for each in summand.weight.factors if each not in common]
-            (kind,) = members([summand])
-            for symbol, power in own:
-                scaled = (each for each in summands if symbol in dict(each.weight.factors))
-                ((key, _),) = side.scalars.portable([(symbol, power)])
-                if not key or members(scaled)[kind] != in_all[kind]:
-                    return Unread(
-                        side.scalars.describe(symbol),
-                        "multiplies only some terms of the loss, and is not a constant",
-                    )
-            own_factors.append(side.scalars.portable(own))
-        return own_factors
+    def _reason(self, name: str, cause: Cause) -> str:
+        """Why weights are unknown: the difference to one GPU, unless that is another setting."""
+        difference = self._found.variables[name].difference
+        if difference is not None and difference.obligation is not Obligation.UPDATE:
+            return difference.text
+        return f"{f'an op of type {cause.op} ' if cause.op else ''}{cause.text}"
 
-    def _summands(self, side: Objective, formula: Formula) -> Sequence[_Summand]:
-        """Return the terms of a formula with their total weights, without shares of rows."""
-        merged: dict[tuple[Term, Factors], float] = defaultdict(float)
-        for each in formula:
-            merged[each.term, each.weight.factors] += each.weight.coefficient
-        towers = {term: self._tower(side, term) for term, _ in merged}
-        shares = side.row_shares.of_towers(
-            [
-                TowerTerm(towers[term], term, factors)
-                for term, factors in merged
-                if term.kind == "mean" and towers[term] != _ALL
-            ]
-        )
-        summands = []
-        for (term, factors), coefficient in merged.items():
-            weight, share = Weight(coefficient, factors), shares.get(towers[term], ())
-            is_share = bool(share) and {*share} <= {*factors}
-            rest = weight.times(Weight(1.0, share), -1) if is_share else weight
-            summands.append(_Summand(term, towers[term], rest, is_share))
-        return summands
-
-    @staticmethod
-    def _tower(side: Objective, term: Term) -> int:
-        """Return the number of the tower that computes a term, or `_ALL`."""
-        if term.towers.bit_count() == 1:
-            return term.towers.bit_length() - 1
-        tower = side.analysis.tower_of[side.analysis.flow.op_of(term.tensor)]
-        return _ALL if tower is None else tower
-
-    def _incomparable(self, parts: _Parts, expected: _Parts) -> str:
-        """Return why two objectives cannot be compared; ``""`` if they can."""
-        if not parts.towers or not expected.towers:
-            return "no term of the loss depends on examples"
-        if _ALL in parts.towers and len(parts.towers) > 1:
-            return "some terms of the loss depend on one tower, others on several"
-        if _ALL not in parts.towers and len(parts.towers) < len(self._many.analysis.towers):
-            towers = self._many.analysis.names_of(sum(1 << tower for tower in parts.towers))
-            return f"the update takes gradients of {towers} only"
-        if len(expected.towers) > 1:
-            return "the program for one GPU has several towers"
-        if parts.shared != expected.shared:
-            return "a factor of its gradients is not the same as on one GPU"
-        (alone,) = expected.towers.values()
-        kinds = _kinds(alone)
-        if not any(_kinds(terms) == kinds for terms in parts.towers.values()):
+    def _incomplete(
+        self, variable: str, terms: Sequence[ExampleTerm]
+    ) -> Sequence[Finding] | str | None:
+        """Return what follows if some parts lack terms, or have terms that one GPU lacks."""
+        parts = list(terms[0].ratios)
+        present = {part: [bool(each.ratios[part]) for each in terms] for part in parts}
+        empty = [part for part in parts if not any(present[part])]
+        if empty:
+            left = listed([describe(part) for part in parts if part not in empty])
+            return f"the update takes the gradients of {left} of the batch only"
+        is_extra = [inf in each.ratios.values() for each in terms]
+        expected = [not extra for extra in is_extra]
+        odd = [part for part in parts if present[part] != expected]
+        if not odd:
+            return None
+        differences = [
+            {extra for here, extra in zip(present[part], is_extra, strict=True) if here is extra}
+            for part in odd
+        ]
+        # Terms in place of others are another function.
+        if len(odd) == len(parts) or any(len(each) > 1 for each in differences):
             return "the loss has other terms than on one GPU"
-        if any(
-            len(each) == len(alone) and _kinds(each) != kinds for each in parts.towers.values()
-        ):
-            return "the losses of the towers are means in one tower, and sums in another"
-        sums = [each for each in alone if each.kind == "sum"]
-        if any(not _close(abs(each.weight), 1.0) for each in sums):
-            return _SUMS
-        return ""
+        part = odd[0]
+        count, others = sum(present[part]), sum(expected)
+        ops = [each.origin for each in terms if each.ratios[part]]
+        return [self._other_terms(variable, part, count, others, ops)]
 
     def _compare(
-        self, variable: str, parts: _Parts, expected: _Parts
-    ) -> Sequence[Finding] | Unread:
-        (alone,) = expected.towers.values()
-        shares = self._shares(parts)
-        ratios: dict[int, list[float]] = {}
-        for tower, terms in sorted(parts.towers.items()):
-            if _kinds(terms) != _kinds(alone):
-                return [self._other_terms(variable, terms, tower, len(alone))]
-            ratios[tower] = [
-                _ratio(each.weight, expected.weight * (1.0 if each.adds_up else shares[tower]))
-                for each, expected in zip(terms, alone, strict=True)
-            ]
+        self, variable: str, name: str, weights: Weights, *, is_proved: bool
+    ) -> Sequence[Finding] | str:
+        terms, scale = weights.examples, self._rule.scale
+        shares = self._shares(terms)
+        ratios = {
+            part: [each.ratios[part] / (share if each.is_mean else 1.0) for each in terms]
+            for part, share in shares.items()
+        }
         factor = next(iter(ratios.values()))[0]
-        if not all(_close(ratio, each[0]) for each in ratios.values() for ratio in each):
-            return [self._unequal_terms(variable, parts, ratios)]
-        if not all(_close(each[0], factor) for each in ratios.values()):
-            return [self._uneven(variable, parts, ratios, shares)]
-        if not factor:
-            self._scaled[variable] = factor, len(parts.towers)
+        for part, of_part in ratios.items():
+            if not all(_close(ratio, of_part[0]) for ratio in of_part):
+                return [self._unequal_terms(variable, terms, ratios[part])]
+        if not all(_close(of_part[0], factor) for of_part in ratios.values()):
+            by_part = {part: of_part[0] for part, of_part in ratios.items()}
+            return [self._uneven(variable, terms, by_part, shares)]
+        if not _close(factor, scale):
+            if not weights.is_same_batch and not all(each.is_mean for each in terms):
+                return _SUMS
+            if any(each.is_guess for each in terms) and not _close(factor, self._towers):
+                return self._joint(terms)
+            is_compensated = is_proved or any(_close(rate * factor, 1.0) for rate in weights.rates)
+            if scale == 1 and is_compensated:
+                self.compensated.add(factor)
+            else:
+                self._scaled[variable] = _Scaled(factor, _ops([each.origin for each in terms]))
+                # The factor may be applied before penalties are added.
+                penalties = [each for each in weights.penalties if each.expected]
+                are_right = all(_close(each.coefficient, each.expected) for each in penalties)
+                if penalties and are_right:
+                    self._penalties_are_right = True
+                    return []
+        findings = [
+            self._penalized(variable, each, factor)
+            for each in weights.penalties
+            if not _close(each.coefficient / factor, each.expected)
+        ]
+        is_declared = scale != 1 or len({*shares.values()}) > 1
+        if findings or is_proved or is_declared or factor in self.compensated:
+            return findings
+        if variable in self._scaled:
             return []
-        scale = self._rule.scale
-        factors = [factor]
-        if self._adds_up_rows(parts, alone):
-            factors.append(1.0)
-        if not any(_close(each, scale) for each in factors) and (
-            scale != 1 or not self._compensated(variable, factor)
+        return self._joint(terms) or self._reason(name, Cause("", _OTHER))
+
+    def _joint(self, terms: Sequence[ExampleTerm]) -> str:
+        """Return why the loss on all rows is not the mean of the losses; empty if it may be."""
+        joint = [each for each in terms if each.is_joint]
+        if not joint:
+            return ""
+        op = next(iter(_ops([each.origin for each in joint])), "the loss")
+        return (
+            f"{op} combines the rows of one {self.kind}, and the mean of such values may differ "
+            "from the value for all rows"
+        )
+
+    def _shares(self, terms: Sequence[ExampleTerm]) -> Mapping[Part, float]:
+        """Return how often a mean over each part counts, if rows are declared to be uneven."""
+        parts, sizes = sorted(terms[0].ratios), self._rule.shares
+        if len(sizes) != len(parts) or not all(
+            part and part[-1].family in OF_ANY_SIZE for part in parts
         ):
-            if any(each.kind == "sum" for each in alone):
-                return Unread("", _SUMS)
-            self._scaled[variable] = factor, len(parts.towers)
-            # The factor may be applied before penalties are added.
-            if parts.penalties and all(
-                _close(weight, expected.penalties.get(key, 0.0))
-                for key, weight in parts.penalties.items()
-            ):
-                self._penalties_are_right = True
-                return []
-        findings = []
-        for key in sorted(parts.penalties.keys() | expected.penalties.keys(), key=str):
-            weight = parts.penalties.get(key, 0.0)
-            on_one = expected.penalties.get(key, 0.0)
-            if not any(_close(weight / each, on_one) for each in factors):
-                findings.append(self._penalized(variable, key.kind, weight / factor, on_one))
-        return findings
+            sizes = (1,) * len(parts)
+        return {
+            part: size * len(sizes) / sum(sizes) for part, size in zip(parts, sizes, strict=True)
+        }
 
-    @staticmethod
-    def _function(parts: _Parts) -> str:
-        """Return the op of a loss that is a function of means; ``""`` if there is none."""
-        terms = (each.term for of_tower in parts.towers.values() for each in of_tower)
-        functions = (producer_of(term.tensor) for term in terms if term.kind == "function")
-        return next(functions, "") if len(parts.towers) > 1 else ""
+    def _name(self, part: Part) -> str:
+        """The device of the tower that computes the loss of a part; else the part."""
+        tower = towers_by_part(self._placement, self._found).get(part)
+        return describe(part) if tower is None else str(analyze(self._placement).towers[tower])
 
-    def _own_count(self, parts: _Parts) -> str:
-        """Return an op that counts rows of one tower by their values; ``""`` if there is none."""
-        terms = [each for of_tower in parts.towers.values() for each in of_tower]
-        counts = (each.term.rows for each in terms if each.term.is_weighted and not each.adds_up)
-        first = next(counts, "") if len(parts.towers) > 1 else ""
-        return producer_of(self._many.scalars.describe(first)) if first else ""
-
-    def _adds_up_rows(self, parts: _Parts, alone: Sequence[_TermWeight]) -> bool:
-        """Whether all terms are sums over a known number of rows, and count each row once.
-
-        If each GPU has the same number of rows as a single GPU, such a sum grows with the number
-        of GPUs. It is still the objective of a program that adds up the losses of all rows.
-        """
-        sides = [(self._one, alone), *((self._many, each) for each in parts.towers.values())]
-        return all(
-            (size := side.elements(each.term)) > 0
-            and side.op_type(each.term) != MEAN
-            and _close(abs(each.weight), size)
-            for side, terms in sides
-            for each in terms
-        )
-
-    def _compensated(self, variable: str, factor: float) -> bool:
-        """Whether the learning rate is divided by the factor of the gradients."""
-        many, one = self._many.learning_rate(variable), self._one.learning_rate(variable)
-        if many is None or one is None or not one.coefficient:
-            return False
-        is_compensated = len(many.factors) == len(one.factors) and _close(
-            factor * many.coefficient, one.coefficient
-        )
-        if is_compensated:
-            self.compensated[variable] = factor
-        return is_compensated
-
-    def _shares(self, parts: _Parts) -> Mapping[int, float]:
-        """Return the part of all rows that each tower has; equal parts if it is unknown."""
-        sizes = self._rule.shares
-        if len(sizes) != len(parts.towers):
-            sizes = tuple(
-                self._many.elements(terms[0].term) for _, terms in sorted(parts.towers.items())
-            )
-        if not all(sizes):
-            sizes = (1,) * len(parts.towers)
-            means = [each for terms in parts.towers.values() for each in terms if not each.adds_up]
-            self.assumes_equal_rows |= len(sizes) > 1 and bool(means)
-        return dict(zip(sorted(parts.towers), (size / sum(sizes) for size in sizes), strict=True))
-
-    def _scaled_by(self, variable: str, factor: float, towers: int) -> Finding:
+    def _scaled_by(self, variable: str, scaled: _Scaled) -> Finding:
         from placement_checks.numerics.diagnosis import scaled_steps
 
-        fixes = self._fixes
-        if self._penalties_are_right and self.parts_name == "towers":
+        fixes, factor, towers = self._fixes, scaled.factor, self._towers
+        if self._penalties_are_right and self.kind == "tower":
             fixes = fixes._replace(added_up=_DIVIDE_LOSSES, divided=_KEEP_LOSSES)
         if _close(factor, towers):
             mistake: Mistake = "sum"
             added = "losses" if self._penalties_are_right else "gradients"
-            what = f"the {added} of {towers} {self.parts_name} are added up instead of averaged"
+            what = f"the {added} of {towers} {self.kind}s are added up instead of averaged"
             fix = fixes.added_up
         elif _close(factor * towers, 1.0):
             mistake = "divided"
             what = (
-                f"the gradients are divided by the number of {self.parts_name}, {towers}, once "
-                "too often"
+                f"the gradients are divided by the number of {self.kind}s, {towers}, once too "
+                "often"
             )
             fix = fixes.divided
         else:
             mistake = "scaled"
             what = f"all its terms are multiplied by {factor:.4g}"
             fix = "undo the factor, such as a loss scale, before the gradients are applied"
-        if factor and not self._penalties_are_right:
+        if not self._penalties_are_right:
             fix += f"; if it is intended: --set gradients-averaged.scale={factor:.6g}"
         if (scale := self._rule.scale) != 1:
             what += f"; gradients-averaged.scale declares {scale:.4g} times"
@@ -628,21 +398,19 @@ class _Comparison:
             f"with one GPU: {what}",
             fix=fix,
             consequence=scaled_steps(factor),
-            at=self._lines_of_terms(variable),
+            at=self._lines_of_terms(scaled),
         )
 
-    def _lines_of_terms(self, variable: str) -> Sequence[str]:
+    def _lines_of_terms(self, scaled: _Scaled) -> Sequence[str]:
         """Return the terms that depend on examples, if replicas multiply only these by a factor.
 
         The op that yields the loss may be a later sum with the penalties. The result is empty if
         no term has a source line.
         """
-        formula = self._many.formulas[variable]
-        if not self._penalties_are_right or self.parts_name != "replicas":
+        if not self._penalties_are_right or self.kind != "replica":
             return ()
-        terms = [] if isinstance(formula, Unread) else [each.term for each in formula]
-        ops = [producer_of(term.tensor) for term in terms if term.kind != "penalty"]
-        return ops if any(map(self._placement.details.frames, ops)) else ()
+        has_lines = any(map(self._placement.details.frames, scaled.terms))
+        return scaled.terms if has_lines else ()
 
     def _mispaired(self, variable: str, source: str) -> Finding:
         return self._finding(
@@ -657,15 +425,11 @@ class _Comparison:
 
     def _misplaced_rows(self, variable: str) -> Finding | None:
         """Return a finding if a tower's gradients change rows that only other towers looked up."""
-        found = (
-            None
-            if self.parts_name != "towers"
-            else rows_of_other_towers(self._placement, variable)
-        )
+        found = None if self.kind != "tower" else rows_of_other_towers(self._placement, variable)
         if found is None:
             return None
         op, towers = found
-        analysis = self._many.analysis
+        analysis = analyze(self._placement)
         left_out = analysis.names_of(sum(1 << tower for tower in towers))
         return self._finding(
             variable,
@@ -682,13 +446,13 @@ class _Comparison:
         )
 
     def _unequal_terms(
-        self, variable: str, parts: _Parts, ratios: Mapping[int, Sequence[float]]
+        self, variable: str, terms: Sequence[ExampleTerm], ratios: Sequence[float]
     ) -> Finding:
-        tower = next(tower for tower, each in ratios.items() if not _close(min(each), max(each)))
+        origins = [each.origin for each in terms]
         factors = listed(
             [
-                f"{ratio:.4g} for {producer_of(each.term.tensor)}"
-                for ratio, each in zip(ratios[tower], parts.towers[tower], strict=True)
+                f"{ratio:.4g} for {_ops([origin])[0] if _ops([origin]) else 'a term'}"
+                for ratio, origin in zip(ratios, origins, strict=True)
             ],
             limit=4,
         )
@@ -701,35 +465,36 @@ class _Comparison:
             f"factors, compared with one GPU: {factors}",
             fix="average all terms of the losses in the same way",
             consequence="the model is trained by another objective than on one GPU",
-            ops=[producer_of(each.term.tensor) for each in parts.towers[tower]],
+            ops=_ops(origins),
         )
 
     def _uneven(
         self,
         variable: str,
-        parts: _Parts,
-        ratios: Mapping[int, Sequence[float]],
-        shares: Mapping[int, float],
+        terms: Sequence[ExampleTerm],
+        ratios: Mapping[Part, float],
+        shares: Mapping[Part, float],
     ) -> Finding:
         from placement_checks.numerics.diagnosis import integer_shares
 
-        towers = self._many.analysis.towers
-        are_means = not any(each.adds_up for terms in parts.towers.values() for each in terms)
-        intended = integer_shares([ratios[tower][0] * shares[tower] for tower in ratios])
+        intended = integer_shares([ratio * shares[part] for part, ratio in ratios.items()])
+        can_differ = all(each.is_mean for each in terms) and all(
+            part and part[-1].family in OF_ANY_SIZE for part in ratios
+        )
         declared = (
             f"; if unequal shares are intended: --set 'gradients-averaged.shares={intended}'"
-            if are_means and intended
+            if can_differ and intended
             else ""
         )
         factors = listed(
-            [f"{min(each):.4g} on {towers[tower]}" for tower, each in ratios.items()], limit=4
+            [f"{ratio:.4g} on {self._name(part)}" for part, ratio in ratios.items()], limit=4
         )
         fix = (
             "multiply the gradients of each tower by its share of the rows: "
             f"placement_checks.average_gradients(tower_grads, weights=rows){declared}"
         )
         consequence = "the rows of one tower count more than the rows of another"
-        if len({each[0] < 0 for each in ratios.values()}) > 1:
+        if len({ratio < 0 for ratio in ratios.values()}) > 1:
             fix = "give the losses of all towers the same sign"
             consequence = "the gradients of some towers undo the gradients of others"
         return self._finding(
@@ -737,41 +502,54 @@ class _Comparison:
             "weights",
             None,
             group_key=factors,
-            message=f"the losses of the {self.parts_name} do not count equally in the update of "
+            message=f"the losses of the {self.kind}s do not count equally in the update of "
             f"{variable}; their factors, compared with one GPU: {factors}",
             fix=fix,
             consequence=consequence,
         )
 
     def _other_terms(
-        self, variable: str, of_tower: Sequence[_TermWeight], tower: int, expected: int
+        self,
+        variable: str,
+        part: Part,
+        terms: int,
+        expected: int,
+        origins: Sequence[Origin | None],
     ) -> Finding:
-        towers = self._many.analysis.towers
-        terms = len(of_tower)
         return self._finding(
             variable,
             "",
             None,
             group_key=terms,
-            message=f"the loss of the tower on {towers[tower]} has {plural(terms, 'term')} that "
-            f"{'depends' if terms == 1 else 'depend'} on {variable} and on examples, and the loss "
-            f"of another tower has {expected}",
+            message=f"the loss of the tower on {self._name(part)} has {plural(terms, 'term')} "
+            f"that {'depends' if terms == 1 else 'depend'} on {variable} and on examples, and the "
+            f"loss of another tower has {expected}",
             fix="give the losses of all towers the same terms",
             consequence="the model is trained by an objective that depends on the tower",
-            ops=[producer_of(each.term.tensor) for each in of_tower],
+            ops=_ops(origins),
         )
 
-    def _penalized(self, variable: str, kind: str, weight: float, expected: float) -> Finding:
+    def _penalized(self, variable: str, penalty: Penalty, factor: float) -> Finding:
+        """Return a finding on a penalty, given the factor of the terms that depend on examples."""
+        op = penalty.op
+        if (origin := penalty.origin) is not None:
+            op = (self._placement, self._one)[origin.program].ops[origin.op].type
+        ratio = penalty.coefficient / factor / penalty.expected if penalty.expected else inf
+        if ratio == inf:
+            what = f"is in the losses of the {self.kind}s, but not on one GPU"
+        elif ratio == 0:
+            what = f"is in no loss of the {self.kind}s, but on one GPU"
+        else:
+            what = f"counts {ratio:.4g} times in all {self.kind}s together, compared with one GPU"
         return self._finding(
             variable,
             "penalty",
-            weight / expected if expected else None,
-            group_key=f"{weight:.4g}",
-            message=f"the penalty ({kind}) on {variable} has the coefficient {weight:.4g} in all "
-            f"{self.parts_name} together, and {expected:.4g} on one GPU",
+            ratio if ratio != inf else None,
+            group_key=f"{ratio:.4g}",
+            message=f"the penalty ({op}) on {variable} {what}",
             fix=self._fixes.penalty,
             consequence="the weights decay more than on one GPU"
-            if weight > expected
+            if ratio > 1
             else "the weights decay less than on one GPU",
         )
 
@@ -799,8 +577,9 @@ class _Comparison:
         location = MistakeLocation(at)
         if not at:
             location = locate_mistake(self._placement, variable, diagnosis)
-        names = self._many.analysis.flow.names
-        updates = [names[update.op] for update in self._many.updates(variable)]
+        names = analyze(self._placement).flow.names
+        trained = gradient_flow(self._placement).trained.get(variable, ())
+        updates = [names[update.op] for update in trained]
         return Finding(
             object=variable,
             op=self._placement.ops[variable].type,
@@ -815,15 +594,9 @@ class _Comparison:
         )
 
 
-def _kinds(terms: Sequence[_TermWeight]) -> list[tuple[str, Factors]]:
-    return [(each.kind, each.factors) for each in terms]
-
-
-def _ratio(weight: float, expected: float) -> float:
-    """Return the ratio of two weights; 1 if both are 0, as for a disabled term."""
-    if expected:
-        return weight / expected
-    return inf if weight else 1.0
+def _ops(origins: Sequence[Origin | None]) -> Sequence[str]:
+    """The ops of the program for several GPUs."""
+    return [origin.op for origin in origins if origin and origin.program == TOWERS]
 
 
 def _close(one: float, other: float) -> bool:

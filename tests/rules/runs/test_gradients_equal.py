@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import steps
 from support.measurements import SHAPES, Problem, measurement, problem, runs, spread, trajectory
-from support.towers import gradient, program
+from support.towers import program
 from support.verdicts import broken, kept, not_checked, verdicts
 
 from placement_checks import Placement
@@ -45,12 +46,18 @@ def of_one(expected: float, found: Any, noise: float = 0.0) -> Trial:
     return Trial(4, (), one(expected), {"w": np.array([found, found])}, {"w": noise})
 
 
-def averaged(gpus: Sequence[int], share: float, name: str = "w") -> Placement:
-    """Towers whose losses and gradients are known."""
-    losses = {f"tower_{i}/loss:0": [gradient(i, name)] for i in gpus}
-    return program(
-        gpus=gpus, variables=[name], values={"share": share}, step={"gradients": losses}
-    )
+def averaged(towers: int, scale: float = 1.0, *, twice: bool = False) -> Placement:
+    """Towers that average their gradients. A loss is a mean, or the square of a mean."""
+    made = steps.Program()
+    w = made.variable("w", (3,))
+    gradients = []
+    for i in range(towers):
+        with made.tower(i):
+            x = made.placeholder("x", (None, 3), None if towers == 1 else i)
+            loss = steps.mean(steps.square(steps.total(x * w.read(), 1)))
+            gradients.append(made.gradient(loss * loss if twice else loss, w))
+    made.train(w.descend(0.1, steps.add_n(gradients) * (scale / towers)))
+    return made.placement()
 
 
 def not_finite_in(where: str | None, *more: str, value: float = math.nan) -> Measurement:
@@ -224,16 +231,16 @@ CASES = {
     "a gradient is zero in the reference": broken(built(measurement(of_one(0, 1)))),
     "a difference without a known mistake": broken(
         Evidence(
-            averaged([0, 1], 0.5),
-            reference=averaged([0], 2.0),
+            averaged(2),
+            reference=averaged(1, 2.0),
             measurement=measurement(of_one(0.0, 1.0)),
         )
     ),
     "no run, and the graphs prove that losses are averaged": not_checked(
-        Evidence(averaged([0, 1], 0.5), reference=averaged([0], 1.0), measurement=SKIPPED)
+        Evidence(averaged(2), reference=averaged(1), measurement=SKIPPED)
     ),
     "no run, and the graphs prove nothing": not_checked(
-        Evidence(program(), reference=averaged([0], 1.0), measurement=SKIPPED)
+        Evidence(averaged(2, twice=True), reference=averaged(1, twice=True), measurement=SKIPPED)
     ),
     **{
         f"gradients in {dtype}": not_checked(built(measurement(of_one(1, 1), dtypes={"w": dtype})))

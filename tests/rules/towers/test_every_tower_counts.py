@@ -3,11 +3,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from support import steps
 from support.graphs import op
 from support.towers import MIRRORED, gradient, host, joint, mixed_losses, on, program, variable
 from support.verdicts import broken, kept, not_checked, verdicts
 
-from placement_checks import Op, Placement
+from placement_checks import Evidence, Op, Placement
 from placement_checks.core.missing import Missing
 from placement_checks.rules.towers.every_tower_counts import EveryTowerCounts
 
@@ -23,6 +24,24 @@ def without(number: int, count: int = 2, **more: Any) -> Placement:
 def updated(gradients: str, *ops: Op, **more: Any) -> Placement:
     """The update of w takes one value, which `ops` compute."""
     return program(*ops, host("update/w", APPLY, "w", "rate", gradients), **more)
+
+
+def with_weights(*weights: float) -> Evidence:
+    """Towers with gradients that are multiplied by weights, and the program for one GPU."""
+
+    def of(weights: Sequence[float]) -> Placement:
+        made = steps.Program()
+        w = made.variable("w", (3,))
+        gradients = []
+        for i, weight in enumerate(weights):
+            with made.tower(i):
+                x = made.placeholder("x", (None, 3), None if len(weights) == 1 else i)
+                loss = steps.mean(steps.square(steps.total(x * w.read(), 1)))
+                gradients.append(made.gradient(loss, w) * weight)
+        made.train(w.descend(0.1, steps.add_n(gradients)))
+        return made.placement()
+
+    return Evidence(of(weights), single_gpu=of([1.0]))
 
 
 def in_backward_pass(*towers: int, kind: str = "AddN", requested: str = "") -> Placement:
@@ -103,6 +122,8 @@ HEADS = program(
 
 
 CASES = {
+    "gradients with the weights 0.25 and 0.75": kept(with_weights(0.25, 0.75)),
+    "a gradient with the weight 0": broken(with_weights(1.0, 0.0)),
     **{f"{count} towers": kept(program(gpus=range(count))) for count in (2, 12)},
     "the sum lacks the first tower": broken(
         without(0, lines={"update/w": "main.py:50 net.py:3", "w": "net.py:1"})
