@@ -249,6 +249,10 @@ class Comparison:
         """How often the loss terms count in the update of a trained variable."""
         towers, one = self.towers, self.one_gpu
         copy = self._copy(name)
+        updates = towers.updates_by_gradients(copy)
+        if len(updates) > 1:  # what one of them multiplies, the others may undo
+            text = f"is one of {len(updates)} updates by gradients"
+            return Cause(towers.ops[updates[0]].type, text, Origin(TOWERS, updates[0]))
         descents = self._descents(copy, name)
         if descents is not None:
             (_, mine), (_, its) = descents

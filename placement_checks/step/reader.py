@@ -622,6 +622,17 @@ class StepReader(StepGraph):
             one, other = other, one
         return (one, other) if self.terms.shape(one) == () else None
 
+    def updates_by_gradients(self, variable: str) -> list[str]:
+        """The updates of a variable that take gradients, or values that depend on them."""
+        return [
+            update.op
+            for update in self.updates.get(variable, ())
+            if any(
+                self.terms.is_backward(self.value(each, update.op))
+                for each in self.data(update.op)[1:]
+            )
+        ]
+
     def line_of_gradient(self, variable: str) -> str:
         """The op to blame for a wrong gradient: the first op with the value that the update takes.
 
