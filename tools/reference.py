@@ -64,7 +64,9 @@ def _first_rules() -> str:
     """The table of the README: a few frequent mistakes, the most severe impact first."""
     rules = sorted(map(_OWN.__getitem__, _IN_README), key=lambda rule: rule.impact)
     rows = (
-        _row(f"[`{rule.name}`](docs/rules.md#{rule.name})", _condition(rule), _IMPACTS[rule.impact])
+        _row(
+            f"[`{rule.name}`](docs/rules.md#{rule.name})", _condition(rule), _IMPACTS[rule.impact]
+        )
         for rule in rules
     )
     return f"{_row('rule', 'holds when', 'impact')}|---|---|---|\n{''.join(rows)}"
@@ -73,9 +75,7 @@ def _first_rules() -> str:
 def _rules() -> str:
     """The table of all rules, and a section on each."""
     rows = (
-        _row(
-            f"[`{rule.name}`](#{rule.name})", _condition(rule), rule.kind, _IMPACTS[rule.impact]
-        )
+        _row(f"[`{rule.name}`](#{rule.name})", _condition(rule), rule.kind, _IMPACTS[rule.impact])
         for rule in _OWN.values()
     )
     table = f"{_row('rule', 'holds when', 'evidence', 'impact')}|---|---|---|---|\n{''.join(rows)}"
