@@ -9,9 +9,8 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted(
-    path for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md") for path in ROOT.glob(pattern)
-)
+_PATTERNS = ("*.md", "docs/*.md", "[a-z]*/**/README.md")
+PAGES = sorted({path for pattern in _PATTERNS for path in ROOT.glob(pattern)})
 # `loading.programs:load`, `analysis.data_flow:DataFlow.propagate`
 NAMES = re.findall(
     r"`([a-z_]+(?:\.[a-z_]+)+):([\w.]+)`",
