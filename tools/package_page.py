@@ -37,7 +37,7 @@ def faults(dist: Path) -> Iterator[str]:
     readme = metadata.get_payload(decode=True)
     assert isinstance(readme, bytes), "it has no parts"
     pages[""] = readme
-    for link in _links(pages[""]):
+    for link in links(pages[""].decode()):
         to = urlsplit(link)
         if to.scheme:
             continue
@@ -46,7 +46,7 @@ def faults(dist: Path) -> Iterator[str]:
             yield f"README.md: {link} has no address, so it leads nowhere on an index"
         elif name and not any(file == name or file.startswith(f"{name}/") for file in files):
             yield f"README.md: {link} is not in the sdist"
-        elif to.fragment and to.fragment not in _headings(pages[name]):
+        elif to.fragment and to.fragment not in headings(pages[name].decode()):
             yield f"README.md: {link} has no such heading"
 
 
@@ -70,18 +70,18 @@ def _files(sdist: Path) -> Mapping[str, bytes]:
         }
 
 
-def _links(page: bytes) -> Iterator[str]:
+def links(page: str) -> Iterator[str]:
     """The addresses of links and pictures."""
-    for block in MarkdownIt("gfm-like", {"linkify": False}).parse(page.decode()):
+    for block in MarkdownIt("gfm-like", {"linkify": False}).parse(page):
         for token in block.children or ():
             address = token.attrGet("href") or token.attrGet("src")
             if address is not None:
                 yield str(address)
 
 
-def _headings(page: bytes) -> frozenset[str]:
+def headings(page: str) -> frozenset[str]:
     """The anchors of the headings, in the form of code hosts."""
-    tokens = MarkdownIt().parse(page.decode())
+    tokens = MarkdownIt().parse(page)
     texts = (
         text.content.lower()
         for heading, text in pairwise(tokens)
