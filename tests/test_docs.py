@@ -7,11 +7,13 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from urllib.parse import urlsplit
+
+from package_page import headings, links
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted(
-    path for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md") for path in ROOT.glob(pattern)
-)
+_PATTERNS = ("*.md", "docs/*.md", "[a-z]*/**/README.md")
+PAGES = sorted({path for pattern in _PATTERNS for path in ROOT.glob(pattern)})
 # `loading.programs:load`, `analysis.data_flow:DataFlow.propagate`
 NAMES = re.findall(
     r"`([a-z_]+(?:\.[a-z_]+)+):([\w.]+)`",
@@ -47,13 +49,21 @@ def _defined(body: list[ast.stmt], within: str = "") -> Iterator[str]:
 
 
 def test_links_of_the_documentation_are_valid() -> None:
-    wrong = [
-        f"{page.relative_to(ROOT)}: {link}"
-        for page in PAGES
-        for link in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))
-        if "://" not in link and not (page.parent / link).exists()
-    ]
-    assert not wrong, "\n".join(wrong)
+    assert not "\n".join(_wrong_links())
+
+
+def _wrong_links() -> Iterator[str]:
+    texts = {page: page.read_text(encoding="utf-8") for page in PAGES}
+    for page, text in texts.items():
+        for link in links(text):
+            to = urlsplit(link)
+            target = (page.parent / to.path).resolve() if to.path else page
+            if to.scheme:
+                continue
+            if not target.exists():
+                yield f"{page.relative_to(ROOT)}: {link} does not exist"
+            elif to.fragment and to.fragment not in headings(texts[target]):
+                yield f"{page.relative_to(ROOT)}: {link} has no such heading"
 
 
 # `tests/rules/test_examples.py`, placement_checks/rules/base.py

@@ -25,6 +25,15 @@ ROOT = Path(__file__).parents[1]
 COMMAND = "python -m tools.generate"
 _OWN = {name: RULES[name] for name in NAMES}  # without rules of installed plugins
 _IMPACTS = {Impact.EXECUTION: "execution", Impact.TRAINING: "training", Impact.LAYOUT: "layout"}
+# Six frequent mistakes, each in another part of a program.
+_IN_README = (
+    "placeable",
+    "variables-shared",
+    "inputs-distinct",
+    "every-tower-counts",
+    "gradients-averaged",
+    "variables-on-host",
+)
 _MARKS = (f"<!-- written by {COMMAND} -->", "<!-- until here -->")
 
 
@@ -33,13 +42,12 @@ def pages() -> Mapping[str, Callable[[], str]]:
     return {
         MODULE: module,
         PACKAGE: lambda: public_names((ROOT / PACKAGE).read_text(encoding="utf-8")),
-        "README.md": lambda: _filled("README.md", _rules("docs/rules/")),
-        "docs/rules.md": lambda: _filled("docs/rules.md", _rules("rules/", with_evidence=True)),
+        "README.md": lambda: _filled("README.md", _first_rules()),
+        "docs/rules.md": lambda: _filled("docs/rules.md", _rules()),
         "docs/command_line.md": lambda: _filled("docs/command_line.md", _commands()),
         "docs/developing.md": lambda: _filled("docs/developing.md", _patches()),
         "docs/rooms.svg": picture_of_rooms,
         "fixtures/README.md": lambda: _filled("fixtures/README.md", fixture_table()),
-        **{f"docs/rules/{name}.md": _page(rule) for name, rule in _OWN.items()},
     }
 
 
@@ -52,16 +60,26 @@ def _filled(page: str, text: str) -> str:
     return f"{before}{begin}\n{text}{end}{after}"
 
 
-def _rules(folder: str, *, with_evidence: bool = False) -> str:
-    """The table of all rules."""
-    head = ["rule", "holds when", *(["evidence"] if with_evidence else []), "impact"]
-    rows = [head]
-    for name, rule in _OWN.items():
-        evidence = [rule.kind] if with_evidence else []
-        link = f"[`{name}`]({folder}{name}.md)"
-        rows.append([link, _condition(rule), *evidence, _IMPACTS[rule.impact]])
-    first, *others = (_row(*row) for row in rows)
-    return "".join((first, "|---" * len(head), "|\n", *others))
+def _first_rules() -> str:
+    """The table of the README: a few frequent mistakes, the most severe impact first."""
+    rules = sorted(map(_OWN.__getitem__, _IN_README), key=lambda rule: rule.impact)
+    rows = (
+        _row(
+            f"[`{rule.name}`](docs/rules.md#{rule.name})", _condition(rule), _IMPACTS[rule.impact]
+        )
+        for rule in rules
+    )
+    return f"{_row('rule', 'holds when', 'impact')}|---|---|---|\n{''.join(rows)}"
+
+
+def _rules() -> str:
+    """The table of all rules, and a section on each."""
+    rows = (
+        _row(f"[`{rule.name}`](#{rule.name})", _condition(rule), rule.kind, _IMPACTS[rule.impact])
+        for rule in _OWN.values()
+    )
+    table = f"{_row('rule', 'holds when', 'evidence', 'impact')}|---|---|---|---|\n{''.join(rows)}"
+    return "\n".join((table, *map(_section, _OWN.values())))
 
 
 def _condition(rule: type[Rule]) -> str:
@@ -70,54 +88,40 @@ def _condition(rule: type[Rule]) -> str:
     return sentence[0].lower() + sentence[1:]
 
 
-def _page(rule: type[Rule]) -> Callable[[], str]:
-    """The page of a rule.
+def _section(rule: type[Rule]) -> str:
+    """The section on a rule.
 
     The first paragraph of its docstring is the condition, and the second gives the reason.
     Paragraphs that begin with the name of a field are options. The other paragraphs describe the
     check.
     """
-
-    def page() -> str:
-        condition, why, *others = (
-            _markdown(part) for part in inspect.cleandoc(rule.__doc__ or "").split("\n\n")
-        )
-        names = tuple(f"`{field.name}`" for field in fields(rule))
-        options = [part for part in others if part.startswith(names or ("\0",))]
-        judged = [part for part in others if part not in options]
-        return "\n\n".join(
-            (
-                f"<!-- written by {COMMAND} -->\n# {rule.name}",
-                f"## What it does\n\n{condition}",
-                *judged,
-                f"## Why is this bad?\n\n{why}",
-                *_example(rule.name),
-                f"## In a test\n\n{_call(rule)}",
-                *_options(rule, options),
-                *_see_also(rule),
-            )
-        )
-
-    return lambda: f"{page()}\n"
-
-
-def _example(name: str) -> Iterator[str]:
-    """The program that breaks a rule, and the corrected program with its changed lines marked."""
-    lines = example(name)
-    broken = "\n".join(line[1:] for line in lines if not line.startswith("+"))
-    yield f"## Example\n\n```python\n{broken}\n```"
-    yield "Use instead:\n\n{}".format("\n".join(("```diff", *lines, "```")))
-    yield "`tf` is `tensorflow`, and `tf1` is `tf.compat.v1`."
+    condition, why, *others = (
+        _markdown(part) for part in inspect.cleandoc(rule.__doc__ or "").split("\n\n")
+    )
+    names = tuple(f"`{field.name}`" for field in fields(rule))
+    options = [part for part in others if part.startswith(names or ("\0",))]
+    judged = [part for part in others if part not in options]
+    parts = (
+        f"## {rule.name}",
+        condition,
+        *judged,
+        f"**Why is this bad?** {why}",
+        "\n".join(("```diff", *example(rule.name), "```")),
+        f"In a test: `{_call(rule)}`",
+        *_options(rule, options),
+        *_see_also(rule),
+    )
+    return "\n\n".join(parts) + "\n"
 
 
 def _call(rule: type[Rule]) -> str:
     given = "towers, single, batch, gpus=2" if rule.kind == "executed" else "evidence"
     set_here = [f"{field.name}=…" for field in fields(rule)]
-    return f"`{assertion_name(rule)}({', '.join((given, *set_here))})`"
+    return f"{assertion_name(rule)}({', '.join((given, *set_here))})"
 
 
 def _options(rule: type[Rule], texts: Sequence[str]) -> Iterator[str]:
-    """The fields: the values of each, and how to set it."""
+    """The fields, with the type and the default of each."""
     types = field_types(rule)
     rows = "".join(
         _row(
@@ -127,15 +131,9 @@ def _options(rule: type[Rule], texts: Sequence[str]) -> Iterator[str]:
         )
         for field in fields(rule)
     )
-    if not rows:
-        return
-    yield f"## Options\n\n{_row('field', 'type', 'default')}|---|---|---|\n{rows.rstrip()}"
-    yield from texts
-    yield (
-        f"Set these fields in `[tool.placement_checks.policy.{rule.name}]`, with\n"
-        f"`--set {rule.name}.FIELD=VALUE`, in the `policy` of a program, or as arguments of the "
-        "assertion ([configuration](../configuration.md))."
-    )
+    if rows:
+        yield f"{_row('field', 'type', 'default')}|---|---|---|\n{rows.rstrip()}"
+        yield from texts
 
 
 def _see_also(rule: type[Rule]) -> Iterator[str]:
@@ -145,7 +143,7 @@ def _see_also(rule: type[Rule]) -> Iterator[str]:
             f"* [{thread}](https://github.com/{thread.replace('#', '/issues/')}): {summary}"
             for thread, _, summary in (each.partition(": ") for each in rule.threads)
         )
-        yield "## See also\n\nPublic reports of this mistake:\n\n{}".format("\n".join(lines))
+        yield "Public reports of this mistake:\n\n{}".format("\n".join(lines))
 
 
 def _commands() -> str:

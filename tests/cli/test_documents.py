@@ -24,10 +24,17 @@ _COMMAND = re.compile(r"(?<!_)placement-checks ([a-z-](?:[^`\n#|>]|\\\n)*)")
 
 
 def test_documents_have_commands() -> None:
-    assert {page.name for page in WALKED} >= {"README.md", "tutorial.md", "numbers.md"}
+    names = {str(page.relative_to(ROOT)) for page in WALKED}
+
+    assert names >= {
+        "README.md",
+        "docs/tutorial.md",
+        "docs/numbers.md",
+        "examples/from_one_gpu_to_two/README.md",
+    }
 
 
-@pytest.mark.parametrize("page", WALKED, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", WALKED, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_print_the_documented_output(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, page: Path
 ) -> None:
@@ -42,6 +49,26 @@ def test_commands_print_the_documented_output(
 
     for block, now in walk(page, tmp_path, printed):
         assert without_figures(block.printed) == without_figures(now), block.command
+
+
+def test_the_edits_of_an_example_lead_to_its_program() -> None:
+    """The diffs in its README remove lines of the first port and add lines of the repaired one."""
+    example = ROOT / "examples" / "from_one_gpu_to_two"
+    before, after = (
+        {line for name in names for line in (example / name).read_text().splitlines()}
+        for names in (("one_gpu.py", "naive.py"), ("two_gpus.py",))
+    )
+    lines = [
+        line
+        for block in blocks(example / "README.md")
+        if block.language == "diff"
+        for line in block.text.splitlines()
+    ]
+
+    assert {line[0] for line in lines} == {" ", "-", "+"}
+    assert {line[1:] for line in lines if line[0] != "+"} <= before
+    assert {line[1:] for line in lines if line[0] != "-"} <= after
+    assert not before & {line[1:] for line in lines if line[0] == "+"}
 
 
 @pytest.mark.parametrize(

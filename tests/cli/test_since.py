@@ -176,8 +176,7 @@ def test_the_documented_report(run: Run, home: Path) -> None:
 
     ran = run("diff", "--since", "HEAD", "train.py:build")
 
-    page = DOCS / "refactors.md"
-    (report,) = [block.text for block in blocks(page) if block.language == "text"]
+    report = next(b.text for b in blocks(DOCS / "compare.md") if b.language == "text")
     printed = ran.out.partition("\n\n")[0].replace("  (the file has changed since)", "")
     assert printed == report.rstrip("\n")
 

@@ -35,7 +35,7 @@ SECONDS = 8  # normally a fraction of a second; quadratic time would take minute
 
 in_a_folder = settings(
     max_examples=examples(100),
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     deadline=None,
 )
 

@@ -1,8 +1,9 @@
 """The pages of the documentation: snippets, commands and their output.
 
 A ``console`` block has a command after ``$`` and its output. A Python block with the first line
-``# FILE.py`` creates this file in the project of the page. The following commands run in this
-project. ``python -m tests.support.documents`` writes the current output into the pages.
+``# FILE.py`` creates this file in the project of the page. The page of an example has the files of
+the example. The following commands run in this project. ``python -m tests.support.documents``
+writes the current output into the pages.
 
 No page depends on the machine: `without_figures` is the only way to compare texts with figures.
 """
@@ -22,13 +23,12 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
-PAGES = (README, *sorted((ROOT / "docs").rglob("*.md")))
-# Files that exist in the project of a page from the beginning.
-GIVEN = {
-    "README.md": {
-        "train.py": "fixtures/defects/graph/last_tower_only.py",
-        "model.py": "fixtures/defects/graph/model.py",
-    }
+EXAMPLES = ROOT / "examples"
+PAGES = (README, *sorted((ROOT / "docs").rglob("*.md")), *sorted(EXAMPLES.glob("*/README.md")))
+# Files that exist in the project of the README from the beginning.
+_GIVEN = {
+    "train.py": "fixtures/defects/graph/last_tower_only.py",
+    "model.py": "fixtures/defects/graph/model.py",
 }
 _FENCE = re.compile(
     r"^(?P<head>```(?P<language>\w*)\n)(?P<text>(?:(?!```).*\n)*?)```$", re.MULTILINE
@@ -101,8 +101,11 @@ def blocks(page: Path) -> Iterator[Block]:
 
 def walk(page: Path, project: Path, run: Runner) -> Iterator[tuple[Block, str]]:
     """Follow a page like a reader: yield its console blocks, each with its current output."""
-    for name, source in GIVEN.get(page.name, {}).items():
-        shutil.copy(ROOT / source, project / name)
+    if page == README:
+        for name, source in _GIVEN.items():
+            shutil.copy(ROOT / source, project / name)
+    if EXAMPLES in page.parents:
+        shutil.copytree(page.parent, project, dirs_exist_ok=True)
     for block in blocks(page):
         if block.file:
             (project / block.file).write_text(block.text, encoding="utf-8")
@@ -131,7 +134,7 @@ def _shown(words: list[str], printed: str, cut: bool) -> str:
 
 def run_apart(words: list[str], folder: Path, run: RunPython = run_python) -> str:
     """Run a command in a process of its own."""
-    module = {"placement-checks": "placement_checks", "pytest": "pytest"}[words[0]]
+    module = {"placement-checks": "placement_checks", "pytest": "pytest"}[Path(words[0]).name]
     # As on a reader's machine: in CI, no baselines are written.
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "CI": ""}
     ran = run(["-m", module, *words[1:]], folder, environment)

@@ -38,7 +38,10 @@ if __name__ == "__main__":
     main(sys.argv[1:])
 """
 # The same under a strategy, for pages about these.
-TRAIN_2 = "from functions import train_mirrored as main\n"
+TRAIN_2 = """
+from functions import train_mirrored as main
+from functions import train_one_device as main_on_one_gpu
+"""
 # And in several workers.
 TRAIN_3 = "from workers_mirrored import train as main\n"
 # And with Horovod, which only a captured program can import.
@@ -91,17 +94,13 @@ def _snippets(*pages: str) -> Iterator[tuple[str, Block]]:
     """The snippets of the pages that are named, each with a name for a file of it."""
     for page in PAGES:
         for number, block in enumerate(blocks(page)):
-            own = block.file or "rules" in page.parts  # a page's project, examples of rules
+            own = block.file  # a page's project
             if block.language == "python" and not own and page.name in pages:
                 yield f"test_{page.stem}_{number}.py", block
 
 
-STRATEGIES, WORKERS = ("functions.md", "migration.md"), ("workers.md",)
-RANKS = ("horovod.md",)
-ELSEWHERE = ("keras.md",)  # tests/fixtures/test_keras_docs.py
-OTHERS = tuple(
-    page.name for page in PAGES if page.name not in (*STRATEGIES, *WORKERS, *RANKS, *ELSEWHERE)
-)
+STRATEGIES, WORKERS, RANKS = ("tensorflow_2.md",), ("clusters.md",), ("horovod.md",)
+OTHERS = tuple(page.name for page in PAGES if page.name not in (*STRATEGIES, *WORKERS, *RANKS))
 
 
 @pytest.mark.parametrize(

@@ -365,7 +365,7 @@ def test_tensorflow_that_finds_no_gpu(compare: Callable[..., GpuComparison]) -> 
 
 
 def test_the_page_has_all_assumptions() -> None:
-    page = (ROOT / "docs" / "gpu_machines.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "machines.md").read_text(encoding="utf-8")
 
     _, _, after = page.partition("| assumption | affects |\n|---|---|\n")
     table, _, _ = after.partition("\n\n")

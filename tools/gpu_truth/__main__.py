@@ -2,7 +2,7 @@
 
 ``python -m tools.gpu_truth`` takes some minutes. It runs the programs on two GPUs of this machine,
 and splits a single GPU into two logical GPUs. A line for each program states whether its ops are
-on their predicted devices. Then a line for each assumption in docs/gpu_machines.md states whether
+on their predicted devices. Then a line for each assumption in docs/machines.md states whether
 it holds here. The exit status is 0 if all programs ran as predicted, 1 if one did not, and 2 if
 there is no GPU.
 """

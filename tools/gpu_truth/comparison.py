@@ -89,7 +89,7 @@ class Answer:
     """Whether an assumption of predictions holds on this machine.
 
     Attributes:
-        assumption: the assumption, as in docs/gpu_machines.md.
+        assumption: the assumption, as in docs/machines.md.
         state: ``seen`` if it holds here, ``different`` if it does not, or ``not answered``.
         reason: the observation, or why there is none.
     """
@@ -533,7 +533,7 @@ def _short(device: str) -> str:
     return Device.parse(device).short
 
 
-# The rows of the table in docs/gpu_machines.md: an assumption, the rules or commands that depend
+# The rows of the table in docs/machines.md: an assumption, the rules or commands that depend
 # on it, and the method that answers whether it holds.
 ASSUMPTIONS: Final[Sequence[tuple[str, str, Callable[[_Findings], _Answer]]]] = (
     (
