@@ -14,7 +14,7 @@ from placement_checks.core.op_types import GATHERERS
 from placement_checks.core.placement import TRAINABLE, Placement, producer_of
 from placement_checks.step.explanation import Difference, Explanation, Obligation
 from placement_checks.step.gradients import with_names, with_values
-from placement_checks.step.graph import Draw
+from placement_checks.step.graph import Draw, cone
 from placement_checks.step.kinds import ONE, AtomId, Cause, Form, Origin
 from placement_checks.step.op_types import op_type
 from placement_checks.step.parts import WHOLE, Part
@@ -249,10 +249,10 @@ class Comparison:
         """How often the loss terms count in the update of a trained variable."""
         towers, one = self.towers, self.one_gpu
         copy = self._copy(name)
-        updates = towers.updates_by_gradients(copy)
-        if len(updates) > 1:  # what one of them multiplies, the others may undo
-            text = f"is one of {len(updates)} updates by gradients"
-            return Cause(towers.ops[updates[0]].type, text, Origin(TOWERS, updates[0]))
+        several = self._updates_by_turns(copy)
+        if several:
+            text = f"is one of {len(several)} updates by gradients"
+            return Cause(towers.ops[several[0]].type, text, Origin(TOWERS, several[0]))
         descents = self._descents(copy, name)
         if descents is not None:
             (_, mine), (_, its) = descents
@@ -266,6 +266,17 @@ class Comparison:
             for each in towers.placement.collections.get(TRAINABLE, ())
         }
         return compare_weights(self.terms, name, mine, its, trained, self._parts_of_gradients)
+
+    def _updates_by_turns(self, copy: str) -> Sequence[str]:
+        """Several updates by gradients of a variable, or of a slot that its update reads.
+
+        What one of them multiplies, the others may undo.
+        """
+        towers = self.towers
+        updates = towers.updates_by_gradients(copy)
+        read = cone(updates, towers.edges) & towers.updates.keys()
+        found = (towers.updates_by_gradients(name) for name in (copy, *sorted(read)))
+        return next((each for each in found if len(each) > 1), ())
 
     def has_other_rate(self, name: str) -> bool:
         """Whether a variable is updated by gradient descent with another learning rate."""

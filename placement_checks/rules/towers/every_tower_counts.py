@@ -19,7 +19,7 @@ from placement_checks.rules.base import AVERAGE, Rule, about, add_up, matches_an
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.step_equality import compare_with_one_gpu, towers_by_part
 from placement_checks.step.comparison import State
-from placement_checks.step.kinds import Cause
+from placement_checks.step.weights import Weights
 from placement_checks.util.text import plural, range_text
 
 
@@ -33,7 +33,8 @@ class EveryTowerCounts(Rule):
 
     Each variable is judged by the towers that read it, or that read a copy of it if it is
     mirrored. Gradients that are summed up over several steps, in variables or accumulators, count.
-    Gradients that are multiplied by 0 do not, if the program can be compared with one GPU.
+    A tower whose gradients are all multiplied by 0 does not count, which is seen if the program
+    can be compared with one GPU.
 
     `allow` lists variables, or patterns, that only some towers train on purpose.
     """
@@ -85,25 +86,26 @@ class EveryTowerCounts(Rule):
 
 
 def _without_weight(evidence: Evidence) -> Mapping[str, Sequence[TowerIndex]]:
-    """For each variable the towers with gradients that are multiplied by 0."""
+    """For each variable the towers whose gradients of all variables are multiplied by 0."""
     compared = compare_with_one_gpu(evidence)
     if isinstance(compared, Missing):
         return {}
     _, equality = compared
     towers = towers_by_part(evidence.placement, equality)
     found = {}
-    for name, weights in equality.weights.items():
-        if equality.variables[name].state is not State.DIFFERS or isinstance(weights, Cause):
-            continue
+    for name in equality.trained:
+        weights = equality.weights.get(name)
+        is_certain = equality.variables[name].state is State.DIFFERS
+        if not is_certain or not isinstance(weights, Weights):
+            return {}
         parts = {part for term in weights.examples for part in term.ratios}
-        lost = [
+        found[equality.copies[name][0]] = {
             towers[part]
             for part in parts
             if part in towers and not any(term.ratios[part] for term in weights.examples)
-        ]
-        if lost:
-            found[equality.copies[name][0]] = sorted(lost)
-    return found
+        }
+    lost = set.intersection(*found.values()) if found else set()
+    return dict.fromkeys(found, sorted(lost)) if lost else {}
 
 
 def _finding(
