@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from placement_checks.testing import markers, running_test
+from placement_checks.testing import markers
 
 if TYPE_CHECKING:
     from placement_checks.core.evidence import Evidence
@@ -70,8 +70,6 @@ def place(request: pytest.FixtureRequest) -> Place:
         evidence = placing.place(target, **options)
         policy = merge_policies(settings.policy, evidence.policy)
         evidence = replace(evidence, policy=policy, rules=settings.rules, without=settings.without)
-        if note := running_test.current().note:
-            note(evidence)
         if isinstance(reference, str):
             reference = configuration.Settings(
                 reference=reference, v1=options.get("v1"), limit=options.get("limit")
