@@ -194,7 +194,7 @@ class _Builds:
     def load(self, gpus: int) -> CapturedProgram:
         """Build the program for a number of GPUs, or return the earlier build."""
         if gpus not in self._by_gpus:
-            ranks = self._program.ranks if isinstance(self._program, Script) else 0
+            ranks = self._program.settings.horovod if isinstance(self._program, Script) else 0
             number = plural(ranks, "rank") if ranks else plural(gpus, "GPU")
             with step(f"building {self._program.name} for {number}"):
                 began = time.time()
@@ -233,7 +233,7 @@ class _Builds:
             expect_capture(script, 1, environment, if_queried_for=None if is_certain else gpus)
 
     def _capture(self, script: Script, gpus: int) -> CapturedProgram:
-        if script.ranks:
+        if script.settings.horovod:
             return self._capture_ranks(script)
         if self._expects_one_gpu:
             self.expect_one_gpu(script, gpus)
@@ -251,10 +251,10 @@ class _Builds:
 
     def _capture_ranks(self, script: Script) -> CapturedProgram:
         captured = capture_ranks(script)
-        if script.ranks > 1:  # for one GPU, the program is built as its only rank
+        if script.settings.horovod != 1:  # for one GPU, the program is built as its only rank
             assert isinstance(self._program, Script)
-            self._on_one_host = _Builds(replace(self._program, ranks=1), Machine.local())
-            self._on_one_host._eager = self._eager and replace(self._eager, ranks=1)
+            self._on_one_host = _Builds(self._program.with_ranks(1), Machine.local())
+            self._on_one_host._eager = self._eager and self._eager.with_ranks(1)
             self._on_one_host._asks = True
         return captured
 

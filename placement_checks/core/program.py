@@ -410,7 +410,7 @@ class CapturedProgram:
     @property
     def v1(self) -> bool:
         """Whether ``import tensorflow`` gives the program TensorFlow 1."""
-        return isinstance(self.program, Script) and self.program.v1
+        return isinstance(self.program, Script) and bool(self.program.settings.v1)
 
     @property
     def gpu_limits(self) -> Iterator[GpuLimit]:

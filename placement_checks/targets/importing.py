@@ -25,6 +25,7 @@ from typing import Any
 from placement_checks.core.devices import VISIBLE_GPUS
 from placement_checks.core.errors import InputError, MissingTargetError, UsageError
 from placement_checks.core.program import Program, TargetLike
+from placement_checks.core.settings import Settings
 from placement_checks.core.target import Script, Target
 from placement_checks.core.user_code import is_user_file, users_code
 from placement_checks.targets.forms import no_module_error
@@ -96,7 +97,7 @@ def script_from_function(program: Program, error: InputError) -> Script:
             fix="put the code into a 'with watch(eager=True):' block, or name the function by a "
             "target: 'train.py:main(depth=50)'",
         )
-    return Script(target, tuple(program.argv), eager=True)
+    return Script(target, Settings(args=tuple(program.argv)), eager=True)
 
 
 def target_of_function(function: TargetLike) -> Target:

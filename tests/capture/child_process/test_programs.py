@@ -86,7 +86,7 @@ def test_a_let_value_in_another_file(folder: Path) -> None:
     (folder / "settings.py").write_text("NUM_GPUS = 3\n")
     (folder / "train.py").write_text(textwrap.dedent(IMPORTS_SETTINGS))
 
-    built = load(script("train.py", let=(("NUM_GPUS", "{gpus}"),)), 2)
+    built = load(script("train.py", let={"NUM_GPUS": "{gpus}"}), 2)
 
     assert len(built.fed) == 2
     assert isinstance(single := load_for_one_gpu(built), CapturedProgram)
@@ -99,7 +99,7 @@ def test_a_let_name_without_assignment_is_an_error(folder: Path) -> None:
     (folder / "train.py").write_text(textwrap.dedent(IMPORTS_SETTINGS))
 
     with pytest.raises(InputError, match=r"assigns to n; x\.json:2 sets it, but values"):
-        load(script("train.py", let=(("n", "{gpus}"),)), 2)
+        load(script("train.py", let={"n": "{gpus}"}), 2)
 
 
 def refused(folder: Path, program: str, *args: str, limit: float = 100) -> str:
