@@ -33,7 +33,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.results import Report
 from placement_checks.core.settings import Settings
-from placement_checks.core.target import Script, Target
+from placement_checks.core.target import Target
 from placement_checks.report.common.baseline import headline, render_text
 from placement_checks.report.formats.outcome import Outcome
 from placement_checks.report.formats.writers import FORMATS
@@ -345,7 +345,7 @@ class _Results:
         try:
             reference = resolve_reference(settings)
             program = evidence.program and evidence.program.program
-            if reference is None and not isinstance(program, Script):
+            if reference is None and not (program and program.in_own_process):
                 if settings.batch is not None:
                     raise UsageError(
                         f"--batch {settings.batch}",

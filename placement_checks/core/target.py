@@ -11,8 +11,9 @@ import shlex
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
+from placement_checks.core.missing import Missing
 from placement_checks.core.settings import DEFAULT_LIMIT, DEFAULTS, Settings
 
 GPUS = "{gpus}"  # Python parses it as a set with the name ``gpus``
@@ -91,8 +92,41 @@ class _NumberOfGpus(ast.NodeTransformer):
         return node
 
 
+class Loadable:
+    """A program that can be built, or a graph that can be read (`capture.programs.load`).
+
+    `targets.forms.resolve` returns one of these subclasses for anything that users name or pass:
+
+    * `core.program.Program`: a function that is called in this process;
+    * `Script`: a program that runs in a process of its own;
+    * `Target`: a saved graph, or a function that is not imported yet;
+    * `core.program.WatchedCode` and `core.program.BuiltGraph`: what is built already.
+    """
+
+    in_own_process: ClassVar[bool] = False  # whether it runs in a process of its own
+
+    @property
+    def takes_num_gpus(self) -> bool:
+        """Whether it gets the number of GPUs."""
+        return False
+
+    @property
+    def v1(self) -> bool:
+        """Whether ``import tensorflow`` gives the program TensorFlow 1."""
+        return False
+
+    @property
+    def why_fixed(self) -> Missing | None:
+        """Why it cannot be built for another number of GPUs; None if it can."""
+        return Missing("it cannot be built again")
+
+    def is_same(self, other: object) -> bool:
+        """Whether both are the same code with the same arguments."""
+        return self is other
+
+
 @dataclass(frozen=True)
-class Target:
+class Target(Loadable):
     """A program, function, graph or log that a user names.
 
     It is made by `targets.forms.parse_target`.
@@ -110,6 +144,11 @@ class Target:
     def is_code(self) -> bool:
         """Whether the target is a whole program or a function."""
         return self.kind in ("program", "function")
+
+    @property
+    def why_fixed(self) -> Missing:
+        """Why a saved graph cannot be built for another number of GPUs."""
+        return Missing("a saved graph cannot be built for one GPU")
 
 
 @dataclass(frozen=True)
@@ -137,8 +176,10 @@ RowsToRead: TypeAlias = Literal["all", "of-towers", "none"]
 
 
 @dataclass(frozen=True)
-class Script:
+class Script(Loadable):
     """A program that runs in a process of its own until its first training step."""
+
+    in_own_process: ClassVar[bool] = True
 
     target: Target  # a whole program or a function
     settings: Settings = DEFAULTS  # as `Settings.of_process` returns them
@@ -160,6 +201,23 @@ class Script:
         args, values = self.settings.args, self.settings.let.values()
         texts = [self.target.name, *args, *values]
         return any(map(uses_gpus, texts)) or any(EACH_GPU in text for text in args)
+
+    @property
+    def v1(self) -> bool:
+        """Whether ``import tensorflow`` gives the program TensorFlow 1."""
+        return bool(self.settings.v1)
+
+    @property
+    def why_fixed(self) -> Missing | None:
+        """Why it cannot be built for another number of GPUs; None if it can."""
+        if self.takes_num_gpus:
+            return None
+        reason = "the program does not receive the number of GPUs"
+        return Missing(reason, option="write {gpus} in its arguments, or --let NAME={gpus}")
+
+    def is_same(self, other: object) -> bool:
+        """Whether both are the same program with the same settings."""
+        return self == other
 
     @property
     def limit(self) -> float:

@@ -26,12 +26,13 @@ from typing import NamedTuple
 from placement_checks.core import limits
 from placement_checks.core.errors import InputError, MissingTargetError, UsageError
 from placement_checks.core.input_files import link_fault
-from placement_checks.core.program import LiveGraph, Loadable, Program, TargetLike, WatchedCode
+from placement_checks.core.program import BuiltGraph, LiveGraph, Program, TargetLike
 from placement_checks.core.settings import DEFAULTS, Settings
 from placement_checks.core.target import (
     GPUS,
     NONE,
     Arguments,
+    Loadable,
     RowsToRead,
     Script,
     SourceTree,
@@ -164,8 +165,10 @@ def resolve(
                 is_predicate=True,
             )
         return target
-    if isinstance(target, Program | Script | WatchedCode | LiveGraph):
+    if isinstance(target, Loadable):
         return target
+    if isinstance(target, LiveGraph):
+        return BuiltGraph(target)
     return Program.from_function(target)
 
 

@@ -17,6 +17,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -79,14 +80,16 @@ def import_program(target: Target, argv: Sequence[str] = ()) -> Program:
     return program
 
 
-def script_from_function(program: Program, error: InputError) -> Script:
-    """Return the script that runs a function eagerly in a separate process.
+def eager_script(program: Program | Script, error: InputError) -> Script:
+    """Return the script that runs a program eagerly in a process of its own.
 
-    ``error`` occurred when the function was built into a graph.
+    ``error`` occurred when the program was built into a graph.
 
     Raises:
         InputError: another process cannot import the function.
     """
+    if isinstance(program, Script):
+        return replace(program, eager=True)
     target = _target_of(program)
     if target is None:
         raise error.copy(

@@ -18,10 +18,10 @@ from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import INITIALIZATION_TESTS, NO_OP, VARIABLE_READS
 from placement_checks.core.placement import Placement
-from placement_checks.core.program import CapturedProgram, Loadable, TargetLike
+from placement_checks.core.program import CapturedProgram, TargetLike
 from placement_checks.core.settings import Settings
 from placement_checks.core.strategies import ONE_DEVICE, Strategy
-from placement_checks.core.target import Target
+from placement_checks.core.target import Loadable, Target
 from placement_checks.util.progress import step
 from placement_checks.util.resources import gc_paused
 from placement_checks.verification.policy import declared_by

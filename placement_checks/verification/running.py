@@ -12,8 +12,9 @@ from placement_checks.core.devices import Devices
 from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.evidence import NO_REFERENCE, Evidence
 from placement_checks.core.missing import Missing
-from placement_checks.core.program import Batch, Loadable, TargetLike
+from placement_checks.core.program import Batch, TargetLike
 from placement_checks.core.settings import Policy
+from placement_checks.core.target import Loadable
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.runs.gradients_equal import GradientsEqual
 from placement_checks.rules.runs.weights_equal import WeightsEqual

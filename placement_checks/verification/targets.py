@@ -11,7 +11,7 @@ from placement_checks.core.errors import PlacementError, UsageError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.machines import Machine
 from placement_checks.core.settings import Settings
-from placement_checks.core.target import RowsToRead, Script, SourceTree, Target
+from placement_checks.core.target import RowsToRead, SourceTree, Target
 from placement_checks.logs import Log, read_logs
 from placement_checks.rules.requirements import Need
 from placement_checks.targets.forms import resolve, resolve_reference
@@ -91,7 +91,7 @@ def announce(
     with contextlib.suppress(PlacementError):
         program = resolve(target, settings, tree=tree, rows=rows)
         reference = resolve_reference(settings)
-        if not isinstance(program, Script) and not isinstance(reference, Script):
+        if not program.in_own_process and not (reference and reference.in_own_process):
             return
         machine = settings.parse_machine()
         gpus = machine.towers if machine else settings.gpus or 2

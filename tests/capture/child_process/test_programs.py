@@ -19,6 +19,7 @@ from placement_checks.capture.programs import load, load_for_one_gpu
 from placement_checks.core.errors import InputError
 from placement_checks.core.missing import Missing
 from placement_checks.core.program import CapturedProgram
+from placement_checks.targets.forms import resolve
 
 pytestmark = pytest.mark.one_version
 
@@ -120,7 +121,7 @@ def test_a_captured_program_is_like_one_of_this_process(folder: Path) -> None:
             train(int(sys.argv[1]))
     """
     other = watched(folder, program, "{gpus}")
-    here = load("model.py:train(num_gpus={gpus})", 2)
+    here = load(resolve("model.py:train(num_gpus={gpus})"), 2)
 
     assert other.requested.ops == here.requested.ops
     assert other.requested.variables == here.requested.variables
