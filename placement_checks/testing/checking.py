@@ -22,7 +22,7 @@ from placement_checks.testing.program_names import program_name
 from placement_checks.util.text import file_size, plural, printable
 from placement_checks.verification.judging import judge, verify
 from placement_checks.verification.placing import requested
-from placement_checks.verification.policy import valid_policy
+from placement_checks.verification.policy import judged_by
 from placement_checks.verification.running import with_runs
 
 if TYPE_CHECKING:
@@ -159,12 +159,8 @@ def _assert_runs(
 ) -> None:
     """Run both programs, and assert the rules of the policy."""
     __tracebackhide__ = True
-    declared = valid_policy(policy)
     evidence = requested(towers, gpus=gpus)
-    settings = evidence.settings
-    settings = replace(
-        settings, policy=declared.over(settings.policy), rules=tuple(declared.fields)
-    )
+    settings = judged_by(evidence.settings, [policy], list(policy))
     evidence = replace(evidence, settings=settings)
     devices = running_test.current().devices
     assert_rules(with_runs(evidence, resolve(single), batch, devices=devices), *settings.rules)

@@ -415,34 +415,6 @@ def test_any_pyproject_is_read_or_an_error(tmp_path: Path, text: str) -> None:
         load(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("inner", "outer", "merged"),
-    [
-        (Settings(), Settings(gpus=2), Settings(gpus=2)),
-        (Settings(gpus=1), Settings(gpus=2), Settings(gpus=1)),
-        (Settings(gpus=1), Settings(machine="gpu*4"), Settings(gpus=1)),
-        (Settings(machine="gpu*4"), Settings(gpus=2), Settings(machine="gpu*4")),
-        (Settings(soft=False), Settings(soft=True), Settings(soft=False)),
-        (Settings(), Settings(soft=True), Settings(soft=True)),
-        (Settings(rules=("a",)), Settings(rules=("b",)), Settings(rules=("a",))),
-        (
-            Settings(without=("a",)),
-            Settings(rules=("b",)),
-            Settings(None, None, None, ("b",), ("a",)),
-        ),
-        (
-            Settings(policy=Policy({"r": {"a": 1}, "s": {"b": 2}})),
-            Settings(policy=Policy({"r": {"a": 3, "c": 4}, "t": {}})),
-            Settings(policy=Policy({"r": {"a": 1, "c": 4}, "s": {"b": 2}, "t": {}})),
-        ),
-    ],
-)
-def test_inner_settings_precede_outer_settings(
-    inner: Settings, outer: Settings, merged: Settings
-) -> None:
-    assert inner.defaulting_to(outer) == merged
-
-
 VALID = f"""
 [{AT}]
 gpus = 2
