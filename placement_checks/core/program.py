@@ -1,4 +1,9 @@
-"""Programs: a builder function, the step that it returns, and the graph that it builds."""
+"""Programs: a builder function, the step that it returns, and the graph that it builds.
+
+A `Target` is a text of the user, parsed. A `Loadable` is a program or graph that is not built yet:
+mostly a `Program`, whose function is called in this process, or a `Script`, which runs in its own
+process. A `CapturedProgram` is built.
+"""
 
 from __future__ import annotations
 

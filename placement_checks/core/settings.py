@@ -17,6 +17,7 @@ from placement_checks.core.machines import Machine
 from placement_checks.core.ranks import MAX_RANKS
 
 DEFAULT_LIMIT = 300.0  # seconds until the first training step
+_A_MACHINE: Final = "a machine such as 'worker*8: gpu*4'"
 _UNSET: Final[tuple[object, ...]] = (None, "", (), {})
 
 
@@ -63,9 +64,7 @@ class Settings:
     """
 
     gpus: int | None = None
-    machine: Annotated[Machine | str | None, "a machine such as 'worker*8: gpu*4'", str | None] = (
-        None
-    )
+    machine: Annotated[Machine | str | None, _A_MACHINE, str | None] = None
     soft: Annotated[bool | None, "true or false"] = None
     rules: Annotated[tuple[str, ...], "a list of rules"] = ()
     without: Annotated[tuple[str, ...], "a list of rules"] = ()

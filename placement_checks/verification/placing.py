@@ -65,8 +65,8 @@ def place(
         v1: whether the program runs with the API of TensorFlow 1.
         let: values that replace assignments in the source, such as ``{"NUM_GPUS": "{gpus}"}``.
         limit: the longest time until the first training step, in seconds; 300 by default.
-        horovod: the number of ranks of a Horovod program, which have one GPU each. ``gpus`` and
-            ``machine`` are then not used.
+        horovod: the number of ranks of a Horovod program, which have one GPU each. ``gpus`` is
+            then not used, and ``machine`` must be None.
 
     Raises:
         UsageError: the target or machine is invalid, or ``gpus`` is below 1 or above 256.
