@@ -26,23 +26,21 @@ from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
 from placement_checks.core.program import (
+    BuiltGraph,
     CapturedProgram,
-    Loadable,
     Program,
-    TargetLike,
     WatchedCode,
 )
-from placement_checks.core.target import Script, Target
+from placement_checks.core.target import Loadable, Script, Target
 from placement_checks.graph import files
 from placement_checks.graph.reading import GraphSource, from_live_graph
-from placement_checks.targets.forms import resolve
-from placement_checks.targets.importing import import_program, script_from_function
+from placement_checks.targets.importing import eager_script, import_program
 from placement_checks.util.progress import step
 from placement_checks.util.text import plural
 
 
 def load(
-    target: TargetLike,
+    program: Loadable,
     gpus: int,
     machine: Machine | None = None,
     *,
@@ -51,8 +49,7 @@ def load(
     """Build a program, or read a graph.
 
     Args:
-        target: a builder, a `Program`, a ``tf.Graph``, the path of a saved graph, or the text of
-            a target (``train.py:build_towers``).
+        program: the program or graph, from `targets.forms.resolve`.
         gpus: the number of GPUs to build the program for.
         machine: the cluster that a program in its own process finds in TF_CONFIG. A machine
             of one host empties TF_CONFIG; None leaves it unchanged.
@@ -60,14 +57,13 @@ def load(
             start at the same time (`capture.child_process.early`).
 
     Raises:
-        UsageError: ``target`` has another type.
         InputError: the program cannot be built, or the graph cannot be read.
     """
-    return _load(_resolve(target), gpus, machine, expects_one_gpu=expects_one_gpu)
+    return _load(_imported(program), gpus, machine, expects_one_gpu=expects_one_gpu)
 
 
 def expect(
-    target: TargetLike,
+    program: Loadable,
     gpus: int,
     machine: Machine | None = None,
     *,
@@ -76,47 +72,33 @@ def expect(
     """Announce a later call of `load` with the same arguments, so that captures may start early.
 
     Only captures of whole programs start early.
-
-    Raises:
-        UsageError, InputError: ``target`` is not a target.
     """
-    source = resolve(target)
-    if isinstance(source, Script):
-        expect_capture(source, gpus, first_environment(source, machine))
+    if isinstance(program, Script):
+        expect_capture(program, gpus, first_environment(program, machine))
         if expects_one_gpu:
-            _Builds(source, machine).expect_one_gpu(source, gpus)
+            _Builds(program, machine).expect_one_gpu(program, gpus)
 
 
-def expect_reference(target: TargetLike, program: TargetLike) -> None:
-    """Announce a later call of `load_reference`; ``program`` is the target of the program.
-
-    Raises:
-        UsageError, InputError: a target is not valid.
-    """
-    source = resolve(target)
-    if isinstance(source, Script) and source != resolve(program):
-        expect_capture(source, 1, first_environment(source, Machine.local(1)))
+def expect_reference(reference: Loadable, program: Loadable) -> None:
+    """Announce a later call of `load_reference` for the same program."""
+    if isinstance(reference, Script) and not reference.is_same(program):
+        expect_capture(reference, 1, first_environment(reference, Machine.local(1)))
 
 
-def load_reference(target: TargetLike, towers: CapturedProgram) -> CapturedProgram:
+def load_reference(reference: Loadable, towers: CapturedProgram) -> CapturedProgram:
     """Build the reference of a program for one GPU.
 
-    If program and reference are the same function, its build for one GPU is reused.
+    If program and reference are the same, the program's build for one GPU is reused.
 
     Raises:
-        UsageError: ``target`` is not a target.
         InputError: the reference cannot be built or read.
     """
-    source, program = _resolve(target), towers.program
-    if isinstance(source, Program) and isinstance(program, Program):
-        is_same = source.is_same_function(program)
-    else:
-        is_same = isinstance(source, Script) and source == program
-    if is_same:
+    reference = _imported(reference)
+    if reference.is_same(towers.program):
         single = load_for_one_gpu(towers)
         if single:
             return single
-    return _load(source, 1, Machine.local(1))
+    return _load(reference, 1, Machine.local(1))
 
 
 def load_for_one_gpu(program: CapturedProgram) -> CapturedProgram | Missing:
@@ -129,31 +111,33 @@ def load_for_one_gpu(program: CapturedProgram) -> CapturedProgram | Missing:
     return program.loader.load_for_one_gpu()
 
 
-def _resolve(target: TargetLike) -> Loadable:
-    """Resolve a target, and import the function that it names."""
-    source = resolve(target)
-    if isinstance(source, Target) and source.kind == "function":
-        return import_program(source)
-    return source
+def _imported(program: Loadable) -> Loadable:
+    """Import a function that is only named."""
+    if isinstance(program, Target) and program.kind == "function":
+        return import_program(program)
+    return program
 
 
 def _load(
-    source: Loadable, gpus: int, machine: Machine | None = None, *, expects_one_gpu: bool = False
+    program: Loadable, gpus: int, machine: Machine | None = None, *, expects_one_gpu: bool = False
 ) -> CapturedProgram:
-    if isinstance(source, Target):
-        reason = Missing("a saved graph cannot be built for one GPU")
-        with step(f"reading {source.name}"):
-            graph = files.load(Path(source.path), source.name)
-            return _from_graph(source.name, graph, gpus, reason)
-    if isinstance(source, Program | Script):
-        return _Builds(source, machine, expects_one_gpu=expects_one_gpu).load(gpus)
-    if isinstance(source, WatchedCode):
-        if source.built is None:
-            fix = "place it after the block, outside of its indentation"
-            raise UsageError(source.name, "is still being captured", fix, is_predicate=True)
-        return source.built
-    reason = Missing("a graph cannot be built again for one GPU")
-    return _from_graph("the graph", from_live_graph(source, "the graph"), gpus, reason)
+    match program:
+        case Program() | Script():
+            return _Builds(program, machine, expects_one_gpu=expects_one_gpu).load(gpus)
+        case Target():
+            with step(f"reading {program.name}"):
+                graph = files.load(Path(program.path), program.name)
+                return _from_graph(program.name, graph, gpus, program.why_fixed)
+        case BuiltGraph():
+            name = "the graph"
+            graph = from_live_graph(program.graph, name)
+            return _from_graph(name, graph, gpus, program.why_fixed)
+        case WatchedCode():
+            if program.built is None:
+                fix = "place it after the block, outside of its indentation"
+                raise UsageError(program.name, "is still being captured", fix, is_predicate=True)
+            return program.built
+    raise AssertionError(program)
 
 
 def _from_graph(name: str, source: GraphSource, gpus: int, reason: Missing) -> CapturedProgram:
@@ -187,14 +171,15 @@ class _Builds:
         self._times: dict[int, tuple[float, float]] = {}
         self._failed_for_one_gpu: Missing | None = None
         self._asks = False  # whether a build has queried the number of GPUs
-        self._eager: Script | None = None  # set if the program must run eagerly
+        # What a process of its own runs, if the program does not run in this process.
+        self._script = program if isinstance(program, Script) else None
         # For a program of several tasks: its builds as a single task, on one host.
         self._on_one_host: _Builds | Missing | None = None
 
     def load(self, gpus: int) -> CapturedProgram:
         """Build the program for a number of GPUs, or return the earlier build."""
         if gpus not in self._by_gpus:
-            ranks = self._program.ranks if isinstance(self._program, Script) else 0
+            ranks = self._script.settings.horovod if self._script else None
             number = plural(ranks, "rank") if ranks else plural(gpus, "GPU")
             with step(f"building {self._program.name} for {number}"):
                 began = time.time()
@@ -206,20 +191,18 @@ class _Builds:
         return self._by_gpus[gpus]
 
     def _build(self, gpus: int) -> CapturedProgram:
-        if self._eager is not None:
-            return self._capture(self._eager, gpus)
+        if self._script and self._script.eager:
+            return self._capture(self._script, gpus)
         try:
-            if isinstance(self._program, Script):
-                return self._capture(self._program, gpus)
+            if self._script:
+                return self._capture(self._script, gpus)
+            assert isinstance(self._program, Program)
             return build(self._program, gpus)
         except EagerOnlyError as error:
             reason = error
-        if isinstance(self._program, Script):
-            self._eager = replace(self._program, eager=True)
-        else:
-            self._eager = script_from_function(self._program, reason)
+        self._script = eager_script(self._program, reason)
         try:
-            return self._capture(self._eager, gpus)
+            return self._capture(self._script, gpus)
         except InputError as error:
             raise reason.with_eager_error(error) from None
 
@@ -228,12 +211,12 @@ class _Builds:
         machine = self._machine
         is_local = TF_CONFIG not in os.environ if machine is None else machine.is_local
         if is_local and gpus > 1:
-            is_certain = self._asks or _why_not_rebuilt(self._program) is None
+            is_certain = self._asks or self._program.why_fixed is None
             environment = first_environment(script, machine)
             expect_capture(script, 1, environment, if_queried_for=None if is_certain else gpus)
 
     def _capture(self, script: Script, gpus: int) -> CapturedProgram:
-        if script.ranks:
+        if script.settings.horovod:
             return self._capture_ranks(script)
         if self._expects_one_gpu:
             self.expect_one_gpu(script, gpus)
@@ -245,16 +228,16 @@ class _Builds:
             self._on_one_host = Missing(reason)
         elif captured.is_worker:
             self._on_one_host = _Builds(self._program, Machine.local(), as_only_worker=True)
-            self._on_one_host._eager = self._eager
+            self._on_one_host._script = script
             self._on_one_host._asks = self._asks or captured.asked_for_gpus
         return captured
 
     def _capture_ranks(self, script: Script) -> CapturedProgram:
         captured = capture_ranks(script)
-        if script.ranks > 1:  # for one GPU, the program is built as its only rank
+        if script.settings.horovod != 1:  # for one GPU, the program is built as its only rank
             assert isinstance(self._program, Script)
-            self._on_one_host = _Builds(replace(self._program, ranks=1), Machine.local())
-            self._on_one_host._eager = self._eager and replace(self._eager, ranks=1)
+            self._on_one_host = _Builds(self._program.with_ranks(1), Machine.local())
+            self._on_one_host._script = script.with_ranks(1)
             self._on_one_host._asks = True
         return captured
 
@@ -280,7 +263,7 @@ class _Builds:
             return self._on_one_host.load_for_one_gpu()
         if self._failed_for_one_gpu is not None:
             return self._failed_for_one_gpu
-        reason = _why_not_rebuilt(self._program)
+        reason = self._program.why_fixed
         if reason is not None and not self._asks:
             return reason
         before = dict(self._by_gpus)
@@ -294,7 +277,7 @@ class _Builds:
             for gpus, other in before.items()
             if single is not other and single.graph_def == other.graph_def
         ]
-        if not alike or not isinstance(self._program, Script):
+        if not alike or not self._program.in_own_process:
             return single
         same_graph = f"builds the same graph for 1 GPU as for {alike[0]}"
         fix = "--let NUM_GPUS={gpus} for a number in its source code"
@@ -314,24 +297,12 @@ class _Builds:
         """The reason for a failed build for one GPU, which may be a file of an earlier build."""
         subject = "the program " if error.is_predicate else ""
         reason = f"built for one GPU, {subject}{error.message}"
-        if isinstance(self._program, Script):
+        if self._script:
             for gpus, (began, ended) in self._times.items():
-                if created := created_path(self._program, began, ended):
+                if created := created_path(self._script, began, ended):
                     path, argument = created
                     return Missing(
                         f"{reason}; the run for {plural(gpus, 'GPU')} created {path}",
                         f"if that is the cause, give each run its own path: {argument}",
                     )
         return Missing(reason)
-
-
-def _why_not_rebuilt(program: Program | Script) -> Missing | None:
-    """Return why a program cannot be built for another number of GPUs; None if it can."""
-    if program.takes_num_gpus:
-        return None
-    if isinstance(program, Script):
-        reason = "the program does not receive the number of GPUs"
-        return Missing(reason, option="write {gpus} in its arguments, or --let NAME={gpus}")
-    if "num_gpus" in program.given.names:
-        return Missing("the target sets num_gpus", option="write num_gpus={gpus} there")
-    return Missing("the builder has no argument num_gpus")

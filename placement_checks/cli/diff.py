@@ -24,6 +24,7 @@ from placement_checks.cli.options import (
 )
 from placement_checks.core.errors import UsageError
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.settings import Settings
 from placement_checks.report.common.baseline import headline, render_json, render_text
 from placement_checks.report.formats.since import FORMATS
 from placement_checks.report.page.data import difference_data
@@ -33,9 +34,8 @@ from placement_checks.util.progress import live
 from placement_checks.util.streams import stdout_for_report
 from placement_checks.util.text import join_and
 from placement_checks.verification.baseline_rules import with_rules
-from placement_checks.verification.configuration import Settings
 from placement_checks.verification.diff import compare
-from placement_checks.verification.judging import verify
+from placement_checks.verification.judging import judge
 from placement_checks.verification.placing import with_single_gpu
 from placement_checks.verification.since import compare_since
 from placement_checks.verification.targets import announce, gather
@@ -178,12 +178,7 @@ def _compare_two(old: str, new: str, *, settings: Settings, options: _Options) -
             difference = compare(*(each.placement for each in compared))
         evidence = compared[-1]
         if difference and evidence.placement.requested:
-            report = verify(
-                with_single_gpu(evidence),
-                [settings.policy],
-                only=settings.rules,
-                without=settings.without,
-            )
+            report = judge(with_single_gpu(evidence))
             difference = with_rules(difference, report.verdicts)
     if options.output_format == "html":
         before = compared[0].placement if len(compared) > 1 else None

@@ -21,6 +21,7 @@ from placement_checks.core.devices import LOCALHOST, Device
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.op_types import VARIABLES
 from placement_checks.core.placement import Op, Placement, producer_of
+from placement_checks.core.settings import DEFAULTS, Settings
 from placement_checks.report.text import explain
 from placement_checks.rules.examples import example
 from placement_checks.rules.registry import RULES
@@ -28,8 +29,7 @@ from placement_checks.targets.forms import parse_target
 from placement_checks.util.progress import live
 from placement_checks.util.streams import stdout_for_report
 from placement_checks.util.text import join_and, nearest, printable
-from placement_checks.verification.configuration import Settings
-from placement_checks.verification.judging import verify
+from placement_checks.verification.judging import judge
 from placement_checks.verification.placing import with_single_gpu
 from placement_checks.verification.policy import rule_named
 from placement_checks.verification.targets import gather
@@ -66,7 +66,7 @@ def command(name: str, target: str | None, settings: Settings, graph: str | None
                 is_predicate=True,
             )
         text = rule_named(name).explanation()
-        if settings != Settings() or graph is not None:
+        if settings != DEFAULTS or graph is not None:
             raise UsageError(
                 repr(name),
                 "is a rule, and options of programs such as --gpus do not apply to a rule",
@@ -98,9 +98,7 @@ def _object_lines(name: str, target: str, settings: Settings, graph: str | None)
         ) from None
     if isinstance(found, Device) or found.type in VARIABLES:  # rules compare these with one GPU
         evidence = with_single_gpu(evidence)
-    verdicts = verify(
-        evidence, [settings.policy], only=settings.rules, without=settings.without
-    ).verdicts
+    verdicts = judge(evidence).verdicts
     if isinstance(found, Device):
         return list(explain.explain_device(placement, found, verdicts))
     return list(explain.explain_op(placement, found.name, verdicts, evidence.single_gpu))

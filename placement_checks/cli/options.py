@@ -13,15 +13,11 @@ from click.shell_completion import CompletionItem
 from click.types import StringParamType
 
 from placement_checks.core.cluster_spec import TF_CONFIG
-from placement_checks.core.devices import checked_gpus
 from placement_checks.core.errors import UsageError
-from placement_checks.core.machines import Machine
-from placement_checks.core.target import checked_limit
+from placement_checks.core.settings import Settings
 from placement_checks.rules.registry import RULES
 from placement_checks.verification import configuration
-from placement_checks.verification.configuration import Settings
-from placement_checks.verification.placing import check_ranks
-from placement_checks.verification.policy import parse_setting, policy_errors
+from placement_checks.verification.policy import parse_setting, valid_policy
 from placement_checks.verification.trust import trusting
 
 Command = Callable[..., Any]
@@ -229,30 +225,19 @@ def _settings(
     *,
     gpus: int | None = None,
     machine: str | None = None,
-    horovod: int | None = None,
-    limit: float | None = None,
     let: Iterable[str] = (),
     sets: Iterable[str] = (),
     **others: Any,
 ) -> Settings:
     """The settings that a call names."""
-    if horovod is not None:
-        check_ranks(horovod, gpus=gpus, machine=machine)
     if gpus is not None and machine is not None and machine.strip() != TF_CONFIG:
         raise UsageError(
             "--gpus and --machine", "are mutually exclusive", "give one of them", is_predicate=True
         )
-    if gpus is not None:
-        checked_gpus(gpus)
-    if machine is not None:
-        Machine.parse(machine)
-    if limit is not None:
-        checked_limit(limit)
-    policy: dict[str, dict[str, Any]] = {}
+    given: dict[str, dict[str, Any]] = {}
     for rule, field, value in map(parse_setting, sets):
-        policy.setdefault(rule, {})[field] = value
-    for error in policy_errors(policy, "--set "):
-        raise error
+        given.setdefault(rule, {})[field] = value
+    policy = valid_policy(given, "--set ")
     overrides = {}
     for pair in let:
         name, equals, value = pair.partition("=")
@@ -262,12 +247,5 @@ def _settings(
                 f"--let {pair}", "is not of the form NAME=VALUE", fix, is_predicate=True
             )
         overrides[name] = value
-    return Settings(
-        gpus=gpus,
-        machine=machine,
-        horovod=horovod,
-        limit=limit,
-        policy=policy,
-        let=overrides,
-        **others,
-    )
+    settings = Settings(gpus=gpus, machine=machine, policy=policy, let=overrides, **others)
+    return settings.check()

@@ -21,6 +21,7 @@ from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Report
+from placement_checks.core.settings import Settings
 from placement_checks.logs import Record, text_of
 from placement_checks.report.commands.place import render_json, render_text
 from placement_checks.report.page.data import program_data
@@ -30,7 +31,6 @@ from placement_checks.targets.forms import parse_target
 from placement_checks.util.progress import live
 from placement_checks.util.streams import stdout_for_report
 from placement_checks.util.text import plural, printable
-from placement_checks.verification.configuration import Settings
 from placement_checks.verification.targets import gather
 
 

@@ -25,20 +25,19 @@ from placement_checks.cli.options import (
     settings_options,
 )
 from placement_checks.cli.output import open_output, write_stderr
-from placement_checks.core.devices import checked_gpus
 from placement_checks.core.errors import InputError, UsageError
+from placement_checks.core.settings import DEFAULTS, Settings
 from placement_checks.core.target import Target
 from placement_checks.core.timing import Timing
 from placement_checks.report.commands import time as timing_report
 from placement_checks.report.commands.time import chrome_trace, page, step_picture
 from placement_checks.rules.requirements import Need
 from placement_checks.run.timing.thread_pools import set_thread_pools
-from placement_checks.targets.forms import parse_target
+from placement_checks.targets.forms import parse_target, resolve, resolve_reference
 from placement_checks.util.progress import live, step, track
 from placement_checks.util.streams import stdout_for_report
 from placement_checks.util.text import plural
 from placement_checks.verification import configuration, placing
-from placement_checks.verification.configuration import Settings
 from placement_checks.verification.policy import RUNS
 from placement_checks.verification.targets import announce, check_comparison
 
@@ -131,8 +130,7 @@ def _complete(call: Settings, target: Target) -> Settings:
     """Complete the settings of the call with the target's settings in pyproject.toml."""
     configured = configuration.load(Path.cwd())
     own = (settings for name, settings in configured.programs if name == target.name)
-    settings = configured.complete(call, next(own, Settings()))
-    checked_gpus(settings.gpus or 2)
+    settings = configured.complete(call, next(own, DEFAULTS))
     if settings.machine is not None and settings.gpus is None:
         raise UsageError(
             f"machine = '{settings.machine}'",
@@ -155,10 +153,11 @@ def _time(target: Target, settings: Settings, options: _Options) -> list[Timing]
     from placement_checks.core.errors import CannotRun
     from placement_checks.run.compare.pair import ProgramPair
     from placement_checks.run.feeding.batches import load_batch_function
+    from placement_checks.verification.policy import declared_by
     from placement_checks.verification.running import conditions_of
 
-    program = settings.resolve(target)
-    reference = settings.resolve_reference() or program
+    program = resolve(target, settings)
+    reference = resolve_reference(settings) or program
     try:
         with early_captures(options.jobs):  # no capture may run while steps are timed
             announce(target, settings, RUNS if settings.reference else {Need.SINGLE_GPU})
@@ -166,7 +165,7 @@ def _time(target: Target, settings: Settings, options: _Options) -> list[Timing]
             single = load_reference(reference, towers)
         pair = ProgramPair.from_programs(towers, single, "auto")
         batch = load_batch_function(settings.batch, towers.gpus, v1=towers.v1)
-        conditions = conditions_of(towers, [settings.policy])
+        conditions = conditions_of(settings.policy.over(declared_by(towers)))
         with step(f"timing {target.name}"):
             return [
                 _time_pair(pair, batch, rows, conditions.shares, options.rounds)

@@ -32,23 +32,23 @@ from placement_checks.core.errors import InputError, PlacementError, UsageError,
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.results import Report
-from placement_checks.core.target import Script, Target
+from placement_checks.core.settings import Settings
+from placement_checks.core.target import Target
 from placement_checks.report.common.baseline import headline, render_text
 from placement_checks.report.formats.outcome import Outcome
 from placement_checks.report.formats.writers import FORMATS
 from placement_checks.rules.requirements import Need
-from placement_checks.targets.forms import parse_target
+from placement_checks.targets.forms import parse_target, resolve_reference
 from placement_checks.util.progress import live, track
 from placement_checks.util.streams import stdout_for_report
 from placement_checks.util.text import plural
 from placement_checks.verification import configuration
 from placement_checks.verification.baseline_rules import with_rules
-from placement_checks.verification.configuration import Settings
 from placement_checks.verification.declare import declarations, declared_text
-from placement_checks.verification.judging import verify
+from placement_checks.verification.judging import judge
 from placement_checks.verification.next_step import next_step
 from placement_checks.verification.policy import evidence_used, rows_used, rule_named
-from placement_checks.verification.running import with_numbers
+from placement_checks.verification.running import with_runs
 from placement_checks.verification.targets import (
     MOST_ANNOUNCED,
     announce,
@@ -254,7 +254,7 @@ def _check_update(options: _Options) -> None:
 def _announce(target: str, settings: Settings) -> None:
     """Let the captures of a program start early; `_Results.add` reports their errors later."""
     with contextlib.suppress(PlacementError):
-        used = evidence_used(settings.rules, settings.without)
+        used = evidence_used(settings)
         announce(parse_target(target), settings, used, rows=rows_used(used))
 
 
@@ -271,7 +271,7 @@ class _Results:
     def add(self, target: str, settings: Settings, graph: Target | None) -> None:
         """Verify a target; if the placer or a run fails, the rules judge the other evidence."""
         try:
-            used = evidence_used(settings.rules, settings.without)
+            used = evidence_used(settings)
             evidence = gather(
                 parse_target(target),
                 settings,
@@ -281,9 +281,7 @@ class _Results:
                 on_placer_error=self._without_placement,
             )
             evidence = self._with_numbers(evidence, target, settings)
-            report = verify(
-                evidence, [settings.policy], only=settings.rules, without=settings.without
-            )
+            report = judge(evidence)
             try:
                 report = self._with_baseline(report)
             except Exception as fault:  # the report is added without a comparison
@@ -345,9 +343,9 @@ class _Results:
     def _with_numbers(self, evidence: Evidence, target: str, settings: Settings) -> Evidence:
         """Run the program and its reference, if there is a reference."""
         try:
-            reference = settings.resolve_reference()
+            reference = resolve_reference(settings)
             program = evidence.program and evidence.program.program
-            if reference is None and not isinstance(program, Script):
+            if reference is None and not (program and program.in_own_process):
                 if settings.batch is not None:
                     raise UsageError(
                         f"--batch {settings.batch}",
@@ -356,14 +354,7 @@ class _Results:
                         is_predicate=True,
                     )
                 return evidence
-            return with_numbers(
-                evidence,
-                reference,
-                settings.batch,
-                policies=[settings.policy],
-                only=settings.rules,
-                without=settings.without,
-            )
+            return with_runs(evidence, reference, settings.batch)
         except Exception as fault:
             error = as_error(target, fault)
             if error.kind not in ("input", "internal"):
@@ -406,7 +397,7 @@ def _write_report(
 def _write_declarations(results: _Results, stream: TextIO) -> int:
     """Write lines for pyproject.toml; the exit status is 1 if a rule cannot be declared."""
     programs = [
-        (target, report, settings, declarations(report, settings.policy))
+        (target, report, settings, declarations(report))
         for report, (target, settings) in zip(results.reports, results.judged, strict=True)
     ]
     declared = [each for *_, of_program in programs for each in of_program]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from placement_checks.core.errors import UsageError
 from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Op, Placement, Placer
 from placement_checks.core.program import CapturedProgram
+from placement_checks.core.settings import DEFAULTS, Settings
 from placement_checks.core.variables import Variables
 
 if TYPE_CHECKING:
@@ -37,9 +38,8 @@ class Evidence:
         reference: the devices that the reference, a program for one GPU, requests.
         measurement: gradients and weights of the program and its reference, from runs.
         trace: timelines of some steps of the program.
-        policy: deviations that the program declares, ``{rule: {field: value}}``.
-        rules: the rules that the settings select, for `assert_rules`; empty for all rules.
-        without: the rules that the settings skip, for `assert_rules`.
+        settings: how the program was run and placed, and how it is judged. The policy includes
+            the deviations that the program itself declares.
     """
 
     placement: Placement
@@ -48,9 +48,7 @@ class Evidence:
     reference: Placement | Missing = NO_REFERENCE
     measurement: Measurement | Missing = NO_REFERENCE
     trace: Trace | Missing = NO_REFERENCE
-    policy: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    rules: Sequence[str] = ()
-    without: Sequence[str] = ()
+    settings: Settings = DEFAULTS
 
     def __eq__(self, other: object) -> bool:
         return self.placement == (other.placement if isinstance(other, Evidence) else other)

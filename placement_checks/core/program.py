@@ -1,4 +1,9 @@
-"""Programs: a builder function, the step that it returns, and the graph that it builds."""
+"""Programs: a builder function, the step that it returns, and the graph that it builds.
+
+A `Target` is a text of the user, parsed. A `Loadable` is a program or graph that is not built yet:
+mostly a `Program`, whose function is called in this process, or a `Script`, which runs in its own
+process. A `CapturedProgram` is built.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +24,7 @@ from placement_checks.core.machines import GpuLimit, Machine
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Placement
 from placement_checks.core.ranks import RankRecord
-from placement_checks.core.target import NONE, Arguments, Script, Target
+from placement_checks.core.target import NONE, Arguments, Loadable, Script, Target
 from placement_checks.util.text import did_you_mean, join_and, printable
 
 if TYPE_CHECKING:
@@ -31,9 +36,7 @@ BatchFunction: TypeAlias = "Callable[[np.random.Generator, int], Mapping[str, An
 # A batch function, a target that names one, or a saved case.
 Batch: TypeAlias = "str | Path | BatchFunction | None"
 # Whatever a user may name or pass as a program; `targets.forms.resolve` makes it `Loadable`.
-TargetLike: TypeAlias = "str | Path | Loadable | Callable[..., object]"
-# A program or graph that `capture.programs.load` can build or read.
-Loadable: TypeAlias = "Target | Script | Program | WatchedCode | LiveGraph"
+TargetLike: TypeAlias = "str | Path | Loadable | LiveGraph | Callable[..., object]"
 
 _NO_LOADER = Missing("it cannot be built again")
 _ANY = {"options": inspect.Parameter("options", inspect.Parameter.VAR_KEYWORD)}
@@ -115,7 +118,7 @@ class Step:
 
 
 @dataclass(frozen=True, repr=False)
-class Program:
+class Program(Loadable):
     """A builder function and its origin.
 
     Attributes:
@@ -144,8 +147,10 @@ class Program:
         """The arguments that the target names."""
         return self.target.arguments if self.target else NONE
 
-    def is_same_function(self, other: Program) -> bool:
+    def is_same(self, other: object) -> bool:
         """Whether both programs are the same function of the user, with the same arguments."""
+        if not isinstance(other, Program):
+            return False
         same = (self.function or self.build) is (other.function or other.build)
         return same and self.given == other.given
 
@@ -175,6 +180,15 @@ class Program:
     def takes_num_gpus(self) -> bool:
         """Whether the builder gets the number of GPUs, by ``{gpus}`` or as ``num_gpus``."""
         return self.given.uses_gpus or self._is_passed_num_gpus
+
+    @property
+    def why_fixed(self) -> Missing | None:
+        """Why it cannot be built for another number of GPUs; None if it can."""
+        if self.takes_num_gpus:
+            return None
+        if "num_gpus" in self.given.names:
+            return Missing("the target sets num_gpus", option="write num_gpus={gpus} there")
+        return Missing("the builder has no argument num_gpus")
 
     @property
     def _is_passed_num_gpus(self) -> bool:
@@ -363,7 +377,7 @@ class CapturedProgram:
     """
 
     name: str
-    program: Program | Script | Missing = field(repr=False)
+    program: Loadable | Missing = field(repr=False)
     gpus: int
     source: ProgramGraph = field(repr=False)
     soft: bool = False
@@ -410,7 +424,7 @@ class CapturedProgram:
     @property
     def v1(self) -> bool:
         """Whether ``import tensorflow`` gives the program TensorFlow 1."""
-        return isinstance(self.program, Script) and self.program.v1
+        return self.program.v1 if self.program else False
 
     @property
     def gpu_limits(self) -> Iterator[GpuLimit]:
@@ -432,7 +446,7 @@ class CapturedProgram:
 
 
 @dataclass(eq=False)
-class WatchedCode:
+class WatchedCode(Loadable):
     """The code of a ``with watch()`` block. It is a target after the block has ended.
 
     Attributes:
@@ -449,3 +463,15 @@ class LiveGraph(Protocol):
     """A ``tf.Graph``, which this room does not import."""
 
     def as_graph_def(self) -> Any: ...
+
+
+@dataclass(frozen=True, eq=False)
+class BuiltGraph(Loadable):
+    """A graph that the user has built and passes."""
+
+    graph: LiveGraph
+
+    @property
+    def why_fixed(self) -> Missing:
+        """Why the graph cannot be built for another number of GPUs."""
+        return Missing("a graph cannot be built again for one GPU")

@@ -10,32 +10,15 @@ import ast
 import shlex
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from math import inf
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
-from placement_checks.core.errors import UsageError
+from placement_checks.core.missing import Missing
+from placement_checks.core.settings import DEFAULT_LIMIT, DEFAULTS, Settings
 
 GPUS = "{gpus}"  # Python parses it as a set with the name ``gpus``
 GPU_LIST = "{gpu_list}"
 EACH_GPU = "{each_gpu}"
-
-
-def checked_limit(seconds: float) -> float:
-    """Return ``seconds`` if it is a valid time limit.
-
-    Raises:
-        UsageError: the limit is not a finite positive number.
-    """
-    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if not is_number or not 0 < seconds < inf:
-        raise UsageError(
-            f"limit={seconds!r:.60}",
-            "is not a finite positive number of seconds",
-            "give one, such as limit=600",
-            is_predicate=True,
-        )
-    return seconds
 
 
 def for_gpus(text: str, gpus: int) -> str:
@@ -109,8 +92,41 @@ class _NumberOfGpus(ast.NodeTransformer):
         return node
 
 
+class Loadable:
+    """A program that can be built, or a graph that can be read (`capture.programs.load`).
+
+    `targets.forms.resolve` returns one of these subclasses for anything that users name or pass:
+
+    * `core.program.Program`: a function that is called in this process;
+    * `Script`: a program that runs in a process of its own;
+    * `Target`: a saved graph, or a function that is not imported yet;
+    * `core.program.WatchedCode` and `core.program.BuiltGraph`: what is built already.
+    """
+
+    in_own_process: ClassVar[bool] = False  # whether it runs in a process of its own
+
+    @property
+    def takes_num_gpus(self) -> bool:
+        """Whether it gets the number of GPUs."""
+        return False
+
+    @property
+    def v1(self) -> bool:
+        """Whether ``import tensorflow`` gives the program TensorFlow 1."""
+        return False
+
+    @property
+    def why_fixed(self) -> Missing | None:
+        """Why it cannot be built for another number of GPUs; None if it can."""
+        return Missing("it cannot be built again")
+
+    def is_same(self, other: object) -> bool:
+        """Whether both are the same code with the same arguments."""
+        return self is other
+
+
 @dataclass(frozen=True)
-class Target:
+class Target(Loadable):
     """A program, function, graph or log that a user names.
 
     It is made by `targets.forms.parse_target`.
@@ -128,6 +144,11 @@ class Target:
     def is_code(self) -> bool:
         """Whether the target is a whole program or a function."""
         return self.kind in ("program", "function")
+
+    @property
+    def why_fixed(self) -> Missing:
+        """Why a saved graph cannot be built for another number of GPUs."""
+        return Missing("a saved graph cannot be built for one GPU")
 
 
 @dataclass(frozen=True)
@@ -148,9 +169,6 @@ class SourceTree:
         return self.root / path.relative_to(self.repository)
 
 
-DEFAULT_LIMIT = 300.0  # seconds until the first training step
-
-
 # The rows of a program's first step that are read from its queues and iterators. Reading may take
 # seconds. Runs need all rows. "of-towers" reads all rows if two towers might take the same rows,
 # else none.
@@ -158,23 +176,16 @@ RowsToRead: TypeAlias = Literal["all", "of-towers", "none"]
 
 
 @dataclass(frozen=True)
-class Script:
-    """A program that runs in a process of its own until its first training step.
+class Script(Loadable):
+    """A program that runs in a process of its own until its first training step."""
 
-    Arguments and values may contain ``{gpus}`` for the number of GPUs and ``{gpu_list}`` for
-    ``0,1,…``. An argument with ``{each_gpu}`` is repeated for each GPU, with its index.
-    """
+    in_own_process: ClassVar[bool] = True
 
     target: Target  # a whole program or a function
-    args: tuple[str, ...] = ()  # the command-line arguments
-    v1: bool = False  # whether `import tensorflow` gives the program TensorFlow 1
-    # Pairs of a name and a value that overrides the value in the source.
-    let: tuple[tuple[str, str], ...] = ()
-    limit: float = DEFAULT_LIMIT  # the time limit for the first training step, in seconds
+    settings: Settings = DEFAULTS  # as `Settings.of_process` returns them
     eager: bool = False  # whether the target is a function that runs eagerly and builds no graph
     # The copy of the repository whose code is run; None for the working tree.
     tree: SourceTree | None = None
-    ranks: int = 0  # the number of processes of a Horovod program; 0 for any other program
     # The rows of the first step that are read from queues and iterators. A function reads all
     # rows.
     rows: RowsToRead = field(default="all", compare=False)  # the program is the same
@@ -182,21 +193,50 @@ class Script:
     @property
     def name(self) -> str:
         """The name in reports: target and arguments as typed."""
-        return " ".join([self.target.name, *map(_quoted, self.args)])
+        return " ".join([self.target.name, *map(_quoted, self.settings.args)])
 
     @property
     def takes_num_gpus(self) -> bool:
         """Whether the number of GPUs occurs in the target, arguments or values."""
-        texts = [self.target.name, *self.args, *(value for _, value in self.let)]
-        return any(map(uses_gpus, texts)) or any(EACH_GPU in text for text in self.args)
+        args, values = self.settings.args, self.settings.let.values()
+        texts = [self.target.name, *args, *values]
+        return any(map(uses_gpus, texts)) or any(EACH_GPU in text for text in args)
+
+    @property
+    def v1(self) -> bool:
+        """Whether ``import tensorflow`` gives the program TensorFlow 1."""
+        return bool(self.settings.v1)
+
+    @property
+    def why_fixed(self) -> Missing | None:
+        """Why it cannot be built for another number of GPUs; None if it can."""
+        if self.takes_num_gpus:
+            return None
+        reason = "the program does not receive the number of GPUs"
+        return Missing(reason, option="write {gpus} in its arguments, or --let NAME={gpus}")
+
+    def is_same(self, other: object) -> bool:
+        """Whether both are the same program with the same settings."""
+        return self == other
+
+    @property
+    def limit(self) -> float:
+        """The time limit for the first training step, in seconds."""
+        return DEFAULT_LIMIT if self.settings.limit is None else self.settings.limit
+
+    def with_ranks(self, ranks: int) -> Script:
+        """The same Horovod program with another number of ranks."""
+        return replace(self, settings=replace(self.settings, horovod=ranks))
 
     def for_gpus(self, gpus: int) -> Script:
         """The program with arguments and values for ``gpus`` GPUs."""
-        return replace(  # the arguments within the target are replaced when they are parsed
-            self,
-            args=tuple(each for text in self.args for each in arguments_for_gpus(text, gpus)),
-            let=tuple((name, for_gpus(value, gpus)) for name, value in self.let),
+        own = self.settings
+        settings = replace(
+            own,
+            args=tuple(each for text in own.args for each in arguments_for_gpus(text, gpus)),
+            let={name: for_gpus(value, gpus) for name, value in own.let.items()},
         )
+        return replace(self, settings=settings)  # arguments in the target are replaced later
 
 
 def _quoted(text: str) -> str:

@@ -29,7 +29,6 @@ from placement_checks.core.op_types import (
     RANDOM_STATELESS,
 )
 from placement_checks.core.placement import producer_of
-from placement_checks.core.target import Script
 from placement_checks.numerics.comparing import DEFAULT_LIMITS, Limits, differing_variables
 from placement_checks.numerics.sampling import build_trial, measure_noise
 from placement_checks.run.runnable import RunnableProgram
@@ -150,8 +149,8 @@ def _gradients_differ(
 
 
 def _random_gradients(program: RunnableProgram, random: str, feeds: Arrays) -> CannotRun:
-    switch = _disabling_placeholder(program, random)
-    if switch is None and isinstance(program.built.program, Script):
+    switch, source = _disabling_placeholder(program, random), program.built.program
+    if switch is None and source and source.in_own_process:
         fix = "pass a value that disables it, such as a dropout rate: -- ARGS, or --let NAME=VALUE"
     elif switch is None:
         fix = (

@@ -146,7 +146,11 @@ class ProgramSession:
         """Return the error that ends a comparison without --reference."""
         script = self.program.built.program
         reference = "TARGET, your program for one GPU"
-        if isinstance(script, Script) and any(map(uses_gpus, script.args)) and not script.let:
+        if (
+            isinstance(script, Script)
+            and any(map(uses_gpus, script.settings.args))
+            and not script.settings.let
+        ):
             reference = shlex.quote(script.for_gpus(1).name)
         reached = ": ".join(current_steps()[self._outer_steps :])
         return TimeLimitExceeded(

@@ -17,25 +17,26 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
-from types import MappingProxyType
 from typing import NamedTuple
 
 from placement_checks.core import limits
 from placement_checks.core.errors import InputError, MissingTargetError, UsageError
 from placement_checks.core.input_files import link_fault
-from placement_checks.core.program import LiveGraph, Loadable, Program, TargetLike, WatchedCode
+from placement_checks.core.program import BuiltGraph, LiveGraph, Program, TargetLike
+from placement_checks.core.settings import DEFAULTS, Settings
 from placement_checks.core.target import (
-    DEFAULT_LIMIT,
     GPUS,
     NONE,
     Arguments,
+    Loadable,
+    RowsToRead,
     Script,
     SourceTree,
     Target,
-    checked_limit,
     value_of,
 )
 from placement_checks.util.text import close_matches, join_and
@@ -102,61 +103,52 @@ def path_of_target(text: str, folder: Path) -> str:
 
 def resolve(
     target: TargetLike,
-    args: Sequence[str] = (),
+    settings: Settings = DEFAULTS,
     *,
-    v1: bool = False,
-    let: Mapping[str, str] = MappingProxyType({}),
-    limit: float | None = None,
     tree: SourceTree | None = None,
-    ranks: int = 0,
+    rows: RowsToRead = "all",
 ) -> Loadable:
     """Parse a target of any type, for `capture.programs.load`.
 
     A whole program becomes a `Script`, which runs in its own process. A function also becomes a
-    `Script` if another argument is given, because these arguments apply to a process.
+    `Script` if a setting for a process is given.
 
     Args:
         target: any target.
-        args: the command-line arguments of the program.
-        v1: whether ``import tensorflow`` in the program means TensorFlow 1.
-        let: values that replace the values in the source code, by the name of the variable.
-        limit: the number of seconds after which the program is ended if it has not reached its
-            first training step.
+        settings: the settings; those of other kinds (`Settings.of_process`) do not count.
         tree: the copy of the repository whose code is run; None for the working tree.
-        ranks: the number of processes of a Horovod program; 0 for any other program.
+        rows: as `Script.rows`.
 
     Raises:
-        UsageError: another argument is given, but the target is not code in a file or module;
-            ``let`` is given for a function; ``limit`` is not a finite positive number; or
-            ``target`` has none of the known types.
+        UsageError: a setting for a process is given, but the target is not code in a file or
+            module; ``let`` is given for a function; or ``target`` has none of the known types.
         InputError: the target does not exist, or is a placement log.
     """
     if isinstance(target, str | Path):
         target = parse_target(target)
-    wants_process = bool(args or v1 or let or limit is not None or tree or ranks)
+    own = settings.of_process()
+    wants_process = own != DEFAULTS or tree is not None
     if isinstance(target, Target) and target.is_code:
-        if let and target.kind == "function":
+        if own.let and target.kind == "function":
             raise UsageError(
-                f"--let {next(iter(let))}",
+                f"--let {next(iter(own.let))}",
                 f"is for a whole program, but {target.name} is a function",
                 "name the program without the function, or pass the value as an argument: "
                 "train.py:build(NAME=4)",
                 is_predicate=True,
             )
         if target.kind == "program" or wants_process:
-            pairs = tuple(sorted(let.items()))
-            seconds = DEFAULT_LIMIT if limit is None else checked_limit(limit)
-            return Script(target, tuple(args), v1, pairs, seconds, tree=tree, ranks=ranks)
+            return Script(target, own, tree=tree, rows=rows)
         return target
     if wants_process:
         name = target.name if isinstance(target, Target) else str(target)
         given = {
-            "arguments after --": args,
-            "--v1": v1,
-            "--let": let,
-            "--limit": limit is not None,
+            "arguments after --": own.args,
+            "--v1": own.v1,
+            "--let": own.let,
+            "--limit": own.limit is not None,
             "--since": tree,
-            "--horovod": ranks,
+            "--horovod": own.horovod,
         }
         raise UsageError(
             join_and(option for option, value in given.items() if value),
@@ -173,9 +165,26 @@ def resolve(
                 is_predicate=True,
             )
         return target
-    if isinstance(target, Program | Script | WatchedCode | LiveGraph):
+    if isinstance(target, Loadable):
         return target
+    if isinstance(target, LiveGraph):
+        return BuiltGraph(target)
     return Program.from_function(target)
+
+
+def resolve_reference(settings: Settings) -> Loadable | None:
+    """The program for one GPU that settings name; its arguments are part of ``reference``.
+
+    Raises:
+        InputError: the program does not exist.
+    """
+    if settings.reference is None:
+        return None
+    target, args = parse_command(settings.reference)
+    own = replace(settings.of_reference(), args=tuple(args))
+    if target.kind == "program" or (own.v1 and target.is_code):
+        return resolve(target, own)
+    return resolve(target)
 
 
 # Graphs

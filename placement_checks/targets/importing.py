@@ -17,6 +17,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +26,7 @@ from typing import Any
 from placement_checks.core.devices import VISIBLE_GPUS
 from placement_checks.core.errors import InputError, MissingTargetError, UsageError
 from placement_checks.core.program import Program, TargetLike
+from placement_checks.core.settings import Settings
 from placement_checks.core.target import Script, Target
 from placement_checks.core.user_code import is_user_file, users_code
 from placement_checks.targets.forms import no_module_error
@@ -78,14 +80,16 @@ def import_program(target: Target, argv: Sequence[str] = ()) -> Program:
     return program
 
 
-def script_from_function(program: Program, error: InputError) -> Script:
-    """Return the script that runs a function eagerly in a separate process.
+def eager_script(program: Program | Script, error: InputError) -> Script:
+    """Return the script that runs a program eagerly in a process of its own.
 
-    ``error`` occurred when the function was built into a graph.
+    ``error`` occurred when the program was built into a graph.
 
     Raises:
         InputError: another process cannot import the function.
     """
+    if isinstance(program, Script):
+        return replace(program, eager=True)
     target = _target_of(program)
     if target is None:
         raise error.copy(
@@ -96,7 +100,7 @@ def script_from_function(program: Program, error: InputError) -> Script:
             fix="put the code into a 'with watch(eager=True):' block, or name the function by a "
             "target: 'train.py:main(depth=50)'",
         )
-    return Script(target, tuple(program.argv), eager=True)
+    return Script(target, Settings(args=tuple(program.argv)), eager=True)
 
 
 def target_of_function(function: TargetLike) -> Target:

@@ -66,14 +66,17 @@ class TowerBenchmark:
         from placement_checks.run.compare.pair import ProgramPair
         from placement_checks.run.feeding.batches import load_batch_function
         from placement_checks.run.timing.benchmark import TimedPair
+        from placement_checks.targets.forms import resolve
+        from placement_checks.verification.policy import declared_by
         from placement_checks.verification.running import conditions_of
 
         __tracebackhide__ = True
         disabled = self._benchmark.disabled
         try:
-            built = load(towers, gpus or self._gpus)
-            pair = ProgramPair.from_programs(built, load_reference(single, built), self._devices)
-            conditions = conditions_of(built, [self._policy])
+            built = load(resolve(towers), gpus or self._gpus)
+            reference = load_reference(resolve(single), built)
+            pair = ProgramPair.from_programs(built, reference, self._devices)
+            conditions = conditions_of(self._policy.over(declared_by(built)))
             with TimedPair(
                 pair,
                 load_batch_function(batch, built.gpus, v1=built.v1),

@@ -16,13 +16,14 @@ from placement_checks.report.text.findings import (
     first_lines,
     line_counts,
 )
+from placement_checks.targets.forms import resolve
 from placement_checks.testing import running_test
 from placement_checks.testing.program_names import program_name
 from placement_checks.util.text import file_size, plural, printable
-from placement_checks.verification.judging import verify
+from placement_checks.verification.judging import judge, verify
 from placement_checks.verification.placing import requested
-from placement_checks.verification.policy import Policy, merge_policies
-from placement_checks.verification.running import with_numbers
+from placement_checks.verification.policy import judged_by
+from placement_checks.verification.running import with_runs
 
 if TYPE_CHECKING:
     from placement_checks.core.program import Batch, TargetLike
@@ -53,8 +54,10 @@ def assert_rules(
     """
     __tracebackhide__ = True
     evidence = Evidence.wrap(evidence)
-    without = () if rules else evidence.without
-    verdicts = _recorded_verdicts(verify(evidence, only=rules or evidence.rules, without=without))
+    if rules:
+        selected = replace(evidence.settings, rules=rules, without=())
+        evidence = replace(evidence, settings=selected)
+    verdicts = _recorded_verdicts(judge(evidence))
     if broken := messages(evidence, verdicts):
         raise AssertionError("\n\n".join(broken))
     unchecked = [
@@ -152,20 +155,15 @@ def check_run(
 
 
 def _assert_runs(
-    towers: TargetLike, single: TargetLike, batch: Batch, gpus: int, policy: Policy
+    towers: TargetLike, single: TargetLike, batch: Batch, gpus: int, policy: Mapping[str, Any]
 ) -> None:
     """Run both programs, and assert the rules of the policy."""
     __tracebackhide__ = True
-    evidence = with_numbers(
-        requested(towers, gpus=gpus),
-        single,
-        batch,
-        devices=running_test.current().devices,
-        policies=[policy],
-        only=list(policy),
-    )
-    merged = merge_policies(policy, evidence.policy)
-    assert_rules(replace(evidence, policy=merged), *policy)
+    evidence = requested(towers, gpus=gpus)
+    settings = judged_by(evidence.settings, [policy], list(policy))
+    evidence = replace(evidence, settings=settings)
+    devices = running_test.current().devices
+    assert_rules(with_runs(evidence, resolve(single), batch, devices=devices), *settings.rules)
 
 
 def _without_none(**fields: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from placement_checks.testing import markers, running_test
+from placement_checks.testing import markers
 
 if TYPE_CHECKING:
     from placement_checks.core.evidence import Evidence
@@ -33,9 +33,9 @@ def place(request: pytest.FixtureRequest) -> Place:
     Defaults come from the marks of the test, then from ``[tool.placement_checks]``.
     """
     from placement_checks.core.errors import UsageError
+    from placement_checks.targets.forms import resolve_reference
     from placement_checks.testing.checking import assert_rules
     from placement_checks.verification import configuration, placing, running
-    from placement_checks.verification.policy import merge_policies
 
     placement_marks = list(request.node.iter_markers("placement"))
     settings = configuration.load(request.config.rootpath).settings
@@ -68,14 +68,15 @@ def place(request: pytest.FixtureRequest) -> Place:
                 is_predicate=True,
             )
         evidence = placing.place(target, **options)
-        policy = merge_policies(settings.policy, evidence.policy)
-        evidence = replace(evidence, policy=policy, rules=settings.rules, without=settings.without)
-        if note := running_test.current().note:
-            note(evidence)
+        own = replace(
+            evidence.settings,
+            policy=settings.policy.over(evidence.settings.policy),
+            rules=settings.rules,
+            without=settings.without,
+        )
+        evidence = replace(evidence, settings=own)
         if isinstance(reference, str):
-            reference = configuration.Settings(
-                reference=reference, v1=options.get("v1"), limit=options.get("limit")
-            ).resolve_reference()
+            reference = resolve_reference(replace(own, reference=reference))
         if reference is not None:
             evidence = running.with_numbers(evidence, reference, batch, devices=devices)
         if rules:

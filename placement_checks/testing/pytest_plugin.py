@@ -18,7 +18,6 @@ from placement_checks.testing import (
     fixtures,
     hookspec,
     markers,
-    revision,
     running_test,
     tensorflow_state,
     verdicts,
@@ -63,7 +62,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     baselines.add_options(group)
     verdicts.add_option(group)
-    revision.add_options(group)
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -109,8 +107,6 @@ def pytest_configure(config: pytest.Config) -> None:
         plugins.register(verdicts.ReportFile(config), "placement-report")
     baselines.check_options(config)
     plugins.register(baselines.Baselines(config), "placement-baselines")
-    if config.getoption("--placement-since"):
-        plugins.register(revision.RevisionComparison(config), revision.RevisionComparison.name)
     timed = fixtures.Timed() if plugins.hasplugin("benchmark") else fixtures.Untimed()
     plugins.register(timed, "placement-timed")
 
@@ -172,19 +168,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Record the verdicts of a test, and undo its changes to TensorFlow."""
-    comparison = item.config.pluginmanager.getplugin(revision.RevisionComparison.name)
-    note = comparison.note if comparison else None
 
     def record(evidence: Evidence, verdict: Verdict) -> None:
         item.user_properties.append(verdicts.to_property(evidence, verdict))
         if verdicts.is_needed(item.config):
             verdicts.add_verdict(item, evidence, verdict)
-        if note:
-            note(evidence)
 
     before = tensorflow_state.current_state()
     caught: CaughtLog | None = getattr(item, "funcargs", {}).get("placement_log")
-    recording = replace(running_test.current(), record=record, note=note)
+    recording = replace(running_test.current(), record=record)
     try:
         with running_test.run_as(recording), caught or contextlib.nullcontext():
             return (yield)

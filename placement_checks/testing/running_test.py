@@ -21,13 +21,11 @@ class RunningTest:
         devices: the devices on which programs run, as --placement-devices names them.
         all_findings: whether messages list every finding, as with ``-vv``.
         record: called with every verdict.
-        note: called with the evidence of every program that the fixture `place` places.
     """
 
     devices: Devices = "auto"
     all_findings: bool = False
     record: Callable[[Evidence, Verdict], None] | None = None
-    note: Callable[[Evidence], None] | None = None
 
 
 _stack = [RunningTest()]  # a test may itself run pytest

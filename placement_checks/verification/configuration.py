@@ -31,126 +31,26 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from placement_checks.core import limits
 from placement_checks.core.cluster_spec import TF_CONFIG
-from placement_checks.core.devices import checked_gpus
 from placement_checks.core.errors import ConfigError, InputError, UsageError
 from placement_checks.core.input_files import link_fault, read_text
-from placement_checks.core.machines import Machine
-from placement_checks.core.program import Loadable
-from placement_checks.core.target import SourceTree, Target, checked_limit
+from placement_checks.core.settings import DEFAULTS, Settings
 from placement_checks.core.toml import parse_toml
-from placement_checks.targets.forms import parse_command, path_of_target, rebase, resolve
+from placement_checks.targets.forms import path_of_target, rebase
 from placement_checks.util.text import close_matches
 from placement_checks.verification.policy import (
     collect_errors,
     convert_value,
-    merge_policies,
-    policy_errors,
+    parse_policy,
     rule_named,
 )
 from placement_checks.verification.trust import check_trusted
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How a program is placed and judged. None and empty values are not set.
-
-    Attributes:
-        gpus: the number of GPUs of a host or worker.
-        machine: the text form of a `Machine`.
-        soft: whether the placer may use other devices than requested.
-        rules: the rules to check.
-        without: the rules to skip.
-        policy: fields of rules, by rule.
-        reference: the target of the program for one GPU.
-        batch: the target of a batch function, or the file of a saved case.
-        args: the command-line arguments of the program.
-        v1: whether the program runs with the API of TensorFlow 1.
-        let: replaced values in the source of the program, by name.
-        limit: the longest time until the first training step, in seconds.
-        horovod: the number of ranks of a Horovod program.
-    """
-
-    gpus: int | None = None
-    machine: Annotated[str | None, "a machine such as 'worker*8: gpu*4'"] = None
-    soft: Annotated[bool | None, "true or false"] = None
-    rules: Annotated[tuple[str, ...], "a list of rules"] = ()
-    without: Annotated[tuple[str, ...], "a list of rules"] = ()
-    policy: Annotated[Mapping[str, Any], "a table of rules"] = field(default_factory=dict)
-    reference: Annotated[str | None, "the program for one GPU, such as 'train.py:single'"] = None
-    batch: Annotated[str | None, "a batch function, such as 'train.py:batch'"] = None
-    args: Annotated[tuple[str, ...], "a list of arguments"] = ()
-    v1: Annotated[bool | None, "true or false"] = None
-    let: Annotated[Mapping[str, Any], "a table of names and values"] = field(default_factory=dict)
-    limit: Annotated[float | None, "a number of seconds"] = None
-    horovod: Annotated[int | None, "a number of ranks"] = None
-
-    def defaulting_to(self, outer: Settings) -> Settings:
-        """These settings, completed by ``outer``; ``let`` and ``policy`` are merged by key."""
-        values = dict(vars(outer))
-        values |= {name: own for name, own in vars(self).items() if own not in (None, "", (), {})}
-        if any(value is not None for value in (self.gpus, self.machine, self.horovod)):
-            # If one of the three is set, the outer values of all three are replaced.
-            values |= {"gpus": self.gpus, "machine": self.machine, "horovod": self.horovod}
-        values["let"] = {**outer.let, **self.let}
-        values["policy"] = merge_policies(self.policy, outer.policy)
-        return Settings(**values)
-
-    def entry(self, target: str) -> dict[str, Any]:
-        """The entry of a program in ``programs``, except for the selected rules."""
-        given = {
-            name: value
-            for name, value in vars(self).items()
-            if name != "rules" and value not in (None, (), {})
-        }
-        return {"target": target, **given}
-
-    def parse_machine(self) -> Machine | None:
-        """The machine, or None if it is not set."""
-        return Machine.parse(self.machine, self.gpus or 2) if self.machine else None
-
-    def resolve(self, target: Target, tree: SourceTree | None = None) -> Loadable:
-        """The program or graph of a target; a whole program gets its arguments.
-
-        Args:
-            target: the target.
-            tree: the copy of the repository whose code is run; None for the working tree.
-
-        Raises:
-            UsageError: a setting for whole programs is given, but the target is something else.
-            InputError: the target is a placement log.
-        """
-        let = {name: str(value) for name, value in self.let.items()}
-        return resolve(
-            target,
-            self.args,
-            v1=bool(self.v1),
-            let=let,
-            limit=self.limit,
-            tree=tree,
-            ranks=self.horovod or 0,
-        )
-
-    def resolve_reference(self) -> Loadable | None:
-        """The program for one GPU; the arguments of a whole program are part of ``reference``.
-
-        The settings ``v1`` and ``limit`` apply to both programs.
-
-        Raises:
-            InputError: the program does not exist.
-        """
-        if self.reference is None:
-            return None
-        target, args = parse_command(self.reference)
-        if target.kind == "program" or (self.v1 and target.is_code):
-            return resolve(target, args, v1=bool(self.v1), limit=self.limit)
-        return resolve(target)
 
 
 @dataclass(frozen=True)
@@ -167,10 +67,10 @@ class _Program(Settings):
 class Config:
     """The settings for all targets, and the configured programs with their own settings."""
 
-    settings: Settings = Settings()
+    settings: Settings = DEFAULTS
     programs: Sequence[tuple[str, Settings]] = ()
 
-    def complete(self, call: Settings, own: Settings = Settings()) -> Settings:
+    def complete(self, call: Settings, own: Settings = DEFAULTS) -> Settings:
         """The settings of a call, completed by the program's settings, then by shared settings."""
         return call.defaulting_to(own).defaulting_to(self.settings)
 
@@ -206,11 +106,6 @@ class Config:
 _NAME = "placement_checks"
 _TABLE = f"tool.{_NAME}"
 _MOST_NAMED = 20  # invalid fields
-_CHECKS: Mapping[str, Callable[[Any], object]] = {
-    "machine": Machine.parse,
-    "gpus": checked_gpus,
-    "limit": checked_limit,
-}
 
 
 def load(folder: Path) -> Config:
@@ -294,16 +189,21 @@ def _valid_fields(
 ) -> dict[str, Any]:
     """The valid fields of a table; the errors of invalid fields are added to ``errors``."""
     valid: dict[str, Any] = {}
+    before = len(errors)
     for key, value in table.items():
         with collect_errors(errors, f"{at}.{key}"):
             valid[key] = convert_value(owner, key, value)
-            if key in _CHECKS:
-                _CHECKS[key](valid[key])
+            owner(**{key: valid[key]}).check()
+    if len(errors) == before:
+        with collect_errors(errors, at):
+            owner(**valid).check()
     for key in ("rules", "without"):
         for name in valid.get(key, ()):
             with collect_errors(errors, f"{at}.{key}"):
                 rule_named(name)
-    errors += policy_errors(valid.get("policy", {}), f"{at}.policy.")
+    if "policy" in valid:
+        valid["policy"], wrong = parse_policy(valid["policy"], f"{at}.policy.")
+        errors += wrong
     if "gpus" in valid and valid.get("machine", TF_CONFIG).strip() != TF_CONFIG:
         errors.append(
             ConfigError(

@@ -13,12 +13,12 @@ from textwrap import wrap
 
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.results import Report, Verdict
+from placement_checks.core.settings import Policy, Settings
 from placement_checks.core.toml import to_toml
 from placement_checks.rules.base import Fields, Rule, exact_pattern
 from placement_checks.util.text import plural, printable
-from placement_checks.verification.configuration import Settings
-from placement_checks.verification.judging import rules_of, verify
-from placement_checks.verification.policy import Policy
+from placement_checks.verification.judging import verify
+from placement_checks.verification.policy import rule_named, rule_with
 
 
 @dataclass(frozen=True)
@@ -38,22 +38,20 @@ class Declaration:
     meaning: str
 
 
-def declarations(report: Report, policy: Policy) -> list[Declaration]:
+def declarations(report: Report) -> list[Declaration]:
     """Declare each broken rule of a report, in its order, in addition to the policy it used."""
     return [
-        declaration(report, verdict, policy)
-        for verdict in report.verdicts
-        if verdict.state == "broken"
+        declaration(report, verdict) for verdict in report.verdicts if verdict.state == "broken"
     ]
 
 
-def declaration(report: Report, verdict: Verdict, policy: Policy) -> Declaration:
+def declaration(report: Report, verdict: Verdict) -> Declaration:
     """Declare one broken rule, by the first fields that leave no finding."""
     findings = len(verdict.findings)
-    (rule,) = rules_of(report.evidence, [policy], [verdict.rule])
+    rule = rule_with(rule_named(verdict.rule), report.evidence.settings.policy)
     if not rule.intended:
         return Declaration(rule.name, {}, findings, "cannot be declared as intended")
-    judge = partial(_judge, report.evidence, policy, rule.name)
+    judge = partial(_judge, report.evidence, rule.name)
     for fields in rule.intended_fields(report.evidence, verdict):
         if judge(fields).state != "broken":
             return Declaration(rule.name, fields, findings, rule.intended)
@@ -64,17 +62,17 @@ def declaration(report: Report, verdict: Verdict, policy: Policy) -> Declaration
 
 def value_declaration(report: Report, verdict: Verdict) -> Fields:
     """A single value, such as a device, with which a broken rule is kept; empty if none exists."""
-    (rule,) = rules_of(report.evidence, only=[verdict.rule])
+    rule = rule_with(rule_named(verdict.rule), report.evidence.settings.policy)
     for fields in rule.intended_fields(report.evidence, verdict):
         is_single = [isinstance(value, str | float) for value in fields.values()] == [True]
-        if is_single and _judge(report.evidence, {}, rule.name, fields).state == "kept":
+        if is_single and _judge(report.evidence, rule.name, fields).state == "kept":
             return fields
     return {}
 
 
-def _judge(evidence: Evidence, policy: Policy, rule: str, fields: Fields) -> Verdict:
+def _judge(evidence: Evidence, rule: str, fields: Fields) -> Verdict:
     """The verdict of a rule with these fields added to the policy."""
-    (verdict,) = verify(evidence, [{rule: fields}, policy], only=[rule]).verdicts
+    (verdict,) = verify(evidence, [{rule: fields}], only=[rule]).verdicts
     return verdict
 
 
@@ -127,7 +125,7 @@ def declared_text(
         if not declared:
             continue
         if len(programs) > 1:
-            entry = replace(settings, policy={}).entry(target)
+            entry = replace(settings, policy=Policy()).entry(target)
             lines += ["", f"[[{_TABLE}.programs]]", *_assignments("", entry)]
         for each in filter(lambda each: each.fields, declared):
             findings = plural(each.findings, "finding")

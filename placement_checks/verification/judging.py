@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from placement_checks.core.errors import as_error
 from placement_checks.core.evidence import Evidence
@@ -13,12 +14,12 @@ from placement_checks.core.results import Finding, Report, Verdict
 from placement_checks.rules.base import Rule
 from placement_checks.util.progress import step
 from placement_checks.util.resources import gc_paused
-from placement_checks.verification.policy import Policy, merge_policies, policy_errors, rules_for
+from placement_checks.verification.policy import judged_by, rules_for
 
 
 def verify(
     evidence: Evidence | Placement,
-    policies: Sequence[Policy] = (),
+    policies: Sequence[Mapping[str, Mapping[str, Any]]] = (),
     *,
     only: Collection[str] = (),
     without: Collection[str] = (),
@@ -36,8 +37,19 @@ def verify(
         UsageError: a rule does not exist, or the program was not placed before.
         ConfigError: a policy names an unknown rule or field, or a value is invalid.
     """
+    __tracebackhide__ = True
     evidence = Evidence.wrap(evidence)
-    rules = rules_of(evidence, policies, only, without)
+    return judge(replace(evidence, settings=judged_by(evidence.settings, policies, only, without)))
+
+
+def judge(evidence: Evidence) -> Report:
+    """Judge a program by the rules that its settings select.
+
+    Raises:
+        UsageError: a rule does not exist, or no rule is left.
+    """
+    __tracebackhide__ = True
+    rules = rules_for(evidence.settings)
     with step(f"judging {evidence.placement.program}"), gc_paused():
         verdicts = [_judge(rule, evidence) for rule in rules]
     verdicts = with_causes(
@@ -46,23 +58,6 @@ def verify(
         {rule.name for rule in rules if rule.explained_by_any},
     )
     return Report(evidence, _with_headlines(verdicts, rules))
-
-
-def rules_of(
-    evidence: Evidence,
-    policies: Sequence[Policy] = (),
-    only: Collection[str] = (),
-    without: Collection[str] = (),
-) -> list[Rule]:
-    """The rules for a program with their parameters; the arguments are as for `verify`."""
-    __tracebackhide__ = True
-    for policy in policies:
-        for error in policy_errors(policy):
-            raise error
-    for error in policy_errors(evidence.policy, f"policy of {evidence.placement.program}: "):
-        raise error
-    policy = merge_policies(*policies, evidence.policy)
-    return rules_for(policy, only=only, without=without)
 
 
 def _judge(rule: Rule, evidence: Evidence) -> Verdict:

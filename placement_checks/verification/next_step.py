@@ -15,11 +15,11 @@ from placement_checks.core.evidence import NO_REFERENCE, Evidence
 from placement_checks.core.impact import Impact
 from placement_checks.core.program import Program
 from placement_checks.core.results import Finding, Report, worst_impact
+from placement_checks.core.settings import Settings
 from placement_checks.core.toml import to_toml
 from placement_checks.report.common.findings import group_findings
 from placement_checks.rules.runs.gradients_equal import GradientsEqual
 from placement_checks.util.text import plural
-from placement_checks.verification.configuration import Settings
 from placement_checks.verification.declare import value_declaration
 
 _MAX_FIX = 110  # characters of a fix that fits into the line

@@ -12,19 +12,19 @@ from types import MappingProxyType
 
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core import limits
-from placement_checks.core.devices import Device, checked_gpus
-from placement_checks.core.errors import UsageError
+from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import INITIALIZATION_TESTS, NO_OP, VARIABLE_READS
 from placement_checks.core.placement import Placement
-from placement_checks.core.program import CapturedProgram, Loadable, TargetLike
-from placement_checks.core.ranks import MAX_RANKS
+from placement_checks.core.program import CapturedProgram, TargetLike
+from placement_checks.core.settings import Settings
 from placement_checks.core.strategies import ONE_DEVICE, Strategy
-from placement_checks.core.target import Script, Target
+from placement_checks.core.target import Loadable, Target
 from placement_checks.util.progress import step
 from placement_checks.util.resources import gc_paused
+from placement_checks.verification.policy import declared_by
 
 _DEFAULT_GPUS = 2
 _REQUESTS_NO_DEVICE = VARIABLE_READS | INITIALIZATION_TESTS | {NO_OP}
@@ -65,8 +65,8 @@ def place(
         v1: whether the program runs with the API of TensorFlow 1.
         let: values that replace assignments in the source, such as ``{"NUM_GPUS": "{gpus}"}``.
         limit: the longest time until the first training step, in seconds; 300 by default.
-        horovod: the number of ranks of a Horovod program, which have one GPU each. ``gpus`` and
-            ``machine`` are then not used.
+        horovod: the number of ranks of a Horovod program, which have one GPU each. ``gpus`` is
+            then not used, and ``machine`` must be None.
 
     Raises:
         UsageError: the target or machine is invalid, or ``gpus`` is below 1 or above 256.
@@ -76,36 +76,19 @@ def place(
     from placement_checks.targets.forms import resolve
     from placement_checks.targets.importing import target_of_function
 
-    if horovod:
-        check_ranks(horovod, gpus=None, machine=machine)
+    settings = Settings(
+        gpus=None if horovod else gpus,
+        machine=machine,
+        soft=soft,
+        args=tuple(args),
+        v1=v1,
+        let=let,
+        limit=limit,
+        horovod=horovod or None,
+    ).check()
     if horovod and not isinstance(target, str | Path | Target):
         target = target_of_function(target)
-    program = resolve(target, args, v1=v1, let=let, limit=limit, ranks=horovod)
-    requested = request(program, gpus=gpus, machine=machine, soft=soft, for_one_gpu=True)
-    return requested.placed()
-
-
-def check_ranks(ranks: int, *, gpus: int | None, machine: object) -> None:
-    """Check a number of ranks, and that nothing else describes the machine.
-
-    Raises:
-        UsageError: the number is not from 2 to 256, or ``gpus`` or ``machine`` is given.
-    """
-    if isinstance(ranks, bool) or not isinstance(ranks, int) or not 2 <= ranks <= MAX_RANKS:
-        raise UsageError(
-            f"horovod={ranks!r:.60}",
-            f"is not a number of ranks from 2 to {MAX_RANKS}",
-            "give 2 or more: horovod=2, or --horovod 2 on the command line",
-            is_predicate=True,
-        )
-    for name, value in (("gpus", gpus), ("machine", machine)):
-        if value is not None:
-            raise UsageError(
-                f"{name} and horovod",
-                "are mutually exclusive",
-                f"remove {name}: each of the {ranks} ranks has one GPU",
-                is_predicate=True,
-            )
+    return request(resolve(target, settings), settings, for_one_gpu=True).placed()
 
 
 @dataclass(frozen=True)
@@ -116,18 +99,21 @@ class Request:
         built: the program.
         requested: its requested devices, and whether soft placement is allowed.
         machine: the devices to place it on.
+        settings: its settings, with the policy that it declares itself.
         for_one_gpu: whether the program is also built for one GPU, for rules that use this build.
     """
 
     built: CapturedProgram
     requested: Placement
     machine: Machine
+    settings: Settings
     for_one_gpu: bool
 
     @cached_property
     def evidence(self) -> Evidence:
         """The evidence without assigned devices."""
-        return _evidence_of(self.built, self.requested, for_one_gpu=self.for_one_gpu)
+        evidence = Evidence(self.requested, program=self.built, settings=self.settings)
+        return with_single_gpu(evidence) if self.for_one_gpu else evidence
 
     def placed(self) -> Evidence:
         """Let the placer assign devices; errors are as for `place`."""
@@ -145,31 +131,21 @@ class Request:
                 return replace(evidence, placement=placed())
 
 
-def request(
-    target: TargetLike,
-    *,
-    gpus: int | None = None,
-    machine: Machine | str | None = None,
-    soft: bool | None = None,
-    for_one_gpu: bool = False,
-) -> Request:
-    """Build a program for the placer; arguments and errors are as for `place` and `Request`."""
-    number = _DEFAULT_GPUS if gpus is None else checked_gpus(gpus)
-    program = _resolve(target)
-    if isinstance(machine, str):
-        machine = Machine.parse(machine)
-    elif not isinstance(machine, Machine | None):
-        raise UsageError(
-            f"machine {machine!r:.60}",
-            "is not a machine",
-            "write it like 'gpu*4' or 'worker*8: gpu*4'",
-            is_predicate=True,
-        )
+def request(program: Loadable, settings: Settings, *, for_one_gpu: bool = False) -> Request:
+    """Build a program for the placer; errors are as for `place`.
+
+    Args:
+        program: the program or graph, resolved with the same settings.
+        settings: the machine, the number of GPUs, and whether to place softly.
+        for_one_gpu: as for `Request`.
+    """
+    gpus, soft = settings.gpus, settings.soft
+    _check_installed()
+    machine = settings.parse_machine()
     _start_placer()
-    if isinstance(program, Script) and program.ranks:
-        machine = Machine.of_ranks(program.ranks)
-    if machine is not None:
-        number = machine.towers
+    if settings.horovod:
+        machine = Machine.of_ranks(settings.horovod)
+    number = machine.towers if machine else gpus or _DEFAULT_GPUS
     from placement_checks.capture.programs import load  # imports TensorFlow
 
     built = load(program, number, machine, expects_one_gpu=for_one_gpu)
@@ -185,7 +161,8 @@ def request(
     limits.PLACED_TASKS.check(
         len(machine.tasks), placement.program, "name the tasks that a real cluster has"
     )
-    return Request(built, placement, machine.limited(built.gpu_limits), for_one_gpu)
+    machine = machine.limited(built.gpu_limits)
+    return Request(built, placement, machine, _declared(settings, built), for_one_gpu)
 
 
 def _is_for_one_gpu(built: CapturedProgram, strategy: Strategy | None) -> bool:
@@ -200,39 +177,45 @@ def _is_for_one_gpu(built: CapturedProgram, strategy: Strategy | None) -> bool:
     return not hides or strategy.name == ONE_DEVICE
 
 
-def requested(target: TargetLike, *, gpus: int = 2, for_one_gpu: bool = True) -> Evidence:
-    """Build a program or read a graph without placing it.
+def requested(target: TargetLike, *, gpus: int = 2) -> Evidence:
+    """Build a program or read a graph without placing it, and build it for one GPU.
 
     Args:
         target: as for `place`.
         gpus: the argument of the builder.
-        for_one_gpu: as for `Request`.
 
     Raises:
         UsageError: ``gpus`` is below 1 or above 256.
         InputError: the target cannot be built or read.
     """
-    checked_gpus(gpus)
-    program = _resolve(target)
+    from placement_checks.targets.forms import resolve
+
+    settings = Settings(gpus=gpus).check()
+    return build(resolve(target), gpus, settings, for_one_gpu=True)
+
+
+def build(
+    program: Loadable, gpus: int, settings: Settings, *, for_one_gpu: bool = False
+) -> Evidence:
+    """Build a program or read a graph without placing it; arguments are as for `request`."""
+    _check_installed()
     from placement_checks.capture.programs import load  # imports TensorFlow
 
     built = load(program, gpus, expects_one_gpu=for_one_gpu)
-    return _evidence_of(built, built.requested, for_one_gpu=for_one_gpu)
+    evidence = Evidence(built.requested, program=built, settings=_declared(settings, built))
+    return with_single_gpu(evidence) if for_one_gpu else evidence
 
 
-def _resolve(target: TargetLike) -> Loadable:
-    """Resolve a target, and check that TensorFlow is installed, without importing it."""
-    from placement_checks.targets.forms import resolve
+def _check_installed() -> None:
+    """Check that TensorFlow is installed, without importing it."""
     from placement_checks.tf.startup import check_installed
 
-    program = resolve(target)
     check_installed()
-    return program
 
 
-def _evidence_of(built: CapturedProgram, requested: Placement, *, for_one_gpu: bool) -> Evidence:
-    evidence = Evidence(requested, program=built, policy=built.step.policy)
-    return with_single_gpu(evidence) if for_one_gpu else evidence
+def _declared(settings: Settings, program: CapturedProgram) -> Settings:
+    """The settings, completed by the policy that a builder returned."""
+    return replace(settings, policy=settings.policy.over(declared_by(program)))
 
 
 def with_single_gpu(evidence: Evidence) -> Evidence:

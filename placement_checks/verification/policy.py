@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
+from dataclasses import fields, replace
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from placement_checks.core.errors import ConfigError, PlacementError, UsageError
+from placement_checks.core.program import CapturedProgram
+from placement_checks.core.settings import Policy, Settings
 from placement_checks.core.target import RowsToRead
 from placement_checks.rules.base import Rule
 from placement_checks.rules.plugins import FailedPlugin
@@ -40,7 +51,7 @@ def convert_value(owner: type[Any], name: str, value: object) -> Any:
     """
     from msgspec import ValidationError, convert  # imported late: most calls convert nothing
 
-    names = [field.name for field in dataclasses.fields(owner)]
+    names = [field.name for field in fields(owner)]
     if name not in names:
         known = f"its fields are {', '.join(names)}" if names else "it has no fields"
         known = f"its only field is {names[0]}" if len(names) == 1 else known
@@ -48,14 +59,17 @@ def convert_value(owner: type[Any], name: str, value: object) -> Any:
             "", "is not a known field", did_you_mean(name, names) or known, is_predicate=True
         )
     kind: Any = get_type_hints(owner, include_extras=True)[name]
+    described = kind.__metadata__[0] if get_origin(kind) is Annotated else None
+    if get_origin(kind) is Annotated and len(kind.__metadata__) > 1:
+        kind = kind.__metadata__[1]
     if kind == tuple[str, ...] and isinstance(value, str):
         return (value,)
     kind = int | float if kind is float else kind  # messages show an int as an int
     try:
         return convert(_finite(value), kind)
     except (ValueError, ValidationError):
-        if get_origin(kind) is Annotated:
-            expected = str(kind.__metadata__[0])
+        if described is not None:
+            expected = described
         elif get_origin(kind) is Literal:
             expected = " or ".join(repr(choice) for choice in get_args(kind) if choice)
         else:
@@ -88,45 +102,40 @@ def _finite(value: object) -> object:
     return float(value) if isinstance(value, float) else value
 
 
-Policy = Mapping[str, Mapping[str, Any]]
+_R = TypeVar("_R", bound=Rule)
 
 # The parts of the evidence that come from runs, and all parts that need a reference.
 RUNS: Final = frozenset({Need.MEASUREMENT, Need.TRAJECTORY, Need.TRACE})
 NEEDS_REFERENCE: Final = RUNS | {Need.REFERENCE}
 
 
-def rules_for(
-    policy: Policy,
-    *,
-    only: Collection[str] = (),
-    without: Collection[str] = (),
-) -> list[Rule]:
-    """The rules to check, with their parameters.
-
-    Args:
-        policy: ``{rule: {field: value}}``.
-        only: names of rules; empty for all rules.
-        without: names of rules to skip.
+def rules_for(settings: Settings) -> list[Rule]:
+    """The rules that settings select, with the parameters of their policy.
 
     Raises:
         UsageError: a rule does not exist, or no rule is left.
     """
-    for name in [*only, *without]:
+    return [rule_with(rule, settings.policy) for rule in _selected(settings)]
+
+
+def evidence_used(settings: Settings) -> frozenset[Need]:
+    """The parts of the evidence that the rules require or use that settings select.
+
+    Raises:
+        UsageError: a rule does not exist, or no rule is left.
+    """
+    rules = _selected(settings)
+    return frozenset[Need]().union(*(rule.requires | rule.uses for rule in rules))
+
+
+def _selected(settings: Settings) -> list[type[Rule]]:
+    only, without = settings.rules, settings.without
+    for name in (*only, *without):
         rule_named(name)
     names = [name for name in RULES if (not only or name in only) and name not in without]
     if not names:
         raise UsageError("", "no rule is left to check", "skip fewer rules (--without)")
-    return [make_rule(name, _declared_fields(RULES[name], policy)) for name in names]
-
-
-def evidence_used(only: Collection[str] = (), without: Collection[str] = ()) -> frozenset[Need]:
-    """The parts of the evidence that rules require or use; the arguments are as for `rules_for`.
-
-    Raises:
-        UsageError: a rule does not exist, or no rule is left.
-    """
-    rules = rules_for({}, only=only, without=without)
-    return frozenset[Need]().union(*(rule.requires | rule.uses for rule in rules))
+    return [RULES[name] for name in names]
 
 
 def rows_used(used: Collection[Need]) -> RowsToRead:
@@ -136,21 +145,14 @@ def rows_used(used: Collection[Need]) -> RowsToRead:
     return "of-towers" if Need.ROWS in used else "none"
 
 
-def merge_policies(*policies: Policy) -> Policy:
-    """One policy; if several policies set a field, the first one applies."""
-    merged: dict[str, dict[str, Any]] = {}
-    for policy in reversed(policies):
-        for rule, values in policy.items():
-            merged[rule] = merged.get(rule, {}) | dict(values)
-    return merged
-
-
-def _declared_fields(rule: type[Rule], policy: Policy) -> Mapping[str, Any]:
-    """The fields of a rule that a policy sets, for it or for the rule that it is declared with."""
-    names = {field.name for field in dataclasses.fields(rule)}
-    shared = policy.get(rule.declared_with, {})
+def rule_with(rule: type[_R], policy: Policy) -> _R:
+    """A rule with the fields that a policy sets, for it or for the rule it is declared with."""
+    if issubclass(rule, FailedPlugin):
+        return rule()  # the verdict reports why the plugin failed; its fields are not known
+    names = {field.name for field in fields(rule)}
+    shared = policy.of(rule.declared_with)
     declared = {name: value for name, value in shared.items() if name in names}
-    return declared | dict(policy.get(rule.name, {}))
+    return rule(**{**declared, **policy.of(rule.name)})
 
 
 def rule_named(name: str) -> type[Rule]:
@@ -165,36 +167,86 @@ def rule_named(name: str) -> type[Rule]:
     raise UsageError(f"rule '{name}'", "is not a known rule", fix, is_predicate=True)
 
 
-def make_rule(name: str, values: Mapping[str, Any]) -> Rule:
-    """A rule with parameters; a single name may replace a list of names.
+def parse_policy(values: Mapping[str, Any], at: str = "") -> tuple[Policy, Sequence[ConfigError]]:
+    """Check and convert the values of a policy, ``{rule: {field: value}}``.
 
-    Raises:
-        PlacementError: the rule lacks a field, or a value is invalid.
+    A single name may replace a list of names.
+
+    Returns:
+        The valid fields, and an error for each other field. Objects of errors start with ``at``.
     """
-    rule = RULES[name]
-    if issubclass(rule, FailedPlugin):
-        return rule()  # the verdict reports why the plugin failed; its fields are not known
-    return rule(**{field: convert_value(rule, field, value) for field, value in values.items()})
-
-
-def policy_errors(policy: Policy, at: str = "") -> list[ConfigError]:
-    """All errors of a policy, one for each field; their objects start with ``at``."""
+    policy: dict[str, dict[str, Any]] = {}
     errors: list[ConfigError] = []
-    for name, values in policy.items():
+    for name, own in values.items():
         try:
-            rule_named(name)
+            rule = rule_named(name)
         except UsageError as error:
             errors.append(error.copy(ConfigError, object=f"{at}{name}"))
             continue
-        if not isinstance(values, Mapping):
+        if not isinstance(own, Mapping):
             errors.append(
                 ConfigError(f"{at}{name}", "is not a table of fields", is_predicate=True)
             )
             continue
-        for field, value in values.items():
+        policy[name] = {}
+        for field, value in own.items():
             with collect_errors(errors, f"{at}{name}.{field}"):
-                make_rule(name, {field: value})
-    return errors
+                policy[name][field] = _parse_field(rule, field, value)
+    return Policy(policy), errors
+
+
+def _parse_field(rule: type[Rule], field: str, value: object) -> Any:
+    if issubclass(rule, FailedPlugin):
+        return value
+    converted = convert_value(rule, field, value)
+    rule(**{field: converted})  # the rule checks its fields
+    return converted
+
+
+def valid_policy(values: Mapping[str, Any], at: str = "") -> Policy:
+    """Parse a policy as `parse_policy` does.
+
+    Raises:
+        ConfigError: a rule or field does not exist, or a value is invalid.
+    """
+    __tracebackhide__ = True
+    policy, errors = parse_policy(values, at)
+    if errors:
+        raise errors[0]
+    return policy
+
+
+def declared_by(program: CapturedProgram) -> Policy:
+    """The policy that a builder returned.
+
+    Raises:
+        ConfigError: the policy is invalid.
+    """
+    return valid_policy(program.step.policy, f"policy of {program.name}: ")
+
+
+def judged_by(
+    settings: Settings,
+    policies: Sequence[Mapping[str, Mapping[str, Any]]] = (),
+    only: Collection[str] = (),
+    without: Collection[str] = (),
+) -> Settings:
+    """Settings that select other rules, with parameters that precede those of their policy.
+
+    Args:
+        settings: the settings.
+        policies: parameters of rules; if several policies set a field, the first one applies.
+        only: names of rules; empty for all rules.
+        without: names of rules to skip.
+
+    Raises:
+        ConfigError: a policy is invalid.
+    """
+    __tracebackhide__ = True
+    policy = settings.policy
+    for each in reversed(policies):
+        policy = valid_policy(each).over(policy)
+    return replace(settings, policy=policy, rules=tuple(only), without=tuple(without))
 
 
 def parse_setting(text: str) -> tuple[str, str, Any]:

@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from placement_checks.core.devices import Devices
 from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.evidence import NO_REFERENCE, Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.program import Batch, TargetLike
+from placement_checks.core.settings import Policy
+from placement_checks.core.target import Loadable
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.runs.gradients_equal import GradientsEqual
 from placement_checks.rules.runs.weights_equal import WeightsEqual
 from placement_checks.util.progress import step
-from placement_checks.verification.judging import rules_of
 from placement_checks.verification.placing import single_gpu
-from placement_checks.verification.policy import NEEDS_REFERENCE, RUNS, Policy, evidence_used
+from placement_checks.verification.policy import (
+    NEEDS_REFERENCE,
+    RUNS,
+    evidence_used,
+    judged_by,
+    rule_with,
+)
 
 if TYPE_CHECKING:
     from placement_checks.core.measurement import Measurement
-    from placement_checks.core.program import BatchFunction, CapturedProgram
+    from placement_checks.core.program import BatchFunction
     from placement_checks.core.trace import Trace
     from placement_checks.run.compare.pair import ProgramPair
     from placement_checks.run.compare.sessions import Conditions
@@ -40,7 +47,7 @@ def with_numbers(
     batch: Batch = None,
     *,
     devices: Devices = "auto",
-    policies: Sequence[Policy] = (),
+    policies: Sequence[Mapping[str, Mapping[str, Any]]] = (),
     only: Collection[str] = (),
     without: Collection[str] = (),
 ) -> Evidence:
@@ -65,6 +72,31 @@ def with_numbers(
         ConfigError: a policy is invalid.
         InputError: a program or the batch function fails, or TensorFlow is not installed.
     """
+    from placement_checks.targets.forms import resolve
+
+    __tracebackhide__ = True
+    evidence = Evidence.wrap(evidence)
+    settings = judged_by(evidence.settings, policies, only, without)
+    program = None if reference is None else resolve(reference)
+    ran = with_runs(replace(evidence, settings=settings), program, batch, devices=devices)
+    return replace(ran, settings=evidence.settings)
+
+
+def with_runs(
+    evidence: Evidence,
+    reference: Loadable | None,
+    batch: Batch = None,
+    *,
+    devices: Devices = "auto",
+) -> Evidence:
+    """Run a program and its reference, for the rules that the settings of the evidence select.
+
+    The other arguments are as for `with_numbers`.
+
+    Raises:
+        UsageError: a rule does not exist, or no rule is left.
+        InputError: a program or the batch function fails, or TensorFlow is not installed.
+    """
     from placement_checks.tf.startup import check_installed
 
     __tracebackhide__ = True
@@ -74,9 +106,8 @@ def with_numbers(
     from placement_checks.run.feeding.batches import load_batch_function
     from placement_checks.run.runnable import TimeLimit
 
-    evidence = Evidence.wrap(evidence)
-    conditions = _conditions(evidence, policies)
-    used = evidence_used(only, without)
+    conditions = conditions_of(evidence.settings.policy)
+    used = evidence_used(evidence.settings)
     if used.isdisjoint(NEEDS_REFERENCE):
         return evidence
     program = evidence.program
@@ -119,19 +150,16 @@ def with_revision(
     earlier: Evidence,
     name: str,
     batch: Batch = None,
-    *,
-    policies: Sequence[Policy] = (),
 ) -> Evidence:
     """Run a program and an earlier revision of it with the same towers, and add the measurement.
 
     Both are fed the same rows. Variables that were renamed are compared too.
 
     Args:
-        evidence: the evidence of the program, from another process.
+        evidence: the evidence of the program, from another process. Its policy applies to both.
         earlier: the evidence of its earlier revision, from another process.
         name: the name of the earlier revision in messages.
         batch: as for `with_numbers`.
-        policies: as for `with_numbers`.
 
     Raises:
         InputError: a program or the batch function fails.
@@ -149,8 +177,8 @@ def with_revision(
         if not renamed:
             return replace(evidence, measurement=renamed)
         reference = renamed
-    # The policies apply to both revisions.
-    conditions = replace(_conditions(evidence, policies), scale=1.0, statistics_per_tower=False)
+    conditions = conditions_of(evidence.settings.policy)
+    conditions = replace(conditions, scale=1.0, statistics_per_tower=False)
     batch_function = load_batch_function(batch, program.gpus, v1=program.v1)
 
     pair = _or_missing(
@@ -190,14 +218,11 @@ def _measured(
     return replace(second, notes=[*second.notes, note])
 
 
-def _conditions(evidence: Evidence, policies: Sequence[Policy]) -> Conditions:
+def conditions_of(policy: Policy) -> Conditions:
     """The conditions of runs, from the fields of `GradientsEqual` and `WeightsEqual`."""
     from placement_checks.run.compare.sessions import Conditions
 
-    names = [rule.name for rule in (GradientsEqual, WeightsEqual)]
-    gradients, weights = rules_of(evidence, policies, names)
-    assert isinstance(gradients, GradientsEqual)
-    assert isinstance(weights, WeightsEqual)
+    gradients, weights = rule_with(GradientsEqual, policy), rule_with(WeightsEqual, policy)
     return Conditions(
         rows=gradients.rows,
         shares=gradients.shares,
@@ -208,16 +233,6 @@ def _conditions(evidence: Evidence, policies: Sequence[Policy]) -> Conditions:
         gradient_limits=gradients.limits,
         weight_limits=weights.limits,
     )
-
-
-def conditions_of(program: CapturedProgram, policies: Sequence[Policy] = ()) -> Conditions:
-    """The conditions of runs of a program: its own policy, after the given policies.
-
-    Raises:
-        ConfigError: a policy is invalid.
-    """
-    evidence = Evidence(program.requested, policy=program.step.policy)
-    return _conditions(evidence, policies)
 
 
 def _or_missing(run: Callable[[], _T]) -> _T | Missing:

@@ -23,7 +23,8 @@ from placement_checks.core.errors import (
 )
 from placement_checks.core.results import Report, Verdict
 from placement_checks.core.revisions import Effect, Numbers, ProgramChange, RuleChange, Since
-from placement_checks.core.target import DEFAULT_LIMIT, RowsToRead, SourceTree
+from placement_checks.core.settings import DEFAULT_LIMIT, Settings
+from placement_checks.core.target import RowsToRead, SourceTree
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.runs.gradients_equal import GradientsEqual
 from placement_checks.rules.runs.weights_equal import WeightsEqual
@@ -33,8 +34,7 @@ from placement_checks.util.progress import step, track
 from placement_checks.util.text import format_factor, listed, plural
 from placement_checks.verification import configuration
 from placement_checks.verification.baseline_rules import with_rules
-from placement_checks.verification.configuration import Settings
-from placement_checks.verification.judging import verify
+from placement_checks.verification.judging import judge, verify
 from placement_checks.verification.policy import RUNS, evidence_used, rows_used
 from placement_checks.verification.running import with_revision
 from placement_checks.verification.targets import MOST_ANNOUNCED, announce, gather
@@ -256,12 +256,10 @@ def _numbers(job: Job, old: Report, new: Report, revision: str) -> Numbers:
     """Run both sides, and compare their gradients and weights."""
     if not old.evidence.program or not new.evidence.program:
         return Numbers("not-checked", "a saved graph cannot be run")
-    name, policies = f"{job.old_target} at {revision}", [job.settings.policy]
+    name = f"{job.old_target} at {revision}"
     with step(f"running {job.target}"):
-        evidence = with_revision(
-            new.evidence, old.evidence, name, job.settings.batch, policies=policies
-        )
-        verdicts = verify(evidence, policies, only=_RUN_RULES).verdicts
+        evidence = with_revision(new.evidence, old.evidence, name, job.settings.batch)
+        verdicts = verify(evidence, only=_RUN_RULES).verdicts
     for verdict in verdicts:
         if verdict.error is not None:
             raise verdict.error
@@ -307,18 +305,18 @@ def _report(
         rows=_rows(settings, numbers=numbers),
         tree=tree if parsed.is_code else None,
     )
-    return verify(evidence, [settings.policy], only=settings.rules, without=settings.without)
+    return judge(evidence)
 
 
 def _rows(settings: Settings, *, numbers: bool) -> RowsToRead:
     """The rows to read. Without numbers, the rules on runs have nothing to check."""
-    used = evidence_used(settings.rules, settings.without)
+    used = evidence_used(settings)
     return "all" if numbers else rows_used(used - RUNS)
 
 
 def _is_built_for_one_gpu(settings: Settings) -> bool:
     """Whether a selected rule uses the build of the program for one GPU."""
-    return Need.SINGLE_GPU in evidence_used(settings.rules, settings.without)
+    return Need.SINGLE_GPU in evidence_used(settings)
 
 
 def _with_limit(settings: Settings) -> Settings:

@@ -10,13 +10,13 @@ from placement_checks.core.devices import Device
 from placement_checks.core.errors import PlacementError, UsageError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.machines import Machine
-from placement_checks.core.program import Loadable
-from placement_checks.core.target import RowsToRead, Script, SourceTree, Target
+from placement_checks.core.settings import Settings
+from placement_checks.core.target import RowsToRead, SourceTree, Target
 from placement_checks.logs import Log, read_logs
 from placement_checks.rules.requirements import Need
+from placement_checks.targets.forms import resolve, resolve_reference
 from placement_checks.util.progress import step
 from placement_checks.verification import placing
-from placement_checks.verification.configuration import Settings
 from placement_checks.verification.policy import NEEDS_REFERENCE
 
 MOST_ANNOUNCED = 16  # programs with captures that may start early
@@ -57,15 +57,9 @@ def gather(
             "omit it",
             is_predicate=True,
         )
-    program = _resolve(target, settings, tree, rows=rows)
+    program = resolve(target, settings, tree=tree, rows=rows)
     placing.prepare()
-    request = placing.request(
-        program,
-        gpus=settings.gpus,
-        machine=settings.parse_machine(),
-        soft=settings.soft,
-        for_one_gpu=for_one_gpu,
-    )
+    request = placing.request(program, settings, for_one_gpu=for_one_gpu)
     try:
         return request.placed()
     except Exception as fault:
@@ -95,9 +89,9 @@ def announce(
         rows: as `Script.rows`; the same as for `gather`.
     """
     with contextlib.suppress(PlacementError):
-        program = _resolve(target, settings, tree, rows=rows)
-        reference = settings.resolve_reference()
-        if not isinstance(program, Script) and not isinstance(reference, Script):
+        program = resolve(target, settings, tree=tree, rows=rows)
+        reference = resolve_reference(settings)
+        if not program.in_own_process and not (reference and reference.in_own_process):
             return
         machine = settings.parse_machine()
         gpus = machine.towers if machine else settings.gpus or 2
@@ -109,22 +103,13 @@ def announce(
             expect_reference(reference, program)
 
 
-def _resolve(
-    target: Target, settings: Settings, tree: SourceTree | None, *, rows: RowsToRead
-) -> Loadable:
-    program = settings.resolve(target, tree)
-    if isinstance(program, Script):
-        return replace(program, rows=rows)
-    return program
-
-
 def check_comparison(settings: Settings) -> None:
     """Check that the reference and the batch exist, without importing TensorFlow.
 
     Raises:
         InputError: the reference or the batch does not exist, or the saved case cannot be read.
     """
-    settings.resolve_reference()
+    resolve_reference(settings)
     if settings.batch is not None:
         from placement_checks.run.feeding.batches import parse_batch
 
@@ -142,7 +127,7 @@ def _gather_log(
             "name the program that printed it: --graph train.py",
             is_predicate=True,
         )
-    program = None if graph is None else settings.resolve(graph)
+    program = None if graph is None else resolve(graph, settings)
     if program is not None:
         placing.prepare()
     machine = settings.parse_machine()
@@ -151,9 +136,9 @@ def _gather_log(
     with step(f"reading {target.name}"):
         log = read_logs([target.path])
     if program is None:
-        return Evidence(log.placement(machine))
+        return Evidence(log.placement(machine), settings=settings)
     gpus = machine.towers if machine else _used_gpus(log)
-    requested = placing.requested(program, gpus=gpus, for_one_gpu=for_one_gpu)
+    requested = placing.build(program, gpus, settings, for_one_gpu=for_one_gpu)
     return replace(requested, placement=log.placement(machine, requested.placement))
 
 

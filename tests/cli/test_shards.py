@@ -11,7 +11,7 @@ from support.commands import Run
 
 from placement_checks.cli.verify import Shard
 from placement_checks.core.errors import UsageError
-from placement_checks.verification.configuration import Settings
+from placement_checks.core.settings import Settings
 
 PROGRAMS = st.lists(
     st.tuples(

@@ -15,9 +15,9 @@ from support.schemas import valid
 from support.tower_programs import MEAN, towers, whole
 
 from placement_checks.core.revisions import ProgramChange, Since
+from placement_checks.core.settings import Settings
 from placement_checks.report.commands.since import render_json
 from placement_checks.verification import since as revisions_since
-from placement_checks.verification.configuration import Settings
 from placement_checks.verification.since import compare_since
 
 DOCS, FIXTURES = ROOT / "docs", ROOT / "fixtures"

@@ -61,6 +61,13 @@ def test_an_argument_is_repeated_for_each_gpu() -> None:
     train = script("train.py", ("--gpu_ids", "{each_gpu}", "--out={gpus}", "--gpu={each_gpu}"))
 
     assert train.takes_num_gpus
-    assert train.for_gpus(2).args == ("--gpu_ids", "0", "1", "--out=2", "--gpu=0", "--gpu=1")
-    assert train.for_gpus(1).args == ("--gpu_ids", "0", "--out=1", "--gpu=0")
+    assert train.for_gpus(2).settings.args == (
+        "--gpu_ids",
+        "0",
+        "1",
+        "--out=2",
+        "--gpu=0",
+        "--gpu=1",
+    )
+    assert train.for_gpus(1).settings.args == ("--gpu_ids", "0", "--out=1", "--gpu=0")
     assert script("train.py", ("{each_gpu}",)).takes_num_gpus

@@ -10,6 +10,7 @@ from placement_checks import Device, Evidence, Op
 from placement_checks.core.devices import LOCALHOST
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Placement, Tensor, producer_of
+from placement_checks.core.settings import Settings
 
 
 @pytest.mark.parametrize("source", ["scope/conv", "scope/conv:1", "^scope/conv"])
@@ -96,7 +97,8 @@ def test_placements_are_equal_if_the_same_ops_are_on_the_same_devices(
     assert placement(*SOUND) == placement(*ops, **more)
     assert Evidence(placement(*SOUND)) == placement(*ops, **more)
     assert placement(*SOUND) == Evidence(placement(*ops, **more))
-    assert Evidence(placement(*SOUND)) == Evidence(placement(*ops, **more), policy={"a": {}})
+    given = Evidence(placement(*ops, **more), settings=Settings(gpus=4))
+    assert Evidence(placement(*SOUND)) == given
 
 
 @pytest.mark.parametrize(

@@ -174,8 +174,8 @@ def test_given_arguments_are_part_of_a_programs_identity() -> None:
     program, other, alike = (
         Program("p", build_towers, target=given_by({"deep": text})) for text in ("1", "True", "1")
     )
-    assert program.is_same_function(alike)
-    assert not program.is_same_function(other)
+    assert program.is_same(alike)
+    assert not program.is_same(other)
 
 
 def test_a_builder_with_required_arguments_gets_a_fix() -> None:

@@ -14,7 +14,7 @@ from support.measurements import SHAPES, Problem, measurement, problem, runs, sp
 from placement_checks.core.measurement import Array, Arrays, Sample, Trial
 from placement_checks.numerics.comparing import differing_variables
 from placement_checks.numerics.diagnosis import Diagnosis, diagnose
-from placement_checks.verification.policy import policy_errors
+from placement_checks.verification.policy import parse_policy
 
 UNKNOWN = "no known mistake explains it"
 FROZEN = "look for a stop_gradient, a mask, a list of variables or an index that excludes it"
@@ -261,7 +261,7 @@ def test_the_scale_to_declare_makes_the_gradients_equal(ratio: float) -> None:
     cause = common(trial)
 
     scale = float(cause.fix.rpartition("gradients-equal.scale=")[2])
-    assert not policy_errors({"gradients-equal": {"scale": scale}})
+    assert not parse_policy({"gradients-equal": {"scale": scale}})[1]
     declared = replace(
         trial, found={name: gradient / scale for name, gradient in trial.found.items()}
     )

@@ -10,6 +10,7 @@ import pytest
 
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.program import Program
+from placement_checks.core.settings import Settings
 from placement_checks.core.target import Script
 from placement_checks.targets.forms import parse_command, parse_target, resolve
 
@@ -107,22 +108,23 @@ def test_kind_of_a_target(text: str, kind: str) -> None:
 def test_a_whole_program_has_a_process_of_its_own_and_a_function_only_with_options() -> None:
     program, function = parse_target("t.py"), parse_target("t.py:build")
 
-    assert resolve("t.py", ["-n", "2"]) == Script(program, ("-n", "2"))
-    assert resolve("t.py:build") == function
-    assert resolve("t.py:build", limit=60.0) == Script(function, limit=60.0)
+    arguments, limit = Settings(args=("-n", "2")), Settings(limit=60.0)
+    assert resolve("t.py", arguments) == Script(program, arguments)
+    assert resolve("t.py:build") == resolve("t.py:build", Settings(gpus=4)) == function
+    assert resolve("t.py:build", limit) == Script(function, limit)
     assert isinstance(resolve(print), Program)
 
 
 @pytest.mark.parametrize(
-    ("target", "options", "message"),
+    ("target", "settings", "message"),
     [
-        ("graph(1).pb", {"v1": True}, "--v1"),
-        ("t.py:build", {"let": {"N": "2"}}, "--let N"),
+        ("graph(1).pb", Settings(v1=True), "--v1"),
+        ("t.py:build", Settings(let={"N": "2"}), "--let N"),
     ],
 )
-def test_options_that_do_not_apply(target: str, options: dict[str, Any], message: str) -> None:
+def test_options_that_do_not_apply(target: str, settings: Settings, message: str) -> None:
     with pytest.raises(UsageError) as caught:
-        resolve(target, **options)
+        resolve(target, settings)
     assert caught.value.object == message
 
 

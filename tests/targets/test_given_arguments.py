@@ -12,6 +12,7 @@ from placement_checks import place
 from placement_checks.capture.programs import load, load_for_one_gpu, load_reference
 from placement_checks.core.errors import InputError
 from placement_checks.run.feeding.batches import load_batch_function
+from placement_checks.targets.forms import resolve
 
 TRAIN = """
 import numpy as np
@@ -53,17 +54,17 @@ def test_a_builder_gets_its_arguments(train: str) -> None:
 
 
 def test_the_same_function_with_the_same_arguments_is_the_reference(train: str) -> None:
-    towers = load(f"{train}:build(n_gpu={{gpus}})", 2)
+    towers = load(resolve(f"{train}:build(n_gpu={{gpus}})"), 2)
 
-    alike = load_reference(f"{train}:build( n_gpu = {{gpus}} )", towers)
-    other = load_reference(f"{train}:build(n_gpu={{gpus}}, width=2)", towers)
+    alike = load_reference(resolve(f"{train}:build( n_gpu = {{gpus}} )"), towers)
+    other = load_reference(resolve(f"{train}:build(n_gpu={{gpus}}, width=2)"), towers)
 
     assert alike is load_for_one_gpu(towers)
     assert [variable.shape for variable in other.requested.variables] == [(2,)]
 
 
 def test_a_fixed_number_of_gpus_has_no_build_for_one(train: str) -> None:
-    assert str(load_for_one_gpu(load(f"{train}:fixed(num_gpus=2)", 2))) == (
+    assert str(load_for_one_gpu(load(resolve(f"{train}:fixed(num_gpus=2)"), 2))) == (
         "the target sets num_gpus (write num_gpus={gpus} there)"
     )
 

@@ -15,9 +15,10 @@ from support.growth import check_linear
 
 from placement_checks.core import limits
 from placement_checks.core.errors import ConfigError
+from placement_checks.core.settings import Policy, Settings
 from placement_checks.core.target import Script
-from placement_checks.targets.forms import parse_target
-from placement_checks.verification.configuration import Config, Settings, load
+from placement_checks.targets.forms import parse_target, resolve, resolve_reference
+from placement_checks.verification.configuration import Config, load
 
 AT = "tool.placement_checks"
 FIELDS = (
@@ -64,7 +65,7 @@ def test_every_field(project: Callable[..., Path]) -> None:
         soft=True,
         rules=("placeable", "variables-on-host"),
         without=("no-idle-device",),
-        policy={"variables-on-host": {"device": "/job:ps", "allow": ["step"]}},
+        policy=Policy({"variables-on-host": {"device": "/job:ps", "allow": ("step",)}}),
     )
 
 
@@ -83,7 +84,7 @@ def test_programs_are_strings_or_tables_with_settings_of_their_own(
     assert load(folder).programs == [
         ("train.py:build", Settings()),
         ("models.net:build", Settings(machine="ps*1; worker*2: gpu*2")),
-        ("graph.pb", Settings(policy={"no-fallback": {"allow": ["Print"]}})),
+        ("graph.pb", Settings(policy=Policy({"no-fallback": {"allow": ("Print",)}}))),
     ]
 
 
@@ -129,12 +130,13 @@ def test_paths_of_whole_programs_are_relative_to_the_file(
 
     assert (train, module) == ("train.py", "package.train")
     assert own.reference == "single.py --rows=8"
-    let = (("BATCH", "32"), ("FOLDER", "data"))
-    assert own.resolve(parse_target(train)) == Script(
-        parse_target("train.py"), ("--num_gpus={gpus}",), True, let, 600
+    let = {"BATCH": "32", "FOLDER": "data"}
+    both = Settings(v1=True, limit=600)
+    assert resolve(train, own) == Script(
+        parse_target("train.py"), replace(both, args=("--num_gpus={gpus}",), let=let)
     )
-    assert own.resolve_reference() == Script(
-        parse_target("single.py"), ("--rows=8",), True, (), 600
+    assert resolve_reference(own) == Script(
+        parse_target("single.py"), replace(both, args=("--rows=8",))
     )
 
 
@@ -146,8 +148,9 @@ def test_a_function_as_reference_has_the_api_of_the_program(
     single = parse_target("train.py:single")
     in_version_2 = Settings(reference="train.py:single", limit=60)
 
-    assert in_version_2.resolve_reference() == single
-    assert replace(in_version_2, v1=True).resolve_reference() == Script(single, (), True, (), 60)
+    assert resolve_reference(in_version_2) == single
+    in_version_1 = replace(in_version_2, v1=True)
+    assert resolve_reference(in_version_1) == Script(single, Settings(v1=True, limit=60))
 
 
 def test_paths_of_targets_with_arguments_are_relative_to_the_file(
@@ -379,6 +382,19 @@ def test_gpus_and_machine_are_mutually_exclusive(project: Callable[..., Path]) -
     assert error.fix == "give one of them"
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("horovod = 1", ".horovod: horovod=1 is not a number of ranks from 2 to 256"),
+        ("horovod = 2\ngpus = 2", ": gpus and horovod are mutually exclusive"),
+        ("horovod = 2\nmachine = 'gpu*2'", ": machine and horovod are mutually exclusive"),
+    ],
+)
+def test_ranks_are_checked(project: Callable[..., Path], text: str, message: str) -> None:
+    folder = project(text)
+    assert str(error_of(folder)).startswith(f"{folder / 'pyproject.toml'}: {AT}{message}; ")
+
+
 def test_gpus_of_the_tasks_in_tf_config(
     project: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -397,34 +413,6 @@ def test_any_pyproject_is_read_or_an_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "pyproject.toml").write_text(text)
     with pytest.raises(ConfigError, match=r"is not (valid TOML|a table)"):
         load(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("inner", "outer", "merged"),
-    [
-        (Settings(), Settings(gpus=2), Settings(gpus=2)),
-        (Settings(gpus=1), Settings(gpus=2), Settings(gpus=1)),
-        (Settings(gpus=1), Settings(machine="gpu*4"), Settings(gpus=1)),
-        (Settings(machine="gpu*4"), Settings(gpus=2), Settings(machine="gpu*4")),
-        (Settings(soft=False), Settings(soft=True), Settings(soft=False)),
-        (Settings(), Settings(soft=True), Settings(soft=True)),
-        (Settings(rules=("a",)), Settings(rules=("b",)), Settings(rules=("a",))),
-        (
-            Settings(without=("a",)),
-            Settings(rules=("b",)),
-            Settings(None, None, None, ("b",), ("a",)),
-        ),
-        (
-            Settings(policy={"r": {"a": 1}, "s": {"b": 2}}),
-            Settings(policy={"r": {"a": 3, "c": 4}, "t": {}}),
-            Settings(policy={"r": {"a": 1, "c": 4}, "s": {"b": 2}, "t": {}}),
-        ),
-    ],
-)
-def test_inner_settings_precede_outer_settings(
-    inner: Settings, outer: Settings, merged: Settings
-) -> None:
-    assert inner.defaulting_to(outer) == merged
 
 
 VALID = f"""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,9 +13,10 @@ from support.towers import gradient, host, mixed_losses, on, program, variable
 from placement_checks import Finding, Placement, Report, Verdict, verify
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import GLOBAL, TRAINABLE
+from placement_checks.core.settings import Settings
 from placement_checks.verification import declare
-from placement_checks.verification.configuration import Settings
 from placement_checks.verification.declare import Declaration, declarations, declared_text
+from placement_checks.verification.policy import valid_policy
 
 Policies = Mapping[str, Mapping[str, Any]]
 NO_POLICY = "cannot be declared as intended"
@@ -29,7 +29,7 @@ def report_of(graph: Evidence | Placement, policy: Policies | None = None) -> Re
 
 def fields_of(graph: Placement, policy: Policies | None = None) -> Policies:
     """The fields of each rule that would be declared."""
-    declared = declarations(report_of(graph, policy), policy or {})
+    declared = declarations(report_of(graph, policy))
     return {each.rule: each.fields for each in declared}
 
 
@@ -56,11 +56,10 @@ def test_allowed_objects_stay_allowed() -> None:
 
 
 def test_the_policy_of_the_program_itself_is_kept() -> None:
-    evidence = replace(
-        Evidence.wrap(on_gpu("a", "b")), policy={"variables-on-host": {"allow": ["a"]}}
-    )
+    policy = valid_policy({"variables-on-host": {"allow": ["a"]}})
+    evidence = Evidence(on_gpu("a", "b"), settings=Settings(policy=policy))
 
-    (declared,) = declarations(report_of(evidence), {})
+    (declared,) = declarations(report_of(evidence))
 
     assert declared.fields == {"allow": ["a", "b"]}
 
@@ -103,7 +102,7 @@ def test_variables_that_no_step_trains(frozen: Sequence[str]) -> None:
     )
     policy = {"trainables-trained": {"frozen": list(frozen)}}
 
-    declared = {each.rule: each.fields for each in declarations(report_of(graph, policy), policy)}
+    declared = {each.rule: each.fields for each in declarations(report_of(graph, policy))}
 
     assert declared == {"trainables-trained": {"frozen": [*frozen, "head"]}}
 
@@ -112,7 +111,7 @@ def test_memory_for_other_programs_cannot_be_declared() -> None:
     policy = {"session-memory": {"others": [{"allow_growth": False}]}}
     graph = program(step={"session": {"gpu_options": {"allow_growth": True}}})
 
-    (declared,) = declarations(report_of(graph, policy), policy)
+    (declared,) = declarations(report_of(graph, policy))
 
     assert (declared.fields, declared.meaning) == ({}, "no field of the rule declares this")
 
@@ -140,7 +139,7 @@ def test_all_objects_of_a_known_behavior(monkeypatch: pytest.MonkeyPatch) -> Non
     declared = Verdict("replicas-in-sync", "kept", "requested")
     monkeypatch.setattr(declare, "_judge", lambda *given: declared if given[-1] else verdict)
 
-    (declaration,) = declarations(Report(Evidence.wrap(graph), [verdict]), {})
+    (declaration,) = declarations(Report(Evidence.wrap(graph), [verdict]))
 
     assert declaration.fields == {"allow": names}
 
@@ -148,7 +147,7 @@ def test_all_objects_of_a_known_behavior(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_an_op_that_fell_back() -> None:
     fell = op("sound", "Decode", "/gpu:0", "CPU:0", fallback_reason="no GPU kernel")
 
-    (declared,) = declarations(verify(placement(fell), only=["no-fallback"]), {})
+    (declared,) = declarations(verify(placement(fell), only=["no-fallback"]))
 
     assert (declared.rule, declared.fields) == ("no-fallback", {"allow": ["sound"]})
 
@@ -160,7 +159,7 @@ def test_wrong_training_cannot_be_declared(rule: str) -> None:
     train = host("train", "NoOp", "^update/w", "^again/w", "^step/add")
     graph = program(twice, train) if rule == "one-update" else program(lost)
 
-    declared = {each.rule: each for each in declarations(report_of(graph), {})}
+    declared = {each.rule: each for each in declarations(report_of(graph))}
 
     assert declared[rule].fields == {}
     assert declared[rule].meaning == NO_POLICY
@@ -171,14 +170,14 @@ def test_consequences_of_allowed_objects_are_allowed_too(
 ) -> None:
     """If variables are allowed, findings on their slots remain."""
 
-    def judged(_evidence: Evidence, _policy: object, _rule: str, fields: Any) -> Verdict:
+    def judged(_evidence: Evidence, _rule: str, fields: Any) -> Verdict:
         found = ["w/slot"] if "w/slot" not in fields["allow"] else []
         return verdict_on("names-portable", *found)
 
     monkeypatch.setattr(declare, "_judge", judged)
     report = Report(Evidence(program()), [verdict_on("names-portable", "w")])
 
-    (declared,) = declarations(report, {})
+    (declared,) = declarations(report)
 
     assert declared.fields == {"allow": ["w", "w/slot"]}
     assert declared.findings == 1

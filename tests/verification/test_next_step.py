@@ -17,7 +17,7 @@ from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Placement
 from placement_checks.core.program import CapturedProgram
-from placement_checks.verification.configuration import Settings
+from placement_checks.core.settings import Policy, Settings
 from placement_checks.verification.next_step import next_step
 
 FIX = "return it from the function"
@@ -357,7 +357,7 @@ def test_the_settings_of_a_program_are_added_to_the_configuration() -> None:
         args=("--rows={gpus}",),
         v1=True,
         let={"FLAGS.n": "3"},
-        policy={"variables-on-host": {"device": "/gpu:0"}},
+        policy=Policy({"variables-on-host": {"device": "/gpu:0"}}),
     )
 
     step = next_step([report(kept("placeable"))], [("train.py", settings)])

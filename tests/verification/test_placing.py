@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -16,8 +16,11 @@ from support import pairs
 
 from placement_checks import Machine, place, with_numbers
 from placement_checks.analysis.towers.analysis import analyze
+from placement_checks.core.errors import ConfigError
+from placement_checks.core.settings import Settings
 from placement_checks.placer.worker.client import PlacerProcess, Request
 from placement_checks.rules.devices.placeable import Placeable
+from placement_checks.targets.forms import resolve
 from placement_checks.verification.placing import request, requested
 
 Build = Callable[..., dict[str, Any]]
@@ -82,7 +85,20 @@ def cluster_of(num_gpus: int) -> None:
 def test_tasks_of_a_cluster_have_one_gpu_if_the_program_uses_one(
     build: Callable[..., None], gpus: int | None, each: int
 ) -> None:
-    assert str(request(build, gpus=gpus).machine) == f"ps*1: cpu*1; worker*2: gpu*{each}"
+    machine = request(resolve(build), Settings(gpus=gpus)).machine
+    assert str(machine) == f"ps*1: cpu*1; worker*2: gpu*{each}"
+
+
+def test_a_wrong_policy_names_its_program() -> None:
+    def declaring() -> Mapping[str, Any]:
+        return {"train_op": tf.no_op(), "policy": {"no-fallback": {"alow": []}}}
+
+    with pytest.raises(ConfigError) as caught:
+        place(declaring)
+    assert str(caught.value) == (
+        f"policy of {declaring.__qualname__}: no-fallback.alow is not a known field; did you mean "
+        "'allow'?"
+    )
 
 
 def test_the_build_for_one_gpu_runs_while_the_placer_works(

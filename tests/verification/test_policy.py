@@ -11,18 +11,19 @@ from hypothesis import strategies as st
 
 from placement_checks import RULES
 from placement_checks.core.errors import ConfigError, UsageError
+from placement_checks.core.settings import Settings
 from placement_checks.rules.devices.no_fallback import NoFallback
 from placement_checks.rules.devices.session_memory import SessionMemory
 from placement_checks.rules.devices.variables_on_host import VariablesOnHost
 from placement_checks.rules.towers.gradients_averaged import GradientsAveraged
 from placement_checks.rules.towers.variables_shared import VariablesShared
 from placement_checks.verification.policy import (
-    make_rule,
-    merge_policies,
+    judged_by,
+    parse_policy,
     parse_setting,
-    policy_errors,
     rule_named,
     rules_for,
+    valid_policy,
 )
 
 NAMES = list(RULES)
@@ -42,7 +43,8 @@ TABLES = "give a list of tables, such as [{allow_growth = 1}]"
 def test_rules_for_chooses_in_the_order_of_the_reports(
     only: Sequence[str], without: Sequence[str], chosen: Sequence[str]
 ) -> None:
-    assert [rule.name for rule in rules_for({}, only=only, without=without)] == chosen
+    settings = Settings(rules=tuple(only), without=tuple(without))
+    assert [rule.name for rule in rules_for(settings)] == chosen
 
 
 def test_rules_for_takes_each_field_from_the_first_policy_that_has_it() -> None:
@@ -50,30 +52,34 @@ def test_rules_for_takes_each_field_from_the_first_policy_that_has_it() -> None:
         {"variables-on-host": {"device": "/gpu:0"}},
         {"variables-on-host": {"device": "/gpu:1", "allow": ["v"]}, "no-fallback": {"allow": ()}},
     ]
-    rules = rules_for(merge_policies(*policies), only=["variables-on-host", "no-fallback"])
-    assert rules == [NoFallback(), VariablesOnHost("/gpu:0", ("v",))]
+    settings = judged_by(Settings(), policies, ["variables-on-host", "no-fallback"])
+    assert rules_for(settings) == [NoFallback(), VariablesOnHost("/gpu:0", ("v",))]
 
 
 def test_fields_of_the_rule_that_a_rule_is_declared_with() -> None:
     numbers = {"gradients-equal": {"scale": 2.0, "shares": [3, 1], "seconds": 5.0}}
     own = {"gradients-averaged": {"scale": 4.0}}
 
-    (shared,) = rules_for(numbers, only=["gradients-averaged"])
-    (overridden,) = rules_for(merge_policies(numbers, own), only=["gradients-averaged"])
+    settings = judged_by(Settings(), [numbers], ["gradients-averaged"])
+    (shared,) = rules_for(settings)
+    (overridden,) = rules_for(judged_by(settings, [own], settings.rules))
 
     assert shared == GradientsAveraged(scale=2.0, shares=(3, 1))
     assert overridden == GradientsAveraged(scale=4.0, shares=(3, 1))
 
 
-@pytest.mark.parametrize("choice", ["only", "without"])
-def test_rules_for_refuses_a_rule_that_does_not_exist(choice: str) -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [Settings(rules=("placeable", "fallback")), Settings(without=("placeable", "fallback"))],
+)
+def test_rules_for_refuses_a_rule_that_does_not_exist(settings: Settings) -> None:
     with pytest.raises(UsageError, match="rule 'fallback' is not a known rule"):
-        rules_for({}, **{choice: ["placeable", "fallback"]})
+        rules_for(settings)
 
 
 def test_rules_for_refuses_to_check_nothing() -> None:
     with pytest.raises(UsageError) as caught:
-        rules_for({}, only=["placeable"], without=["placeable"])
+        rules_for(Settings(rules=("placeable",), without=("placeable",)))
     assert str(caught.value) == "no rule is left to check; skip fewer rules (--without)"
 
 
@@ -97,8 +103,12 @@ def test_known_rules_are_found_by_their_names() -> None:
 
 
 def test_lists_for_tuples() -> None:
-    assert make_rule("variables-shared", {"allow": ["bn/*"]}) == VariablesShared(("bn/*",))
-    assert make_rule("variables-on-host", {"device": "/gpu:0"}) == VariablesOnHost("/gpu:0")
+    policy = valid_policy(
+        {"variables-shared": {"allow": ["bn/*"]}, "variables-on-host": {"device": "/gpu:0"}}
+    )
+    names = ("variables-on-host", "variables-shared")
+    rules = rules_for(Settings(policy=policy, rules=names))
+    assert rules == [VariablesOnHost("/gpu:0"), VariablesShared(("bn/*",))]
 
 
 @pytest.mark.parametrize(
@@ -180,12 +190,12 @@ def test_lists_for_tuples() -> None:
 def test_policy_errors_name_the_wrong_fields(
     policy: Mapping[str, Any], errors: Sequence[str]
 ) -> None:
-    assert [str(error) for error in policy_errors(policy)] == errors
+    assert [str(error) for error in parse_policy(policy)[1]] == errors
 
 
 @pytest.mark.parametrize("device", ["/host:0", ["/cpu:0", "/host:0"]])
 def test_policy_errors_find_invalid_devices(device: str | Sequence[str]) -> None:
-    (error,) = policy_errors({"variables-on-host": {"device": device}})
+    _, (error,) = parse_policy({"variables-on-host": {"device": device}})
     assert error.object == "variables-on-host.device"
     assert "'host:0' is not part of a device name" in error.message
     assert error.fix == "write it like /cpu:0, /gpu:1 or /job:ps/task:0/device:CPU:0"
@@ -193,7 +203,7 @@ def test_policy_errors_find_invalid_devices(device: str | Sequence[str]) -> None
 
 def test_all_policy_errors_are_found_with_their_file() -> None:
     policy: Mapping[str, Any] = {"placeable": {"a": 1, "b": 2}, "zzz": {}, "no-fallback": 3}
-    errors = policy_errors(policy, "--set ")
+    _, errors = parse_policy(policy, "--set ")
     assert all(isinstance(error, ConfigError) for error in errors)
     assert [error.object for error in errors] == [
         "--set placeable.a",
@@ -265,10 +275,9 @@ def test_others_are_set_as_a_list_of_tables(
     value: str, others: tuple[Mapping[str, Any], ...]
 ) -> None:
     rule, field, parsed = parse_setting(f"session-memory.others={value}")
-    policy = {rule: {field: parsed}}
+    policy = valid_policy({rule: {field: parsed}})
 
-    assert policy_errors(policy) == []
-    assert rules_for(policy, only=[rule]) == [SessionMemory(others=others)]
+    assert rules_for(Settings(policy=policy, rules=(rule,))) == [SessionMemory(others=others)]
 
 
 @pytest.mark.parametrize(
@@ -277,6 +286,6 @@ def test_others_are_set_as_a_list_of_tables(
 def test_others_that_are_no_list_of_tables(value: str) -> None:
     rule, field, parsed = parse_setting(f"session-memory.others={value}")
 
-    (error,) = policy_errors({rule: {field: parsed}}, "--set ")
+    _, (error,) = parse_policy({rule: {field: parsed}}, "--set ")
 
     assert (error.object, error.fix) == ("--set session-memory.others", TABLES)

@@ -20,8 +20,10 @@ from placement_checks.core.devices import VISIBLE_GPUS, Device, local_gpus
 from placement_checks.core.errors import InputError, as_error
 from placement_checks.core.machines import Machine
 from placement_checks.core.op_types import COLLECTIVES, FUNCTION_CALLS, NO_OP
+from placement_checks.core.settings import Settings
 from placement_checks.placer.request import name_in_body
 from placement_checks.run.doctor.devices import physical_devices
+from placement_checks.targets.forms import resolve
 from placement_checks.tf.startup import INSTALL_CUDA
 from placement_checks.util.child import Ended
 from placement_checks.util.privacy import without_private_names
@@ -317,7 +319,7 @@ def _predict(program: Program, simulated: bool) -> _Predicted:
     with step(f"predicting {program.name}"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if simulated:
-            asked = request(target, gpus=GPUS, soft=soft)
+            asked = request(resolve(target), Settings(gpus=GPUS, soft=soft))
             graph = programs.import_on_cpus(asked.built.graph_def)
             cpus = Machine.local(0, cpus=GPUS + 1)
             evidence = place(graph, machine=cpus, soft=asked.requested.soft)

@@ -51,7 +51,7 @@ def main() -> None:
         tempfile.gettempdir()  # creates a test file, which is not a file of the program
         np.random.seed()  # forks of one server share the seed from its import
         _set_visible_gpus(request)
-        if not request.script.v1:  # before TensorFlow creates its devices
+        if not request.script.settings.v1:  # before TensorFlow creates its devices
             configure_logical_cpus(request.gpus + 1 + parameter_servers())
         answer: object = CapturedRun(request, channels).run()
     except BaseException as fault:  # programs may raise other than Exception

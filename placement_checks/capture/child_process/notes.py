@@ -88,14 +88,14 @@ def created_path(script: Script, began: float, ended: float) -> tuple[str, str] 
 def _path_arguments(script: Script) -> Iterator[tuple[str, str]]:
     """Yield each text that may be a path, and its argument with ``{gpus}`` added to the path."""
     flag = ""
-    for argument in script.args:
+    for argument in script.settings.args:
         name, _, value = argument.partition("=")
         if not argument.startswith("-"):
             yield argument, f"{flag}{_with_gpus(argument)}"
         elif value:
             yield value, f"{name}={_with_gpus(value)}"
         flag = f"{argument} " if argument.startswith("-") and not value else ""
-    for name, value in script.let:
+    for name, value in script.settings.let.items():
         yield value, f"--let {name}={_with_gpus(value)}"
 
 

@@ -91,7 +91,7 @@ class _Task(NamedTuple):
     @classmethod
     def now(cls, script: Script, gpus: int, variables: Mapping[str, str]) -> Self:
         """Describe a capture that starts in the present state of this process."""
-        path = tuple(sys.path) if script.eager or script.ranks else ()
+        path = tuple(sys.path) if script.eager or script.settings.horovod else ()
         inherited = frozenset(os.environ.items())
         return cls(script, gpus, tuple(variables.items()), inherited, str(Path.cwd()), path)
 
@@ -124,7 +124,7 @@ class _Capture:
             VISIBLE_GPUS: "-1",  # TensorFlow must allocate no memory of real GPUs
             **dict(task.variables),
             "TMPDIR": str(self._files.read().temporary),
-            **(environment_of_version_1() if script.v1 else {}),
+            **(environment_of_version_1() if script.settings.v1 else {}),
         }
         if self._early is not None:
             self._early.touch()

@@ -57,12 +57,13 @@ def capture_ranks(script: Script) -> CapturedProgram:
             exceeded its time limit; or a rank computes on several GPUs.
         EagerOnlyError: the program must run eagerly.
     """
-    first = _capture_rank(script, Rank(0, script.ranks))
-    if script.ranks == 1:
+    size = script.settings.horovod or 1
+    first = _capture_rank(script, Rank(0, size))
+    if size == 1:
         return first
     ranks = [first]
-    for number in range(1, script.ranks):
-        rank = Rank(number, script.ranks)
+    for number in range(1, size):
+        rank = Rank(number, size)
         with step(f"as {rank.name}"):
             ranks.append(_capture_rank(script, rank))
     return join_ranks(ranks)

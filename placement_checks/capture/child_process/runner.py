@@ -83,7 +83,7 @@ def run_as_main(script: Script, values: SourceValues) -> None:
     main.__package__ = spec.parent if spec else None
     main.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = main
-    sys.argv = [target if spec is None else str(file), *script.args]
+    sys.argv = [target if spec is None else str(file), *script.settings.args]
     code = values.compile_main(file, file.read_bytes())
     with values.in_imports():
         exec(code, main.__dict__)
@@ -149,7 +149,7 @@ class CapturedRun:
         self._servers: Sequence[RecordedServer] = ()
         self._version_1: UsedNames | None = None
         self._rank: RankWatch | None = None
-        self._values = SourceValues(dict(self._script.let))
+        self._values = SourceValues(dict(self._script.settings.let))
 
     def run(self) -> CapturedProgram:
         """Run the program.
@@ -167,9 +167,9 @@ class CapturedRun:
         self._files.enter_context(guard_files(self._journal, self._control))
         with self._surroundings as surroundings:
             self._servers = surroundings.enter_context(record_servers())
-            if self._script.ranks:
+            if self._script.settings.horovod:
                 self._rank = surroundings.enter_context(stand_in_for_horovod())
-            if self._script.v1:
+            if self._script.settings.v1:
                 self._version_1 = surroundings.enter_context(as_tensorflow_1())
             is_function = self._script.target.kind == "function"
             return self._run_function() if is_function else self._run_program()
@@ -181,14 +181,14 @@ class CapturedRun:
         The rows of a rank or worker are compared with the rows of other processes, so "of-towers"
         becomes "all".
         """
-        is_one_of_several = self._script.ranks or TF_CONFIG in os.environ
+        is_one_of_several = self._script.settings.horovod or TF_CONFIG in os.environ
         rows = self._script.rows
         return "all" if rows == "of-towers" and is_one_of_several else rows
 
     def _run_program(self) -> NoReturn:
         program = Program(self._script.name, lambda: run_as_main(self._script, self._values))
         started = record_started_programs()
-        eager = not self._script.v1
+        eager = not self._script.settings.v1
         with record_build(program, self._gpus, self._answer, eager=eager) as building:
             self._building = building
             building.watch.rows = self._rows
@@ -199,7 +199,7 @@ class CapturedRun:
                     users_code(self._script.target.name, BEFORE_STEP, None, is_whole=True),
                     _allow_exit(),
                 ):
-                    with explain_outdated(self._script.target.name, is_v1=self._script.v1):
+                    with explain_outdated(self._script.target.name, is_v1=not eager):
                         program.build()
             except InputError as error:
                 if not building.has_step:
@@ -235,7 +235,7 @@ class CapturedRun:
         threading.Thread(target=report, daemon=True).start()
 
     def _load_function(self) -> Program:
-        return import_program(self._script.target, self._script.args)
+        return import_program(self._script.target, self._script.settings.args)
 
     def _answer(self, building: BuildRecorder) -> NoReturn:
         """Send the program that is about to train, and exit the process."""

@@ -86,7 +86,7 @@ def capture_only_worker(script: Script, gpus: int) -> CapturedProgram:
 
 def first_environment(script: Script, machine: Machine | None) -> Mapping[str, str]:
     """Return the environment variables of the first capture, the cluster's master."""
-    if machine is None or script.v1:
+    if machine is None or script.settings.v1:
         return NO_VARIABLES
     if machine.is_local:
         return NO_CLUSTER

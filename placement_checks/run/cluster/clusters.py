@@ -190,9 +190,10 @@ class Cluster:
         from placement_checks.run.feeding.declared import DeclaredFeeding
         from placement_checks.run.preconditions import check_step_known
         from placement_checks.run.runnable import make_runnable
+        from placement_checks.targets.forms import resolve
 
         self.check_answering()
-        program = load(target, self.machine.towers)
+        program = load(resolve(target), self.machine.towers)
         try:
             devices: Devices = "simulated" if self.simulated else "real"
             runnable = make_runnable(program, devices, cluster=self.machine)

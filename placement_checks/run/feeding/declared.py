@@ -23,7 +23,6 @@ from placement_checks.core.measurement import Arrays
 from placement_checks.core.op_types import PLACEHOLDERS
 from placement_checks.core.placement import producer_of
 from placement_checks.core.program import BatchFunction
-from placement_checks.core.target import Script
 from placement_checks.core.user_code import users_code
 from placement_checks.graph.details import static_shape
 from placement_checks.run.feeding.batches import Case, batch_size
@@ -298,7 +297,7 @@ def _check_inputs(*programs: RunnableProgram, same_towers: bool) -> None:
     for program in programs:
         if program.inputs:
             continue
-        if isinstance(program.built.program, Script):
+        if program.built.program and program.built.program.in_own_process:
             raise CannotRun(
                 f"{program.name} was fed no tensor that can hold rows, and its input pipeline "
                 "delivered no rows in time"

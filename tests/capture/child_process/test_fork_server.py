@@ -12,6 +12,7 @@ import pytest
 from placement_checks.capture.child_process import fork_server
 from placement_checks.capture.programs import load
 from placement_checks.core.ranks import Rank
+from placement_checks.targets.forms import resolve
 from placement_checks.util.fork_server import ForkServer
 
 TRAIN = """
@@ -151,7 +152,7 @@ def numbers_and_commands(folder: Path) -> tuple[set[str], set[str]]:
 
 def test_unseeded_random_numbers_differ_between_forks(folder: Path) -> None:
     for gpus in (1, 2):
-        load("train.py:train", gpus)
+        load(resolve("train.py:train"), gpus)
 
     numbers, commands = numbers_and_commands(folder)
 

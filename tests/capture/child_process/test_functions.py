@@ -16,6 +16,7 @@ from placement_checks.capture.programs import load, load_for_one_gpu
 from placement_checks.core.errors import InputError
 from placement_checks.core.program import CapturedProgram, Program
 from placement_checks.core.target import Script
+from placement_checks.targets.forms import resolve
 
 pytestmark = pytest.mark.one_version
 
@@ -168,7 +169,7 @@ BOTH = {"/device:GPU:0", "/device:GPU:1"}
     ids=str,
 )
 def test_a_function_is_captured_until_its_first_step(target: str | Script) -> None:
-    built = load(target, 2)
+    built = load(resolve(target), 2)
 
     assert {variable.name for variable in built.requested.variables} == {"w"}
     assert gpus_of(built) == BOTH
@@ -178,7 +179,7 @@ def test_a_function_is_captured_until_its_first_step(target: str | Script) -> No
 
 @pytest.mark.usefixtures("folder")
 def test_the_function_receives_the_number_of_gpus() -> None:
-    built = load("train.py:main", 3)
+    built = load(resolve("train.py:main"), 3)
     single = load_for_one_gpu(built)
 
     assert gpus_of(built) == BOTH | {"/device:GPU:2"}
@@ -214,7 +215,7 @@ def test_a_function_that_trains_in_a_session_receives_the_number_of_gpus(folder:
 
 @pytest.mark.usefixtures("folder")
 def test_variables_of_the_module_are_captured() -> None:
-    built = load("train.py:mirrored", 2)
+    built = load(resolve("train.py:mirrored"), 2)
 
     names = {variable.name for variable in built.requested.variables}
     assert names == {"made_at_import", "made_at_import/replica_1"}
@@ -224,7 +225,7 @@ def test_variables_of_the_module_are_captured() -> None:
 
 @pytest.mark.usefixtures("folder")
 def test_a_function_may_return_its_step() -> None:
-    built = load("train.py:step_returned", 2)
+    built = load(resolve("train.py:step_returned"), 2)
 
     assert built.step.policy == {"towers-alike": {"ops": 0.5}}
     assert [array.shape for array in built.fed.values()] == [(4,)]
@@ -262,7 +263,7 @@ def test_a_function_may_return_its_step() -> None:
 )
 def test_invalid_functions_are_errors(function: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
-        load(f"train.py:{function}", 2)
+        load(resolve(f"train.py:{function}"), 2)
 
     assert str(caught.value) == f"train.py:{function}{message}"
 
@@ -275,13 +276,13 @@ def test_a_builder_with_a_bug_is_not_run_again(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("placement_checks.capture.programs.capture_workers", not_started)
 
     with pytest.raises(InputError, match="raised NameError: name 'undefined' is not defined"):
-        load("train.py:bug", 2)
+        load(resolve("train.py:bug"), 2)
 
 
 @pytest.mark.usefixtures("folder")
 def test_a_builder_that_fails_both_in_a_graph_and_eagerly() -> None:
     with pytest.raises(InputError, match=r"the builder raised TypeError: float\(\) arg") as caught:
-        load("train.py:for_graphs", 2)
+        load(resolve("train.py:for_graphs"), 2)
 
     assert "note: run eagerly, it raised RuntimeError: tf.placeholder()" in caught.value.details
 

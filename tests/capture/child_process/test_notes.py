@@ -21,6 +21,7 @@ from placement_checks.capture.child_process.notes import (
 from placement_checks.capture.in_process.builder import BuildRecorder, build
 from placement_checks.capture.in_process.sessions import StopProgram
 from placement_checks.core.program import Program
+from placement_checks.core.settings import Settings
 from placement_checks.core.target import Script, Target
 from placement_checks.tf1.lazy_modules import UsedNames
 
@@ -261,7 +262,7 @@ def set_time(folder: Path, seconds: float) -> None:
 
 
 def script(*args: str, **let: str) -> Script:
-    return Script(Target("program", "train.py", "train.py"), args, let=tuple(let.items()))
+    return Script(Target("program", "train.py", "train.py"), Settings(args=args, let=let))
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from placement_checks.capture.programs import load, load_for_one_gpu
 from placement_checks.core.errors import InputError
 from placement_checks.core.missing import Missing
 from placement_checks.core.program import CapturedProgram
+from placement_checks.targets.forms import resolve
 
 pytestmark = pytest.mark.one_version
 
@@ -86,7 +87,7 @@ def test_a_let_value_in_another_file(folder: Path) -> None:
     (folder / "settings.py").write_text("NUM_GPUS = 3\n")
     (folder / "train.py").write_text(textwrap.dedent(IMPORTS_SETTINGS))
 
-    built = load(script("train.py", let=(("NUM_GPUS", "{gpus}"),)), 2)
+    built = load(script("train.py", let={"NUM_GPUS": "{gpus}"}), 2)
 
     assert len(built.fed) == 2
     assert isinstance(single := load_for_one_gpu(built), CapturedProgram)
@@ -99,7 +100,7 @@ def test_a_let_name_without_assignment_is_an_error(folder: Path) -> None:
     (folder / "train.py").write_text(textwrap.dedent(IMPORTS_SETTINGS))
 
     with pytest.raises(InputError, match=r"assigns to n; x\.json:2 sets it, but values"):
-        load(script("train.py", let=(("n", "{gpus}"),)), 2)
+        load(script("train.py", let={"n": "{gpus}"}), 2)
 
 
 def refused(folder: Path, program: str, *args: str, limit: float = 100) -> str:
@@ -120,7 +121,7 @@ def test_a_captured_program_is_like_one_of_this_process(folder: Path) -> None:
             train(int(sys.argv[1]))
     """
     other = watched(folder, program, "{gpus}")
-    here = load("model.py:train(num_gpus={gpus})", 2)
+    here = load(resolve("model.py:train(num_gpus={gpus})"), 2)
 
     assert other.requested.ops == here.requested.ops
     assert other.requested.variables == here.requested.variables

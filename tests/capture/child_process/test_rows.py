@@ -9,6 +9,7 @@ import pytest
 from placement_checks.capture.child_process.request import CaptureRequest
 from placement_checks.capture.child_process.runner import CapturedRun
 from placement_checks.capture.child_process.supervisor import Channels
+from placement_checks.core.settings import Settings
 from placement_checks.core.target import RowsToRead, Script
 from placement_checks.targets.forms import parse_target
 
@@ -22,7 +23,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def rows_of(program: Path, rows: RowsToRead, ranks: int) -> RowsToRead:
-    script = Script(parse_target(str(program)), ranks=ranks, rows=rows)
+    script = Script(parse_target(str(program)), Settings(horovod=ranks or None), rows=rows)
     request = CaptureRequest(script, 2, None, (), names_gpus=False, control=program.parent)
     return CapturedRun(request, Channels("", "", (0, 0)))._rows
 

@@ -20,6 +20,7 @@ from placement_checks.capture.child_process.capture_files import recover
 from placement_checks.capture.child_process.parent import capture_program
 from placement_checks.core.errors import InputError
 from placement_checks.core.program import CapturedProgram
+from placement_checks.core.settings import Settings
 from placement_checks.core.target import Script
 from placement_checks.targets.forms import parse_target
 
@@ -43,7 +44,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def capture(code: str) -> CapturedProgram:
     Path("train.py").write_text(program(code))
-    return capture_program(Script(parse_target("train.py"), limit=60.0), 2)
+    return capture_program(Script(parse_target("train.py"), Settings(limit=60.0)), 2)
 
 
 DELETES = {

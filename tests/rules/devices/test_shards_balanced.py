@@ -10,7 +10,7 @@ from support.verdicts import broken, kept, not_checked, verdicts
 
 from placement_checks import Op, Placement
 from placement_checks.rules.devices.shards_balanced import ShardsBalanced
-from placement_checks.verification.policy import policy_errors
+from placement_checks.verification.policy import parse_policy
 
 CLUSTER = "ps*2; worker*2: gpu*1"
 
@@ -290,5 +290,5 @@ test_verdicts = verdicts(ShardsBalanced, CASES)
     ],
 )
 def test_invalid_fields(fields: Mapping[str, Any], message: str) -> None:
-    (error,) = policy_errors({"shards-balanced": fields})
+    _, (error,) = parse_policy({"shards-balanced": fields})
     assert str(error) == f"shards-balanced.{message}"

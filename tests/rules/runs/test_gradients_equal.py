@@ -19,7 +19,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.measurement import Measurement, Trajectory, Trial
 from placement_checks.core.missing import Missing
 from placement_checks.rules.runs.gradients_equal import GradientsEqual
-from placement_checks.verification.policy import policy_errors
+from placement_checks.verification.policy import parse_policy
 
 SPLIT = runs(6, 6)
 
@@ -485,11 +485,11 @@ def test_only_different_gradients_are_found(seed: int, wrong: set[str]) -> None:
 def test_policy_errors_name_the_wrong_fields(
     values: Mapping[str, Any], errors: Sequence[str]
 ) -> None:
-    found = [str(error) for error in policy_errors({"gradients-equal": values})]
+    found = [str(error) for error in parse_policy({"gradients-equal": values})[1]]
 
     assert found == [f"gradients-equal.{error}" for error in errors]
 
 
 @pytest.mark.parametrize("field", ["tolerance", "scale", "rows"])
 def test_infinite_settings_are_refused(field: str) -> None:
-    assert policy_errors({"gradients-equal": {field: 10**400}})
+    assert parse_policy({"gradients-equal": {field: 10**400}})[1]

@@ -17,7 +17,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.trace import OpSpan, TimedOp, Timeline, Trace
 from placement_checks.rules.runs.towers_overlap import TowersOverlap
-from placement_checks.verification.policy import policy_errors
+from placement_checks.verification.policy import parse_policy
 
 HOST, *GPUS = (
     Device.parse(name).over(LOCALHOST) for name in ("/cpu:0", *(f"/gpu:{i}" for i in range(4)))
@@ -338,6 +338,6 @@ test_verdicts = verdicts(TowersOverlap, CASES)
 def test_policy_errors_name_the_wrong_field(
     least: str | bool | float, errors: Sequence[str]
 ) -> None:
-    found = [str(error) for error in policy_errors({"towers-overlap": {"least": least}})]
+    found = [str(error) for error in parse_policy({"towers-overlap": {"least": least}})[1]]
 
     assert found == [f"towers-overlap.{error}" for error in errors]

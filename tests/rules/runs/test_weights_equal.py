@@ -17,7 +17,7 @@ from placement_checks.core.measurement import Measurement, Trajectory, Trial
 from placement_checks.core.missing import Missing
 from placement_checks.core.strategies import Copy, Strategy
 from placement_checks.rules.runs.weights_equal import WeightsEqual
-from placement_checks.verification.policy import policy_errors
+from placement_checks.verification.policy import parse_policy
 
 NAMES = ("w", "v", "w/Momentum")
 # The values of w and v after three steps from 0.
@@ -488,6 +488,6 @@ test_verdicts = verdicts(WeightsEqual, CASES)
 def test_policy_errors_name_the_wrong_fields(
     values: Mapping[str, Any], errors: Sequence[str]
 ) -> None:
-    found = [str(error) for error in policy_errors({"weights-equal": values})]
+    found = [str(error) for error in parse_policy({"weights-equal": values})[1]]
 
     assert found == [f"weights-equal.{error}" for error in errors]
