@@ -61,12 +61,11 @@ def with_renamed_ops(captured: CapturedProgram, rename: Callable[[str], str]) ->
         node.name = ops[node.name]
         node.input[:] = map(rename, node.input)
         rename_colocation(node, ops)
-    recorded = {
+    recorded = source.details.recorded
+    of_graph = {
         rename(op): known._replace(forward_op=known.forward_op and rename(known.forward_op))
-        for op, known in source.details.recorded.items()
-        if ":" not in op
+        for op, known in recorded[""].items()
     }
-    recorded |= {op: known for op, known in source.details.recorded.items() if ":" in op}
 
     def renamed(value: Any) -> Any:
         """Rename the ops in a value and in its containers; anything else is unchanged."""
@@ -93,7 +92,7 @@ def with_renamed_ops(captured: CapturedProgram, rename: Callable[[str], str]) ->
         captured,
         source=replace(
             source,
-            details=RecordedDetails(graph_def, recorded),
+            details=RecordedDetails(graph_def, {**recorded, "": of_graph}),
             collections={key: renamed(names) for key, names in source.collections.items()},
             step_ops=renamed(step)._replace(
                 session=step.session,

@@ -32,22 +32,12 @@ from placement_checks.core.op_types import (
     TWO_WAY_BRANCHES,
 )
 from placement_checks.core.placement import producer_of
-from placement_checks.graph.graph_def import body_tensors, function_library
+from placement_checks.graph.graph_def import FunctionOp, body_tensors, function_library
 from placement_checks.util.text import free_name
 from placement_checks.util.walks import sources_first, walk
 
 COLOCATED = b"loc:@"  # prefix of the name of a colocated op
 _COMPILED = "_XlaMustCompile"
-
-
-class TracedOp(NamedTuple):
-    """The function that contained an op of a flat graph, and the op's name in that function.
-
-    The function is ``""`` for the flattened function itself.
-    """
-
-    function: str
-    name: str
 
 
 class FlatBody(NamedTuple):
@@ -94,10 +84,10 @@ class FlatGraph:
     _stands_for: Mapping[str, str] = field(repr=False)
 
     @cached_property
-    def origins(self) -> Mapping[str, TracedOp]:
+    def origins(self) -> Mapping[str, FunctionOp]:
         """The function and name of each op before flattening."""
         return {
-            flat: TracedOp(body.function, name)
+            flat: FunctionOp(body.function, name)
             for body in self.bodies
             for name, flat in body.ops.items()
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow.core.framework import types_pb2
@@ -15,6 +15,17 @@ from placement_checks.core.op_types import CONST, PASSES_VALUE
 from placement_checks.core.placement import producer_of
 from placement_checks.tf.graphs import definition_of
 from placement_checks.util.walks import walk
+
+
+class FunctionOp(NamedTuple):
+    """The function that contains an op, and the op's name in that function.
+
+    The function is ``""`` for an op of the graph itself.
+    """
+
+    function: str
+    name: str
+
 
 MAX_VALUE_BYTES = 1024  # of a constant; the values of larger constants are removed
 # Integer and bool constants keep their values, since shape functions read them.

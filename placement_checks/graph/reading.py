@@ -31,9 +31,14 @@ from placement_checks.core.placement import (
 )
 from placement_checks.core.strategies import Copy, Strategy
 from placement_checks.core.variables import Variable, Variables
-from placement_checks.graph.details import BodyOp, GraphDetails, LiveGraph
+from placement_checks.graph.details import GraphDetails, LiveGraph
 from placement_checks.graph.gradients import GradientNotes
-from placement_checks.graph.graph_def import body_tensors, called_bodies, function_library
+from placement_checks.graph.graph_def import (
+    FunctionOp,
+    body_tensors,
+    called_bodies,
+    function_library,
+)
 from placement_checks.tf.distribution import replica_values, strategy_name
 from placement_checks.tf.simulated_devices import requested_name
 from placement_checks.util.resources import gc_paused
@@ -305,7 +310,7 @@ class Inlined:
             device_of: parses a device name, given the op that requests it.
         """
         self.ops: dict[str, Op] = {}
-        self.origins: dict[str, BodyOp] = {}
+        self.origins: dict[str, FunctionOp] = {}
         self.results: dict[str, dict[str, Sequence[str]]] = {}
         self.loop_variables: dict[str, Mapping[int, str]] = {}
         self._library = function_library(graph_def)
@@ -330,7 +335,7 @@ class Inlined:
                 looping = body.loop_variables(inner.input)
                 if name not in self.ops:
                     self.ops[name] = op
-                    self.origins[name] = BodyOp(function.signature.name, inner.name)
+                    self.origins[name] = FunctionOp(function.signature.name, inner.name)
                     if looping:
                         self.loop_variables[name] = looping
                 self._expand(inner, op, looping)

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from support.flat_graphs import Flat, flattened, function, graph, node, nodes_of
 
 from placement_checks.core.placement import producer_of
-from placement_checks.graph.flatten import TracedOp, unpack_optionals
+from placement_checks.graph.flatten import unpack_optionals
+from placement_checks.graph.graph_def import FunctionOp
 
 X = node("x", "Placeholder")
 DOUBLE = function("double", ["a"], [node("sum", "AddN", "a", "a")], {"r": "sum:sum:0"})
@@ -37,8 +38,8 @@ def test_a_body_replaces_its_call() -> None:
     assert flat.tensor("y:0") == "y"
     assert flat.op("call") == "call/output_control_node"
     assert flat.op("y") == "y"
-    assert flat.origins["call/sum"] == TracedOp("double", "sum")
-    assert flat.origins["y"] == TracedOp("", "y")
+    assert flat.origins["call/sum"] == FunctionOp("double", "sum")
+    assert flat.origins["y"] == FunctionOp("", "y")
 
 
 def test_a_function_that_is_called_twice_has_two_bodies() -> None:
@@ -270,7 +271,7 @@ def test_calls_that_only_lead_to_the_step_are_left_out_of_names() -> None:
         "output_control_node",
         "call/output_control_node",
     }
-    assert flat.origins["sum"] == TracedOp("double", "sum")
+    assert flat.origins["sum"] == FunctionOp("double", "sum")
     assert flat.tensor("call:0") == "sum"
 
 

@@ -201,13 +201,17 @@ def _join(workers: Sequence[CapturedProgram], *, on_one_host: bool = False) -> C
         if strategy.ranks:
             scalars = _fed_scalars(zip(workers, prefixes, strict=True))
             strategy = replace(strategy, fed_scalars=scalars)
+    recorded = [_details(part).recorded for part in parts]
     noun = "rank" if first.rank else "worker"
     return replace(
         first,
         gpus=len(strategy.replicas) if on_one_host and strategy else first.gpus,
         source=replace(
             _source(first),
-            details=RecordedDetails(graph_def, _merged(_details(part).recorded for part in parts)),
+            details=RecordedDetails(
+                graph_def,
+                {**_merged(recorded), "": _merged(each[""] for each in recorded)},
+            ),
             step_ops=step_ops,
             strategy=strategy,
         ),
@@ -286,10 +290,7 @@ def _part(worker: CapturedProgram, prefix: str, before: int | None) -> CapturedP
             source,
             details=RecordedDetails(
                 graph_def,
-                {
-                    f"{function_prefix}{op}" if ":" in op else op: known
-                    for op, known in recorded.items()
-                },
+                {functions.get(name, name): known for name, known in recorded.items()},
             ),
             strategy=strategy and replace(strategy, replicas=list(map(device, strategy.replicas))),
         ),

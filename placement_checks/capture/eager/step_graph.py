@@ -30,13 +30,12 @@ from placement_checks.core.placement import COMPONENT, producer_of
 from placement_checks.graph.flatten import (
     FlatBody,
     FlatGraph,
-    TracedOp,
     flatten,
     rename_colocation,
     rename_input,
     unpack_optionals,
 )
-from placement_checks.graph.graph_def import all_nodes
+from placement_checks.graph.graph_def import FunctionOp, all_nodes
 from placement_checks.tf.distribution import GRADIENT_PACKING_FILES, replica_specs
 from placement_checks.tf.simulated_devices import requested_name
 from placement_checks.util.text import free_name
@@ -77,7 +76,7 @@ class OuterGraph(NamedTuple):
     fed: Sequence[str]
     inputs: Sequence[Sequence[str]]
     argument_names: Mapping[str, str]
-    origins: Mapping[str, TracedOp]
+    origins: Mapping[str, FunctionOp]
     calls: Sequence[str]
     results: Sequence[Result]
 
@@ -90,7 +89,7 @@ def outer_graph(steps: Sequence[SeenCall]) -> OuterGraph:
     fed: list[str] = []
     argument_names: dict[str, str] = {}
     inputs: defaultdict[int, list[str]] = defaultdict(list)
-    origins: dict[str, TracedOp] = {}
+    origins: dict[str, FunctionOp] = {}
     placeholders: dict[int, str] = {}  # by the id of the eager tensor
     calls: list[str] = []
     results: list[Result] = []
@@ -108,7 +107,7 @@ def outer_graph(steps: Sequence[SeenCall]) -> OuterGraph:
             if id(value) not in placeholders:
                 source = placeholders[id(value)] = free_name(tensor.op.name, arguments)
                 arguments[source] = value
-                origins[source] = TracedOp(name, tensor.op.name)
+                origins[source] = FunctionOp(name, tensor.op.name)
                 node = graph_def.node.add(name=source, op=PLACEHOLDER)
                 node.attr["dtype"].type = tensor.dtype.as_datatype_enum
                 node.attr["shape"].shape.CopyFrom(tensor.shape.as_proto())
@@ -317,7 +316,7 @@ class FlatStep:
 
     def _packs_gradients(self, name: str) -> bool:
         """Whether an op was created by TensorFlow's code that packs gradients into one vector."""
-        function, traced = self.flat.origins.get(name, TracedOp("", ""))
+        function, traced = self.flat.origins.get(name, FunctionOp("", ""))
         try:
             stack = self.graphs[function].get_operation_by_name(traced).traceback
         except KeyError:
@@ -358,7 +357,7 @@ class FlatStep:
         return frozenset(self._all_names)
 
     @cached_property
-    def origins(self) -> Mapping[str, TracedOp]:
+    def origins(self) -> Mapping[str, FunctionOp]:
         """The traced op that each op of the flat graph is made from, with its function."""
         origins = {
             self._names.get(name, name): origin
