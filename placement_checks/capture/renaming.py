@@ -13,7 +13,7 @@ from placement_checks.core.missing import Missing
 from placement_checks.core.placement import UNKNOWN_TENSOR
 from placement_checks.core.program import CapturedProgram
 from placement_checks.graph.details import RecordedDetails
-from placement_checks.graph.flatten import rename_colocation, rename_input
+from placement_checks.graph.edits import rename_input, rename_ops
 from placement_checks.graph.reading import GraphSource
 from placement_checks.util.text import listed
 
@@ -56,11 +56,7 @@ def with_renamed_ops(captured: CapturedProgram, rename: Callable[[str], str]) ->
     assert isinstance(source.details, RecordedDetails)
     graph_def = GraphDef()
     graph_def.CopyFrom(source.graph_def)
-    ops = {node.name: rename(node.name) for node in graph_def.node}
-    for node in graph_def.node:
-        node.name = ops[node.name]
-        node.input[:] = map(rename, node.input)
-        rename_colocation(node, ops)
+    rename_ops(graph_def.node, rename)
     recorded = source.details.recorded
     of_graph = {
         rename(op): known._replace(forward_op=known.forward_op and rename(known.forward_op))

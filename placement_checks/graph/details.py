@@ -24,12 +24,8 @@ from placement_checks.core.user_code import (
     relative_path,
     users_frames,
 )
-from placement_checks.graph.graph_def import (
-    MAX_VALUE_BYTES,
-    FunctionOp,
-    inlined_functions,
-    without_values,
-)
+from placement_checks.graph.graph_def import MAX_VALUE_BYTES, without_values
+from placement_checks.graph.inlining import FunctionOp, inlined_functions
 from placement_checks.graph.shape_inference import infer_outputs
 from placement_checks.tf.graphs import device_scopes, function_body, original_op
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,8 +42,10 @@ from placement_checks.core.op_types import (
     TWO_WAY_BRANCHES,
 )
 from placement_checks.core.placement import Placement, producer_of
-from placement_checks.graph.flatten import flatten, reachable_functions, rename_input
-from placement_checks.graph.graph_def import constant_int, function_library
+from placement_checks.graph.edits import rename_input, rename_ops
+from placement_checks.graph.flatten import flatten
+from placement_checks.graph.graph_def import constant_int
+from placement_checks.graph.inlining import function_library, reachable_functions
 from placement_checks.util.text import plural
 
 _TO_LAST, _TO_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
@@ -179,9 +182,7 @@ def _inline_gather_branches(graph_def: Any) -> None:
                 sides.add(both[1])
     if len(new_names) < 2:  # a collective needs two devices
         return
-    for node in graph_def.node:
-        node.name = new_names.get(node.name, node.name)
-        node.input[:] = [rename_input(source, new_names) for source in node.input]
+    rename_ops(graph_def.node, partial(rename_input, names=new_names))
     flat = flatten(graph_def, sides.__contains__, lambda _: ()).graph_def
     graph_def.CopyFrom(flat)
 

@@ -40,9 +40,9 @@ from placement_checks.core.program import (
 )
 from placement_checks.core.user_code import users_line
 from placement_checks.graph.details import LiveDetails
-from placement_checks.graph.flatten import FlatBody, FlatGraph, reachable_functions
+from placement_checks.graph.flatten import FlatBody, FlatGraph
 from placement_checks.graph.gradients import GradientNotes, RecordedCall
-from placement_checks.graph.graph_def import FunctionOp
+from placement_checks.graph.inlining import FunctionOp, reachable_functions
 from placement_checks.graph.reading import GraphSource
 from placement_checks.tf.distribution import replica_values
 from placement_checks.tf.eager import next_element, variable_handle

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -27,15 +27,15 @@ from placement_checks.core.op_types import (
     VARIABLE_HANDLE,
 )
 from placement_checks.core.placement import COMPONENT, producer_of
+from placement_checks.graph.edits import rename_input, rename_ops
 from placement_checks.graph.flatten import (
     FlatBody,
     FlatGraph,
     flatten,
-    rename_colocation,
-    rename_input,
     unpack_optionals,
 )
-from placement_checks.graph.graph_def import FunctionOp, all_nodes
+from placement_checks.graph.graph_def import all_nodes
+from placement_checks.graph.inlining import FunctionOp
 from placement_checks.tf.distribution import GRADIENT_PACKING_FILES, replica_specs
 from placement_checks.tf.simulated_devices import requested_name
 from placement_checks.util.text import free_name
@@ -293,7 +293,7 @@ class FlatStep:
             if node.name in self._names:
                 name = self._names[node.name]
                 recorded = self.variables[name]
-                node.name, node.op, node.device = name, VARIABLE_HANDLE, recorded.device
+                node.op, node.device = VARIABLE_HANDLE, recorded.device
                 node.attr.clear()
                 dtype, shape = recorded.variable.dtype.base_dtype, recorded.variable.shape
                 node.attr["dtype"].type = dtype.as_datatype_enum
@@ -310,9 +310,7 @@ class FlatStep:
                     node.attr.clear()
                     node.attr["dtype"].type = value.dtype.as_datatype_enum
                     node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
-        for node in self.graph_def.node:
-            node.input[:] = [rename_input(source, self._names) for source in node.input]
-            rename_colocation(node, self._names)
+        rename_ops(self.graph_def.node, partial(rename_input, names=self._names))
 
     def _packs_gradients(self, name: str) -> bool:
         """Whether an op was created by TensorFlow's code that packs gradients into one vector."""
