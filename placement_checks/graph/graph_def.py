@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -108,10 +108,10 @@ def constant_int(source: str, nodes: Mapping[str, Any]) -> int | None:
     return int(tf.make_ndarray(node.attr["value"].tensor)) if node.op == CONST else None
 
 
-def int_constant(name: str, value: int, device: str) -> Any:
-    """The node of a scalar int32 constant."""
-    tensor = tf.make_tensor_proto(value, tf.int32)
-    node = NodeDef(name=name, op=CONST, device=device)
+def constant(name: str, value: Any, device: str, inputs: Sequence[str] = ()) -> Any:
+    """The node of a constant with the dtype of a NumPy array or scalar, or of a tensor."""
+    tensor = tf.make_tensor_proto(value)
+    node = NodeDef(name=name, op=CONST, device=device, input=inputs)
     node.attr["dtype"].type = tensor.dtype
     node.attr["value"].tensor.CopyFrom(tensor)
     return node

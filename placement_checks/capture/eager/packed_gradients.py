@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from placement_checks.core.op_types import (
@@ -27,7 +28,7 @@ from placement_checks.core.op_types import (
 )
 from placement_checks.core.placement import producer_of, tensor_name
 from placement_checks.graph.edits import redirect
-from placement_checks.graph.graph_def import constant_int, int_constant
+from placement_checks.graph.graph_def import constant, constant_int
 
 _SHAPE_OPS = SHAPE_ONLY | {CONST, PROD, STACK}
 _GROUP, _INSTANCE = 2, 3  # the inputs of a collective for its group key and its instance key
@@ -176,7 +177,7 @@ def _with_key(collective: Any, part: int, nodes: Mapping[str, Any]) -> Iterator[
     else:
         devices = constant_int(collective.input[_GROUP], nodes) or 0
         number = devices + part * _PART_STRIDE
-        key = int_constant(f"{collective.name}/key", number, collective.device)
+        key = constant(f"{collective.name}/key", np.int32(number), collective.device)
         collective.input[_GROUP] = key.name
         yield key
     yield collective

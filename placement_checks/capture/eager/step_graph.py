@@ -20,7 +20,6 @@ from placement_checks.capture.eager.packed_gradients import split_packed_sums
 from placement_checks.capture.eager.variables import RecordedVariable
 from placement_checks.core.errors import InputError
 from placement_checks.core.op_types import (
-    CONST,
     FUNCTION_CALL,
     NO_OP,
     PLACEHOLDER,
@@ -34,7 +33,7 @@ from placement_checks.graph.flatten import (
     flatten,
     unpack_optionals,
 )
-from placement_checks.graph.graph_def import all_nodes
+from placement_checks.graph.graph_def import all_nodes, constant
 from placement_checks.graph.inlining import FunctionOp
 from placement_checks.tf.distribution import GRADIENT_PACKING_FILES, replica_specs
 from placement_checks.tf.simulated_devices import requested_name
@@ -306,10 +305,7 @@ class FlatStep:
                     # TensorFlow places an argument with its resource, such as an iterator.
                     node.device = value.device
                 elif node.name not in fed:
-                    node.op = CONST
-                    node.attr.clear()
-                    node.attr["dtype"].type = value.dtype.as_datatype_enum
-                    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
+                    node.CopyFrom(constant(node.name, value, node.device))
         rename_ops(self.graph_def.node, partial(rename_input, names=self._names))
 
     def _packs_gradients(self, name: str) -> bool:
