@@ -40,7 +40,7 @@ _UNLIMITED = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.enable_http_proxy", 0),
 ]
-# The connection to the master cannot be reopened: its port drops all other connections.
+# The connection to the master is never reopened, because its port drops later connections.
 _NEVER_MS = (1 << 31) - 1  # milliseconds
 _CONNECT_ONCE = [
     ("grpc.client_idle_timeout_ms", _NEVER_MS),
