@@ -373,7 +373,7 @@ PROGRAMS = (
         "--num_gpus={gpus} --model=pointnet_cls_basic",
         data=made_up.point_clouds,
         status=2,
-        message="Python 2",
+        message="'xrange' is not defined",
     ),
     Program(
         name="improved_wgan_training",

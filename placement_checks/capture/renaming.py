@@ -13,7 +13,7 @@ from placement_checks.core.missing import Missing
 from placement_checks.core.placement import UNKNOWN_TENSOR
 from placement_checks.core.program import CapturedProgram
 from placement_checks.graph.details import RecordedDetails
-from placement_checks.graph.flatten import rename_colocation, rename_input
+from placement_checks.graph.edits import rename_input, rename_ops
 from placement_checks.graph.reading import GraphSource
 from placement_checks.util.text import listed
 
@@ -56,17 +56,12 @@ def with_renamed_ops(captured: CapturedProgram, rename: Callable[[str], str]) ->
     assert isinstance(source.details, RecordedDetails)
     graph_def = GraphDef()
     graph_def.CopyFrom(source.graph_def)
-    ops = {node.name: rename(node.name) for node in graph_def.node}
-    for node in graph_def.node:
-        node.name = ops[node.name]
-        node.input[:] = map(rename, node.input)
-        rename_colocation(node, ops)
-    recorded = {
+    rename_ops(graph_def.node, rename)
+    recorded = source.details.recorded
+    of_graph = {
         rename(op): known._replace(forward_op=known.forward_op and rename(known.forward_op))
-        for op, known in source.details.recorded.items()
-        if ":" not in op
+        for op, known in recorded[""].items()
     }
-    recorded |= {op: known for op, known in source.details.recorded.items() if ":" in op}
 
     def renamed(value: Any) -> Any:
         """Rename the ops in a value and in its containers; anything else is unchanged."""
@@ -93,7 +88,7 @@ def with_renamed_ops(captured: CapturedProgram, rename: Callable[[str], str]) ->
         captured,
         source=replace(
             source,
-            details=RecordedDetails(graph_def, recorded),
+            details=RecordedDetails(graph_def, {**recorded, "": of_graph}),
             collections={key: renamed(names) for key, names in source.collections.items()},
             step_ops=renamed(step)._replace(
                 session=step.session,

@@ -434,3 +434,8 @@ class Placement:
 def producer_of(source: str) -> str:
     """The op that an input names: ``conv`` for both ``conv:1`` and ``^conv``."""
     return source.removeprefix("^").partition(":")[0]
+
+
+def tensor_name(op: str, output: int) -> str:
+    """The input that reads an output of an op: ``conv`` for the first output, then ``conv:1``."""
+    return f"{op}:{output}" if output else op

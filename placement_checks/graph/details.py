@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import math
 import re
@@ -25,23 +24,14 @@ from placement_checks.core.user_code import (
     relative_path,
     users_frames,
 )
-from placement_checks.graph.graph_def import (
-    MAX_VALUE_BYTES,
-    inlined_functions,
-    without_values,
-)
+from placement_checks.graph.graph_def import MAX_VALUE_BYTES, without_values
+from placement_checks.graph.inlining import FunctionOp, inlined_functions
 from placement_checks.graph.shape_inference import infer_outputs
 from placement_checks.tf.graphs import device_scopes, function_body, original_op
 
 _GRADIENT = "_gradient_op_type"  # the attribute that replaces the gradient of an op's type
+_NUMBER = re.compile(r"_\d+$")
 _MAX_COMPARED_DEPTH = 100  # nested functions; deeper bodies are compared by name
-
-
-class BodyOp(NamedTuple):
-    """The function that contains an op, and the op's name in that function."""
-
-    function: str
-    name: str
 
 
 class GraphDetails(Details):
@@ -55,7 +45,7 @@ class GraphDetails(Details):
 
     def __init__(self, graph_def: Any) -> None:
         self.graph_def = graph_def
-        self.bodies: dict[str, BodyOp] = {}
+        self.bodies: dict[str, FunctionOp] = {}
         self._digests: dict[str, str] = {}  # of functions
         self._constant_digests: dict[str, str] = {}
 
@@ -121,10 +111,10 @@ class GraphDetails(Details):
         if function not in self._digests:
             self._digests[function] = function  # for recursive calls
             digest = hashlib.sha256()
-            nodes = self._functions.get(function, {})
             signature = self._signatures.get(function)
+            nodes = () if signature is None else signature.node_def
             # Names of arguments and nodes may contain the name of a tower.
-            numbers = {name: str(number) for number, name in enumerate(nodes)}
+            numbers = {node.name: str(number) for number, node in enumerate(nodes)}
             if signature is not None:
                 arguments = signature.signature.input_arg
                 numbers |= {each.name: f"argument {i}" for i, each in enumerate(arguments)}
@@ -134,7 +124,7 @@ class GraphDetails(Details):
                 name, _, output = source.removeprefix("^").partition(":")
                 return f"{control}{numbers.get(name, name)}:{output}"
 
-            for node in nodes.values():
+            for node in nodes:
                 digest.update(f"{node.op} {[*map(numbered, node.input)]}".encode())
                 for key in _computing_attributes(node):
                     attribute = self._plain(node.attr[key], depth + 1)
@@ -147,30 +137,29 @@ class GraphDetails(Details):
         return self._digests[function]
 
     @cached_property
-    def _nodes(self) -> dict[str, Any]:
-        return {node.name: node for node in self.graph_def.node}
-
-    @cached_property
     def _signatures(self) -> dict[str, Any]:
         library = self.graph_def.library.function
         return {function.signature.name: function for function in library}
 
     @cached_property
     def _functions(self) -> dict[str, dict[str, Any]]:
+        """The nodes of the graph and its functions, as in `FunctionOp`."""
+        functions = {name: each.node_def for name, each in self._signatures.items()}
         return {
-            function.signature.name: {node.name: node for node in function.node_def}
-            for function in self.graph_def.library.function
+            function: {node.name: node for node in nodes}
+            for function, nodes in {**functions, "": self.graph_def.node}.items()
         }
 
     def _name_in_body(self, op: str, other: str) -> str:
         """The name of another op of the same function as ``op``; outside of functions its own."""
-        return op.removesuffix(self.bodies[op].name) + other if op in self.bodies else other
+        return op.removesuffix(self._address(op).name) + other
+
+    def _address(self, op: str) -> FunctionOp:
+        return self.bodies.get(op) or FunctionOp("", op)
 
     def _node(self, op: str) -> Any:
-        if op in self.bodies:
-            function, inner = self.bodies[op]
-            return self._functions[function][inner]
-        return self._nodes.get(op)
+        function, name = self._address(op)
+        return self._functions[function].get(name)
 
 
 def _digest_of_constant(tensor: Any) -> str:
@@ -232,6 +221,7 @@ class LiveDetails(GraphDetails):
         super().__init__(graph_def)
         self._folder = folder
         self._cache = _FrameCache(folder)
+        self._ops: dict[str, Mapping[str, Any]] = {}  # by function
 
     def frames(self, op: str) -> Sequence[Frame]:
         stack = self._stack(op)
@@ -259,6 +249,19 @@ class LiveDetails(GraphDetails):
 
     def _live_op(self, op: str) -> Any:
         """The `tf.Operation` of an op; None if Python did not build it."""
+        function, name = self._origin(op)
+        if function not in self._ops:
+            self._ops[function] = self._find_ops(function)
+        ops = self._ops[function]
+        # The name in the FunctionDef may have a number that the traced op does not have.
+        return ops.get(name) or ops.get(_NUMBER.sub("", name))
+
+    def _origin(self, op: str) -> FunctionOp:
+        """The op that Python built."""
+        return self._address(op)
+
+    def _find_ops(self, function: str) -> Mapping[str, Any]:
+        """The ops that Python built in a function, by name; ``""`` is the graph itself."""
         raise NotImplementedError
 
 
@@ -277,23 +280,13 @@ class LiveGraph(LiveDetails):
             return ""
         return self._name_in_body(op, str(original.name))
 
-    def _live_op(self, op: str) -> Any:
-        if op not in self.bodies:
-            return self._ops.get(op)
-        function, name = self.bodies[op]
-        with contextlib.suppress(ValueError):
-            body = function_body(self.graph, function)
-            # The name in the FunctionDef may have a number that the traced op does not have.
-            for traced in (name, re.sub(r"_\d+$", "", name)) if body is not None else ():
-                with contextlib.suppress(KeyError):
-                    return body.get_operation_by_name(traced)
-        return None
-
-    @cached_property
-    def _ops(self) -> dict[str, tf.Operation]:
-        # Faster than one lookup per op; a GraphDef has the order of its graph.
-        names = (node.name for node in self.graph_def.node)
-        return dict(zip(names, self.graph.get_operations(), strict=False))
+    def _find_ops(self, function: str) -> Mapping[str, Any]:
+        if not function:
+            # Faster than one lookup per op; a GraphDef has the order of its graph.
+            names = (node.name for node in self.graph_def.node)
+            return dict(zip(names, self.graph.get_operations(), strict=False))
+        body = function_body(self.graph, function)
+        return {} if body is None else {op.name: op for op in body.get_operations()}
 
 
 @dataclass(eq=False)
@@ -361,10 +354,10 @@ class RecordedDetails(GraphDetails):
     """Details of a graph that another process built. That process recorded them for each op.
 
     Attributes:
-        recorded: the details by the op's name; by ``function:op`` for an op in a function.
+        recorded: the details by function and op, as in `FunctionOp`.
     """
 
-    def __init__(self, graph_def: Any, recorded: Mapping[str, OpDetails]) -> None:
+    def __init__(self, graph_def: Any, recorded: Mapping[str, Mapping[str, OpDetails]]) -> None:
         super().__init__(graph_def)
         self.recorded = recorded
 
@@ -377,26 +370,23 @@ class RecordedDetails(GraphDetails):
             values = tuple(value)
             return shared.setdefault(values, values)
 
-        in_bodies = {
-            ":".join(op): op
-            for function in inlined_functions(details.graph_def)
-            for op in (BodyOp(function.signature.name, node.name) for node in function.node_def)
-        }
-        details.bodies |= in_bodies  # names of ops in a graph have no colon
-        names = [*(node.name for node in details.graph_def.node), *in_bodies]
-        return RecordedDetails(
-            details.graph_def,
-            {
-                op: OpDetails(
-                    once(details.frames(op)),
-                    details.device_line(op),
-                    once(details.outputs(op)),
-                    details.forward_op(op).rpartition(":")[2],
-                    once(sorted(details.parts_of_keras(op))),
-                )
-                for op in names
-            },
-        )
+        def record(op: str) -> OpDetails:
+            return OpDetails(
+                once(details.frames(op)),
+                details.device_line(op),
+                once(details.outputs(op)),
+                details.forward_op(op).rpartition(":")[2],
+                once(sorted(details.parts_of_keras(op))),
+            )
+
+        recorded = {"": {node.name: record(node.name) for node in details.graph_def.node}}
+        for function in inlined_functions(details.graph_def):
+            name = function.signature.name
+            ops = {f"{name}:{node.name}": node.name for node in function.node_def}
+            # Names of ops in a graph have no colon.
+            details.bodies |= {op: FunctionOp(name, inner) for op, inner in ops.items()}
+            recorded[name] = {inner: record(op) for op, inner in ops.items()}
+        return RecordedDetails(details.graph_def, recorded)
 
     def frames(self, op: str) -> Sequence[Frame]:
         return self._find(op).frames
@@ -415,7 +405,8 @@ class RecordedDetails(GraphDetails):
         return self._find(op).parts_of_keras
 
     def _find(self, op: str) -> OpDetails:
-        return self.recorded.get(":".join(self.bodies.get(op, (op,))), _UNKNOWN)
+        function, name = self._address(op)
+        return self.recorded.get(function, {}).get(name, _UNKNOWN)
 
 
 def static_shape(shape: tf.TensorShape) -> tuple[int | None, ...] | None:

@@ -14,9 +14,9 @@ Most branches and loops remain. There are three exceptions:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property, lru_cache, partial
 from typing import Any, NamedTuple
 
 from tensorflow.core.framework.node_def_pb2 import NodeDef
@@ -31,23 +31,20 @@ from placement_checks.core.op_types import (
     OPTIONAL_VALUE,
     TWO_WAY_BRANCHES,
 )
-from placement_checks.core.placement import producer_of
-from placement_checks.graph.graph_def import body_tensors, function_library
+from placement_checks.core.placement import producer_of, tensor_name
+from placement_checks.graph.edits import recolocate, redirect, rename_input, rename_ops
+from placement_checks.graph.inlining import (
+    FunctionOp,
+    InlinedBody,
+    Inliner,
+    called_functions,
+    function_library,
+    reachable_functions,
+)
 from placement_checks.util.text import free_name
 from placement_checks.util.walks import sources_first, walk
 
-COLOCATED = b"loc:@"  # prefix of the name of a colocated op
 _COMPILED = "_XlaMustCompile"
-
-
-class TracedOp(NamedTuple):
-    """The function that contained an op of a flat graph, and the op's name in that function.
-
-    The function is ``""`` for the flattened function itself.
-    """
-
-    function: str
-    name: str
 
 
 class FlatBody(NamedTuple):
@@ -94,10 +91,10 @@ class FlatGraph:
     _stands_for: Mapping[str, str] = field(repr=False)
 
     @cached_property
-    def origins(self) -> Mapping[str, TracedOp]:
+    def origins(self) -> Mapping[str, FunctionOp]:
         """The function and name of each op before flattening."""
         return {
-            flat: TracedOp(body.function, name)
+            flat: FunctionOp(body.function, name)
             for body in self.bodies
             for name, flat in body.ops.items()
         }
@@ -108,12 +105,11 @@ class FlatGraph:
         The default of ``body`` is the body of the flattened function itself.
         """
         here = self.bodies[0] if body is None else body
-        full = prefix_input(here.prefix, name)
+        full = f"{here.prefix}{name}".removesuffix(":0")
         if full in self._stands_for:
             return self._stands_for[full]
         op, _, output = name.partition(":")
-        flat = here.ops.get(op, f"{here.prefix}{op}")
-        return f"{flat}:{output}" if output not in ("", "0") else flat
+        return tensor_name(here.ops.get(op, f"{here.prefix}{op}"), int(output or 0))
 
     def op(self, name: str) -> str:
         """The flat graph's op for a traced op; for a call, the op that ends its body."""
@@ -145,11 +141,13 @@ class _Flattening:
     ) -> None:
         self._graph_def = graph_def
         self._library = function_library(graph_def)
+        self._inliner = Inliner(self._library)
         self._holds_step = cache(holds_step)
         self._placeholders = placeholders
-        self._bodies: dict[str, tuple[Sequence[Any], Mapping[str, str]]] = {}
         self._nodes: list[Any] = []
         self._prefixes: list[str] = []  # one for each node
+        # The tensors that replace arguments and outputs of calls. A control input ``^call`` is
+        # replaced by the op that ends the body.
         self._stands_for: dict[str, str] = {}
         self._flat_bodies: list[FlatBody] = []
         self._compiled: list[str] = []
@@ -159,7 +157,7 @@ class _Flattening:
         self._steps: list[str] = []  # the prefixes of bodies that take and apply gradients
 
     def run(self) -> FlatGraph:
-        self._expand("", "", self._graph_def.node, "", "")
+        self._expand("", InlinedBody("", {}, {}), self._graph_def.node, "", "")
         self._connect()
         self._shorten()
         flat = type(self._graph_def)()
@@ -170,33 +168,33 @@ class _Flattening:
         )
         flat.node.extend(topological_order(self._nodes))
         stands_for = {
-            source: rename_input(canonical_input(self._stands_for, source), self._short)
-            for source in self._stands_for
+            source: rename_input(self._resolve(source), self._short) for source in self._stands_for
         }
         return FlatGraph(
             flat, self._flat_bodies, self._compiled, self._loops, self._closed, stands_for
         )
 
-    def _expand(self, function: str, prefix: str, body: Any, device: str, wait: str) -> FlatBody:
+    def _expand(
+        self, function: str, body: InlinedBody, nodes: Any, device: str, wait: str
+    ) -> FlatBody:
         """Add the nodes of a body; nodes without data inputs wait for the op ``wait``."""
+        prefix = body.prefix
         here = FlatBody(function, prefix, {}, {})
         self._flat_bodies.append(here)
-        parts = [node.name.split("/") for node in body]
+        parts = [node.name.split("/") for node in nodes]
         scopes = {"/".join(part[:end]) for part in parts for end in range(1, len(part))}
-        for original in body:
+        for original in nodes:
             node = type(original)()
             node.CopyFrom(original)
             node.name = prefix + original.name
             node.device = device_in_body(original.device, device)
-            node.input[:] = [prefix_input(prefix, source) for source in original.input]
+            node.input[:] = map(body.tensor, original.input)
             if wait and all(source.startswith("^") for source in original.input):
                 node.input.append(f"^{wait}")
-            called, arguments = self._called(original)
+            called, first = self._called(original)
             if called in self._library:
                 scope = free_name(original.name, scopes)
-                here.calls[original.name] = self._inline(
-                    node, called, arguments, f"{prefix}{scope}/"
-                )
+                here.calls[original.name] = self._inline(node, called, first, f"{prefix}{scope}/")
                 continue
             if any(
                 self._holds_step(each.func.name)
@@ -246,60 +244,43 @@ class _Flattening:
         if self._holds_step(name):
             self._steps.append(prefix)
         inputs = [source for source in call.input if not source.startswith("^")][first:]
-        arguments = [argument.name for argument in function.signature.input_arg]
+        body = self._inliner.body(function, prefix, inputs)
         # Colocation may use an argument's name in Python's graph.
-        for names in (self._placeholders(name), arguments):
-            for argument, source in zip(names, inputs, strict=False):
-                self._stands_for[f"{prefix}{argument}:0"] = source
-                self._stands_for[f"^{prefix}{argument}"] = f"^{producer_of(source)}"
+        placeholders = dict(zip(self._placeholders(name), inputs, strict=False))
+        for argument, source in {**placeholders, **body.arguments}.items():
+            self._stands_for[f"{prefix}{argument}"] = source
         waits = [source for source in call.input if source.startswith("^")]
         start = self._no_op(f"{prefix}input_control_node", call.device, waits) if waits else ""
-        nodes, results = self._body(name)
-        body = self._expand(name, prefix, nodes, call.device, start)
+        inlined = self._expand(name, body, function.node_def, call.device, start)
         for index, output in enumerate(function.signature.output_arg):
-            result = results[function.ret[output.name]]
-            self._stands_for[f"{call.name}:{index}"] = prefix_input(prefix, result)
+            result = body.tensor(function.ret[output.name])
+            self._stands_for[tensor_name(call.name, index)] = result
         ends = [f"^{prefix}{end}" for end in function.control_ret.values()]
         end = self._no_op(
             f"{prefix}output_control_node", call.device, ends or [f"^{start}"] * bool(start)
         )
         self._stands_for[f"^{call.name}"] = f"^{end}"
-        return body
+        return inlined
 
     def _no_op(self, name: str, device: str, waits: Sequence[str]) -> str:
         self._nodes.append(NodeDef(name=name, op=NO_OP, device=device, input=waits))
         self._prefixes.append("")
         return name
 
-    def _body(self, name: str) -> tuple[Sequence[Any], Mapping[str, str]]:
-        """The nodes of a function with inputs as in a GraphDef, and the names of its tensors."""
-        if name not in self._bodies:
-            function = self._library[name]
-            tensors = {
-                argument.name: f"{argument.name}:0" for argument in function.signature.input_arg
-            }
-            tensors |= body_tensors(function, self._library)
-            body = []
-            for original in function.node_def:
-                node = type(original)()
-                node.CopyFrom(original)
-                node.input[:] = [
-                    source if source.startswith("^") else tensors[source]
-                    for source in original.input
-                ]
-                body.append(node)
-            self._bodies[name] = body, tensors
-        return self._bodies[name]
-
     def _connect(self) -> None:
         """Replace calls and arguments in the inputs of all nodes."""
         names = {node.name for node in self._nodes}
         for node, prefix in zip(self._nodes, self._prefixes, strict=True):
-            sources = [canonical_input(self._stands_for, source) for source in node.input]
+            sources = [self._resolve(source) for source in node.input]
             waits = sorted({source for source in sources if source.startswith("^")})
             node.input[:] = [source for source in sources if not source.startswith("^")] + waits
-            if "_class" in node.attr:
-                self._colocate(node, prefix, names)
+            recolocate(node, partial(self._find_named, prefix=prefix, names=names))
+
+    def _resolve(self, source: str) -> str:
+        """Replace an input until it has no replacement."""
+        while source in self._stands_for:
+            source = self._stands_for[source]
+        return source
 
     def _shorten(self) -> None:
         """Remove the scopes of calls around a training step from the names of its ops.
@@ -320,29 +301,15 @@ class _Flattening:
                     if name.startswith(innermost)
                 }
                 self._short |= {name: bare for name, bare in short.items() if bare not in names}
-        for node in self._nodes:
-            node.name = self._short.get(node.name, node.name)
-            node.input[:] = [rename_input(source, self._short) for source in node.input]
-            rename_colocation(node, self._short)
+        rename_ops(self._nodes, partial(rename_input, names=self._short))
         for body in self._flat_bodies:
             for name, flat in body.ops.items():
                 body.ops[name] = self._short.get(flat, flat)
 
-    def _colocate(self, node: Any, prefix: str, names: set[str]) -> None:
-        """Update the colocation of a node, and drop ops from it that are not in the graph."""
-        classes = node.attr["_class"].list.s
-        bound = [
-            self._find_named(prefix, entry.removeprefix(COLOCATED).decode(), names)
-            for entry in classes
-        ]
-        classes[:] = [COLOCATED + name.encode() for name in bound if name]
-        if not classes:
-            del node.attr["_class"]
-
-    def _find_named(self, prefix: str, name: str, names: set[str]) -> str:
+    def _find_named(self, name: str, prefix: str, names: set[str]) -> str:
         """Find a colocated op in its body or in an enclosing body; ``""`` if it is missing."""
         while True:
-            found = producer_of(canonical_input(self._stands_for, f"{prefix}{name}:0"))
+            found = producer_of(self._resolve(f"{prefix}{name}"))
             if found in names or not prefix:
                 return found if found in names else ""
             outer = prefix[:-1].rpartition("/")[0]
@@ -364,57 +331,15 @@ def unpack_optionals(graph_def: Any) -> None:
                 source = nodes.get(producer_of(source.input[0]))
             if source is not None and source.op == OPTIONAL:
                 packed[node.name] = [each for each in source.input if not each.startswith("^")]
-    for node in graph_def.node:
-        for number, tensor in enumerate(node.input):
-            name, _, output = tensor.partition(":")
-            if name in packed:  # not the name of a control input, which starts with ^
-                node.input[number] = packed[name][int(output or 0)]
-
-
-def called_functions(node: Any) -> Iterator[str]:
-    """The names of functions that a node may call, and its op type, which may be a function."""
-    yield node.op
-    for attribute in node.attr.values():
-        for function in (attribute.func, *attribute.list.func):
-            yield function.name
-
-
-def reachable_functions(nodes: Iterable[Any], library: Iterable[Any]) -> Set[str]:
-    """The names of all functions that nodes call or receive, directly or indirectly."""
-    bodies = {each.signature.name: each.node_def for each in library}
-
-    def called(nodes: Iterable[Any]) -> Iterator[str]:
-        return (name for node in nodes for name in called_functions(node) if name in bodies)
-
-    return set(walk(called(nodes), lambda name: called(bodies[name])))
-
-
-def rename_input(source: str, names: Mapping[str, str]) -> str:
-    """Update an input or a tensor name after ops were renamed."""
-    name = producer_of(source)
-    return source.replace(name, names[name], 1) if name in names else source
-
-
-def rename_colocation(node: Any, names: Mapping[str, str]) -> None:
-    """Update the colocation of a node after ops were renamed."""
-    if "_class" in node.attr:
-        classes = node.attr["_class"].list.s
-        bound = [entry.removeprefix(COLOCATED).decode() for entry in classes]
-        classes[:] = [COLOCATED + names.get(name, name).encode() for name in bound]
-
-
-def prefix_input(prefix: str, source: str) -> str:
-    """Prefix an input of a body's node: ``call/op:0`` or ``^call/op``."""
-    if source.startswith("^"):
-        return f"^{prefix}{source[1:]}"
-    return f"{prefix}{source}" if ":" in source else f"{prefix}{source}:0"
-
-
-def canonical_input(stands_for: Mapping[str, str], source: str) -> str:
-    """Replace an input until it has no replacement, and write the result as in a GraphDef."""
-    while source in stands_for:
-        source = stands_for[source]
-    return source if source.startswith("^") else source.removesuffix(":0")
+    redirect(
+        graph_def.node,
+        {
+            tensor_name(name, number): tensor
+            for name, tensors in packed.items()
+            for number, tensor in enumerate(tensors)
+        },
+        {},
+    )
 
 
 @lru_cache(maxsize=4096)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -13,8 +11,6 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from placement_checks.core.op_types import CONST, PASSES_VALUE
 from placement_checks.core.placement import producer_of
-from placement_checks.tf.graphs import definition_of
-from placement_checks.util.walks import walk
 
 MAX_VALUE_BYTES = 1024  # of a constant; the values of larger constants are removed
 # Integer and bool constants keep their values, since shape functions read them.
@@ -112,112 +108,10 @@ def constant_int(source: str, nodes: Mapping[str, Any]) -> int | None:
     return int(tf.make_ndarray(node.attr["value"].tensor)) if node.op == CONST else None
 
 
-def int_constant(name: str, value: int, device: str) -> Any:
-    """The node of a scalar int32 constant."""
-    tensor = tf.make_tensor_proto(value, tf.int32)
-    node = NodeDef(name=name, op=CONST, device=device)
+def constant(name: str, value: Any, device: str, inputs: Sequence[str] = ()) -> Any:
+    """The node of a constant with the dtype of a NumPy array or scalar, or of a tensor."""
+    tensor = tf.make_tensor_proto(value)
+    node = NodeDef(name=name, op=CONST, device=device, input=inputs)
     node.attr["dtype"].type = tensor.dtype
     node.attr["value"].tensor.CopyFrom(tensor)
     return node
-
-
-# The op types that TensorFlow inlines. The attributes name functions; the suffixes follow the name
-# of the inlined op in the names of the function's ops.
-_INLINED: Mapping[str, Mapping[str, str]] = {
-    "PartitionedCall": {"f": ""},
-    "StatefulPartitionedCall": {"f": ""},
-    "If": {"then_branch": "/then", "else_branch": "/else"},
-    "StatelessIf": {"then_branch": "/then", "else_branch": "/else"},
-    "While": {"cond": "/cond", "body": "/body"},
-    "StatelessWhile": {"cond": "/cond", "body": "/body"},
-}
-_CASES = ("Case", "StatelessCase")
-
-
-def function_library(graph_def: Any) -> Mapping[str, Any]:
-    """The functions of a graph, by name."""
-    return {function.signature.name: function for function in graph_def.library.function}
-
-
-def called_bodies(node: Any, library: Mapping[str, Any]) -> Iterator[tuple[Any, str]]:
-    """The functions that TensorFlow inlines for a node; none if the node is not a call.
-
-    Yields:
-        Each function, and the suffix that follows the call's name in the names of inlined ops.
-    """
-    if node.op in library:
-        yield library[node.op], ""
-    elif node.op in _CASES:
-        for index, branch in enumerate(node.attr["branches"].list.func):
-            if branch.name in library:
-                yield library[branch.name], f"/branch{index}"
-    elif node.op in _INLINED:
-        for attribute, suffix in _INLINED[node.op].items():
-            name = node.attr[attribute].func.name
-            if name in library:
-                yield library[name], suffix
-
-
-def body_tensors(function: Any, library: Mapping[str, Any]) -> Mapping[str, str]:
-    """The tensors that the nodes of a function compute: their names in a GraphDef.
-
-    The keys are the names in a FunctionDef: ``op:output:index``, with the name of an output in the
-    signature of the op (core/framework/function.proto). A GraphDef numbers all outputs of an op:
-    ``op`` is the first, and ``op:1`` the second.
-
-    If the type of an op is unknown to TensorFlow, its outputs are numbered as they are mentioned.
-    """
-    tensors = {}
-    for node in function.node_def:
-        for index, output in enumerate(_output_names(node, library)):
-            tensors[f"{node.name}:{output}"] = f"{node.name}:{index}" if index else node.name
-    unknown = Counter[str]()
-    read = (source for node in function.node_def for source in node.input)
-    for source in (*read, *function.ret.values()):
-        name, colon, _ = source.partition(":")
-        if colon and source not in tensors:
-            tensors[source] = f"{name}:{unknown[name]}" if unknown[name] else name
-            unknown[name] += 1
-    return tensors
-
-
-def _output_names(node: Any, library: Mapping[str, Any]) -> Sequence[str]:
-    """The outputs of a node as ``output:index``, in order; empty for an unknown op type."""
-    called = library.get(node.op)
-    if called is None:
-        outputs, plain = _outputs_of_type(node.op)
-        if plain is not None:
-            return plain
-    else:
-        outputs = called.signature.output_arg
-    names = []
-    for output in outputs:
-        number = 1
-        if output.number_attr:
-            number = node.attr[output.number_attr].i
-        elif output.type_list_attr:
-            number = len(node.attr[output.type_list_attr].list.type)
-        names += [f"{output.name}:{index}" for index in range(number)]
-    return names
-
-
-@cache
-def _outputs_of_type(op_type: str) -> tuple[Sequence[Any], Sequence[str] | None]:
-    """The outputs of an op type, and their names unless attributes decide their number."""
-    definition = definition_of(op_type)
-    outputs = () if definition is None else tuple(definition.output_arg)
-    if any(output.number_attr or output.type_list_attr for output in outputs):
-        return outputs, None
-    return outputs, [f"{output.name}:0" for output in outputs]
-
-
-def inlined_functions(graph_def: Any) -> Sequence[Any]:
-    """The functions that TensorFlow inlines, without duplicates."""
-    library = function_library(graph_def)
-
-    def called(nodes: Iterable[Any]) -> Iterator[str]:
-        bodies = (called_bodies(node, library) for node in nodes)
-        return (function.signature.name for each in bodies for function, _ in each)
-
-    start = called(graph_def.node) if library else ()
-    return [library[name] for name in walk(start, lambda name: called(library[name].node_def))]

@@ -28,12 +28,19 @@ from placement_checks.core.placement import (
     Placement,
     StepOps,
     producer_of,
+    tensor_name,
 )
 from placement_checks.core.strategies import Copy, Strategy
 from placement_checks.core.variables import Variable, Variables
-from placement_checks.graph.details import BodyOp, GraphDetails, LiveGraph
+from placement_checks.graph.details import GraphDetails, LiveGraph
+from placement_checks.graph.edits import colocated_ops
 from placement_checks.graph.gradients import GradientNotes
-from placement_checks.graph.graph_def import body_tensors, called_bodies, function_library
+from placement_checks.graph.inlining import (
+    FunctionOp,
+    Inliner,
+    called_bodies,
+    function_library,
+)
 from placement_checks.tf.distribution import replica_values, strategy_name
 from placement_checks.tf.simulated_devices import requested_name
 from placement_checks.util.resources import gc_paused
@@ -84,7 +91,7 @@ class GraphSource:
         device_of = partial(_device, self.details, program)
         devices: dict[str, Device] = {}  # parsed once per name
         for node in self.graph_def.node:
-            name, kind, text, attributes = node.name, node.op, node.device, node.attr
+            name, kind, text = node.name, node.op, node.device
             if not name or name in ops:
                 raise InputError(
                     program,
@@ -94,12 +101,9 @@ class GraphSource:
                 )
             if text not in devices:
                 devices[text] = device_of(text, name)
-            colocated: tuple[str, ...] = ()
-            if "_class" in attributes:
-                entries = attributes["_class"].list.s
-                bound = [each.decode(errors="replace").removeprefix("loc:@") for each in entries]
-                # A variable is colocated with itself.
-                colocated = tuple([other for other in bound if other != name])
+            bound = colocated_ops(node)
+            # A variable is colocated with itself.
+            colocated = tuple([other for other in bound if other != name]) if bound else ()
             ops[name] = Op(name, kind, devices[text], tuple(node.input[:]), None, colocated)
             if kind in VARIABLES:
                 variables.append(_variable(node, program))
@@ -305,12 +309,12 @@ class Inlined:
             device_of: parses a device name, given the op that requests it.
         """
         self.ops: dict[str, Op] = {}
-        self.origins: dict[str, BodyOp] = {}
+        self.origins: dict[str, FunctionOp] = {}
         self.results: dict[str, dict[str, Sequence[str]]] = {}
         self.loop_variables: dict[str, Mapping[int, str]] = {}
         self._library = function_library(graph_def)
         self._device_of = device_of
-        self._tensors: dict[str, Mapping[str, str]] = {}  # by function
+        self._inliner = Inliner(self._library)
         for node in graph_def.node if self._library else ():
             self._expand(node, ops[node.name], {})
 
@@ -320,33 +324,41 @@ class Inlined:
         ``variables`` are the variables of enclosing loops among the inputs of the call.
         """
         for function, suffix in called_bodies(node, self._library):
-            body = self._body(node, call, function, suffix, variables)
+            # The first input of a branching op is the condition. Its branches do not receive it.
+            first = int(suffix.startswith(("/then", "/else", "/branch")))
+            data = [source for source in call.inputs if not source.startswith("^")][first:]
+            body = self._inliner.body(function, f"{call.name}{suffix}/", data)
+            arguments = self._loop_arguments(node, call.name, function, first, variables)
             for inner in function.node_def:
-                name = f"{body.prefix}/{inner.name}"
+                name = f"{body.prefix}{inner.name}"
                 # The device of the call fills in missing parts of the node's device.
                 device = self._device_of(inner.device, name).over(call.requested)
                 inputs = tuple([body.tensor(source) for source in inner.input])
                 op = Op(name, inner.op, device, inputs, caller=call.name)
-                looping = body.loop_variables(inner.input)
+                looping = {
+                    number: arguments[source]
+                    for number, source in enumerate(inner.input if arguments else ())
+                    if source in arguments
+                }
                 if name not in self.ops:
                     self.ops[name] = op
-                    self.origins[name] = BodyOp(function.signature.name, inner.name)
+                    self.origins[name] = FunctionOp(function.signature.name, inner.name)
                     if looping:
                         self.loop_variables[name] = looping
                 self._expand(inner, op, looping)
+            results = (function.ret.get(each.name, "") for each in function.signature.output_arg)
             self.results.setdefault(call.name, {})[suffix] = [
-                body.result(function.ret.get(output.name, ""))
-                for output in function.signature.output_arg
+                arguments.get(result) or body.tensor(result) for result in results
             ]
 
-    def _body(
-        self, node: Any, call: Op, function: Any, suffix: str, variables: Mapping[int, str]
-    ) -> _Body:
-        name = function.signature.name
-        if name not in self._tensors:
-            self._tensors[name] = body_tensors(function, self._library)
-        # The first input of a branching op is the condition. Its branches do not receive it.
-        first = int(suffix.startswith(("/then", "/else", "/branch")))
+    def _loop_arguments(
+        self, node: Any, call: str, function: Any, first: int, variables: Mapping[int, str]
+    ) -> Mapping[str, str]:
+        """The loop variables that a body receives, by the names of its arguments.
+
+        ``variables`` are the loop variables among the inputs of the call. The first argument is
+        the data input ``first``.
+        """
         numbered = {
             argument.name: number
             for number, argument in enumerate(function.signature.input_arg, first)
@@ -359,13 +371,11 @@ class Inlined:
         if node.op in LOOPS:
             constant = self._constant_variables(node)
             looping |= {
-                argument: f"{call.name}:{number}" if number else call.name
+                argument: tensor_name(call, number)
                 for argument, number in numbered.items()
                 if number not in constant
             }
-        data = [source for source in call.inputs if not source.startswith("^")]
-        arguments = dict(zip(numbered, data[first:], strict=False))
-        return _Body(f"{call.name}{suffix}", self._tensors[name], arguments, looping)
+        return looping
 
     def _constant_variables(self, loop: Any) -> Set[int]:
         """The numbers of the loop variables that the body of a loop returns as they are."""
@@ -378,41 +388,3 @@ class Inlined:
             for number, (argument, output) in enumerate(pairs)
             if body.ret.get(output.name) == argument.name
         }
-
-
-class _Body(NamedTuple):
-    """A body in the inlined graph.
-
-    Attributes:
-        prefix: the prefix of the names of its ops, without the last slash.
-        tensors: the tensors that its ops compute: as `body_tensors`.
-        arguments: the inputs of the call by the names of the arguments.
-        looping: the loop variables by the names of the arguments that receive them.
-    """
-
-    prefix: str
-    tensors: Mapping[str, str]
-    arguments: Mapping[str, str]
-    looping: Mapping[str, str]
-
-    def tensor(self, source: str) -> str:
-        """The input of the inlined graph for an input of a node in the function."""
-        producer = producer_of(source)
-        own = f"{self.prefix}/{self.tensors.get(source, producer)}"
-        if source.startswith("^"):
-            return f"^{producer_of(self.arguments.get(producer, own))}"
-        return self.arguments.get(producer, own)
-
-    def loop_variables(self, sources: Sequence[str]) -> Mapping[int, str]:
-        """The loop variables that a node in the function reads, by the number of the input."""
-        if not self.looping:
-            return {}
-        return {
-            number: self.looping[source]
-            for number, source in enumerate(sources)
-            if source in self.looping
-        }
-
-    def result(self, source: str) -> str:
-        """The tensor of the inlined graph for a tensor that the function returns."""
-        return self.looping.get(source) or self.tensor(source)

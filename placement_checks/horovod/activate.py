@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.abc
-import importlib.machinery
+import importlib
 import itertools
 import os
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
@@ -24,6 +24,7 @@ from placement_checks.horovod.file_writes import record_file_writes
 from placement_checks.tf.eager import without_conversion
 from placement_checks.tf.patches import Patch
 from placement_checks.tf.patching import patched
+from placement_checks.util.imports import Others, Redirector, created_module, without_modules
 from placement_checks.util.walks import walk
 
 _tf1 = tf.compat.v1
@@ -169,66 +170,56 @@ def stand_in_for_horovod() -> Iterator[RankWatch]:
     watch = RankWatch(process)
     hidden = [name for name in sys.modules if name.partition(".")[0] in (_PACKAGE, _MPI)]
     assert not hidden  # this process has imported nothing of the program
-    finder = _Finder()
-    sys.meta_path.insert(0, finder)
-    try:
-        with (
-            run_as(process),
-            patched(Patch.RUN, watch.wrap_run),
-            record_file_writes(process.writes),
-            without_conversion(_ROOM),  # which takes 1.7 CPU seconds and changes nothing
-        ):
-            yield watch
-    finally:
-        sys.meta_path.remove(finder)
-        for name in [each for each in sys.modules if each.partition(".")[0] == _PACKAGE]:
-            del sys.modules[name]
+    with (
+        without_modules(lambda name: name.partition(".")[0] == _PACKAGE),
+        Redirector(_find_spec),
+        run_as(process),
+        patched(Patch.RUN, watch.wrap_run),
+        record_file_writes(process.writes),
+        without_conversion(_ROOM),  # which takes 1.7 CPU seconds and changes nothing
+    ):
+        yield watch
 
 
-class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds the modules of the stand-in, under the names of Horovod."""
+def _find_spec(name: str, _others: Others) -> ModuleSpec | None:
+    """The spec of a module of the stand-in; None if it is not in the package ``horovod``.
 
-    def find_spec(
-        self, name: str, path: Any = None, target: Any = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """Find a module of the package ``horovod``.
+    Raises:
+        ModuleNotFoundError: the stand-in lacks the module.
+    """
+    package = name.partition(".")[0]
+    if package == _MPI:
+        raise ModuleNotFoundError(
+            f"--horovod does not support {name}: use hvd.rank() and the collectives of hvd",
+            name=name,
+        )
+    if package != _PACKAGE:
+        return None
+    if name != _PACKAGE and name not in _MODULES:
+        reason = _OTHERS.get(".".join(name.split(".")[:2]))
+        reason = reason or "it is not a part of the stand-in; docs/horovod.md lists its names"
+        raise ModuleNotFoundError(f"--horovod does not support {name}: {reason}", name=name)
+    return created_module(name, partial(_create_module, name), _import_submodules)
 
-        Raises:
-            ImportError: the stand-in lacks the module.
-        """
-        del path, target
-        package = name.partition(".")[0]
-        if package == _MPI:
-            raise ModuleNotFoundError(
-                f"--horovod does not support {name}: use hvd.rank() and the collectives of hvd",
-                name=name,
-            )
-        if package != _PACKAGE:
-            return None
-        if name != _PACKAGE and name not in _MODULES:
-            reason = _OTHERS.get(".".join(name.split(".")[:2]))
-            reason = reason or "it is not a part of the stand-in; docs/horovod.md lists its names"
-            raise ModuleNotFoundError(f"--horovod does not support {name}: {reason}", name=name)
-        return importlib.machinery.ModuleSpec(name, self, is_package=True)
 
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        module = ModuleType(spec.name)
-        module.__path__ = []
-        if spec.name == _PACKAGE:
-            module.__dict__["__version__"] = VERSION
-            return module
-        for source in _MODULES[spec.name]:
-            names = vars(importlib.import_module(f"{_ROOM}.{source}")).items()
-            own = {name: value for name, value in names if not name.startswith("__")}
-            module.__dict__.update(own)
-        module.__dict__["__getattr__"] = partial(_missing_attribute, spec.name)
+def _create_module(name: str) -> ModuleType:
+    module = ModuleType(name)
+    if name == _PACKAGE:
+        module.__dict__["__version__"] = VERSION
         return module
+    for source in _MODULES[name]:
+        names = vars(importlib.import_module(f"{_ROOM}.{source}")).items()
+        own = {name: value for name, value in names if not name.startswith("__")}
+        module.__dict__.update(own)
+    module.__dict__["__getattr__"] = partial(_missing_attribute, name)
+    return module
 
-    def exec_module(self, module: ModuleType) -> None:
-        """Import the submodules that Horovod's module imports itself."""
-        for name in _MODULES:
-            if name.rpartition(".")[0] == module.__name__ and name not in _IMPORTED_ALONE:
-                importlib.import_module(name)
+
+def _import_submodules(module: ModuleType) -> None:
+    """Import the submodules that Horovod's module imports itself."""
+    for name in _MODULES:
+        if name.rpartition(".")[0] == module.__name__ and name not in _IMPORTED_ALONE:
+            importlib.import_module(name)
 
 
 def _missing_attribute(module: str, name: str) -> None:

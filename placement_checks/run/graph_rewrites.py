@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +31,6 @@ from placement_checks.core.op_types import (
     COLLECTIVE_REDUCE,
     COLLECTIVE_REDUCE_V1,
     COLLECTIVES,
-    CONST,
     DIVISION,
     GATHERERS,
     HAS_VALUE,
@@ -41,8 +41,10 @@ from placement_checks.core.op_types import (
     TWO_WAY_BRANCHES,
 )
 from placement_checks.core.placement import Placement, producer_of
-from placement_checks.graph.flatten import flatten, reachable_functions, rename_input
-from placement_checks.graph.graph_def import constant_int, function_library
+from placement_checks.graph.edits import rename_input, rename_ops
+from placement_checks.graph.flatten import flatten
+from placement_checks.graph.graph_def import constant, constant_int
+from placement_checks.graph.inlining import function_library, reachable_functions
 from placement_checks.util.text import plural
 
 _TO_LAST, _TO_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
@@ -86,12 +88,12 @@ def _convert_node(node: Any, images: _Images) -> Iterator[Any]:
     last, first, axis = (f"{name}/channels_{kind}" for kind in ("last", "first", "axis"))
     # A control edge from an input puts the constants into the same loop as the node.
     after = [f"^{producer_of(node.input[0])}"]
-    yield _constant(node, last, np.array(_TO_LAST, np.int32), after)
+    yield constant(last, np.array(_TO_LAST, np.int32), node.device, after)
     for number in images.inputs:
         yield _new_node(node, "Transpose", f"{name}/image_{number}", [node.input[number], last])
         node.input[number] = f"{name}/image_{number}"
     for number in images.shapes:
-        yield _constant(node, axis, np.int32(0), after)
+        yield constant(axis, np.int32(0), node.device, after)
         inputs = [node.input[number], last, axis]
         yield _new_node(node, "GatherV2", f"{name}/shape_{number}", inputs)
         node.input[number] = f"{name}/shape_{number}"
@@ -101,7 +103,7 @@ def _convert_node(node: Any, images: _Images) -> Iterator[Any]:
     _permute(node.attr["explicit_paddings"].list.i, 2)
     if images.yields:
         node.name = f"{name}/channels_are_last"
-        yield _constant(node, first, np.array(_TO_FIRST, np.int32), after)
+        yield constant(first, np.array(_TO_FIRST, np.int32), node.device, after)
         yield _new_node(node, "Transpose", name, [node.name, first])
 
 
@@ -179,9 +181,7 @@ def _inline_gather_branches(graph_def: Any) -> None:
                 sides.add(both[1])
     if len(new_names) < 2:  # a collective needs two devices
         return
-    for node in graph_def.node:
-        node.name = new_names.get(node.name, node.name)
-        node.input[:] = [rename_input(source, new_names) for source in node.input]
+    rename_ops(graph_def.node, partial(rename_input, names=new_names))
     flat = flatten(graph_def, sides.__contains__, lambda _: ()).graph_def
     graph_def.CopyFrom(flat)
 
@@ -224,7 +224,7 @@ def _replace_group(nodes: list[Any]) -> Iterator[Any]:
         joined = _op(nodes[0], ADD_N, dtype, [node.input[0] for node in nodes])
         joined.attr["N"].i = len(nodes)
         if nodes[0].op in GATHERERS:
-            yield (axis := _constant(nodes[0], f"{nodes[0].name}/axis", np.int32(0)))
+            yield (axis := constant(f"{nodes[0].name}/axis", np.int32(0), nodes[0].device))
             joined.op = JOIN
             joined.input.append(axis.name)
             joined.attr["Tidx"].type = axis.attr["dtype"].type
@@ -232,7 +232,7 @@ def _replace_group(nodes: list[Any]) -> Iterator[Any]:
         last = joined.name
     if nodes[0].attr["final_op"].s == _MEAN:
         number = np.array(len(nodes), tf.dtypes.as_dtype(dtype).as_numpy_dtype)
-        yield (divisor := _constant(nodes[0], f"{nodes[0].name}/number", number))
+        yield (divisor := constant(f"{nodes[0].name}/number", number, nodes[0].device))
         yield (mean := _op(nodes[0], DIVISION, dtype, [last, divisor.name]))
         last = mean.name
     for node in nodes:
@@ -250,13 +250,6 @@ def _replace_group(nodes: list[Any]) -> Iterator[Any]:
 def _op(member: Any, kind: str, dtype: int, inputs: Sequence[str]) -> Any:
     node = NodeDef(name=f"{member.name}/{kind}", op=kind, device=member.device, input=inputs)
     node.attr["T"].type = dtype
-    return node
-
-
-def _constant(neighbor: Any, name: str, value: Any, inputs: Sequence[str] = ()) -> Any:
-    node = NodeDef(name=name, op=CONST, device=neighbor.device, input=inputs)
-    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
-    node.attr["dtype"].type = node.attr["value"].tensor.dtype
     return node
 
 
@@ -290,6 +283,6 @@ def remove_fed_dependencies(graph_def: Any, ops: Collection[str]) -> None:
     waits = {f"^{op}" for op in ops}
     for node in graph_def.node:
         if node.op == HAS_VALUE and node.name in ops:
-            node.CopyFrom(_constant(node, node.name, np.bool_(True)))
+            node.CopyFrom(constant(node.name, np.bool_(True), node.device))
         if not waits.isdisjoint(node.input):
             node.input[:] = [source for source in node.input if source not in waits]

@@ -6,15 +6,15 @@ The module does not import TensorFlow.
 from __future__ import annotations
 
 import functools
-import importlib.util
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 from placement_checks.core.errors import PlacementError
+from placement_checks.util.imports import Load, Others, Redirector, around_loading
 
 if TYPE_CHECKING:
     from placement_checks.tf.process_state import GlobalState
@@ -75,43 +75,21 @@ def request_cpus_on_import(gpus: int) -> None:
     """
     if "tensorflow" in sys.modules:
         _request_cpus(gpus)
-    else:
-        sys.meta_path.insert(0, _Finder(gpus))
+        return
 
+    def load(own: Load, module: ModuleType) -> None:
+        redirector.remove()
+        own(module)
+        _request_cpus(gpus)
 
-class _Finder:
-    """Finds TensorFlow with the other finders, and requests CPUs after its import.
+    # Installed until TensorFlow is imported: some code only looks for the module, to know whether
+    # TensorFlow is installed.
+    def find(name: str, others: Others) -> ModuleSpec | None:
+        spec = others() if name == "tensorflow" else None
+        return None if spec is None or spec.loader is None else around_loading(spec, load)
 
-    This finder stays installed until TensorFlow is imported: some code only looks for the module,
-    to know whether TensorFlow is installed.
-    """
-
-    def __init__(self, gpus: int) -> None:
-        self._gpus = gpus
-        self._asks_others = False
-
-    def find_spec(
-        self, name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if name != "tensorflow" or self._asks_others:
-            return None
-        self._asks_others = True
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            self._asks_others = False
-        if spec is None or spec.loader is None:
-            return None
-        load = spec.loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            if self in sys.meta_path:
-                sys.meta_path.remove(self)
-            load(module)
-            _request_cpus(self._gpus)
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
+    redirector = Redirector(find)
+    redirector.install()
 
 
 def _request_cpus(gpus: int) -> None:

@@ -170,7 +170,6 @@ class Patch(Enum):
     LIST_LOCAL = f"{_TF}.client._pywrap_device_lib", "list_devices", _FAKE
     LIST_OF_SESSION = _SESSION, "list_devices", _FAKE
     LOAD_LIBRARY = "ctypes:CDLL", "__init__", "fake NVIDIA's library NVML"
-    FIND_LIBRARY = "ctypes.util", "find_library", "fake NVIDIA's library NVML"
 
     # Clusters
     READ_TF_CONFIG = _RESOLVER, "_load_tf_config", "check TF_CONFIG"

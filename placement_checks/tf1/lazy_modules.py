@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.util
 import pkgutil
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache, reduce
 from types import ModuleType
@@ -52,18 +50,6 @@ class LazyModule(ModuleType):
 def lazy_alias(name: str, module: Callable[[], Any]) -> LazyModule:
     """A module with the attributes of another module, which is loaded on first access."""
     return LazyModule(name, lambda attribute: getattr(module(), attribute), lambda: dir(module()))
-
-
-@contextlib.contextmanager
-def without_modules(named: Callable[[str], bool]) -> Iterator[None]:
-    """Remove modules from `sys.modules`, by name, and restore them after the block."""
-    before = {name: sys.modules.pop(name) for name in list(sys.modules) if named(name)}
-    try:
-        yield
-    finally:
-        for name in filter(named, list(sys.modules)):
-            del sys.modules[name]
-        sys.modules.update(before)
 
 
 def attribute_of(owner: Any, path: Iterable[str]) -> Any:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.abc
-import importlib.machinery
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy.typing as npt
 
 from placement_checks.tf.patching import add_names, module_or_none
 from placement_checks.tf1.lazy_modules import NotInstalled
+from placement_checks.util.imports import Load, Others, Redirector, around_loading, created_module
 
 _NAME = "scipy.misc"
 _FILTERS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "cubic": 3}
@@ -25,53 +25,33 @@ Array = npt.NDArray[Any]
 
 @contextlib.contextmanager
 def scipy_misc() -> Iterator[None]:
-    """Restore the image functions of ``scipy.misc`` in this block, before or after its import."""
+    """Restore the image functions of ``scipy.misc`` in this block, before or after its import.
+
+    If scipy has removed the module, it is created.
+    """
     with contextlib.ExitStack() as stack:
-        if _NAME in sys.modules:
-            stack.enter_context(add_names(sys.modules[_NAME], _FUNCTIONS))
-        finder = _Finder(stack)
-        sys.meta_path.insert(0, finder)
-        try:
-            yield
-        finally:
-            sys.meta_path.remove(finder)
 
+        def add_functions(module: ModuleType) -> None:
+            stack.enter_context(add_names(module, _FUNCTIONS))
 
-class _Finder(importlib.abc.MetaPathFinder):
-    """Finds ``scipy.misc``, or creates it if scipy has removed it."""
-
-    def __init__(self, stack: contextlib.ExitStack) -> None:
-        self._stack = stack
-
-    def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None = None,
-        target: object = None,  # noqa: ARG002
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != _NAME:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path)
-        if spec is None:
-            spec = importlib.machinery.ModuleSpec(fullname, None)
-            self._stack.callback(sys.modules.pop, fullname, None)
-        spec.loader = _Loader(spec.loader, self._stack)
-        return spec
-
-
-class _Loader(importlib.abc.Loader):
-    """Loads the module with its own loader, if any, and adds the image functions."""
-
-    def __init__(self, own: Any, stack: contextlib.ExitStack) -> None:
-        self._own = own
-        self._stack = stack
-
-    def exec_module(self, module: ModuleType) -> None:
-        if self._own is not None:
+        def load(own: Load, module: ModuleType) -> None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)  # of the module itself
-                self._own.exec_module(module)
-        self._stack.enter_context(add_names(module, _FUNCTIONS))
+                own(module)
+            add_functions(module)
+
+        def find(name: str, others: Others) -> ModuleSpec | None:
+            if name != _NAME:
+                return None
+            if spec := others():
+                return around_loading(spec, load)
+            stack.callback(sys.modules.pop, name, None)
+            return created_module(name, lambda: ModuleType(name), add_functions)
+
+        if _NAME in sys.modules:
+            add_functions(sys.modules[_NAME])
+        stack.enter_context(Redirector(find))
+        yield
 
 
 def _pillow() -> Any:

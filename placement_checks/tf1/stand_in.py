@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.abc
-import importlib.machinery
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,7 +17,8 @@ from typing import Any
 from placement_checks.tf.patches import Patch
 from placement_checks.tf.patching import patched
 from placement_checks.tf1.contrib import Contrib
-from placement_checks.tf1.lazy_modules import LazyModule, UsedNames, attribute_of, without_modules
+from placement_checks.tf1.lazy_modules import LazyModule, UsedNames, attribute_of
+from placement_checks.util.imports import Others, Redirector, created_module, without_modules
 
 VERSION = "1.15.5"
 NAME = "tensorflow"
@@ -60,7 +60,32 @@ class StandIn:
                 raise AttributeError(name)
         return importlib.import_module(f"{NAME}.{name}")
 
-    def submodule(self, path: Sequence[str]) -> ModuleType | None:
+    def is_own(self, name: str) -> bool:
+        """Whether a module is below ``tensorflow``, but not in one of its directories."""
+        first, *rest = name.split(".")
+        return first == NAME and bool(rest) and rest[0] not in self.directories
+
+    def find_spec(self, name: str, _others: Others) -> ModuleSpec | None:
+        """The spec of a submodule, such as ``tensorflow.contrib.slim``; None for other modules.
+
+        Raises:
+            ModuleNotFoundError: a module below ``tensorflow.contrib`` is missing.
+        """
+        if not self.is_own(name):
+            return None
+        path = tuple(name.split(".")[1:])
+        if not self.contrib.has_root(path[0]):
+            module = self._submodule(path)
+            return None if module is None else created_module(name, lambda: module)
+        if not self.contrib.is_module(path):
+            # The error names the parent. With the module's own name, ``from package import name``
+            # would replace the message by "cannot import name".
+            raise ModuleNotFoundError(self.contrib.refusal(path), name=name.rpartition(".")[0])
+        return created_module(
+            name, lambda: LazyModule(name, lambda attribute: self.contrib.find(path, attribute))
+        )
+
+    def _submodule(self, path: Sequence[str]) -> ModuleType | None:
         """A submodule, such as ``gfile`` or ``compat.v1.nn``; None if it is missing.
 
         Python cannot import the submodule by this name, because its name in TensorFlow is
@@ -107,7 +132,6 @@ def import_stand_in(stand_in: StandIn, tensorflow: ModuleType) -> Iterator[None]
     Python calls `builtins.__import__` for each import statement, with the globals of the importing
     module. These packages get ``tensorflow``, which is TensorFlow 2.
     """
-    finder = _Finder(stand_in)
 
     def wrap_import(original: Callable[..., Any]) -> Callable[..., Any]:
         def import_for(
@@ -120,7 +144,7 @@ def import_stand_in(stand_in: StandIn, tensorflow: ModuleType) -> Iterator[None]
             first, *rest = name.split(".")
             if first != NAME or level or not _expects_version_2(globals):
                 return original(name, globals, locals, fromlist or (), level)
-            if rest and not finder.is_own(name):
+            if rest and not stand_in.is_own(name):
                 module = original(name, globals, locals, fromlist or (), level)
                 return module if fromlist else tensorflow
             return attribute_of(tensorflow, rest) if fromlist else tensorflow
@@ -128,14 +152,12 @@ def import_stand_in(stand_in: StandIn, tensorflow: ModuleType) -> Iterator[None]
         return import_for
 
     before = sys.modules[NAME]
-    with without_modules(finder.is_own):
+    with without_modules(stand_in.is_own):
         sys.modules[NAME] = stand_in.module  # without an entry, a thread would import it again
-        sys.meta_path.insert(0, finder)
         try:
-            with patched(Patch.IMPORT, wrap_import):
+            with Redirector(stand_in.find_spec), patched(Patch.IMPORT, wrap_import):
                 yield
         finally:
-            sys.meta_path.remove(finder)
             sys.modules[NAME] = before
             _bind_directories(stand_in, tensorflow)
 
@@ -154,58 +176,3 @@ def _expects_version_2(importer: Mapping[str, Any] | None) -> bool:
     # A module run by ``python -m`` is named ``__main__``; only its package identifies it.
     module = importer.get("__package__") or importer.get("__name__") or ""
     return module.partition(".")[0] in VERSION_2_PACKAGES
-
-
-class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports submodules of the stand-in, such as ``tensorflow.contrib.slim``."""
-
-    def __init__(self, stand_in: StandIn) -> None:
-        self._stand_in = stand_in
-        self._specs: dict[str, importlib.machinery.ModuleSpec | None] = {}
-
-    def is_own(self, name: str) -> bool:
-        """Whether a module is below ``tensorflow``, but not in one of its directories."""
-        first, *rest = name.split(".")
-        return first == NAME and bool(rest) and rest[0] not in self._stand_in.directories
-
-    def find_spec(
-        self,
-        fullname: str,
-        path: object = None,  # noqa: ARG002
-        target: object = None,  # noqa: ARG002
-    ) -> importlib.machinery.ModuleSpec | None:
-        """The spec of a submodule of the stand-in; None for other modules.
-
-        Raises:
-            ModuleNotFoundError: a module below ``tensorflow.contrib`` is missing.
-        """
-        if not self.is_own(fullname):
-            return None
-        _, *rest = fullname.split(".")
-        if self._stand_in.contrib.has_root(rest[0]):
-            if not self._stand_in.contrib.is_module(tuple(rest)):
-                # The error names the parent. With the module's own name, ``from package import
-                # name`` would replace the message by "cannot import name".
-                raise ModuleNotFoundError(
-                    self._stand_in.contrib.refusal(tuple(rest)), name=fullname.rpartition(".")[0]
-                )
-        elif self._stand_in.submodule(rest) is None:
-            return None
-        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        _, *rest = spec.name.split(".")
-        contrib = self._stand_in.contrib
-        if contrib.has_root(rest[0]):
-            return LazyModule(spec.name, lambda name: contrib.find(tuple(rest), name))
-        module = self._stand_in.submodule(rest)
-        assert module is not None
-        self._specs[spec.name] = module.__spec__
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Restore the spec of a module that exists by another name; no code is run."""
-        assert module.__spec__ is not None
-        name = module.__spec__.name
-        if name in self._specs:
-            module.__spec__ = self._specs.pop(name)

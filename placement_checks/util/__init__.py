@@ -1,1 +1,1 @@
-"""Helpers for processes, streams, progress and text that know nothing of TensorFlow graphs."""
+"""Helpers for processes, imports, streams, progress and text, without TensorFlow graphs."""

@@ -3,8 +3,7 @@
 ``tf.distribute.Server`` always listens on all interfaces, without authentication: whoever reaches
 the port can run graphs, which read and write files. Binding the listening socket to the loopback
 *device* excludes other machines (``SO_BINDTODEVICE``, socket(7); needs no privileges on Linux 5.7
-and later). A filter that drops every packet, or a shutdown of the socket, excludes everybody.
-Existing connections stay open.
+and later). A filter that drops every packet excludes everybody. Existing connections stay open.
 """
 
 from __future__ import annotations
@@ -35,19 +34,15 @@ def close_to_others(port: int) -> None:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo\0")
 
 
-def reserve(port: int, limit: float) -> bool:
+def reserve(port: int, limit: float) -> None:
     """Wait for this process's own connection to its ``port``, then drop all later connections.
 
     Args:
         port: the port of a server that does not answer yet.
         limit: seconds for the connection.
 
-    Returns:
-        Whether later connections are dropped. If the kernel does not permit the filter that drops
-        connections, they are possible until `close` is called.
-
     Raises:
-        OSError: there is no such socket.
+        OSError: there is no such socket, or the kernel refuses the filter.
         ConnectionError: there is no such connection, or another process connected first.
     """
     deadline = time.monotonic() + limit
@@ -57,29 +52,8 @@ def reserve(port: int, limit: float) -> bool:
         time.sleep(_POLL_INTERVAL)
     program = ctypes.create_string_buffer(_DROP_EVERYTHING)
     nothing = struct.pack("HP", 1, ctypes.addressof(program))
-    is_filtered = True
     for listener in _listeners(port):
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, nothing)
-        except PermissionError:  # a hardened kernel
-            is_filtered = False
-    _check_no_other_connected(port)
-    return is_filtered
-
-
-def close(port: int) -> None:
-    """Stop listening on ``port``. Existing connections stay open.
-
-    Raises:
-        OSError: there is no such socket.
-        ConnectionError: another process connected first, and could use this process until it ends.
-    """
-    for listener in _listeners(port):
-        listener.shutdown(socket.SHUT_RDWR)
-    _check_no_other_connected(port)
-
-
-def _check_no_other_connected(port: int) -> None:
+        listener.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, nothing)
     own = {connection.local for connection in _own_connections()}
     for connection in _connections():
         is_other = connection.is_connected and connection.remote not in own

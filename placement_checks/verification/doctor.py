@@ -166,24 +166,15 @@ def _placer() -> Check:
 def _isolation() -> Check:
     """Whether other users of this machine can reach the placer that `_placer` has started."""
     from placement_checks.placer.worker.client import phantom
-    from placement_checks.placer.worker.gpu_less_server import OPEN_PORT
-    from placement_checks.placer.worker.main import SHARED_NETWORK
+    from placement_checks.placer.worker.main import OPEN_PORT, SHARED_NETWORK
 
     shared = f"{SHARED_NETWORK} is set" if SHARED_NETWORK in os.environ else "no network namespace"
-    fix = (
-        f"unset {SHARED_NETWORK}"
-        if SHARED_NETWORK in os.environ
-        else "allow user namespaces, or CAP_SYS_ADMIN for root"
-    )
     match phantom.isolation:
         case "own-network":
             return Check("isolation", "ok", "the placer has a network of its own")
         case "filtered":
             found = f"{shared}, but the port of the placer is closed to other users"
             return Check("isolation", "ok", found)
-        case "closed":
-            found = f"{shared}: other users can reach the placer for some milliseconds"
-            return Check("isolation", "limited", found, fix)
         case "open":
             found = f"{shared}, and {OPEN_PORT} is set: other users can reach the placer"
             return Check("isolation", "limited", found, f"unset {OPEN_PORT}")

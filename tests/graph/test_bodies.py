@@ -6,8 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 from hypothesis import given
-from hypothesis import strategies as st
-from support.flat_graphs import FLOAT, flattened, function, graph, node
+from support.flat_graphs import flattened, function, graph, node
+from support.random_functions import graphs
 
 from placement_checks.core.placement import Op, Placement, producer_of
 from placement_checks.graph.details import GraphDetails
@@ -136,44 +136,10 @@ def test_outputs_of_an_unknown_op_are_distinct() -> None:
     ]
 
 
-@st.composite
-def nodes_of_two_outputs(draw: st.DrawFn, tensors: list[str], callable_functions: int) -> Any:
-    """Nodes with two inputs and two outputs; some of them call functions f0, f1 and so on.
-
-    ``tensors`` are the tensors in scope, to which the outputs of the nodes are added.
-    """
-    nodes = []
-    for name in ("p", "q", "r")[: draw(st.integers(1, 3))]:
-        inputs = draw(st.sampled_from(tensors)), draw(st.sampled_from(tensors))
-        called = draw(st.integers(-1, callable_functions - 1))
-        if called < 0:
-            nodes.append(node(name, "Switch", *inputs))
-            tensors += [f"{name}:output_false:0", f"{name}:output_true:0"]
-        else:
-            nodes.append(node(name, "PartitionedCall", *inputs, f=f"f{called}"))
-            nodes[-1].attr["Tout"].list.type.append(FLOAT)  # of the second result
-            tensors += [f"{name}:output:0", f"{name}:output:1"]
-    return nodes
-
-
-@st.composite
-def nested_calls(draw: st.DrawFn) -> Any:
-    """A graph with a call of a function that calls other functions."""
-    functions = []
-    for number in range(draw(st.integers(1, 4))):
-        tensors = ["a", "b"]
-        nodes = draw(nodes_of_two_outputs(tensors, number))
-        results = {each: draw(st.sampled_from(tensors)) for each in "xy"}
-        functions.append(function(f"f{number}", ["a", "b"], nodes, results))
-    call = node("call", "PartitionedCall", "u", "v", f=functions[-1].signature.name)
-    call.attr["Tout"].list.type.append(FLOAT)
-    ends = [node("end", "Switch", "call", "call:1")]
-    return graph([node("u", "Placeholder"), node("v", "Placeholder"), call, *ends], *functions)
-
-
-@given(nested_calls())
+@given(graphs(names=("p", "q", "r")))
 def test_results_and_inputs_agree_with_a_graph_without_calls(graph_def: Any) -> None:
     placement = read(graph_def)
+    assert isinstance(placement.details, GraphDetails)
 
     def without_calls(tensor: str) -> str:
         call, _, output = tensor.partition(":")
@@ -181,7 +147,15 @@ def test_results_and_inputs_agree_with_a_graph_without_calls(graph_def: Any) -> 
             return tensor
         return without_calls(placement.results[call][""][int(output or 0)])
 
-    for each in flattened(graph_def).graph_def.node:
-        if each.op == "Switch":
-            inputs = placement.ops[each.name].inputs
-            assert [without_calls(source) for source in inputs] == [*each.input]
+    flat = flattened(graph_def)
+    for each in flat.graph_def.node:
+        if each.name in flat.origins:
+            of_graph, of_flat = (
+                [source for source in inputs if not source.startswith("^")]
+                for inputs in (placement.ops[each.name].inputs, each.input)
+            )
+            assert [*map(without_calls, of_graph)] == of_flat
+            assert (
+                placement.details.bodies.get(each.name, ("", each.name))
+                == (flat.origins[each.name])
+            )

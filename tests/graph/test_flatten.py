@@ -12,9 +12,13 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 from support.flat_graphs import Flat, flattened, function, graph, node, nodes_of
+from support.random_functions import graphs, values
 
+from placement_checks.core.devices import Device
 from placement_checks.core.placement import producer_of
-from placement_checks.graph.flatten import TracedOp, unpack_optionals
+from placement_checks.graph.edits import colocated_ops
+from placement_checks.graph.flatten import unpack_optionals
+from placement_checks.graph.inlining import FunctionOp, function_library
 
 X = node("x", "Placeholder")
 DOUBLE = function("double", ["a"], [node("sum", "AddN", "a", "a")], {"r": "sum:sum:0"})
@@ -37,8 +41,8 @@ def test_a_body_replaces_its_call() -> None:
     assert flat.tensor("y:0") == "y"
     assert flat.op("call") == "call/output_control_node"
     assert flat.op("y") == "y"
-    assert flat.origins["call/sum"] == TracedOp("double", "sum")
-    assert flat.origins["y"] == TracedOp("", "y")
+    assert flat.origins["call/sum"] == FunctionOp("double", "sum")
+    assert flat.origins["y"] == FunctionOp("", "y")
 
 
 def test_a_function_that_is_called_twice_has_two_bodies() -> None:
@@ -71,6 +75,15 @@ def test_a_function_that_returns_its_argument() -> None:
 
     assert nodes_of(flat)["y"].inputs == ("x",)
     assert flat.tensor("call:0") == "x"
+
+
+def test_a_first_output_has_no_number() -> None:
+    ops = [X, call("call", "double", "x:0"), node("y", "AddN", "call:0", "x:0")]
+
+    nodes = nodes_of(flattened(graph(ops, DOUBLE)))
+
+    assert nodes["call/sum"].inputs == ("x", "x")
+    assert nodes["y"].inputs == ("call/sum", "x")
 
 
 def test_a_function_name_as_op_type() -> None:
@@ -270,7 +283,7 @@ def test_calls_that_only_lead_to_the_step_are_left_out_of_names() -> None:
         "output_control_node",
         "call/output_control_node",
     }
-    assert flat.origins["sum"] == TracedOp("double", "sum")
+    assert flat.origins["sum"] == FunctionOp("double", "sum")
     assert flat.tensor("call:0") == "sum"
 
 
@@ -343,6 +356,36 @@ def test_names_are_unique_and_ops_come_after_inputs(
         done.add(each.name)
     traced = sorted(flat.origins[name].name for name in done if name in flat.origins)
     assert traced == sorted(["in", *inner, *others])
+
+
+@given(graphs())
+def test_a_flat_graph_computes_the_same(graph_def: Any) -> None:
+    flat = flattened(graph_def)
+
+    before, after = values(graph_def), values(flat.graph_def)
+    assert {tensor: after[flat.tensor(tensor)] for tensor in before if ":" not in tensor} == {
+        tensor: value for tensor, value in before.items() if ":" not in tensor
+    }
+    library = function_library(graph_def)
+    nodes = {each.name: each for each in flat.graph_def.node}
+    for body in flat.bodies:
+        called = library[body.function].node_def if body.function else graph_def.node
+        for each in called:
+            if each.name in body.ops:
+                made = nodes[body.ops[each.name]]
+                assert made.op == each.op
+                assert Device.parse(made.device).matches(Device.parse(each.device))
+                waits = [each for each in each.input if each[1:] in body.ops]
+                assert {f"^{body.ops[wait[1:]]}" for wait in waits} <= {*made.input}
+                bound = [name for name in colocated_ops(each) if name in body.ops]
+                assert {body.ops[name] for name in bound} <= {*colocated_ops(made)}
+        for name, inner in body.calls.items():
+            (node,) = (each for each in called if each.name == name)
+            for op in inner.ops.values():
+                assert Device.parse(nodes[op].device).over(Device.parse(node.device)) == (
+                    Device.parse(nodes[op].device)
+                )
+    assert all(name in nodes for each in nodes.values() for name in colocated_ops(each))
 
 
 # Comparison with TensorFlow.

@@ -39,7 +39,8 @@ ECHO = """
         elif device == "failed":
             sys.stderr.write("the pipe of the master burst\\n")
             sys.stderr.flush()
-            protocol.write(replies, {"number": number, "failed": "TensorFlow's master is gone"})
+            failed = {"number": number, "failed": "TensorFlow's master is gone", "fix": ""}
+            protocol.write(replies, failed)
         elif device == "late":
             protocol.write(replies, {"number": number - 1}, b"x: (Const): /GPU:0")
         elif device == "twice":
@@ -163,7 +164,7 @@ def test_a_refused_graph_does_not_end_the_process(
 
 
 def test_a_failing_start_is_an_error_each_time(placer: PlacerProcess, tmp_path: Path) -> None:
-    reply = '{"number": 0, "failed": "found that another process had connected"}'
+    reply = '{"number": 0, "failed": "found that another process had connected", "fix": ""}'
     script = ECHO.replace('{"number": 0, "isolation": "own-network"}', reply)
     (tmp_path / "echo.py").write_text(textwrap.dedent(script))
 

@@ -135,7 +135,7 @@ def placing(graph: bytes, how: str) -> Iterator[tuple[subprocess.Popen[bytes], B
         "class StandIn:\n"
         "    @contextlib.contextmanager\n"
         f"    def place(self, graph, *_): {how}\n"
-        "main._start, main._GRACE = StandIn, 1\n"
+        "main._start, main._GRACE = lambda _: StandIn(), 1\n"
         f"sys.argv = ['child', '{os.getpid()}']\n"
         "main.main()\n"
     )

@@ -186,14 +186,14 @@ def test_a_package_first_imported_in_the_block() -> None:
 
 def test_tensorflow_is_always_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that finds no module would import TensorFlow again."""
-    is_own = stand_in._Finder.is_own
+    is_own = stand_in.StandIn.is_own
     seen: list[bool] = []
 
-    def noting(self: stand_in._Finder, name: str) -> bool:
+    def noting(self: stand_in.StandIn, name: str) -> bool:
         seen.append("tensorflow" in sys.modules)
         return is_own(self, name)
 
-    monkeypatch.setattr(stand_in._Finder, "is_own", noting)
+    monkeypatch.setattr(stand_in.StandIn, "is_own", noting)
     with as_tensorflow_1():
         pass
 

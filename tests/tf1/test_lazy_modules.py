@@ -3,26 +3,10 @@
 from __future__ import annotations
 
 import sys
-from types import ModuleType
 
 import pytest
 
-from placement_checks.tf1.lazy_modules import (
-    LazyModule,
-    attribute_of,
-    lazy_alias,
-    without_modules,
-)
-
-
-def test_other_modules_with_the_same_name() -> None:
-    before = sys.modules["textwrap"] if "textwrap" in sys.modules else __import__("textwrap")
-
-    with without_modules(lambda name: name == "textwrap"):
-        assert "textwrap" not in sys.modules
-        sys.modules["textwrap"] = ModuleType("textwrap")
-
-    assert sys.modules["textwrap"] is before
+from placement_checks.tf1.lazy_modules import LazyModule, attribute_of, lazy_alias
 
 
 def test_an_attribute_of_an_attribute() -> None:

@@ -11,31 +11,17 @@ import pytest
 from placement_checks.util import loopback
 
 
-def test_existing_connections_continue_and_new_ones_are_refused() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = server.getsockname()
-        with socket.create_connection(address) as client, server.accept()[0] as accepted:
-            loopback.close(address[1])
-
-            with pytest.raises(ConnectionRefusedError):
-                socket.create_connection(address)
-            client.send(b"asked")
-            assert accepted.recv(9) == b"asked"
-            accepted.send(b"answered")
-            assert client.recv(9) == b"answered"
-
-
 def test_an_ipv6_socket_that_takes_ipv4_too_is_closed_for_both() -> None:
     if not socket.has_dualstack_ipv6():
         pytest.skip("this machine has no IPv6")
     with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as server:
         address = ("127.0.0.1", server.getsockname()[1])
         with socket.create_connection(address), server.accept()[0]:
-            loopback.close(address[1])
+            loopback.reserve(address[1], limit=5)
 
             for host in ("127.0.0.1", "::1"):
-                with pytest.raises(OSError, match=r"refused|unreachable|Cannot assign"):
-                    socket.create_connection((host, address[1]), timeout=5)
+                with pytest.raises(OSError, match=r"timed out|unreachable|Cannot assign"):
+                    socket.create_connection((host, address[1]), timeout=0.5)
 
 
 def test_a_used_port_stays_open_for_its_connection() -> None:
@@ -69,14 +55,11 @@ def test_another_process_that_connected_first_is_reported(end: str) -> None:
         try:
             assert stranger.stdout is not None
             stranger.stdout.readline()
-            with socket.create_connection(address):
-                with pytest.raises(ConnectionError, match="another process had connected"):
-                    loopback.reserve(address[1], limit=5)
-                with (
-                    server.accept()[0],
-                    pytest.raises(ConnectionError, match="another process had"),
-                ):
-                    loopback.close(address[1])
+            with (
+                socket.create_connection(address),
+                pytest.raises(ConnectionError, match="another process had connected"),
+            ):
+                loopback.reserve(address[1], limit=5)
         finally:
             stranger.kill()
             stranger.communicate()
@@ -92,4 +75,4 @@ def test_a_port_on_which_this_process_does_not_listen_is_reported() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         with pytest.raises(OSError, match="no socket of this process listens on port"):
-            loopback.close(bound.getsockname()[1])
+            loopback.close_to_others(bound.getsockname()[1])

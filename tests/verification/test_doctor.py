@@ -61,13 +61,6 @@ def test_all_parts_work_here() -> None:
             "",
         ),
         (
-            "closed",
-            "",
-            "limited",
-            "no network namespace: other users can reach the placer for some milliseconds",
-            "allow user namespaces, or CAP_SYS_ADMIN for root",
-        ),
-        (
             "open",
             "PLACEMENT_CHECKS_SHARED_NETWORK",
             "limited",
@@ -106,10 +99,9 @@ except OSError as error:
 
 from placement_checks.verification import doctor
 
-placer = doctor._placer()
-assert placer.state == "ok", placer
-isolation = doctor._isolation()
-print(isolation.state, isolation.found, sep=": ")
+for name, examine in (("placer", doctor._placer), ("isolation", doctor._isolation)):
+    check = doctor._tried(name, examine)
+    print(check.state, check.found, sep=": ")
 """
 
 
@@ -117,7 +109,7 @@ print(isolation.state, isolation.found, sep=": ")
     ("refused", "found"),
     [
         (1, "ok: no network namespace, but the port of the placer is closed to other users"),
-        (2, "limited: no network namespace: other users can reach the placer for some millisec"),
+        (2, "missing: the placer: its port could not be closed to other users ("),
     ],
 )
 def test_the_isolation_in_a_hardened_system(refused: int, found: str) -> None:
@@ -130,7 +122,7 @@ def test_the_isolation_in_a_hardened_system(refused: int, found: str) -> None:
 
     if ran.stdout.startswith("skip:"):
         pytest.skip(ran.stdout)
-    assert ran.stdout.startswith(found), ran
+    assert any(line.startswith(found) for line in ran.stdout.splitlines()), ran
 
 
 def test_a_build_without_gpu_kernels(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from placement_checks.capture.child_process.parent import capture_program
 from placement_checks.capture.child_process.workers import join_workers
 from placement_checks.capture.eager.calls import CallWatch
@@ -37,7 +39,7 @@ from placement_checks.core.ranks import (
 from placement_checks.core.strategies import Copy, Strategy
 from placement_checks.core.target import Script
 from placement_checks.graph.details import RecordedDetails
-from placement_checks.graph.graph_def import all_nodes, int_constant
+from placement_checks.graph.graph_def import all_nodes, constant
 from placement_checks.graph.reading import GraphSource
 from placement_checks.horovod.activate import RankWatch
 from placement_checks.util.progress import step
@@ -217,7 +219,7 @@ def _convert_collective(node: Any, size: int, keys: Mapping[str, int]) -> Sequen
     dtype = node.attr["T"].type
     scope = node.name
     constants = [
-        int_constant(f"{scope}/{part}", value, node.device)
+        constant(f"{scope}/{part}", np.int32(value), node.device)
         for part, value in (
             ("group_size", size),
             ("group_key", _GROUP_KEY),

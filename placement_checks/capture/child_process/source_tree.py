@@ -11,8 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
-from importlib.abc import MetaPathFinder
+from functools import cache, partial
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_file_location
 from pathlib import Path
@@ -21,6 +20,7 @@ from types import ModuleType
 from placement_checks.core.errors import InputError
 from placement_checks.core.target import Script, SourceTree
 from placement_checks.targets.revisions import GIT_VARIABLES
+from placement_checks.util.imports import Others, Redirector
 
 _PACKAGE = __name__.partition(".")[0]
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
@@ -42,7 +42,7 @@ def enter_tree(script: Script, tree: SourceTree) -> Script:
         os.environ[_PYTHON_PATH] = os.pathsep.join(_redirect(path, tree) for path in paths)
     for name, _ in _wrong_modules(tree):  # such as a package with rules of the user
         del sys.modules[name]
-    sys.meta_path.insert(0, _Redirector(tree))
+    Redirector(partial(_find_spec, tree=tree)).install()
     target = replace(script.target, path=_redirect(script.target.path, tree))
     return replace(script, target=target)
 
@@ -112,46 +112,36 @@ def _redirect(path: str, tree: SourceTree) -> str:
     return str(tree.counterpart(Path(path).resolve()))
 
 
-class _Redirector(MetaPathFinder):
-    """Finds a module in the copy, if the other finders find it in the working tree."""
-
-    def __init__(self, tree: SourceTree) -> None:
-        self._tree = tree
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if name.partition(".")[0] == _PACKAGE:
-            return None
-        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
-            find = getattr(finder, "find_spec", None)
-            spec = None if find is None else find(name, path, target)
-            if spec is not None:
-                return self._redirect_spec(spec)
+def _find_spec(name: str, others: Others, tree: SourceTree) -> ModuleSpec | None:
+    """Find a module in the copy, if the other finders find it in the working tree."""
+    if name.partition(".")[0] == _PACKAGE:
         return None
+    spec = others()
+    return None if spec is None else _redirect_spec(spec, tree)
 
-    def _redirect_spec(self, spec: ModuleSpec) -> ModuleSpec:
-        """Return the spec of the same module in the copy.
 
-        Raises:
-            ModuleNotFoundError: the copy lacks the module.
-        """
-        places = spec.submodule_search_locations
-        folders = None if places is None else list(places)
-        if spec.origin is None and folders is not None:  # a namespace package
-            if not any(_is_in_repository(folder, self._tree) for folder in folders):
-                return spec
-            found = [_redirect(folder, self._tree) for folder in folders]
-            namespace = ModuleSpec(spec.name, None, is_package=True)
-            namespace.submodule_search_locations = list(filter(os.path.isdir, found))
-            return namespace
-        if spec.origin is None or not _is_in_repository(spec.origin, self._tree):
+def _redirect_spec(spec: ModuleSpec, tree: SourceTree) -> ModuleSpec:
+    """Return the spec of the same module in the copy.
+
+    Raises:
+        ModuleNotFoundError: the copy lacks the module.
+    """
+    places = spec.submodule_search_locations
+    folders = None if places is None else list(places)
+    if spec.origin is None and folders is not None:  # a namespace package
+        if not any(_is_in_repository(folder, tree) for folder in folders):
             return spec
-        file = _redirect(spec.origin, self._tree)
-        if not Path(file).exists():
-            raise ModuleNotFoundError(f"No module named {spec.name!r}", name=spec.name)
-        if folders is not None:
-            folders = [_redirect(folder, self._tree) for folder in folders]
-        redirected = spec_from_file_location(spec.name, file, submodule_search_locations=folders)
-        assert redirected is not None
-        return redirected
+        found = [_redirect(folder, tree) for folder in folders]
+        namespace = ModuleSpec(spec.name, None, is_package=True)
+        namespace.submodule_search_locations = list(filter(os.path.isdir, found))
+        return namespace
+    if spec.origin is None or not _is_in_repository(spec.origin, tree):
+        return spec
+    file = _redirect(spec.origin, tree)
+    if not Path(file).exists():
+        raise ModuleNotFoundError(f"No module named {spec.name!r}", name=spec.name)
+    if folders is not None:
+        folders = [_redirect(folder, tree) for folder in folders]
+    redirected = spec_from_file_location(spec.name, file, submodule_search_locations=folders)
+    assert redirected is not None
+    return redirected

@@ -33,6 +33,7 @@ from placement_checks.core.program import CapturedProgram, InitialState
 from placement_checks.core.strategies import Copy, Strategy
 from placement_checks.core.target import Script
 from placement_checks.graph.details import RecordedDetails
+from placement_checks.graph.edits import rename_functions
 from placement_checks.graph.reading import GraphSource
 from placement_checks.util.progress import step
 from placement_checks.util.text import free_name, plural
@@ -201,13 +202,17 @@ def _join(workers: Sequence[CapturedProgram], *, on_one_host: bool = False) -> C
         if strategy.ranks:
             scalars = _fed_scalars(zip(workers, prefixes, strict=True))
             strategy = replace(strategy, fed_scalars=scalars)
+    recorded = [_details(part).recorded for part in parts]
     noun = "rank" if first.rank else "worker"
     return replace(
         first,
         gpus=len(strategy.replicas) if on_one_host and strategy else first.gpus,
         source=replace(
             _source(first),
-            details=RecordedDetails(graph_def, _merged(_details(part).recorded for part in parts)),
+            details=RecordedDetails(
+                graph_def,
+                {**_merged(recorded), "": _merged(each[""] for each in recorded)},
+            ),
             step_ops=step_ops,
             strategy=strategy,
         ),
@@ -261,14 +266,7 @@ def _part(worker: CapturedProgram, prefix: str, before: int | None) -> CapturedP
     source, recorded = _source(renamed), _details(renamed).recorded
     graph_def = source.graph_def
     function_prefix = prefix.replace("/", "_")
-    functions = {
-        function.signature.name: f"{function_prefix}{function.signature.name}"
-        for function in graph_def.library.function
-    }
-    for function in graph_def.library.function:
-        function.signature.name = functions[function.signature.name]
-        for node in function.node_def:
-            _rename_functions(node, functions)
+    rename_functions(graph_def, lambda function: f"{function_prefix}{function}")
     # On one host, an op of a rank without a device needs the GPU of the rank.
     needs_gpu = before is not None and worker.rank is not None
     for node in graph_def.node:
@@ -278,7 +276,6 @@ def _part(worker: CapturedProgram, prefix: str, before: int | None) -> CapturedP
         node.device = str(device(own))
         if node.op == VARIABLE_HANDLE:
             node.attr["shared_name"].s = node.name.encode()
-        _rename_functions(node, functions)
     strategy = source.strategy
     return replace(
         renamed,
@@ -287,22 +284,13 @@ def _part(worker: CapturedProgram, prefix: str, before: int | None) -> CapturedP
             details=RecordedDetails(
                 graph_def,
                 {
-                    f"{function_prefix}{op}" if ":" in op else op: known
-                    for op, known in recorded.items()
+                    f"{function_prefix}{function}" if function else "": known
+                    for function, known in recorded.items()
                 },
             ),
             strategy=strategy and replace(strategy, replicas=list(map(device, strategy.replicas))),
         ),
     )
-
-
-def _rename_functions(node: Any, names: Mapping[str, str]) -> None:
-    node.op = names.get(node.op, node.op)
-    for attribute in node.attr.values():
-        kind = attribute.WhichOneof("value")
-        if kind in ("func", "list"):
-            for function in [attribute.func] if kind == "func" else attribute.list.func:
-                function.name = names.get(function.name, function.name)
 
 
 def _step_ops(parts: Sequence[CapturedProgram], whole: Mapping[str, str]) -> StepOps:

@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from placement_checks.core.op_types import (
@@ -25,9 +26,9 @@ from placement_checks.core.op_types import (
     SHAPE_ONLY,
     STACK,
 )
-from placement_checks.core.placement import producer_of
-from placement_checks.graph.flatten import rename_colocation
-from placement_checks.graph.graph_def import constant_int, int_constant
+from placement_checks.core.placement import producer_of, tensor_name
+from placement_checks.graph.edits import redirect
+from placement_checks.graph.graph_def import constant, constant_int
 
 _SHAPE_OPS = SHAPE_ONLY | {CONST, PROD, STACK}
 _GROUP, _INSTANCE = 2, 3  # the inputs of a collective for its group key and its instance key
@@ -102,7 +103,7 @@ class _Split:
             new_nodes += _with_key(alone, number, self._nodes)
             before = alone.name
             self.part_of[alone.name] = producer_of(part)
-            self._tensors[f"{pack.cut}:{number}" if number else pack.cut] = alone.name
+            self._tensors[tensor_name(pack.cut, number)] = alone.name
         self._removed_inputs += [
             source for node in pack.between for source in self._nodes[node].input
         ]
@@ -117,17 +118,10 @@ class _Split:
             nodes += self._new_nodes.get(node.name, ())
             if node.name not in self._last:
                 nodes.append(node)
-        for node in nodes:
-            node.input[:] = map(self._new_input, node.input)
-            rename_colocation(node, self._last)
+        redirect(nodes, self._tensors, self._last)
         unused = _find_unused(nodes, self._removed_inputs)
         del graph_def.node[:]
         graph_def.node.extend(node for node in nodes if node.name not in unused)
-
-    def _new_input(self, source: str) -> str:
-        if source.startswith("^") and source[1:] in self._last:
-            return f"^{self._last[source[1:]]}"
-        return self._tensors.get(source, source)
 
 
 def _find_packs(nodes: Mapping[str, Any]) -> Iterator[_Packed]:
@@ -183,7 +177,7 @@ def _with_key(collective: Any, part: int, nodes: Mapping[str, Any]) -> Iterator[
     else:
         devices = constant_int(collective.input[_GROUP], nodes) or 0
         number = devices + part * _PART_STRIDE
-        key = int_constant(f"{collective.name}/key", number, collective.device)
+        key = constant(f"{collective.name}/key", np.int32(number), collective.device)
         collective.input[_GROUP] = key.name
         yield key
     yield collective

@@ -7,7 +7,6 @@ the records of the program (gradients, variables, reductions) to the names of th
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -41,8 +40,9 @@ from placement_checks.core.program import (
 )
 from placement_checks.core.user_code import users_line
 from placement_checks.graph.details import LiveDetails
-from placement_checks.graph.flatten import FlatBody, FlatGraph, TracedOp, reachable_functions
+from placement_checks.graph.flatten import FlatBody, FlatGraph
 from placement_checks.graph.gradients import GradientNotes, RecordedCall
+from placement_checks.graph.inlining import FunctionOp, reachable_functions
 from placement_checks.graph.reading import GraphSource
 from placement_checks.tf.distribution import replica_values
 from placement_checks.tf.eager import next_element, variable_handle
@@ -372,9 +372,6 @@ def _next_element(node: Any, iterator: Any) -> list[Any]:
     return [value.numpy() for value in values] if tf.variant not in dtypes else []
 
 
-_NUMBER = re.compile(r"_\d+$")
-
-
 class TracedGraph(LiveDetails):
     """Details of the ops in a flat graph, from the graphs that Python traced.
 
@@ -411,16 +408,9 @@ class TracedGraph(LiveDetails):
     def _stack(self, op: str) -> Any:
         return self._variable_stacks[op] if op in self._variable_stacks else super()._stack(op)
 
-    def _live_op(self, op: str) -> Any:
-        # The name in the FunctionDef may have a number that the traced op does not have.
-        function, name = self.bodies.get(op) or self._origins.get(op, TracedOp("", ""))
-        ops = self._ops.get(function, {})
-        return ops.get(name) or ops.get(_NUMBER.sub("", name))
+    def _origin(self, op: str) -> FunctionOp:
+        return self.bodies.get(op) or self._origins.get(op, FunctionOp("", ""))
 
-    @cached_property
-    def _ops(self) -> Mapping[str, Mapping[str, Any]]:
-        """The traced ops of each function, by name."""
-        return {
-            function: {op.name: op for op in graph.get_operations()}
-            for function, graph in self._graphs.items()
-        }
+    def _find_ops(self, function: str) -> Mapping[str, Any]:
+        graph = self._graphs.get(function)
+        return {} if graph is None else {op.name: op for op in graph.get_operations()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -20,23 +20,21 @@ from placement_checks.capture.eager.packed_gradients import split_packed_sums
 from placement_checks.capture.eager.variables import RecordedVariable
 from placement_checks.core.errors import InputError
 from placement_checks.core.op_types import (
-    CONST,
     FUNCTION_CALL,
     NO_OP,
     PLACEHOLDER,
     VARIABLE_HANDLE,
 )
 from placement_checks.core.placement import COMPONENT, producer_of
+from placement_checks.graph.edits import rename_input, rename_ops
 from placement_checks.graph.flatten import (
     FlatBody,
     FlatGraph,
-    TracedOp,
     flatten,
-    rename_colocation,
-    rename_input,
     unpack_optionals,
 )
-from placement_checks.graph.graph_def import all_nodes
+from placement_checks.graph.graph_def import all_nodes, constant
+from placement_checks.graph.inlining import FunctionOp
 from placement_checks.tf.distribution import GRADIENT_PACKING_FILES, replica_specs
 from placement_checks.tf.simulated_devices import requested_name
 from placement_checks.util.text import free_name
@@ -77,7 +75,7 @@ class OuterGraph(NamedTuple):
     fed: Sequence[str]
     inputs: Sequence[Sequence[str]]
     argument_names: Mapping[str, str]
-    origins: Mapping[str, TracedOp]
+    origins: Mapping[str, FunctionOp]
     calls: Sequence[str]
     results: Sequence[Result]
 
@@ -90,7 +88,7 @@ def outer_graph(steps: Sequence[SeenCall]) -> OuterGraph:
     fed: list[str] = []
     argument_names: dict[str, str] = {}
     inputs: defaultdict[int, list[str]] = defaultdict(list)
-    origins: dict[str, TracedOp] = {}
+    origins: dict[str, FunctionOp] = {}
     placeholders: dict[int, str] = {}  # by the id of the eager tensor
     calls: list[str] = []
     results: list[Result] = []
@@ -108,7 +106,7 @@ def outer_graph(steps: Sequence[SeenCall]) -> OuterGraph:
             if id(value) not in placeholders:
                 source = placeholders[id(value)] = free_name(tensor.op.name, arguments)
                 arguments[source] = value
-                origins[source] = TracedOp(name, tensor.op.name)
+                origins[source] = FunctionOp(name, tensor.op.name)
                 node = graph_def.node.add(name=source, op=PLACEHOLDER)
                 node.attr["dtype"].type = tensor.dtype.as_datatype_enum
                 node.attr["shape"].shape.CopyFrom(tensor.shape.as_proto())
@@ -294,7 +292,7 @@ class FlatStep:
             if node.name in self._names:
                 name = self._names[node.name]
                 recorded = self.variables[name]
-                node.name, node.op, node.device = name, VARIABLE_HANDLE, recorded.device
+                node.op, node.device = VARIABLE_HANDLE, recorded.device
                 node.attr.clear()
                 dtype, shape = recorded.variable.dtype.base_dtype, recorded.variable.shape
                 node.attr["dtype"].type = dtype.as_datatype_enum
@@ -307,17 +305,12 @@ class FlatStep:
                     # TensorFlow places an argument with its resource, such as an iterator.
                     node.device = value.device
                 elif node.name not in fed:
-                    node.op = CONST
-                    node.attr.clear()
-                    node.attr["dtype"].type = value.dtype.as_datatype_enum
-                    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
-        for node in self.graph_def.node:
-            node.input[:] = [rename_input(source, self._names) for source in node.input]
-            rename_colocation(node, self._names)
+                    node.CopyFrom(constant(node.name, value, node.device))
+        rename_ops(self.graph_def.node, partial(rename_input, names=self._names))
 
     def _packs_gradients(self, name: str) -> bool:
         """Whether an op was created by TensorFlow's code that packs gradients into one vector."""
-        function, traced = self.flat.origins.get(name, TracedOp("", ""))
+        function, traced = self.flat.origins.get(name, FunctionOp("", ""))
         try:
             stack = self.graphs[function].get_operation_by_name(traced).traceback
         except KeyError:
@@ -358,7 +351,7 @@ class FlatStep:
         return frozenset(self._all_names)
 
     @cached_property
-    def origins(self) -> Mapping[str, TracedOp]:
+    def origins(self) -> Mapping[str, FunctionOp]:
         """The traced op that each op of the flat graph is made from, with its function."""
         origins = {
             self._names.get(name, name): origin

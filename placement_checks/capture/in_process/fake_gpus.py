@@ -1,4 +1,4 @@
-"""Makes every function, library and command that a program asks report a number of GPUs.
+"""Makes every function that a program asks report a number of GPUs.
 
 In TensorFlow, the methods of the eager context and the list of local devices are patched. All
 public functions in `tf.config`, `tf.compat.v1.config` and their `experimental` modules call them,
@@ -8,21 +8,19 @@ The program, its libraries, and a strategy without explicit devices find the fak
 and Keras themselves find the devices of this machine, because they choose ops by device: if Keras
 3 finds a GPU, it builds recurrent layers from an op that has no CPU kernel.
 
-Outside of TensorFlow, NVIDIA's management library (NVML) and the command ``nvidia-smi`` are faked.
+Outside of TensorFlow, NVIDIA's management library (NVML) returns the number, because programs
+compare it with ``CUDA_VISIBLE_DEVICES``. The command ``nvidia-smi`` lists this machine's GPUs.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import ctypes.util
 import inspect
 import os
 import re
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -35,7 +33,6 @@ from placement_checks.tf import eager, patching
 from placement_checks.tf.patches import Patch
 from placement_checks.tf.patching import all_patched, patched
 from placement_checks.tf.simulated_devices import is_stand_in
-from placement_checks.util.temporary import locked_directory
 
 _GPU = "GPU"
 _MEMORY = 16 << 30  # bytes of each GPU
@@ -127,7 +124,7 @@ def fake_gpu_count(gpus: int, listed: str | None = None) -> Iterator[set[str]]:
             all_patched(_context_methods(gpus, queries)),
             patched(Patch.LIST_LOCAL, _local_devices(gpus, queries)),
             patched(Patch.LIST_OF_SESSION, _session_devices(gpus, queries)),
-            fake_nvidia_tools(gpus, queries),
+            patched(Patch.LOAD_LIBRARY, _nvml(gpus, queries)),
         ):
             yield queries
     finally:
@@ -309,145 +306,35 @@ def _session_devices(gpus: int, queries: set[str]) -> patching.Around:
 
 
 _LIBRARY = "nvidia-ml"
-_COMMAND = "nvidia-smi"
-_MARK = "asked"  # a file that the command creates
-_SUCCESS, _INVALID, _NOT_SUPPORTED = 0, 2, 3  # nvmlReturn_t
-
-# Implements `nvidia-smi -L` and `--query-gpu=...`; for other options it prints the list.
-_SCRIPT = """#!/bin/sh
-: > {mark}
-fields= header=yes unit=' MiB' percent=' %'
-for option in "$@"; do
-  case $option in --query-gpu=*) fields=$(echo "${{option#*=}}" | tr , ' ') ;; esac
-  case $option in *noheader*) header= ;; esac
-  case $option in *nounits*) unit= percent= ;; esac
-done
-if [ -n "$fields" ] && [ -n "$header" ]; then echo $fields | sed 's/ /, /g'; fi
-gpu=0
-while [ $gpu -lt {gpus} ]; do
-  line=
-  for field in $fields; do
-    case $field in
-      index) value=$gpu ;;
-      count) value={gpus} ;;
-      name|gpu_name) value='NVIDIA GPU' ;;
-      uuid|gpu_uuid) value=GPU-$gpu ;;
-      memory.total|memory.free) value=16384$unit ;;
-      memory.*) value=0$unit ;;
-      utilization.*) value=0$percent ;;
-      *) value='[N/A]' ;;
-    esac
-    line="${{line:+$line, }}$value"
-  done
-  if [ -n "$fields" ]; then echo "$line"; else echo "GPU $gpu: NVIDIA GPU (UUID: GPU-$gpu)"; fi
-  gpu=$((gpu + 1))
-done
-"""
+_SUCCESS, _NOT_SUPPORTED = 0, 3  # nvmlReturn_t
+_COUNT = "nvmlDeviceGetCount"
+_SUPPORTED = {"nvmlInit", "nvmlInitWithFlags", "nvmlShutdown", _COUNT}
 
 
-@contextlib.contextmanager
-def fake_nvidia_tools(gpus: int, calls: set[str]) -> Iterator[None]:
-    """Make NVML and ``nvidia-smi`` report a number of GPUs.
-
-    NVML is faked in `ctypes`, however it is loaded. The command is put first on ``PATH``.
-    ``calls`` receives the name of the library or command that the program uses.
-    """
+def _nvml(gpus: int, queries: set[str]) -> patching.Around:
+    """Patch `ctypes.CDLL`: NVML is found without a driver, and returns the number of GPUs only."""
 
     class FakeLibrary(ctypes.CDLL):
         def __getitem__(self, name: Any) -> Any:
-            return _nvml_function(str(name), gpus)
+            function = str(name).partition("_")[0]  # without a version, such as ``_v2``
+
+            def call(*arguments: Any) -> int:  # a new function: callers set argtypes and restype
+                if function == _COUNT:
+                    ctypes.cast(arguments[0], ctypes.POINTER(ctypes.c_uint))[0] = gpus
+                return _SUCCESS if function in _SUPPORTED else _NOT_SUPPORTED
+
+            return call
 
         __getattr__ = __getitem__
 
-    def wrap_init(original: Callable[..., None]) -> Callable[..., None]:
+    def around(original: Callable[..., None]) -> Callable[..., None]:
         def init(self: Any, name: Any, *args: Any, **kwargs: Any) -> None:
             if _LIBRARY in str(name):
-                calls.add(_LIBRARY)
+                queries.add(_LIBRARY)
                 self.__class__ = FakeLibrary
             else:
                 original(self, name, *args, **kwargs)
 
         return init
 
-    def wrap_find_library(original: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda name: f"lib{name}.so.1" if name == _LIBRARY else original(name)
-
-    def script(folder: Path) -> str:
-        return _SCRIPT.format(mark=shlex.quote(str(folder / _MARK)), gpus=gpus)
-
-    with (
-        patched(Patch.LOAD_LIBRARY, wrap_init),
-        patched(Patch.FIND_LIBRARY, wrap_find_library),
-        shadow_command(_COMMAND, script) as folder,
-    ):
-        try:
-            yield
-        finally:
-            if (folder / _MARK).exists():
-                calls.add(_COMMAND)
-
-
-def _nvml_function(name: str, gpus: int) -> Callable[..., int]:
-    """Return a fake function of NVML. The name may end in a version, such as ``_v2``."""
-
-    def count(number: Any) -> int:
-        _write(number, ctypes.c_uint, gpus)
-        return _SUCCESS
-
-    def handle(index: Any, device: Any) -> int:
-        number = int(getattr(index, "value", index))
-        if not 0 <= number < gpus:
-            return _INVALID
-        _write(device, ctypes.c_size_t, number + 1)
-        return _SUCCESS
-
-    def name_of(_device: Any, text: Any, size: Any) -> int:
-        written = b"NVIDIA GPU\0"[: int(getattr(size, "value", size))]
-        ctypes.memmove(text, written, len(written))
-        return _SUCCESS
-
-    def memory(_device: Any, values: Any) -> int:
-        kind: Any = ctypes.c_ulonglong * 3  # total, free and used
-        _write(values, kind, kind(_MEMORY, _MEMORY, 0))
-        return _SUCCESS
-
-    functions: Mapping[str, Callable[..., int]] = {
-        **dict.fromkeys(("nvmlInit", "nvmlInitWithFlags", "nvmlShutdown"), lambda *_: _SUCCESS),
-        "nvmlDeviceGetCount": count,
-        "nvmlDeviceGetHandleByIndex": handle,
-        "nvmlDeviceGetName": name_of,
-        "nvmlDeviceGetMemoryInfo": memory,
-    }
-    function = functions.get(name.partition("_")[0])
-
-    def call(*arguments: Any) -> int:  # a new function: callers set its argtypes and restype
-        return function(*arguments) if function else _NOT_SUPPORTED
-
-    return call
-
-
-def _write(where: Any, kind: Any, value: Any) -> None:
-    """Write to the target of a pointer or of `ctypes.byref`."""
-    pointer: Any = ctypes.cast(where, ctypes.POINTER(kind))
-    pointer[0] = value
-
-
-@contextlib.contextmanager
-def shadow_command(name: str, script: Callable[[Path], str]) -> Iterator[Path]:
-    """Put a shell command first on ``PATH`` in this block, before the real one.
-
-    ``script`` returns the text of the command, given its directory.
-
-    Yields:
-        The directory, which is removed at the end.
-    """
-    with locked_directory("placement_checks_command_") as folder:
-        command = folder / name
-        command.write_text(script(folder))
-        command.chmod(0o755)
-        os.environ["PATH"] = os.pathsep.join([str(folder), os.environ.get("PATH", os.defpath)])
-        try:
-            yield folder
-        finally:
-            path = os.environ.get("PATH", os.defpath).split(os.pathsep)
-            os.environ["PATH"] = os.pathsep.join(each for each in path if each != str(folder))
+    return around

@@ -197,7 +197,7 @@ class _PlacerChild(Child):
                 what = f"answered request {reply['number']} instead of {self._requests}"
                 raise _error(what, is_predicate=True)
             if "failed" in reply:
-                raise _error(reply["failed"], self.last_output())
+                raise _error(reply["failed"], self.last_output(), reply["fix"])
         return reply, blobs
 
     @contextlib.contextmanager
@@ -210,11 +210,13 @@ class _PlacerChild(Child):
             raise _error(ended.how, ended.output, is_predicate=True) from None
 
 
-def _error(what: str, details: str = "", *, is_predicate: bool = False) -> PlacerError:
+def _error(
+    what: str, details: str = "", fix: str = "", *, is_predicate: bool = False
+) -> PlacerError:
     return PlacerError(
         "the placer",
         what,
-        "run it again, which starts a new process; if that fails too, report this graph",
+        fix or "run it again, which starts a new process; if that fails too, report this graph",
         details=details,
         is_predicate=is_predicate,
     )

@@ -14,7 +14,6 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import ctypes
-import os
 import re
 from collections.abc import Iterator
 from typing import Any, cast
@@ -25,7 +24,7 @@ from tensorflow.core.framework import device_attributes_pb2
 from tensorflow.core.protobuf import config_pb2, tensorflow_server_pb2
 from tensorflow.python.client import pywrap_tf_session
 
-from placement_checks.placer.worker.protocol import Failed, GraphRefused, Isolation
+from placement_checks.placer.worker.protocol import Failed, GraphRefused
 from placement_checks.tf import c_library
 from placement_checks.util import loopback
 from placement_checks.util.streams import redirected, unnamed_file
@@ -33,7 +32,6 @@ from placement_checks.util.streams import redirected, unnamed_file
 # This name sorts after every job of a program: an op without a requested device is placed on the
 # first device by name, which must not be the master's CPU.
 MASTER_JOB = "zzz_placement_checks_master"
-OPEN_PORT = "PLACEMENT_CHECKS_OPEN_PORT"  # if set: leave the master's port open to other users
 _BOOT_JOB = "placement_checks_boot"
 # The master's own device in the placer's lists of available devices, which users should not see.
 _MASTER = re.compile(rf",? ?/job:{MASTER_JOB}/replica:0/task:0/device:CPU:0(?:, (?=/))?")
@@ -42,8 +40,7 @@ _UNLIMITED = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.enable_http_proxy", 0),
 ]
-# The connection to the master is never reopened: after the connection, the master's port is
-# closed, and a later listener on this port would be another program.
+# The connection to the master is never reopened, because its port drops later connections.
 _NEVER_MS = (1 << 31) - 1  # milliseconds
 _CONNECT_ONCE = [
     ("grpc.client_idle_timeout_ms", _NEVER_MS),
@@ -65,13 +62,18 @@ Devices = tuple[tuple[str, int], ...]
 
 
 class GpuLessServer:
-    """Places graphs with one master, and one worker for each distinct list of devices.
+    """Places graphs with one master, and one worker for each distinct list of devices."""
 
-    Attributes:
-        isolation: how the master is isolated if the process shares the network of this machine.
-    """
+    def __init__(self, *, is_filtered: bool) -> None:
+        """Start the master.
 
-    def __init__(self) -> None:
+        Args:
+            is_filtered: whether its port drops the connections of other processes.
+
+        Raises:
+            Failed: another process connected first, or this process could not connect.
+            OSError: the kernel refuses the filter.
+        """
         boot = tensorflow_server_pb2.ServerDef(
             protocol="grpc",
             job_name=_BOOT_JOB,
@@ -84,18 +86,13 @@ class GpuLessServer:
         self._channel = grpc.insecure_channel(self._master, options=_UNLIMITED + _CONNECT_ONCE)
         ready = grpc.channel_ready_future(self._channel)
         port = int(self._master.rpartition(":")[2])
-        is_open = OPEN_PORT in os.environ
-        self.isolation: Isolation = "open"
-        try:
-            if not is_open:
-                is_filtered = loopback.reserve(port, _CONNECT_LIMIT)
-                self.isolation = "filtered" if is_filtered else "closed"
-            pywrap_tf_session.TF_ServerStart(self._server)  # safe: the port is reserved
-            ready.result(timeout=_CONNECT_LIMIT)
-            if not is_open:
-                loopback.close(port)
-        except ConnectionError as error:
-            raise Failed(str(error)) from None
+        if is_filtered:
+            try:
+                loopback.reserve(port, _CONNECT_LIMIT)
+            except ConnectionError as error:
+                raise Failed(str(error)) from None
+        pywrap_tf_session.TF_ServerStart(self._server)  # from now on, the master answers
+        ready.result(timeout=_CONNECT_LIMIT)
         self._workers: dict[Devices, _Worker] = {}
 
     @contextlib.contextmanager

@@ -13,7 +13,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from placement_checks.placer.worker import network, protocol
-from placement_checks.placer.worker.protocol import Failed, GraphRefused
+from placement_checks.placer.worker.protocol import Failed, GraphRefused, Isolation
 from placement_checks.tf import c_library
 from placement_checks.tf.startup import INSTALL_GPU_KERNELS, NO_GPU_KERNELS, build_info
 from placement_checks.util.child import end_with_parent, reserve_stdout
@@ -22,26 +22,25 @@ if TYPE_CHECKING:
     from placement_checks.placer.worker.gpu_less_server import GpuLessServer
 
 SHARED_NETWORK = "PLACEMENT_CHECKS_SHARED_NETWORK"  # if set: stay in the shared network
+OPEN_PORT = "PLACEMENT_CHECKS_OPEN_PORT"  # if set: leave the server's port open to other users
 _ARGUMENTS = ("types", "tasks", "soft", "limit")  # header fields that are arguments of `place`
 _GRACE = 30  # seconds after a request's limit; by then the parent should have ended this process
 
 
 def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it is ignored, waitpid fails
-    # This must run before any thread starts. If it fails, the server's port is closed later.
-    has_own_network = SHARED_NETWORK not in os.environ and network.leave_shared()
+    isolation = _isolate()  # before any thread starts
     end_with_parent()
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     requests = os.fdopen(os.dup(0), "rb")
     replies = reserve_stdout()
     try:
-        placer = _start()
+        placer = _start(isolation)
     except _Unavailable as fault:
         reason, fix = fault.args
         return protocol.write(replies, {"number": 0, "unavailable": reason, "fix": fix})
     except Failed as failure:
-        return protocol.write(replies, {"number": 0, "failed": str(failure)})
-    isolation = "own-network" if has_own_network else placer.isolation
+        return protocol.write(replies, {"number": 0, "failed": str(failure), "fix": failure.fix})
     protocol.write(replies, {"number": 0, "isolation": isolation})
     while True:
         try:
@@ -59,14 +58,20 @@ def main() -> None:
             signal.alarm(0)
             protocol.write(replies, {**number, "refused": str(refusal)})
         except Failed as failure:
-            return protocol.write(replies, {**number, "failed": str(failure)})
+            return protocol.write(replies, {**number, "failed": str(failure), "fix": failure.fix})
+
+
+def _isolate() -> Isolation:
+    if SHARED_NETWORK not in os.environ and network.leave_shared():
+        return "own-network"
+    return "open" if OPEN_PORT in os.environ else "filtered"
 
 
 class _Unavailable(Exception):
     """This installation has no kernels for GPUs; the arguments are the reason and the fix."""
 
 
-def _start() -> GpuLessServer:
+def _start(isolation: Isolation) -> GpuLessServer:
     """Start TensorFlow's server.
 
     Raises:
@@ -78,14 +83,14 @@ def _start() -> GpuLessServer:
         raise _Unavailable(
             f"tensorflow {c_library.version()} {NO_GPU_KERNELS}", INSTALL_GPU_KERNELS
         )
-    from placement_checks.placer.worker import gpu_less_server
+    from placement_checks.placer.worker.gpu_less_server import GpuLessServer
 
     try:
-        return gpu_less_server.GpuLessServer()
+        return GpuLessServer(is_filtered=isolation == "filtered")
     except OSError as error:
         raise Failed(
-            f"the port of the placer could not be closed to other users ({error}); "
-            f"on a machine without other users, set {gpu_less_server.OPEN_PORT}=1 to leave it open"
+            f"its port could not be closed to other users ({error})",
+            f"on a machine without other users, set {OPEN_PORT}=1 to leave it open",
         ) from None
 
 

@@ -11,10 +11,9 @@ from typing import Any, BinaryIO, Literal
 
 # How the process is isolated from other users of this machine:
 # own-network: the process has a network namespace of its own.
-# filtered: its port drops all connections of other processes from the start.
-# closed: its port is open for some milliseconds, then closed.
-# open: its port stays open.
-Isolation = Literal["own-network", "filtered", "closed", "open"]
+# filtered: its port drops all connections of other processes.
+# open: its port is open.
+Isolation = Literal["own-network", "filtered", "open"]
 
 _LENGTH = struct.Struct("<Q")
 
@@ -56,4 +55,12 @@ class GraphRefused(Exception):
 
 
 class Failed(Exception):
-    """The placer could not be reached, or gave no usable answer; the message gives the reason."""
+    """The placer could not be reached, or gave no usable answer; the message gives the reason.
+
+    Attributes:
+        fix: what to do; ``""`` if it may be a bug of this package.
+    """
+
+    def __init__(self, reason: str, fix: str = "") -> None:
+        super().__init__(reason)
+        self.fix = fix

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
 import importlib
 import os
-import subprocess
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -48,10 +46,6 @@ def number_by_nvml() -> int:
     return number.value
 
 
-def lines_of(*command: str) -> list[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-
-
 def session_devices() -> int:
     with tf1.Session() as session:
         return sum(each.device_type == "GPU" for each in session.list_devices())
@@ -64,7 +58,6 @@ WAYS: dict[str, Callable[[], int]] = {
     "list_devices": session_devices,
     "num_gpus": lambda: context.num_gpus(),
     "nvidia-ml": number_by_nvml,
-    "nvidia-smi": lambda: len(lines_of("nvidia-smi", "-L")),
 }
 
 
@@ -284,19 +277,32 @@ def test_a_function_imported_before_the_block() -> None:
         assert len(list_devices("GPU")) == 5
 
 
+def test_nvml_answers_no_other_question() -> None:
+    with fake_gpu_count(2):
+        nvml = ctypes.cdll.LoadLibrary("libnvidia-ml.so.1")
+        by_index: Any = nvml["nvmlDeviceGetHandleByIndex_v2"]
+        by_index.argtypes = [ctypes.c_uint, ctypes.c_void_p]
+        assert nvml.nvmlInitWithFlags(0) == 0
+        assert by_index(0, ctypes.byref(ctypes.c_void_p())) == 3  # not supported
+        assert nvml.nvmlShutdown() == 0
+
+
+def test_other_libraries_are_loaded_as_usual() -> None:
+    with fake_gpu_count(2) as asked:
+        strlen = ctypes.CDLL(None).strlen
+        strlen.argtypes = [ctypes.c_char_p]
+        assert strlen(b"four") == 4
+    assert not asked
+
+
 def test_everything_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
-    path, loading = os.environ["PATH"], ctypes.CDLL.__init__
+    loading = ctypes.CDLL.__init__
     with fake_gpu_count(2):
         os.environ["CUDA_VISIBLE_DEVICES"] = "0"
-        folder = os.environ["PATH"].partition(os.pathsep)[0]
-        os.environ["PATH"] += ":/of/the/program"
-        assert "nvidia-smi" in os.listdir(folder)
 
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "2,3"
-    assert os.environ["PATH"] == f"{path}:/of/the/program"
     assert ctypes.CDLL.__init__ is loading
-    assert not os.path.exists(folder)  # noqa: PTH110
     assert tf.config.list_physical_devices("GPU") == []
 
 
