@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Literal, NamedTuple
@@ -10,15 +10,16 @@ from placement_checks.analysis.graph.data_flow import union
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.discovery import SiteReads
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
-from placement_checks.analysis.variables.layout import variable_layout
+from placement_checks.analysis.variables.layout import MirroredVariable, variable_layout
 from placement_checks.analysis.variables.roles import roles
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import SiteIndex
 from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing, NotApplicable
-from placement_checks.core.op_types import is_gradient_update
+from placement_checks.core.op_types import RANDOM_SEEDED, RESTORES, is_gradient_update
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement, producer_of
 from placement_checks.core.results import Finding, PathStep, Verdict
+from placement_checks.core.target import Script
 from placement_checks.rules.base import (
     NUMBERED_NAME,
     REUSE,
@@ -60,6 +61,10 @@ class VariablesShared(Rule):
     that no loss depends on, such as a counter. With or without copies, it may have accumulators:
     variables that only add up values to show, or that add up gradients until a step applies the
     sum and empties the variables.
+
+    Copies that the program makes itself must start equal. Random initial values with seeds of
+    their own are a finding in a whole program, unless an op assigns one copy to another. A
+    function does not show what runs before the first step, so a note mentions them.
 
     A variable in TRAINABLE_VARIABLES must also be in GLOBAL_VARIABLES. Otherwise it is trained,
     but global_variables_initializer() does not set it and a Saver does not save it. Copies may be
@@ -132,7 +137,11 @@ class VariablesShared(Rule):
         lines = loop_lines_of_variables(
             placement, {*copies, *(copy.original for copy in copies.values())}
         )
-        findings = [*diverging.values()]
+        starts = list(_unequal_starts(placement))
+        program = evidence.program
+        is_whole = not isinstance(program, Missing) and isinstance(program.program, Script)
+        # A function does not show what the program assigns before the first step.
+        findings = [*diverging.values(), *(starts if is_whole else ())]
         findings += [_duplicate(placement, lines, copy) for copy in copies.values()]
         if single:
             slots = _variables_by_slot(placement)
@@ -152,6 +161,11 @@ class VariablesShared(Rule):
         note = _collection_sizes(placement, single)
         if actual.mirrored:
             note = f"{actual}; {note}"
+        if starts and not is_whole:
+            note += (
+                f"; holds only if the program assigns {starts[0].object} and other copies before "
+                "the first step, since they start with random values of their own"
+            )
         if not single and reads.joined_sites:
             note += "; GPUs that use each other's results count as parts of one model"
         return self.verdict(findings, note)
@@ -278,6 +292,68 @@ def _diverging_copies(placement: Placement) -> Iterator[Finding]:
                 fix="apply the sum of all towers' gradients to every copy",
                 devices=analysis.towers[tower].devices,
             )
+
+
+def _unequal_starts(placement: Placement) -> Iterator[Finding]:
+    """Yield findings on copies that start with other random values than the first copy.
+
+    Only copies that the program itself makes are judged: a strategy makes its copies equal.
+    """
+    made_by_strategy = placement.strategy.copies if placement.strategy else {}
+    for group in variable_layout(placement).mirrored:
+        (_, first), *others = sorted(group.copies.items())
+        if first in made_by_strategy:
+            continue
+        draws = {name: _initial_draws(placement, name, group) for name in group.copies.values()}
+        for tower, name in others:
+            drawn, of_first = draws[name], draws[first]
+            if drawn is None or of_first is None or not (drawn or of_first):
+                continue
+            if drawn == of_first and all(seed != _NO_SEED for _, seed in drawn):
+                continue
+            yield Finding(
+                **about(placement.ops[name]),
+                group_key=tower,
+                message=f"{name} starts with other random values than {first}, which it copies",
+                consequence="equal updates keep the difference: the towers train different models",
+                fix="after the initializer, assign the first copy to the others: sess.run("
+                f"[copy.assign(first) for first, copy in pairs]); or {REUSE}",
+                devices=analyze(placement).towers[tower].devices,
+            )
+
+
+_NO_SEED = (0, 0)
+
+
+def _initial_draws(
+    placement: Placement, name: str, group: MirroredVariable
+) -> Sequence[tuple[str, object]] | None:
+    """The random ops of a variable's initial value, in order, with their seeds.
+
+    None if the variable may start in another way: it takes the value of another copy, or several
+    ops set it before the step.
+    """
+    analysis = analyze(placement)
+    flow, details = analysis.flow, placement.details
+    others = {flow.number[each] for each in group.copies.values()} - {flow.number[name]}
+    initializers = []
+    for writer, values in flow.writers.get(flow.number[name], ()):
+        if analysis.updates.in_step[writer]:
+            continue
+        behind = flow.reachable(values)
+        if any(flow.types[op] in RESTORES for op in behind):
+            continue
+        if not others.isdisjoint(behind):
+            return None
+        initializers.append(behind)
+    if len(initializers) != 1:
+        return None
+    draws = [op for op in sorted(initializers[0]) if flow.types[op] in RANDOM_SEEDED]
+    attributes = [details.attributes(flow.names[op]) for op in draws]
+    return [
+        (flow.types[op], (each.get("seed", 0), each.get("seed2", 0)))
+        for op, each in zip(draws, attributes, strict=True)
+    ]
 
 
 def _update_text(placement: Placement, name: str) -> str:
