@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import click
 from rich.console import Console
@@ -30,7 +29,7 @@ from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.target import Target
 from placement_checks.core.timing import Timing
 from placement_checks.report.commands import time as timing_report
-from placement_checks.report.commands.time import chrome_trace, page, step_picture
+from placement_checks.report.commands.time import TimingObject, chrome_trace, page, step_picture
 from placement_checks.rules.requirements import Need
 from placement_checks.run.timing.thread_pools import set_thread_pools
 from placement_checks.targets.forms import parse_target
@@ -197,7 +196,7 @@ def _time_pair(
 
 
 def _write(
-    timings: Sequence[Timing], before: Sequence[Any], options: _Options, stream: TextIO
+    timings: Sequence[Timing], before: Sequence[TimingObject], options: _Options, stream: TextIO
 ) -> None:
     def write_text(console: Console) -> None:
         timing_report.write(timings, console)
@@ -213,21 +212,20 @@ def _write(
         write_text(Console(file=stream))
 
 
-def _read_saved(file: str) -> Sequence[Mapping[str, Any]]:
+def _read_saved(file: str) -> Sequence[TimingObject]:
     """Read the timings of a saved run."""
     fix = "save a run with placement-checks time … --format json --output FILE"
     try:
-        document = json.loads(Path(file).read_text(encoding="utf-8"))
-        timings, schema = document["timings"], document["schema"]
-        if schema == timing_report.SCHEMA:
-            return [timing_report.comparable_values(timing) for timing in timings]
+        saved = timing_report.read_json(Path(file).read_bytes())
     except OSError as error:
         raise InputError(file, error.strerror or "cannot be read", fix) from None
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, RecursionError):
         raise InputError(file, "is not a saved run", fix, is_predicate=True) from None
+    if not isinstance(saved, int):
+        return saved
     raise InputError(
         file,
-        f"has schema {schema}, but this version reads schema {timing_report.SCHEMA}",
+        f"has schema {saved}, but this version reads schema {timing_report.SCHEMA}",
         "run it again: placement-checks time … --format json --output FILE",
         is_predicate=True,
     )

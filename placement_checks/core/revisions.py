@@ -11,6 +11,7 @@ from placement_checks.core.errors import PlacementError
 from placement_checks.core.results import Report, Verdict
 
 Effect = Literal["broken", "unchecked", "kept"]
+ProgramState = Literal["same", "changed", "new", "gone"]
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class ProgramChange:
     numbers: Numbers | None = None
 
     @property
-    def state(self) -> Literal["same", "changed", "new", "gone"]:
+    def state(self) -> ProgramState:
         """Whether the program is the same on both sides."""
         if self.new is None:
             return "gone"

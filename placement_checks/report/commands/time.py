@@ -8,23 +8,37 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from html import escape
-from typing import Any, NamedTuple
+from operator import attrgetter
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
+import msgspec
+from msgspec import Meta
 from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
-from placement_checks.core.timing import Loop, Timing
+from placement_checks.core.devices import RunDevices
+from placement_checks.core.timing import Loop, Spread, Timing
 from placement_checks.core.trace import OpSpan, Timeline, Trace
-from placement_checks.report.common.json import to_json, versioned_json
+from placement_checks.report.common.json import (
+    VERSION,
+    JsonObject,
+    Positive,
+    Versions,
+    to_json,
+)
 from placement_checks.report.text.layout import print_line
 from placement_checks.util.text import plural, printable
 
-SCHEMA = 2
-
-_COMPARED = ("rows", "gpus", "devices", "kind", "tensorflow", "onednn", "measured_ratio",
-             "simulated_ratio")  # fmt: skip
+SCHEMA: Final = 2
+_QUARTILES = Meta(description="The quartiles.")
+_FIGURES = (
+    *("simulated_ratio", "measured_ratio", "not_measured", "baseline_ratio", "contention_ratio"),
+    *("work_ratio", "efficiency", "overlap", "rows", "gpus", "devices", "kind", "tensorflow"),
+    "onednn",
+)
 _UNMEASURED = "not measured"
 _LEGEND = {
     "measured": "time of the towers divided by the time of one GPU on the same rows: the median "
@@ -113,47 +127,162 @@ def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.0%}"
 
 
+class LoopObject(JsonObject):
+    seconds: Annotated[float, Meta(description="The median time of a step.")]
+    spread: Annotated[tuple[float, float], _QUARTILES]
+    examples_per_second: float
+    wall: Annotated[list[float], Meta(description="The time of each step in seconds.")]
+    cpu: Annotated[list[float], Meta(description="The processor time of each step in seconds.")]
+
+    @classmethod
+    def from_loop(cls, timing: Timing, loop: Loop) -> Self:
+        return cls(
+            seconds=loop.median,
+            spread=Spread.from_values(loop.wall)[1:],
+            examples_per_second=timing.examples(loop),
+            wall=list(loop.wall),
+            cpu=list(loop.cpu),
+        )
+
+
+class SimulatedObject(JsonObject):
+    single: float
+    towers: float
+
+
+class TimingObject(JsonObject):
+    """The figures of a timing."""
+
+    program: str
+    reference: str
+    gpus: Positive
+    devices: RunDevices
+    kind: Annotated[str, Meta(description="A description of the devices.")]
+    cores: Positive
+    tensorflow: Annotated[str, Meta(description="The version of TensorFlow.")]
+    onednn: str
+    rows: Annotated[int, Meta(ge=0, description="The number of rows of the global batch.")]
+    single: LoopObject
+    towers: LoopObject
+    baseline_ratio: Annotated[float, Meta(description="About 1 on a quiet machine.")]
+    contention_ratio: Annotated[
+        float | None, Meta(description="About 1 if each tower had a core to itself.")
+    ]
+    work_ratio: Annotated[
+        float,
+        Meta(description="The ratio of the processor times of towers and of one GPU."),
+    ]
+    measured_ratio: Annotated[
+        float | None,
+        Meta(description="The time of the towers divided by the time of one GPU."),
+    ]
+    measured_spread: Annotated[tuple[float, float] | None, _QUARTILES]
+    not_measured: Annotated[str | None, Meta(description="The reason why there is no ratio.")]
+    efficiency: Annotated[
+        float | None, Meta(description="The speed-up divided by the number of GPUs.")
+    ]
+    simulated_ratio: float | None
+    simulated_seconds: SimulatedObject | None
+    overlap: Annotated[
+        float | None,
+        Meta(
+            description="The highest share of time in which the towers computed at the same time."
+        ),
+    ]
+
+    @classmethod
+    def from_timing(cls, timing: Timing) -> Self:
+        ratio, simulated = timing.ratio, timing.simulated
+        return cls(
+            **asdict(timing.at),
+            rows=timing.rows,
+            single=LoopObject.from_loop(timing, timing.single),
+            towers=LoopObject.from_loop(timing, timing.towers),
+            baseline_ratio=timing.baseline_ratio.median,
+            contention_ratio=timing.contention_ratio and timing.contention_ratio.median,
+            work_ratio=timing.work,
+            measured_ratio=ratio and ratio.median,
+            measured_spread=ratio and ratio[1:],
+            not_measured=timing.unmeasured or None,
+            efficiency=timing.efficiency,
+            simulated_ratio=simulated and simulated.ratio,
+            simulated_seconds=simulated and SimulatedObject(**simulated._asdict()),
+            overlap=timing.overlap,
+        )
+
+
+class TimeDocument(JsonObject):
+    schema: Annotated[Literal[2], VERSION]
+    versions: Versions
+    timings: Annotated[
+        list[TimingObject],
+        Meta(min_length=1, description="The timings, one for each batch size."),
+    ]
+
+
 def render_json(timings: Sequence[Timing]) -> str:
     """Returns the JSON document, which `placement-checks time --against` reads."""
-    documents = [timing.document() for timing in timings]
-    return versioned_json({"timings": documents}, schema=SCHEMA)
+    return to_json(
+        TimeDocument(
+            schema=SCHEMA,
+            versions=Versions.installed(),
+            timings=list(map(TimingObject.from_timing, timings)),
+        )
+    )
 
 
-def comparable_values(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the values of a saved timing that later timings are compared with.
+class _AnyVersion(msgspec.Struct):
+    schema: int
+
+
+def read_json(text: bytes) -> Sequence[TimingObject] | int:
+    """Returns the timings of a saved document, or the version of its schema if it is another one.
 
     Raises:
-        KeyError: the document is not a timing.
+        ValueError: the text is no such document.
     """
-    return {key: document[key] for key in _COMPARED}
+    version = msgspec.json.decode(text, type=_AnyVersion).schema
+    if version != SCHEMA:
+        return version
+    return msgspec.json.decode(text, type=TimeDocument).timings
+
+
+def figures(timing: Timing) -> dict[str, Any]:
+    """Returns the figures that pytest-benchmark stores as extra information."""
+    found = msgspec.to_builtins(TimingObject.from_timing(timing))
+    return {name: found[name] for name in _FIGURES if found[name] is not None}
 
 
 def write_comparison(
-    timings: Sequence[Timing], before: Sequence[Mapping[str, Any]], file: str, console: Console
+    timings: Sequence[Timing], before: Sequence[TimingObject], file: str, console: Console
 ) -> None:
     """Prints each timing's ratios, compared with a saved run with the same number of rows."""
     for timing in timings:
-        rows, comparison = plural(timing.rows, "row"), _compare_saved(timing.document(), before)
+        rows = plural(timing.rows, "row")
+        comparison = _compare_saved(TimingObject.from_timing(timing), before)
         print_line(console, Text(f"{rows} against {file}: {comparison}"))
 
 
-def _compare_saved(now: Mapping[str, Any], before: Sequence[Mapping[str, Any]]) -> str:
-    keys = ("rows", "gpus", "devices")
-    then = next((old for old in before if all(old[key] == now[key] for key in keys)), None)
+def _compare_saved(now: TimingObject, before: Sequence[TimingObject]) -> str:
+    key = attrgetter("rows", "gpus", "devices")
+    then = next((old for old in before if key(old) == key(now)), None)
     if then is None:
-        return f"the file has no run with {plural(now['gpus'], 'tower')} on {now['kind']}"
+        return f"the file has no run with {plural(now.gpus, 'tower')} on {now.kind}"
     changed = [
-        f"{name} {now[key]} instead of {then[key]}"
-        for key, name in (("tensorflow", "TensorFlow"), ("onednn", "oneDNN"), ("kind", "on"))
-        if now[key] != then[key]
-    ]
-    ratios = (
-        f"{name} {_ratio(now[key], none)}, was {_ratio(then[key], none)}"
-        for name, key, none in (
-            ("measured", "measured_ratio", _UNMEASURED),
-            ("simulated", "simulated_ratio", "-"),
+        f"{name} {here} instead of {there}"
+        for name, here, there in (
+            ("TensorFlow", now.tensorflow, then.tensorflow),
+            ("oneDNN", now.onednn, then.onednn),
+            ("on", now.kind, then.kind),
         )
-    )
+        if here != there
+    ]
+    measured = _ratio(now.measured_ratio, _UNMEASURED), _ratio(then.measured_ratio, _UNMEASURED)
+    simulated = _ratio(now.simulated_ratio, "-"), _ratio(then.simulated_ratio, "-")
+    ratios = [
+        f"measured {measured[0]}, was {measured[1]}",
+        f"simulated {simulated[0]}, was {simulated[1]}",
+    ]
     return "; ".join([*ratios, *changed])
 
 

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from placement_checks.core.errors import PlacementError
     from placement_checks.core.results import Report, Verdict
+
+
+PytestOutcome = Literal["passed", "failed", "skipped"]
+
+
+class PytestResult(NamedTuple):
+    """A pytest test that judged a program."""
+
+    name: str
+    outcome: PytestOutcome
 
 
 @dataclass(frozen=True)
@@ -17,6 +27,7 @@ class Outcome:
 
     reports: Sequence[Report]  # the reports of the programs
     errors: Sequence[PlacementError] = ()  # the errors
+    tests: Sequence[PytestResult] = ()  # the test of each report; empty outside of pytest
     requested: Collection[str] = ()  # the rules that the user named, which must be checked
     require_all: bool = False  # whether every rule must be checked
     everything: bool = False  # whether the text shows every finding

@@ -8,7 +8,6 @@ from typing import NamedTuple, TextIO
 
 from rich.console import Console
 
-from placement_checks.report.common import json
 from placement_checks.report.formats.outcome import Outcome
 from placement_checks.report.text import writer
 from placement_checks.report.text.layout import WIDTH, terminal_width
@@ -29,10 +28,6 @@ def _text(outcome: Outcome, stream: TextIO) -> None:
                 next_step=step,
                 only=only,
             )
-
-
-def _json(outcome: Outcome, stream: TextIO) -> None:
-    stream.write(json.render(outcome.reports, outcome.errors) + "\n")
 
 
 def _html(outcome: Outcome, stream: TextIO) -> None:
@@ -66,7 +61,7 @@ class Format(NamedTuple):
 
 FORMATS: Mapping[str, Format] = {
     "text": Format(_text),
-    "json": Format(_json, has_errors=True),
+    "json": Format(_from_module("json"), has_errors=True),
     "html": Format(_html),
     "markdown": Format(_from_module("markdown")),
     "github": Format(_from_module("github"), has_errors=True),

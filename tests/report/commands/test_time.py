@@ -5,13 +5,15 @@ import json
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from rich.console import Console
 from support.documents import ROOT, blocks
 from support.timings import loop, timing
 
 from placement_checks.core.timing import Simulated, Timing
 from placement_checks.report.commands.time import (
-    comparable_values,
+    TimingObject,
+    read_json,
     render_json,
     write,
     write_comparison,
@@ -88,7 +90,8 @@ def test_a_narrow_terminal_cuts_nothing_off(width: int) -> None:
 
 
 def test_a_saved_run_is_compared_batch_by_batch() -> None:
-    before = [comparable_values(saved) for saved in json.loads(render_json([QUIET]))["timings"]]
+    before = read_json(render_json([QUIET]).encode())
+    assert not isinstance(before, int)
     now = replace(QUIET, towers=loop(0.9, 0.9, 0.9))
     stream = io.StringIO()
 
@@ -103,7 +106,7 @@ def test_a_saved_run_is_compared_batch_by_batch() -> None:
 
 def test_changed_conditions_of_a_saved_run_are_reported() -> None:
     before = [
-        {**comparable_values(QUIET.document()), "tensorflow": "2.15.1", "measured_ratio": None}
+        structs.replace(TimingObject.from_timing(QUIET), tensorflow="2.15.1", measured_ratio=None)
     ]
     stream = io.StringIO()
 
