@@ -25,7 +25,8 @@ from placement_checks.cli.options import (
 from placement_checks.core.errors import UsageError
 from placement_checks.core.evidence import Evidence
 from placement_checks.report.common.baseline import headline, render_json, render_text
-from placement_checks.report.formats.since import FORMATS
+from placement_checks.report.formats.outcome import Outcome
+from placement_checks.report.formats.writers import FORMATS
 from placement_checks.report.page.data import difference_data
 from placement_checks.report.page.write import render_page
 from placement_checks.targets.forms import parse_target
@@ -37,6 +38,7 @@ from placement_checks.verification.configuration import Settings
 from placement_checks.verification.diff import compare
 from placement_checks.verification.judging import verify
 from placement_checks.verification.placing import with_single_gpu
+from placement_checks.verification.policy import rule_named
 from placement_checks.verification.since import compare_since
 from placement_checks.verification.targets import announce, gather
 
@@ -91,7 +93,7 @@ def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> 
     name.
 
     --format html writes a page with a picture of NEW that highlights the changes.
-    The formats markdown and github are for --since.
+    The formats markdown, github, sarif and junit are for --since.
 
     With --since, each TARGET is placed twice: from the working tree and from a temporary copy of
     the git revision REV. The default is all programs of [tool.placement_checks] in pyproject.toml.
@@ -146,7 +148,13 @@ def _compare_since(
             numbers=options.numbers,
             captures=options.jobs,
         )
-    FORMATS[options.output_format](since, sys.stdout)
+    outcome = Outcome(
+        since.reports,
+        since.errors,
+        explained=lambda rule: rule_named(rule).explanation(),
+        since=since,
+    )
+    FORMATS[options.output_format].write(outcome, sys.stdout)
     for error in since.errors:
         print_error(error, details=options.output_format == "text")
     return since.status

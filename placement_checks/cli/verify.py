@@ -33,7 +33,6 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.results import Report
 from placement_checks.core.target import Script, Target
-from placement_checks.report.common.baseline import headline, render_text
 from placement_checks.report.formats.outcome import Outcome
 from placement_checks.report.formats.writers import FORMATS
 from placement_checks.rules.requirements import Need
@@ -393,14 +392,7 @@ def _write_report(
         explained=lambda rule: rule_named(rule).explanation(),
     )
     FORMATS[options.output_format].write(outcome, stream)
-    reports = results.reports
-    for report in filter(outcome.fails, reports) if options.quiet else reports:
-        difference = report.baseline  # other formats include it in the report
-        if difference is not None and options.output_format == "text":
-            stream.write(f"{difference.new}: {render_text(difference)}\n")
-        elif difference is not None and options.output_format == "html":
-            write_stderr(f"placement-checks: {difference.new}: {headline(difference)}")
-    return max(map(outcome.status, reports), default=0)
+    return max(map(outcome.status, results.reports), default=0)
 
 
 def _write_declarations(results: _Results, stream: TextIO) -> int:

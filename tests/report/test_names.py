@@ -9,7 +9,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 from support.graphs import op, placement
-from support.outcomes import written_as
+from support.outcomes import since_as, written_as
 from support.reports import since
 from support.timings import timeline, timing
 
@@ -21,7 +21,6 @@ from placement_checks.report.commands import log
 from placement_checks.report.commands import time as timing_report
 from placement_checks.report.commands.time import Picture, chrome_trace, lanes_svg, page
 from placement_checks.report.common import baseline
-from placement_checks.report.formats.since import FORMATS as SINCE_FORMATS
 from placement_checks.report.formats.writers import FORMATS
 from placement_checks.report.text import writer
 from placement_checks.verification.diff import compare_names
@@ -68,10 +67,9 @@ def in_format(format: str) -> str:
 
 
 def since_in_format(format: str) -> str:
-    file = StringIO()
     hostile = "".join(NAMES)
-    SINCE_FORMATS[format](since(revision="\x1b[2J", name=hostile, message=hostile), file)
-    return file.getvalue().replace("\u200b", "")
+    shown = since_as(format, since(revision="\x1b[2J", name=hostile, message=hostile))
+    return shown.replace("\u200b", "")
 
 
 FORMS: dict[str, Callable[[], str]] = {
@@ -89,7 +87,7 @@ FORMS: dict[str, Callable[[], str]] = {
         [Picture(lanes(), "\x07")],
     ),
     **{format: partial(in_format, format) for format in FORMATS},
-    **{f"{format} since": partial(since_in_format, format) for format in SINCE_FORMATS},
+    **{f"{format} since": partial(since_in_format, format) for format in FORMATS},
     "json of a difference": lambda: baseline.render_json(
         compare_names(graph("GPU:0"), graph("CPU:0"), "a")
     ),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 from support.graphs import placement
-from support.outcomes import written_as
+from support.outcomes import since_as, written_as
 from support.reports import broken, finding, report, since
 from support.schemas import valid, validator
 from support.timings import loop, timing
@@ -26,7 +26,6 @@ from placement_checks.core.timing import Simulated
 from placement_checks.logs import Log, Record
 from placement_checks.report.commands import doctor, log, place
 from placement_checks.report.commands import time as timing_report
-from placement_checks.report.commands.since import render_json as render_since
 from placement_checks.report.common import baseline
 from placement_checks.report.formats.outcome import PytestResult
 from placement_checks.report.schemas import NAMES, schema
@@ -75,7 +74,7 @@ def time_documents() -> Iterator[str]:
 
 def diff_documents() -> Iterator[str]:
     yield baseline.render_json(DIFFERENT)
-    yield render_since(since())
+    yield since_as("json", since())
 
 
 def log_documents() -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Renders the comparison of programs with a git revision as text and JSON."""
+"""Renders the comparison of programs with a git revision as text, and its JSON document."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from placement_checks.report.common.json import (
     ErrorObject,
     JsonObject,
     Versions,
-    to_json,
 )
 from placement_checks.report.text.findings import finding_lines
 from placement_checks.util.text import join_and, plural, printable
@@ -75,14 +74,14 @@ def _rule_lines(program: ProgramChange, since: Since) -> Iterator[str]:
         yield f"newly broken: {_broken_rule(change, since)}"
         groups = group_findings(change.new.findings)
         yield from (line.text for line in finding_lines(groups))
-    yield from (f"no longer checked: {line}" for line in unchecked_lines(program, since))
+    yield from (f"no longer checked: {line}" for line in _unchecked_lines(program, since))
     if program.numbers is not None:
         yield f"numbers, {program.numbers.state.replace('-', ' ')}: {program.numbers.text}"
     if kept := program.with_effect("kept"):
         yield f"newly kept: {join_and(change.new.rule for change in kept)}"
 
 
-def unchecked_lines(program: ProgramChange, since: Since) -> Iterator[str]:
+def _unchecked_lines(program: ProgramChange, since: Since) -> Iterator[str]:
     """Yields the rules that are no longer checked, by their old states and reasons."""
     rules: dict[str, list[str]] = defaultdict(list)
     for change in program.with_effect("unchecked"):
@@ -205,11 +204,9 @@ class SinceDocument(JsonObject):
         list[ErrorObject], Meta(description="The programs that could not be compared.")
     ]
 
-
-def render_json(since: Since) -> str:
-    """Returns the JSON document."""
-    return to_json(
-        SinceDocument(
+    @classmethod
+    def from_since(cls, since: Since) -> Self:
+        return cls(
             schema=1,
             versions=Versions.installed(),
             since=since.revision,
@@ -218,4 +215,3 @@ def render_json(since: Since) -> str:
             notes=list(since.notes),
             errors=list(map(ErrorObject.from_error, since.errors)),
         )
-    )

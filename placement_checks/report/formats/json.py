@@ -1,4 +1,4 @@
-"""Writes a report as the JSON document of `verify`."""
+"""Writes a report as the JSON document of `verify` or of `diff --since`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 from placement_checks.core.devices import RunDevices
 from placement_checks.core.placement import Placer
 from placement_checks.core.results import EvidenceKind, Finding, Report, State, Verdict
+from placement_checks.report.commands.since import SinceDocument
 from placement_checks.report.common.baseline import DifferenceObject
 from placement_checks.report.common.json import (
     VERSION,
@@ -278,8 +279,10 @@ def write(outcome: Outcome, stream: TextIO) -> None:
     stream.write(to_json(document(outcome)) + "\n")
 
 
-def document(outcome: Outcome) -> VerifyDocument | NothingVerified:
+def document(outcome: Outcome) -> VerifyDocument | NothingVerified | SinceDocument:
     """Returns the document."""
+    if outcome.since is not None:
+        return SinceDocument.from_since(outcome.since)
     errors = [ErrorObject.from_error(error) for error in outcome.errors]
     several = errors if len(errors) > 1 else UNSET
     if errors and not outcome.reports:

@@ -21,10 +21,12 @@ from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import COLLECTIVES, CONST
 from placement_checks.core.placement import TRAINABLE, Placement, Tensor, producer_of
 from placement_checks.core.results import Report
-from placement_checks.core.revisions import ProgramChange
+from placement_checks.core.revisions import ProgramChange, Since
 from placement_checks.core.trace import Trace
+from placement_checks.report.commands.since import headline as since_headline
 from placement_checks.report.commands.time import merge_short_spans, step_caption
 from placement_checks.report.common.baseline import change_text
+from placement_checks.report.common.baseline import headline as difference_headline
 from placement_checks.report.page.devices import DeviceTable
 from placement_checks.report.page.findings import findings_data, headline, rules_data
 from placement_checks.report.page.layout import KINDS, PageLayout, copy_kind, page_layout
@@ -174,6 +176,10 @@ def program_data(report: Report, before: Placement | None = None) -> dict[str, A
     at = page_layout(placement)
     findings = findings_data(report, places, number)
     state, sentence, facts = headline(report, places)
+    if (moved := report.baseline) is not None:
+        findings += _changes_data(moved, number)
+        facts = [*facts, f"{difference_headline(moved)}."]
+        state = "differs" if moved and state != "broken" else state
     return {
         "schema": 1,
         "program": placement.program,
@@ -248,48 +254,39 @@ def difference_data(
         headline: the number of changes, in words.
         before: the earlier placement, whose devices are an additional view; None for a baseline.
     """
-    data = program_data(Report(Evidence(new), ()), before=before)
+    data = program_data(Report(Evidence(new), (), difference), before=before)
     return data | {
         "state": "differs" if difference else "placed",
         "headline": f"{headline}.",
         "facts": list(difference.notes),
-        "findings": _changes_data(difference, new),
     }
 
 
-def revision_data(program: ProgramChange, headline: str) -> dict[str, Any] | None:
+def revision_data(program: ProgramChange, since: Since) -> dict[str, Any] | None:
     """Returns the data of a program compared with a git revision; None if the program is gone.
 
     The findings are the findings of newly broken rules. Changes, and rules that are no longer
     checked, are added in the form of findings.
-
-    Args:
-        program: the comparison.
-        headline: the number of changes, in words.
     """
-    if program.new is None:
+    if program.new is None or program.newly_broken is None:
         return None
-    broken = [change.new for change in program.with_effect("broken")]
-    data = program_data(Report(program.new.evidence, broken))
-    found = program.difference
-    changes = _changes_data(found, program.new.evidence.placement) if found else []
-    changes += [
+    data = program_data(program.newly_broken)
+    unchecked = [
         _change_data("no longer checked", change.new.rule, ())
         | {"consequence": change.new.reason or ""}
         for change in program.with_effect("unchecked")
     ]
     return data | {
         "state": "differs" if program.differs else "placed",
-        "headline": f"{headline}.",
-        "facts": list(found.notes) if found else [],
-        "findings": [*data["findings"], *changes],
+        "headline": f"{since_headline(program, since)}.",
+        "facts": list(program.difference.notes) if program.difference else [],
+        "findings": [*data["findings"], *unchecked],
         "rules": rules_data(program.new),
     }
 
 
-def _changes_data(difference: Difference, new: Placement) -> list[dict[str, Any]]:
+def _changes_data(difference: Difference, number: Mapping[str, int]) -> list[dict[str, Any]]:
     """The changes of a placement, in the form of findings."""
-    number = {name: at for at, name in enumerate(new.ops)}
     sections = {
         "moved": difference.moved,
         "new": difference.new_there,
