@@ -19,7 +19,7 @@ from placement_checks.core.missing import Missing
 from placement_checks.logs import Log, Record
 from placement_checks.report.commands import log
 from placement_checks.report.commands import time as timing_report
-from placement_checks.report.commands.time import Picture, chrome_trace, lanes_svg, page
+from placement_checks.report.commands.time import chrome_trace
 from placement_checks.report.common import baseline
 from placement_checks.report.formats.writers import FORMATS
 from placement_checks.report.text import writer
@@ -41,11 +41,6 @@ def console_text(write: Callable[[Console], None]) -> str:
     file = StringIO()
     write(Console(file=file))
     return file.getvalue()
-
-
-def lanes() -> str:
-    step = timeline({"/cpu:0": [(name, 0.0, 0.1) for name in NAMES]})
-    return lanes_svg(step, NAMES[0])
 
 
 def of_logs() -> str:
@@ -80,11 +75,6 @@ FORMS: dict[str, Callable[[], str]] = {
     "log": of_logs,
     "timing": lambda: console_text(
         lambda to: timing_report.write_comparison([timing()], [], "\x1b]0;title\x07ü/中", to)
-    ),
-    "page": lambda: page(
-        "\x1b[2J",
-        lambda to: writer.write([verify(graph("GPU:0"))], to, everything=True),
-        [Picture(lanes(), "\x07")],
     ),
     **{format: partial(in_format, format) for format in FORMATS},
     **{f"{format} since": partial(since_in_format, format) for format in FORMATS},

@@ -22,9 +22,8 @@ from placement_checks.core.op_types import COLLECTIVES, CONST
 from placement_checks.core.placement import TRAINABLE, Placement, Tensor, producer_of
 from placement_checks.core.results import Report
 from placement_checks.core.revisions import ProgramChange, Since
-from placement_checks.core.trace import Trace
+from placement_checks.core.trace import OpSpan, Trace
 from placement_checks.report.commands.since import headline as since_headline
-from placement_checks.report.commands.time import merge_short_spans, step_caption
 from placement_checks.report.common.baseline import change_text
 from placement_checks.report.common.baseline import headline as difference_headline
 from placement_checks.report.page.devices import DeviceTable
@@ -32,7 +31,7 @@ from placement_checks.report.page.findings import findings_data, headline, rules
 from placement_checks.report.page.layout import KINDS, PageLayout, copy_kind, page_layout
 from placement_checks.report.page.write import encode_runs, front_code, index_texts
 from placement_checks.report.text.writer import conditions, run_conditions
-from placement_checks.util.text import printable
+from placement_checks.util.text import plural, printable
 
 _OTHER, _TRAINED, _SLOT = range(3)
 
@@ -145,7 +144,7 @@ def step_data(trace: Trace | Missing, program: str, places: DeviceTable) -> dict
         return None
     step = trace.shortest
     return {
-        "caption": step_caption(trace, program),
+        "caption": _step_caption(trace, program),
         "seconds": step.seconds,
         "lanes": [
             {
@@ -153,12 +152,43 @@ def step_data(trace: Trace | Missing, program: str, places: DeviceTable) -> dict
                 "gpu": device.is_gpu,
                 "spans": [
                     [ops[0].op, len(ops), round(start, 7), round(end - start, 7)]
-                    for ops, start, end in merge_short_spans(lane, step.seconds * _MIN_SHARE)
+                    for ops, start, end in _merge_short_spans(lane, step.seconds * _MIN_SHARE)
                 ],
             }
             for device, lane in step.lanes.items()
         ],
     }
+
+
+def _step_caption(trace: Trace, program: str) -> str:
+    """Returns a caption that names the traced step."""
+    steps, rows = plural(len(trace.steps), "traced step"), plural(trace.rows, "row")
+    return f"The fastest of {steps} of {program}, {rows}"
+
+
+def _merge_short_spans(
+    lane: Sequence[OpSpan], shortest: float
+) -> Iterator[tuple[list[OpSpan], float, float]]:
+    """Yields the ops of a lane with start and end; ops too short to be seen are merged.
+
+    Args:
+        lane: the ops of one device in their order.
+        shortest: the shortest visible time, in seconds.
+    """
+    group: list[OpSpan] = []
+    end = 0.0
+    for span in lane:
+        short = span.end - span.start < shortest
+        if group and not (short and span.start - end < shortest):
+            yield group, group[0].start, end
+            group = []
+        if short:
+            group.append(span)
+            end = span.end
+        else:
+            yield [span], span.start, span.end
+    if group:
+        yield group, group[0].start, end
 
 
 def program_data(report: Report, before: Placement | None = None) -> dict[str, Any]:
