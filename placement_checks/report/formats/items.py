@@ -7,7 +7,7 @@ sort them with `ranked`.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -130,31 +130,40 @@ def ranked(found: Iterable[Item]) -> list[Item]:
 
     Root causes are in the order of their impact. Among groups of the same impact, the first groups
     of all rules come before the second groups of all rules, and so on. Among these, groups that
-    more programs share come first. Rules that are not checked for the same reason become one
-    statement.
+    more programs share come first. If rules of a program are not checked for the same reason, they
+    become one statement.
     """
-    merged: dict[Hashable, Item] = {}
-    for number, item in enumerate(found):
-        key: Hashable = number
-        if item.kind == "cause":
-            first = item.groups[0].first
-            key = (*item.rules, item.where, first.message, first.fix)
-        elif item.kind == "unchecked":
-            key = (item.title, item.level, *item.lines)
-        known = merged.get(key)
-        merged[key] = item if known is None else _merge(known, item)
     by_kind: dict[Kind, list[Item]] = defaultdict(list)
-    for item in merged.values():
+    for item in found:
         by_kind[item.kind].append(item)
-    by_kind["cause"].sort(key=lambda item: (item.impact, item.turn, -len(item.reports)))
-    by_kind["unchecked"] = [
-        replace(item, lines=[f"{join_and(item.rules)}: {item.lines[0]}"])
-        for item in by_kind["unchecked"]
-    ]
+    causes = _merged(by_kind["cause"], _cause_key)
+    causes.sort(key=lambda item: (item.impact, item.turn, -len(item.reports)))
+    of_programs = _merged(by_kind["unchecked"], lambda item: (*_reason(item), id(item.reports[0])))
+    unchecked = _merged(of_programs, lambda item: (*_reason(item), *item.rules))
+    by_kind |= {"cause": causes, "unchecked": list(map(_with_rules, unchecked))}
     return [item for kind in get_args(Kind) for item in by_kind[kind]]
 
 
-def _merge(known: Item, item: Item) -> Item:
-    rules = dict.fromkeys((*known.rules, *item.rules))
-    more = [each for each in item.reports if all(each is not old for old in known.reports)]
-    return replace(known, rules=list(rules), reports=[*known.reports, *more])
+def _cause_key(item: Item) -> Hashable:
+    first = item.groups[0].first
+    return (*item.rules, item.where, first.message, first.fix)
+
+
+def _reason(item: Item) -> tuple[str, ...]:
+    return (item.title, item.level, *item.lines)
+
+
+def _with_rules(item: Item) -> Item:
+    """The statement on unchecked rules with their names."""
+    return replace(item, lines=[f"{join_and(item.rules)}: {item.lines[0]}"])
+
+
+def _merged(found: Iterable[Item], key: Callable[[Item], Hashable]) -> list[Item]:
+    """Statements with the same key become one, with the rules and programs of all."""
+    merged: dict[Hashable, Item] = {}
+    for item in found:
+        known = merged.get(key(item), item)
+        rules = list(dict.fromkeys((*known.rules, *item.rules)))
+        reports = {id(each): each for each in (*known.reports, *item.reports)}
+        merged[key(item)] = replace(known, rules=rules, reports=list(reports.values()))
+    return list(merged.values())

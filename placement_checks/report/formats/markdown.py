@@ -6,7 +6,7 @@ Text from a program is written as HTML, so that Markdown does not interpret its 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from itertools import groupby
 from typing import TextIO, get_args
@@ -20,16 +20,16 @@ from placement_checks.report.formats.items import Item, Kind, items, ranked
 from placement_checks.report.formats.outcome import Outcome
 from placement_checks.report.text.findings import one_line
 from placement_checks.report.text.writer import program_title
-from placement_checks.util.text import plural
+from placement_checks.util.text import join_and, plural
 
 _MOST = 40  # lines
 _PROGRAMS = 8  # rows of the table
 _CAUSES = 10
+_REASONS = 10
 _OTHERS = 3  # lines of each other kind
 _NOUNS: Mapping[Kind, str] = {
     "error": "error",
     "difference": "program",
-    "unchecked": "reason",
     "numbers": "program",
     "consequence": "rule",
     "note": "remark",
@@ -114,9 +114,10 @@ def _folds(outcome: Outcome, room: int) -> list[str]:
         if kind == "cause":
             causes = list(members)
             by_kind[kind] = []
+        elif kind == "unchecked":
+            by_kind[kind] = [*_unchecked(each for each in members if each.level != "note")]
         elif kind != "gone":  # in the table
-            shown = [each for each in members if kind != "unchecked" or each.level != "note"]
-            by_kind[kind] = _first([_fold(each) for each in shown], _NOUNS[kind])
+            by_kind[kind] = _first([_fold(each) for each in members], _NOUNS[kind])
     room -= sum(map(len, by_kind.values()))
     by_kind["cause"] = _cause_folds(causes, min(_CAUSES, room - 1))
     return [line for kind in get_args(Kind) for line in by_kind.get(kind, ())]
@@ -151,6 +152,18 @@ def _cause(item: Item, *, is_open: bool) -> str:
         f"{mark}<summary><b>{html_text(item.title)}</b>{at}: {html_text(message)}</summary>"
         f"{'<br>'.join(details)}</details>"
     )
+
+
+def _unchecked(found: Iterable[Item]) -> Iterator[str]:
+    """Yields the rules that are not checked although they must be, with the reasons folded."""
+    for title, members in groupby(found, key=lambda item: item.title):
+        each = list(members)
+        names = join_and(dict.fromkeys(rule for item in each for rule in item.rules))
+        reasons = [f"{item.lines[0]}, in {item.programs(_OTHERS)}" for item in each[:_REASONS]]
+        if left := len(each) - len(reasons):
+            reasons.append(f"and {plural(left, 'reason')} more")
+        details = "<br>".join(map(html_text, reasons))
+        yield f"<details><summary><b>{title}</b>: {html_text(names)}</summary>{details}</details>"
 
 
 def _fold(item: Item) -> str:

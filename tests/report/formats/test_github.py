@@ -110,6 +110,18 @@ def test_unchecked_required_rules_are_warnings() -> None:
     assert one == "b: no reference\nin p on gpu*2"
 
 
+def test_programs_with_the_same_unchecked_rules_share_a_warning() -> None:
+    a, b = (Verdict(rule, "not-checked", None, "no reference") for rule in "ab")
+    programs = [report(a, b, program="p"), report(a, b, program="q"), report(b, program="r")]
+
+    found = read(written_as("github", *programs, require_all=True))
+
+    assert [text for _, _, text in found[:-1]] == [
+        "a and b: no reference\nin p on gpu*2 and q on gpu*2",
+        "b: no reference\nin r on gpu*2",
+    ]
+
+
 def test_errors_come_first() -> None:
     error = InputError("b.py", "is not there", "name another", is_predicate=True)
 
