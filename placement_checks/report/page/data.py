@@ -1,6 +1,6 @@
 """Collects the data that the page shows for one program, or for two placements of a program.
 
-`page/assets/data.js` unpacks it. Ops and copies are columns of packed numbers.
+`page/assets/data.js` reads it. Ops and copies are columns.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from placement_checks.report.common.baseline import headline as difference_headl
 from placement_checks.report.page.devices import DeviceTable
 from placement_checks.report.page.findings import findings_data, headline, rules_data
 from placement_checks.report.page.layout import KINDS, PageLayout, copy_kind, page_layout
-from placement_checks.report.page.write import encode_runs, front_code, index_texts
 from placement_checks.report.text.writer import conditions, run_conditions
 from placement_checks.util.text import plural, printable
 
@@ -63,9 +62,6 @@ def variables_data(placement: Placement, number: Mapping[str, int]) -> Iterator[
         yield [number[name], size, kind, form, by, role]
 
 
-_UNKNOWN = -1
-
-
 class CopyRow(NamedTuple):
     """A copied tensor.
 
@@ -90,19 +86,19 @@ def copies_data(
 ) -> dict[str, Any]:
     """Returns the copies of one step as columns.
 
-    If the size depends on the number of rows of the batch, ``bytes`` is -1, and ``a_row`` is the
+    If the size depends on the number of rows of the batch, ``bytes`` is None, and ``a_row`` is the
     size if each tower had one row. A collective reduction is a copy from each device to itself.
     """
     found: list[CopyRow] = []
     if placement.assigned and placement.requested:
         found = [*_copied_rows(placement, parts), *_reduced_rows(placement)]
     return {
-        "op": encode_runs(each.op for each in found),
-        "from": encode_runs(places.number(each.source) for each in found),
-        "to": encode_runs(places.number(each.to) for each in found),
-        "kind": encode_runs(each.kind for each in found),
-        "bytes": encode_runs(_UNKNOWN if each.bytes is None else each.bytes for each in found),
-        "a_row": encode_runs(each.row_bytes or 0 for each in found),
+        "op": [each.op for each in found],
+        "from": [places.number(each.source) for each in found],
+        "to": [places.number(each.to) for each in found],
+        "kind": [each.kind for each in found],
+        "bytes": [each.bytes for each in found],
+        "a_row": [each.row_bytes or 0 for each in found],
     }
 
 
@@ -250,6 +246,20 @@ def _notes(report: Report) -> Iterator[str]:
         yield run_conditions(evidence.measurement, evidence.placement.program)
 
 
+class Table(NamedTuple):
+    """Distinct texts, and the index of the text for each occurrence."""
+
+    texts: Sequence[str]
+    numbers: Sequence[int]
+
+
+def index_texts(texts: Iterable[str]) -> Table:
+    """Returns the distinct texts in the order of their first occurrence, with indices."""
+    seen: dict[str, int] = {}
+    numbers = [seen.setdefault(text, len(seen)) for text in texts]
+    return Table(list(seen), numbers)
+
+
 def _ops_data(placement: Placement, places: DeviceTable, at: PageLayout) -> dict[str, Any]:
     ops = placement.by_number
     types = index_texts(op.type for op in ops)
@@ -258,18 +268,18 @@ def _ops_data(placement: Placement, places: DeviceTable, at: PageLayout) -> dict
     requests = index_texts(asked[op.requested] for op in ops)
     steps = analyze(placement).updates.in_step if placement.requested else [1] * len(ops)
     return {
-        "names": front_code(printable(op.name) for op in ops),
+        "names": [printable(op.name) for op in ops],
         "types": types.texts,
-        "type": encode_runs(types.numbers),
+        "type": types.numbers,
         "lines": lines.texts,
-        "line": encode_runs(lines.numbers),
+        "line": lines.numbers,
         "requests": requests.texts,
-        "request": encode_runs(requests.numbers),
-        "row": encode_runs(at.rows),
-        "phase": encode_runs(map(int, at.phases)),
-        "tower": encode_runs(at.towers),
-        "step": encode_runs(steps),
-        **{view: encode_runs(devices) for view, devices in places.views.items()},
+        "request": requests.numbers,
+        "row": at.rows,
+        "phase": list(map(int, at.phases)),
+        "tower": at.towers,
+        "step": list(steps),
+        **places.views,
     }
 
 
