@@ -101,16 +101,6 @@ class Output(NamedTuple):
     file: str | None  # the file; None for standard output
 
 
-_FORMAT_OF_SUFFIX = {
-    ".txt": "text",
-    ".json": "json",
-    ".html": "html",
-    ".md": "markdown",
-    ".sarif": "sarif",
-    ".xml": "junit",
-}
-
-
 def parse_outputs(files: Sequence[str], given: str | None, formats: Sequence[str]) -> list[Output]:
     """The reports of a call.
 
@@ -125,9 +115,9 @@ def parse_outputs(files: Sequence[str], given: str | None, formats: Sequence[str
     Raises:
         UsageError: a file has an unknown suffix, and no format is given.
     """
-    suffixes = {
-        suffix: format for suffix, format in _FORMAT_OF_SUFFIX.items() if format in formats
-    }
+    from placement_checks.report.formats.writers import FORMATS  # slow to import
+
+    suffixes = {FORMATS[name].suffix: name for name in formats if FORMATS[name].suffix}
     outputs = []
     for file in files:
         suffix = Path(file).suffix.lower()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import TextIO
 from xml.etree import ElementTree as ET
@@ -20,17 +21,21 @@ _RESULT_KINDS = {"failures": "failure", "errors": "error", "skipped": "skipped"}
 def write(outcome: Outcome, stream: TextIO) -> None:
     """Writes the document; errors that prevented judging a program form a suite of their own."""
     suites, files = ET.Element("testsuites", name="placement_checks"), Repository()
-    found = list(items(outcome))
+    found: dict[int, list[Item]] = defaultdict(list)
+    gone: list[Item] = []
+    for item in items(outcome):
+        for report in item.reports:
+            found[id(report)].append(item)
+        gone += [item] if item.kind == "gone" else []
     for report in outcome.reports:
-        own = [item for item in found if any(each is report for each in item.reports)]
-        suites.append(_set_counts(_suite(report, own, outcome, files)))
+        suites.append(_set_counts(_suite(report, found[id(report)], outcome, files)))
     rule_errors = {str(error) for report in outcome.reports for error in report.errors}
     others: list[tuple[str, str, str, str]] = [
         (printable(error.object) or error.kind, error.message, error.kind, str(error))
         for error in outcome.errors
         if str(error) not in rule_errors
     ]
-    others += [(item.title, item.lines[0], item.kind, "") for item in found if item.kind == "gone"]
+    others += [(item.title, item.lines[0], item.kind, "") for item in gone]
     if others:
         suite = ET.SubElement(suites, "testsuite", name="errors")
         for name, message, kind, text in others:

@@ -67,19 +67,21 @@ class Format(NamedTuple):
 
     Attributes:
         write: writes the result of `verify` or `diff --since`.
+        suffix: the suffix of its files; ``""`` if it is for standard output.
         has_errors: whether the report contains errors, for programs that do not read stderr.
     """
 
     write: Writer
+    suffix: str
     has_errors: bool = False
 
 
 FORMATS: Mapping[str, Format] = {
-    "text": Format(_text),
-    "json": Format(_from_module("json"), has_errors=True),
-    "html": Format(_html),
-    "markdown": Format(_from_module("markdown")),
-    "github": Format(_from_module("github"), has_errors=True),
-    "sarif": Format(_from_module("sarif"), has_errors=True),
-    "junit": Format(_from_module("junit"), has_errors=True),
+    "text": Format(_text, ".txt"),
+    "json": Format(_from_module("json"), ".json", has_errors=True),
+    "html": Format(_html, ".html"),
+    "markdown": Format(_from_module("markdown"), ".md"),
+    "github": Format(_from_module("github"), "", has_errors=True),
+    "sarif": Format(_from_module("sarif"), ".sarif", has_errors=True),
+    "junit": Format(_from_module("junit"), ".xml", has_errors=True),
 }
