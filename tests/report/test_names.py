@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 from support.graphs import op, placement
 from support.outcomes import since_as, written_as
+from support.pictures import with_data
 from support.reports import since
 from support.timings import timeline, timing
 
@@ -58,13 +59,13 @@ def in_format(format: str) -> str:
         errors=[InputError("\x07", "\r")],
         next_step="\x1b[2J",
     )
-    return written.replace("\u200b", "")  # added to prevent links in comments
+    return with_data(written).replace("\u200b", "")  # added to prevent links in comments
 
 
 def since_in_format(format: str) -> str:
     hostile = "".join(NAMES)
     shown = since_as(format, since(revision="\x1b[2J", name=hostile, message=hostile))
-    return shown.replace("\u200b", "")
+    return with_data(shown).replace("\u200b", "")
 
 
 FORMS: dict[str, Callable[[], str]] = {

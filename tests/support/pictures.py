@@ -6,7 +6,7 @@ import base64
 import gzip
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from placement_checks import Placement, Verdict, verify
@@ -51,3 +51,17 @@ def embedded(html: str, element: str = 'class="program"') -> Sequence[Any]:
     pattern = rf'<script type="text/plain" {element}>(.*?)</script>'
     texts = re.findall(pattern, html, re.DOTALL)
     return [json.loads(gzip.decompress(base64.b64decode(text))) for text in texts]
+
+
+def with_data(report: str) -> str:
+    """A report, followed by the texts in its data if it is a page; HTML shows no line breaks."""
+    texts = (text.replace("\n", " ") for text in _texts(embedded(report)))
+    return "\n".join([report, *texts])
+
+
+def _texts(data: Any) -> Iterator[str]:
+    if isinstance(data, str):
+        yield data
+    elif isinstance(data, dict | list):
+        for each in data.values() if isinstance(data, dict) else data:
+            yield from _texts(each)
