@@ -20,7 +20,7 @@ def printed(code: str) -> str:
     "module",
     [
         "cli",
-        "report.common.json",
+        "report.formats.json",
         "report.text",
         "testing.assertions",
         "testing.pytest_plugin",
@@ -41,7 +41,7 @@ def test_versions_are_reported_without_importing_tensorflow() -> None:
     found = printed(
         """
         import sys
-        from placement_checks.report.common.json import versions
+        from placement_checks.core.versions import versions
         v = versions()
         print(v["placement_checks"], v["tensorflow"], "tensorflow" in sys.modules)
         """

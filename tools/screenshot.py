@@ -29,6 +29,7 @@ def main() -> None:
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         tab = chromium.new_page(viewport={"width": _WIDTH, "height": _HEIGHT})
         tab.goto(page.as_uri())
+        tab.wait_for_selector("body[data-state]")  # the data are decompressed
         shot = tab.screenshot()
         chromium.close()
     Image.open(BytesIO(shot)).quantize(_COLORS).save(PICTURE, optimize=True)

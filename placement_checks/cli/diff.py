@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -17,16 +16,18 @@ from placement_checks.cli.options import (
     FILE,
     JOBS,
     ProgramCommand,
-    format_option,
     options_as,
+    report_options,
     settings_options,
     with_defaults,
 )
+from placement_checks.cli.output import Output, open_outputs, parse_outputs
 from placement_checks.core.errors import UsageError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.settings import Settings
 from placement_checks.report.common.baseline import headline, render_json, render_text
-from placement_checks.report.formats.since import FORMATS
+from placement_checks.report.formats.outcome import Outcome
+from placement_checks.report.formats.writers import FORMATS
 from placement_checks.report.page.data import difference_data
 from placement_checks.report.page.write import render_page
 from placement_checks.targets.forms import parse_target
@@ -37,6 +38,7 @@ from placement_checks.verification.baseline_rules import with_rules
 from placement_checks.verification.diff import compare
 from placement_checks.verification.judging import judge
 from placement_checks.verification.placing import with_single_gpu
+from placement_checks.verification.policy import rule_named
 from placement_checks.verification.since import compare_since
 from placement_checks.verification.targets import announce, gather
 
@@ -51,7 +53,8 @@ class _Options:
     old: str | None
     links: tuple[str, ...]
     numbers: bool
-    output_format: str
+    output_format: str | None
+    files: tuple[str, ...]
     jobs: int | None
 
 
@@ -81,7 +84,7 @@ class _Options:
     is_flag=True,
     help="Also run both revisions on the same rows, and compare gradients and weights.",
 )
-@format_option(*FORMATS)
+@report_options(*FORMATS)
 @options_as(_Options)
 def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> int:
     """Compare two placements: of programs, graphs or logs.
@@ -91,7 +94,7 @@ def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> 
     name.
 
     --format html writes a page with a picture of NEW that highlights the changes.
-    The formats markdown and github are for --since.
+    The formats markdown, github, sarif and junit are for --since.
 
     With --since, each TARGET is placed twice: from the working tree and from a temporary copy of
     the git revision REV. The default is all programs of [tool.placement_checks] in pyproject.toml.
@@ -105,8 +108,9 @@ def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> 
     part. With --since it is also 1 if a rule is newly broken or no longer checked, if numbers
     differ, or if pyproject.toml no longer lists a program.
     """
+    outputs = parse_outputs(options.files, options.output_format, list(FORMATS))
     if options.since is not None:
-        return _compare_since(options.since, targets, settings, options)
+        return _compare_since(options.since, targets, settings, options, outputs)
     needing = {"--old": options.old, "--link": options.links, "--numbers": options.numbers}
     for name, given in needing.items():
         if given:
@@ -116,9 +120,11 @@ def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> 
                 "add --since REV",
                 is_predicate=True,
             )
-    if options.output_format not in _FORMATS:
+    for each in outputs:
+        if each.format in _FORMATS:
+            continue
         raise UsageError(
-            f"--format {options.output_format}",
+            f"--format {each.format}" if each.file is None else f"--output {each.file}",
             "is for a comparison with a git revision",
             f"choose one of {join_and(_FORMATS)}, or add --since REV",
             is_predicate=True,
@@ -130,29 +136,43 @@ def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> 
             f"{'is' if len(targets) < 2 else 'are'} given",
             "run placement-checks diff OLD NEW, or compare with a git revision: --since HEAD",
         )
-    return _compare_two(*targets, settings=settings, options=options)
+    return _compare_two(*targets, settings=settings, options=options, outputs=outputs)
 
 
 def _compare_since(
-    revision: str, targets: Sequence[str], settings: Settings, options: _Options
+    revision: str,
+    targets: Sequence[str],
+    settings: Settings,
+    options: _Options,
+    outputs: Sequence[Output],
 ) -> int:
-    with stdout_for_report(), live():
-        since = compare_since(
-            revision,
-            targets,
-            settings,
-            old_target=options.old,
-            links=options.links,
-            numbers=options.numbers,
-            captures=options.jobs,
+    with open_outputs(outputs) as streams:
+        with stdout_for_report(), live():
+            since = compare_since(
+                revision,
+                targets,
+                settings,
+                old_target=options.old,
+                links=options.links,
+                numbers=options.numbers,
+                captures=options.jobs,
+            )
+        outcome = Outcome(
+            since.reports,
+            since.errors,
+            explained=lambda rule: rule_named(rule).explanation(),
+            since=since,
         )
-    FORMATS[options.output_format](since, sys.stdout)
+        for format, stream in streams:
+            FORMATS[format].write(outcome, stream)
     for error in since.errors:
-        print_error(error, details=options.output_format == "text")
+        print_error(error, details=any(each.format == "text" for each in outputs))
     return since.status
 
 
-def _compare_two(old: str, new: str, *, settings: Settings, options: _Options) -> int:
+def _compare_two(
+    old: str, new: str, *, settings: Settings, options: _Options, outputs: Sequence[Output]
+) -> int:
     settings = with_defaults(settings)
     baseline = files.read_target(old)
     if files.read_target(new) is not None:
@@ -169,24 +189,27 @@ def _compare_two(old: str, new: str, *, settings: Settings, options: _Options) -
             f"compare the two files: {shlex.join(['git', 'diff', '--no-index', old, new])}",
             is_predicate=True,
         )
-    with stdout_for_report(), live(), early_captures(options.jobs):
-        if baseline is not None:
-            compared = [gather(parse_target(new), settings, rows="none")]
-            difference = compare_with_baseline(baseline, compared[0].placement, old)
-        else:
-            compared = _gather_both(old, new, settings)
-            difference = compare(*(each.placement for each in compared))
-        evidence = compared[-1]
-        if difference and evidence.placement.requested:
-            report = judge(with_single_gpu(evidence))
-            difference = with_rules(difference, report.verdicts)
-    if options.output_format == "html":
+    with open_outputs(outputs) as streams:
+        with stdout_for_report(), live(), early_captures(options.jobs):
+            if baseline is not None:
+                compared = [gather(parse_target(new), settings, rows="none")]
+                difference = compare_with_baseline(baseline, compared[0].placement, old)
+            else:
+                compared = _gather_both(old, new, settings)
+                difference = compare(*(each.placement for each in compared))
+            evidence = compared[-1]
+            if difference and evidence.placement.requested:
+                report = judge(with_single_gpu(evidence))
+                difference = with_rules(difference, report.verdicts)
         before = compared[0].placement if len(compared) > 1 else None
-        page = difference_data(difference, evidence.placement, headline(difference), before)
-        click.echo(render_page([page]), nl=False)
-    else:
-        render = render_json if options.output_format == "json" else render_text
-        click.echo(render(difference))
+        for format, stream in streams:
+            if format == "html":
+                placement, title = evidence.placement, headline(difference)
+                page = difference_data(difference, placement, title, before)
+                stream.write(render_page([page]))
+            else:
+                render = render_json if format == "json" else render_text
+                stream.write(render(difference) + "\n")
     if difference:
         return 1
     return 0 if all(each.placement.complete for each in compared) else FAILED

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import click
 
-from placement_checks.cli.options import FILE, format_option
-from placement_checks.cli.output import open_output
+from placement_checks.cli.options import report_options
+from placement_checks.cli.output import open_outputs, parse_outputs
 from placement_checks.report.commands.doctor import render_json, render_text
 from placement_checks.util.progress import live
 from placement_checks.util.streams import stdout_for_report
 from placement_checks.verification.doctor import examine
 
+_RENDER = {"text": render_text, "json": render_json}
+
 
 @click.command("doctor", short_help="Check that programs can be checked here.")
-@format_option("text", "json")
-@click.option("--output", metavar="FILE", type=FILE, help="Write the report to this file.")
-def command(output_format: str, output: str | None) -> int:
+@report_options(*_RENDER)
+def command(output_format: str | None, files: tuple[str, ...]) -> int:
     """Check that programs can be checked on this machine.
 
     Each part is tried once: TensorFlow, the placer, the capture of a program, and its run. Each
@@ -27,8 +28,9 @@ def command(output_format: str, output: str | None) -> int:
     The exit status is 0 if programs can be checked, 1 if a part is missing, and 2 if an error
     occurred.
     """
-    with open_output(output) as stream:
+    with open_outputs(parse_outputs(files, output_format, list(_RENDER))) as streams:
         with stdout_for_report(), live():
             checkup = examine()
-        stream.write((render_json if output_format == "json" else render_text)(checkup))
+        for format, stream in streams:
+            stream.write(_RENDER[format](checkup))
     return checkup.status

@@ -199,6 +199,29 @@ def format_option(*formats: str) -> Callable[[Command], Command]:
     )
 
 
+def report_options(*formats: str) -> Callable[[Command], Command]:
+    """Add --format and --output; `output.parse_outputs` combines them."""
+
+    def decorate(command: Command) -> Command:
+        decorated = click.option(
+            "--output",
+            "files",
+            multiple=True,
+            metavar="FILE",
+            type=FILE,
+            help="Write a report to this file, in the format of its suffix; may be repeated.",
+        )(command)
+        return click.option(
+            "--format",
+            "output_format",
+            type=click.Choice(formats),
+            help="The format of standard output, and of a FILE without such a suffix; "
+            f"default: {formats[0]}.",
+        )(decorated)
+
+    return decorate
+
+
 def with_defaults(settings: Settings) -> Settings:
     """Complete the settings of a call with the settings of pyproject.toml.
 

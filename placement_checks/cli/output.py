@@ -7,13 +7,13 @@ import io
 import os
 import select
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from placement_checks.core.errors import UsageError
 from placement_checks.util.files import check_replaceable, replace_file
-from placement_checks.util.text import printable
+from placement_checks.util.text import join_and, printable
 
 
 @contextlib.contextmanager
@@ -92,6 +92,53 @@ class _Descriptor(io.FileIO):
             self._lost = True
             raise UsageError(self._name, reason.strerror or "cannot be written") from None
         return written
+
+
+class Output(NamedTuple):
+    """A report to write."""
+
+    format: str
+    file: str | None  # the file; None for standard output
+
+
+def parse_outputs(files: Sequence[str], given: str | None, formats: Sequence[str]) -> list[Output]:
+    """The reports of a call.
+
+    The suffix of a file decides its format. A format that is given, but that no file has, is
+    written to standard output.
+
+    Args:
+        files: the values of --output.
+        given: the value of --format; None without the option.
+        formats: the formats of the command; the first one is the default.
+
+    Raises:
+        UsageError: a file has an unknown suffix, and no format is given.
+    """
+    from placement_checks.report.formats.writers import FORMATS  # slow to import
+
+    suffixes = {FORMATS[name].suffix: name for name in formats if FORMATS[name].suffix}
+    outputs = []
+    for file in files:
+        suffix = Path(file).suffix.lower()
+        if suffix not in suffixes and suffix and given is None:
+            raise UsageError(
+                f"--output {file}",
+                "has no suffix of a format",
+                f"use one of {join_and(suffixes)}, or add --format",
+                is_predicate=True,
+            )
+        outputs.append(Output(suffixes.get(suffix, given or formats[0]), file))
+    if not files or (given is not None and all(each.format != given for each in outputs)):
+        outputs.append(Output(given or formats[0], None))
+    return outputs
+
+
+@contextlib.contextmanager
+def open_outputs(outputs: Sequence[Output]) -> Iterator[Sequence[tuple[str, TextIO]]]:
+    """The format and the stream of each report, as `open_output` opens it."""
+    with contextlib.ExitStack() as stack:
+        yield [(each.format, stack.enter_context(open_output(each.file))) for each in outputs]
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import click
@@ -12,11 +12,11 @@ from placement_checks.analysis.step.transfers import copies, sent_tensors
 from placement_checks.cli.options import (
     FILE,
     ProgramCommand,
-    format_option,
+    report_options,
     settings_options,
     with_defaults,
 )
-from placement_checks.cli.output import open_output
+from placement_checks.cli.output import open_outputs, parse_outputs
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement
@@ -32,6 +32,8 @@ from placement_checks.util.progress import live
 from placement_checks.util.streams import stdout_for_report
 from placement_checks.util.text import plural, printable
 from placement_checks.verification.targets import gather
+
+_FORMATS = ("text", "json", "html")
 
 
 @click.command("place", cls=ProgramCommand)
@@ -52,16 +54,15 @@ from placement_checks.verification.targets import gather
     type=FILE,
     help="Write the graph with its assigned devices to this directory, for TensorBoard.",
 )
-@format_option("text", "json", "html")
-@click.option("--output", metavar="FILE", type=FILE, help="Write to this file.")
+@report_options(*_FORMATS)
 def command(
     target: str,
     settings: Settings,
     shows_transfers: bool,
     rows: int | None,
     tensorboard: str | None,
-    output_format: str,
-    output: str | None,
+    output_format: str | None,
+    files: tuple[str, ...],
 ) -> int:
     """Print the device that the placer assigns to each op.
 
@@ -76,9 +77,10 @@ def command(
     The exit status is 0, and 2 if the program cannot be placed as requested, or if an error
     occurred.
     """
-    _check_options(shows_transfers, rows, tensorboard, output_format)
+    outputs = parse_outputs(files, output_format, _FORMATS)
+    _check_options(shows_transfers, rows, tensorboard, {each.format for each in outputs})
     settings = with_defaults(settings)
-    with open_output(output) as stream:
+    with open_outputs(outputs) as streams:
         with stdout_for_report(), live():
             evidence = gather(parse_target(target), settings, rows="none")
         placement = evidence.placement
@@ -86,46 +88,47 @@ def command(
             raise _refusal(placement, target)
         if not placement.assigned:
             raise InputError(target, str(placement.assigned))
-        if output_format == "html":
-            stream.write(render_page([program_data(Report(evidence, ()))]))
-            return 0
-        if tensorboard is not None:
-            lines = _write_for_tensorboard(evidence, tensorboard)
-        elif shows_transfers:
-            render = render_json if output_format == "json" else render_text
-            lines = iter(render(placement, sent_tensors(placement, copies(placement, rows))))
-        else:
-            lines = (
-                text_of(Record(op.name, op.type, str(op.assigned)))
-                for op in placement.ops.values()
-                if op.assigned is not None
-            )
-        stream.writelines(f"{printable(line)}\n" for line in lines)
+        for format, stream in streams:
+            if format == "html":
+                stream.write(render_page([program_data(Report(evidence, ()))]))
+                continue
+            if tensorboard is not None:
+                lines = _write_for_tensorboard(evidence, tensorboard)
+            elif shows_transfers:
+                render = render_json if format == "json" else render_text
+                lines = iter(render(placement, sent_tensors(placement, copies(placement, rows))))
+            else:
+                lines = (
+                    text_of(Record(op.name, op.type, str(op.assigned)))
+                    for op in placement.ops.values()
+                    if op.assigned is not None
+                )
+            stream.writelines(f"{printable(line)}\n" for line in lines)
     return 0
 
 
 def _check_options(
-    shows_transfers: bool, rows: int | None, tensorboard: str | None, output_format: str
+    shows_transfers: bool, rows: int | None, tensorboard: str | None, formats: Collection[str]
 ) -> None:
     if rows is not None and not shows_transfers:
         raise UsageError(
             "--rows", "requires --transfers", "add --transfers, or omit --rows", is_predicate=True
         )
-    if output_format == "json" and not shows_transfers:
+    if "json" in formats and not shows_transfers:
         raise UsageError(
-            "--format json",
+            "the format json",
             "requires --transfers",
-            "add --transfers, or omit --format json",
+            "add --transfers, or choose another format",
             is_predicate=True,
         )
-    if output_format == "html" and shows_transfers:
+    if formats == {"html"} and shows_transfers:
         raise UsageError(
             "--transfers",
             "is not needed: the HTML page always has the transfers",
             "omit it",
             is_predicate=True,
         )
-    if tensorboard is not None and (shows_transfers or output_format == "html"):
+    if tensorboard is not None and (shows_transfers or "html" in formats):
         fix = "omit the other option, or run the command twice"
         raise UsageError("--tensorboard", "writes only the graph", fix, is_predicate=True)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import click
 from rich.console import Console
@@ -20,17 +19,17 @@ from placement_checks.cli.options import (
     JOBS,
     SETS,
     ProgramCommand,
-    format_option,
     options_as,
+    report_options,
     settings_options,
 )
-from placement_checks.cli.output import open_output, write_stderr
+from placement_checks.cli.output import open_output, open_outputs, parse_outputs, write_stderr
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.settings import DEFAULTS, Settings
 from placement_checks.core.target import Target
 from placement_checks.core.timing import Timing
 from placement_checks.report.commands import time as timing_report
-from placement_checks.report.commands.time import chrome_trace, page, step_picture
+from placement_checks.report.commands.time import TimingObject, chrome_trace
 from placement_checks.rules.requirements import Need
 from placement_checks.run.timing.thread_pools import set_thread_pools
 from placement_checks.targets.forms import parse_target, resolve, resolve_reference
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from placement_checks.run.compare.pair import ProgramPair
 
 
+_FORMATS = ("text", "json")
 _ROUNDS = 30
 
 
@@ -58,8 +58,8 @@ class _Options:
     fail_over: float | None
     against: str | None
     timeline: str | None
-    output_format: str
-    output: str | None
+    output_format: str | None
+    files: tuple[str, ...]
     jobs: int | None
 
 
@@ -97,8 +97,7 @@ class _Options:
 @click.option(
     "--timeline", metavar="FILE", type=FILE, help="Write one step as a Chrome trace (JSON)."
 )
-@format_option("text", "json", "html")
-@click.option("--output", metavar="FILE", type=FILE, help="Write the report to this file.")
+@report_options(*_FORMATS)
 @JOBS
 @options_as(_Options)
 def command(target: str, settings: Settings, options: _Options) -> int:
@@ -112,17 +111,19 @@ def command(target: str, settings: Settings, options: _Options) -> int:
     settings = _complete(settings, parsed)
     check_comparison(settings)
     before = _read_saved(options.against) if options.against else ()
+    outputs = parse_outputs(options.files, options.output_format, _FORMATS)
     set_thread_pools()
     timeline = options.timeline
     with (
-        open_output(options.output) as stream,
+        open_outputs(outputs) as streams,
         open_output(timeline, "--timeline") if timeline else nullcontext(StringIO()) as trace_file,
     ):
         with stdout_for_report(), live():
             placing.prepare(placer=False)
             timings = _time(parsed, settings, options)
         trace_file.write(chrome_trace(timings[-1].trace.shortest, target))
-        _write(timings, before, options, stream)
+        for format, stream in streams:
+            _write(timings, before, options, format, stream)
     return 0 if options.fail_over is None else _status(timings, options.fail_over)
 
 
@@ -196,37 +197,35 @@ def _time_pair(
 
 
 def _write(
-    timings: Sequence[Timing], before: Sequence[Any], options: _Options, stream: TextIO
+    timings: Sequence[Timing],
+    before: Sequence[TimingObject],
+    options: _Options,
+    format: str,
+    stream: TextIO,
 ) -> None:
-    def write_text(console: Console) -> None:
-        timing_report.write(timings, console)
-        if options.against is not None:
-            timing_report.write_comparison(timings, before, options.against, console)
-
-    if options.output_format == "json":
+    if format == "json":
         stream.write(timing_report.render_json(timings) + "\n")
-    elif options.output_format == "html":
-        pictures = [step_picture(timing.trace, timing.at.program) for timing in timings]
-        stream.write(page(f"{timings[0].at.program}, timed", write_text, pictures))
-    else:
-        write_text(Console(file=stream))
+        return
+    console = Console(file=stream)
+    timing_report.write(timings, console)
+    if options.against is not None:
+        timing_report.write_comparison(timings, before, options.against, console)
 
 
-def _read_saved(file: str) -> Sequence[Mapping[str, Any]]:
+def _read_saved(file: str) -> Sequence[TimingObject]:
     """Read the timings of a saved run."""
     fix = "save a run with placement-checks time … --format json --output FILE"
     try:
-        document = json.loads(Path(file).read_text(encoding="utf-8"))
-        timings, schema = document["timings"], document["schema"]
-        if schema == timing_report.SCHEMA:
-            return [timing_report.comparable_values(timing) for timing in timings]
+        saved = timing_report.read_json(Path(file).read_bytes())
     except OSError as error:
         raise InputError(file, error.strerror or "cannot be read", fix) from None
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, RecursionError):
         raise InputError(file, "is not a saved run", fix, is_predicate=True) from None
+    if not isinstance(saved, int):
+        return saved
     raise InputError(
         file,
-        f"has schema {schema}, but this version reads schema {timing_report.SCHEMA}",
+        f"has schema {saved}, but this version reads schema {timing_report.SCHEMA}",
         "run it again: placement-checks time … --format json --output FILE",
         is_predicate=True,
     )

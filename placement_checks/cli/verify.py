@@ -23,18 +23,17 @@ from placement_checks.cli.options import (
     RULE,
     SETS,
     ProgramCommand,
-    format_option,
     options_as,
+    report_options,
     settings_options,
 )
-from placement_checks.cli.output import open_output, write_stderr
+from placement_checks.cli.output import Output, open_outputs, parse_outputs, write_stderr
 from placement_checks.core.errors import InputError, PlacementError, UsageError, as_error
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.results import Report
 from placement_checks.core.settings import Settings
 from placement_checks.core.target import Target
-from placement_checks.report.common.baseline import headline, render_text
 from placement_checks.report.formats.outcome import Outcome
 from placement_checks.report.formats.writers import FORMATS
 from placement_checks.rules.requirements import Need
@@ -113,10 +112,10 @@ class _Options:
     update: bool
     require_all: bool
     declare: bool
-    output_format: str
+    output_format: str | None
+    files: tuple[str, ...]
     everything: bool
     quiet: bool
-    output: str | None
     jobs: int | None
     shard: Shard | None
 
@@ -154,7 +153,7 @@ class _Options:
     is_flag=True,
     help="Print lines for pyproject.toml that declare broken rules as intended.",
 )
-@format_option(*FORMATS)
+@report_options(*FORMATS)
 @click.option(
     "--all",
     "-v",
@@ -169,7 +168,6 @@ class _Options:
     is_flag=True,
     help="In the text report, show only failing programs and the last line.",
 )
-@click.option("--output", metavar="FILE", type=FILE, help="Write the report to this file.")
 @JOBS
 @click.option(
     "--shard",
@@ -200,13 +198,17 @@ def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> 
     could not be checked. For several targets, it is the highest status. With --declare it is 0 if
     every broken rule can be declared as intended.
     """
-    if options.declare and options.output_format != "text":
+    if options.declare and options.output_format not in (None, "text"):
         raise UsageError(
             "--declare",
             f"prints TOML, not {options.output_format}",
             "omit --format",
             is_predicate=True,
         )
+    if options.declare:
+        outputs = [Output("text", file) for file in options.files or [None]]
+    else:
+        outputs = parse_outputs(options.files, options.output_format, list(FORMATS))
     for name in (*settings.rules, *settings.without):
         rule_named(name)
     configured = configuration.load(Path.cwd())
@@ -218,19 +220,19 @@ def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> 
     if options.update:
         _check_update(options)
     results = _Results(options)
-    with open_output(options.output) as stream:
+    with open_outputs(outputs) as streams:
         with stdout_for_report(), live(), early_captures(options.jobs):
             for number, (target, own) in enumerate(track(programs, "program")):
                 for each in programs[number : number + MOST_ANNOUNCED]:
                     _announce(*each)
                 results.add(target, own, graph)
         if options.declare and results.reports:
-            status = _write_declarations(results, stream)
+            status = _write_declarations(results, streams)
         else:
             to_add = [] if settings.rules else [(target, settings) for target in targets]
-            status = _write_report(results, settings.rules, options, stream, to_add)
+            status = _write_report(results, settings.rules, options, streams, to_add)
     for error in results.errors:
-        print_error(error, details=options.output_format == "text")
+        print_error(error, details=any(each.format == "text" for each in outputs))
     return max(status, FAILED) if results.errors else status
 
 
@@ -368,10 +370,10 @@ def _write_report(
     results: _Results,
     rules: Sequence[str],
     options: _Options,
-    stream: TextIO,
+    streams: Sequence[tuple[str, TextIO]],
     to_add: Sequence[_Program],
 ) -> int:
-    """Write the report in its format, and return the exit status."""
+    """Write the report in each format, and return the exit status."""
     step = None if results.errors else next_step(results.reports, to_add)
     outcome = Outcome(
         results.reports,
@@ -383,18 +385,12 @@ def _write_report(
         next_step=step,
         explained=lambda rule: rule_named(rule).explanation(),
     )
-    FORMATS[options.output_format].write(outcome, stream)
-    reports = results.reports
-    for report in filter(outcome.fails, reports) if options.quiet else reports:
-        difference = report.baseline  # other formats include it in the report
-        if difference is not None and options.output_format == "text":
-            stream.write(f"{difference.new}: {render_text(difference)}\n")
-        elif difference is not None and options.output_format == "html":
-            write_stderr(f"placement-checks: {difference.new}: {headline(difference)}")
-    return max(map(outcome.status, reports), default=0)
+    for format, stream in streams:
+        FORMATS[format].write(outcome, stream)
+    return max(map(outcome.status, results.reports), default=0)
 
 
-def _write_declarations(results: _Results, stream: TextIO) -> int:
+def _write_declarations(results: _Results, streams: Sequence[tuple[str, TextIO]]) -> int:
     """Write lines for pyproject.toml; the exit status is 1 if a rule cannot be declared."""
     programs = [
         (target, report, settings, declarations(report))
@@ -407,5 +403,6 @@ def _write_declarations(results: _Results, stream: TextIO) -> int:
         raise UsageError(
             "--declare", "no rule is broken, so there is nothing to declare", "omit it"
         )
-    stream.write(declared_text(programs))
+    for _, stream in streams:
+        stream.write(declared_text(programs))
     return int(not all(each.fields for each in declared))

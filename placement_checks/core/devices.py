@@ -179,6 +179,7 @@ LOCALHOST = Device("localhost", 0, 0)
 
 # Which GPUs a run uses: real GPUs if there are enough (auto), only real GPUs, or simulated GPUs.
 Devices: TypeAlias = Literal["auto", "real", "simulated"]
+RunDevices: TypeAlias = Literal["real", "simulated"]  # the GPUs that a run used
 
 
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"  # environment variable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import traceback
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from placement_checks.core.missing import Missing
 from placement_checks.util.text import printable
@@ -14,6 +14,7 @@ DEBUG = "PLACEMENT_CHECKS_DEBUG"  # environment variable: show tracebacks of int
 
 
 _Kind = TypeVar("_Kind", bound="PlacementError")
+ErrorKind = Literal["usage", "config", "input", "internal"]
 
 
 class PlacementError(Exception):
@@ -27,7 +28,7 @@ class PlacementError(Exception):
         is_predicate: whether the message is a predicate. Otherwise a colon separates the two.
     """
 
-    kind = "internal"
+    kind: ErrorKind = "internal"
 
     def __init__(
         self,

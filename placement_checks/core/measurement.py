@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
+from placement_checks.core.devices import RunDevices
 from placement_checks.core.missing import Missing
 
 Array = npt.NDArray[np.float64]
@@ -131,7 +132,7 @@ class Measurement:
     """The results of running a program and its reference."""
 
     reference: str  # the name of the reference
-    devices: str  # `real` or `simulated`
+    devices: RunDevices
     towers: int  # the number of towers of the program
     dtypes: Mapping[str, str]  # the dtype of each variable
     # For each variable, the coarsest dtype in the computation of its gradient.

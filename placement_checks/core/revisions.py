@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 from placement_checks.core.baseline import Difference
@@ -11,6 +12,7 @@ from placement_checks.core.errors import PlacementError
 from placement_checks.core.results import Report, Verdict
 
 Effect = Literal["broken", "unchecked", "kept"]
+ProgramState = Literal["same", "changed", "new", "gone"]
 
 
 @dataclass(frozen=True)
@@ -41,21 +43,37 @@ class ProgramChange:
         name: the target.
         old: the verdicts at the revision; None if the revision lacks the program, or if the
             program is gone.
-        new: the present verdicts; None if pyproject.toml lists the program only at the revision.
-        difference: the objects on other devices; None if only one side has the program.
-        rules: the rules whose verdicts differ; for a new program, all its broken rules.
+        new: the present verdicts, with the objects on other devices as `Report.baseline`; None if
+            pyproject.toml lists the program only at the revision.
         numbers: the comparison of runs; None if none was requested.
     """
 
     name: str
     old: Report | None
     new: Report | None
-    difference: Difference | None = None
-    rules: Sequence[RuleChange] = ()
     numbers: Numbers | None = None
 
     @property
-    def state(self) -> Literal["same", "changed", "new", "gone"]:
+    def difference(self) -> Difference | None:
+        """The objects on other devices; None if only one side has the program."""
+        return self.new.baseline if self.new is not None else None
+
+    @cached_property
+    def rules(self) -> Sequence[RuleChange]:
+        """The rules whose verdicts differ; for a new program, all its broken rules."""
+        before = {verdict.rule: verdict for verdict in self.old.verdicts} if self.old else {}
+        changes = []
+        for verdict in self.new.verdicts if self.new else ():
+            was = before.get(verdict.rule) or Verdict(
+                verdict.rule, "not-checked", None, "the revision lacks the program"
+            )
+            effect = _effect(was, verdict)
+            if effect and (self.old or effect == "broken"):
+                changes.append(RuleChange(effect, was, verdict))
+        return changes
+
+    @property
+    def state(self) -> ProgramState:
         """Whether the program is the same on both sides."""
         if self.new is None:
             return "gone"
@@ -74,6 +92,21 @@ class ProgramChange:
         """The changed rules with one of these effects."""
         return [change for change in self.rules if change.effect in effects]
 
+    @cached_property
+    def newly_broken(self) -> Report | None:
+        """The present report with the newly broken rules only; None if the program is gone."""
+        broken = [change.new for change in self.with_effect("broken")]
+        return None if self.new is None else replace(self.new, verdicts=broken)
+
+
+def _effect(old: Verdict, new: Verdict) -> Effect | None:
+    if new.state == "broken":
+        is_worse = old.state != "broken" or len(new.findings) > len(old.findings)
+        return "broken" if is_worse else None
+    if new.state == old.state:
+        return None
+    return "kept" if new.state == "kept" else "unchecked"
+
 
 @dataclass(frozen=True)
 class Since:
@@ -91,3 +124,8 @@ class Since:
         if self.errors:
             return 2
         return int(any(program.differs for program in self.programs))
+
+    @property
+    def reports(self) -> Sequence[Report]:
+        """For each program that is not gone, its newly broken rules and everything that moved."""
+        return [each.newly_broken for each in self.programs if each.newly_broken is not None]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import median, quantiles
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from placement_checks.core.devices import RunDevices
 from placement_checks.core.trace import Trace
 from placement_checks.util.text import plural, printable
 
@@ -61,7 +62,7 @@ class Circumstances:
     program: str  # the program with towers
     reference: str  # the program for one GPU
     gpus: int  # the number of towers
-    devices: str  # `real` or `simulated`
+    devices: RunDevices
     kind: str  # a description of the devices
     cores: int  # the number of cores that this process may use
     tensorflow: str  # the version of TensorFlow
@@ -166,44 +167,6 @@ class Timing:
         """Examples per second."""
         return self.rows / loop.median
 
-    def document(self) -> dict[str, Any]:
-        """All figures as plain values, for reports and later comparisons."""
-        ratio = self.ratio
-        return {
-            **asdict(self.at),
-            "rows": self.rows,
-            **{
-                name: {
-                    "seconds": loop.median,
-                    "spread": Spread.from_values(loop.wall)[1:],
-                    "examples_per_second": self.examples(loop),
-                    "wall": list(loop.wall),
-                    "cpu": list(loop.cpu),
-                }
-                for name, loop in (("single", self.single), ("towers", self.towers))
-            },
-            "baseline_ratio": self.baseline_ratio.median,
-            "contention_ratio": self.contention_ratio and self.contention_ratio.median,
-            "work_ratio": self.work,
-            "measured_ratio": None if ratio is None else ratio.median,
-            "measured_spread": None if ratio is None else ratio[1:],
-            "not_measured": self.unmeasured or None,
-            "efficiency": self.efficiency,
-            "simulated_ratio": None if self.simulated is None else self.simulated.ratio,
-            "simulated_seconds": None if self.simulated is None else self.simulated._asdict(),
-            "overlap": self.overlap,
-        }
-
 
 def _ratios(seconds: Sequence[float], reference: Sequence[float]) -> list[float]:
     return [own / other for own, other in zip(seconds, reference, strict=True)]
-
-
-def summary(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of a `Timing.document` that pytest-benchmark stores as extra information."""
-    names = (
-        "simulated_ratio", "measured_ratio", "not_measured", "baseline_ratio", "contention_ratio",
-        "work_ratio", "efficiency", "overlap", "rows", "gpus", "devices", "kind", "tensorflow",
-        "onednn",
-    )  # fmt: skip
-    return {name: document[name] for name in names if document[name] is not None}

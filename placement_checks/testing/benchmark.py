@@ -10,8 +10,8 @@ from rich.console import Console
 
 from placement_checks.core.devices import Devices
 from placement_checks.core.errors import InputError
-from placement_checks.core.timing import Timing, summary
-from placement_checks.report.commands.time import write_legend, write_table
+from placement_checks.core.timing import Timing
+from placement_checks.report.commands.time import figures, write_legend, write_table
 from placement_checks.verification import configuration
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class TowerBenchmark:
             raise InputError(
                 "tower_benchmark", f"cannot time the programs: {reason}", is_predicate=True
             ) from None
-        self._benchmark.extra_info |= summary(timing.document())
+        self._benchmark.extra_info |= figures(timing)
         if disabled:
             return timing
         self._timings.add(timing)

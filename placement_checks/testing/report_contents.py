@@ -13,6 +13,7 @@ from dataclasses import replace
 from io import StringIO
 from typing import Any, Final, NamedTuple
 
+import msgspec
 from rich.console import Console
 
 from placement_checks.core.evidence import Evidence
@@ -21,7 +22,8 @@ from placement_checks.core.placement import Details, Placement, StepOps
 from placement_checks.core.program import CapturedProgram
 from placement_checks.core.results import Report, Verdict
 from placement_checks.core.variables import Variables
-from placement_checks.report.common import json as json_report
+from placement_checks.report.formats import json
+from placement_checks.report.formats.outcome import Outcome, PytestOutcome, PytestResult
 from placement_checks.report.page.write import render_page
 from placement_checks.report.text import writer
 from placement_checks.testing.program_names import program_name
@@ -33,7 +35,7 @@ _WORST_FIRST: Final = ("broken", "not-checked", "kept")
 class JudgedTest(NamedTuple):
     """The reports of a test, and its outcome."""
 
-    outcome: str  # `passed`, `failed` or `skipped`
+    outcome: PytestOutcome
     reports: Sequence[Report]  # a report for each program, without its ops and graph
     # The data of each program for an HTML page; empty for other formats.
     pages: Sequence[Mapping[str, Any]] = ()
@@ -56,7 +58,7 @@ def reports(judged: Iterable[tuple[Evidence, Verdict]]) -> list[Report]:
     ]
 
 
-def pack(test: str, outcome: str, judged: Sequence[Report], *, is_page: bool) -> str:
+def pack(test: str, outcome: PytestOutcome, judged: Sequence[Report], *, is_page: bool) -> str:
     """Encode the reports of a test as text.
 
     Args:
@@ -137,32 +139,33 @@ _EMPTY_PAGE = """<!DOCTYPE html>
 
 
 def document(tests: Mapping[str, JudgedTest]) -> dict[str, Any]:
-    """The JSON document of `verify`; each program also has the keys ``test`` and ``outcome``.
+    """The JSON document of `verify`; each program also has the keys ``test`` and ``outcome``."""
+    found: dict[str, Any] = msgspec.to_builtins(json.document(_outcome(tests)))
+    return found
 
-    Args:
-        tests: the tests by name; the document is sorted by name.
-    """
-    named_reports = [
-        ({"test": name, "outcome": test.outcome}, report)
+
+def _outcome(tests: Mapping[str, JudgedTest]) -> Outcome:
+    """The reports of all tests, sorted by the name of the test."""
+    judged = [
+        (report, PytestResult(name, test.outcome))
         for name, test in sorted(tests.items())
         for report in test.reports
     ]
-    whole = json_report.document([report for _, report in named_reports], [])
-    programs = zip(named_reports, whole["programs"], strict=True)
-    return {**whole, "programs": [test | program for (test, _), program in programs]}
+    return Outcome([report for report, _ in judged], tests=[test for _, test in judged])
 
 
 def contents(tests: Mapping[str, JudgedTest], suffix: str) -> str:
     """The text of the file, in the format of its suffix."""
+    text = StringIO()
     if suffix == ".json":
-        return f"{json_report.to_json(document(tests))}\n"
+        json.write(_outcome(tests), text)
+        return text.getvalue()
     if suffix == ".html":
         pages = [data for _, test in sorted(tests.items()) for data in test.pages]
         return render_page(pages) if pages else _EMPTY_PAGE
     reports = [
         _with_test(report, name) for name, test in sorted(tests.items()) for report in test.reports
     ]
-    text = StringIO()
     writer.write(reports, Console(file=text))
     return text.getvalue()
 

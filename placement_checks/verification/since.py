@@ -22,7 +22,7 @@ from placement_checks.core.errors import (
     as_error,
 )
 from placement_checks.core.results import Report, Verdict
-from placement_checks.core.revisions import Effect, Numbers, ProgramChange, RuleChange, Since
+from placement_checks.core.revisions import Numbers, ProgramChange, Since
 from placement_checks.core.settings import DEFAULT_LIMIT, Settings
 from placement_checks.core.target import RowsToRead, SourceTree
 from placement_checks.rules.requirements import Need
@@ -240,13 +240,13 @@ def _compare(job: Job, tree: SourceTree, here: Path, *, numbers: bool) -> Progra
     except MissingTargetError as error:
         if job.old_target != job.target:
             raise _at_revision(error, tree, here) from None
-        return ProgramChange(job.target, None, new, rules=_broken_rules(new))
+        return ProgramChange(job.target, None, new)
     except PlacementError as error:
         raise _at_revision(error, tree, here) from None
     difference = compare_placements(old.evidence.placement, new.evidence.placement, tree.revision)
-    difference = with_rules(difference, new.verdicts)
+    new = replace(new, baseline=with_rules(difference, new.verdicts))
     trained = _numbers(job, old, new, tree.revision) if numbers else None
-    return ProgramChange(job.target, old, new, difference, _rule_changes(old, new), trained)
+    return ProgramChange(job.target, old, new, trained)
 
 
 _RUN_RULES = (GradientsEqual.name, WeightsEqual.name)
@@ -358,39 +358,6 @@ def _at_revision(error: PlacementError, tree: SourceTree, here: Path) -> Placeme
         details=without_root(error.details),
         is_predicate=error.is_predicate,
     )
-
-
-def _rule_changes(old: Report, new: Report) -> Sequence[RuleChange]:
-    """The rules with another verdict, in the order of the rules."""
-    before = {verdict.rule: verdict for verdict in old.verdicts}
-    changes = []
-    for verdict in new.verdicts:
-        was = before.get(verdict.rule) or _unchecked(verdict.rule)
-        if effect := _effect(was, verdict):
-            changes.append(RuleChange(effect, was, verdict))
-    return changes
-
-
-def _effect(old: Verdict, new: Verdict) -> Effect | None:
-    if new.state == "broken":
-        is_worse = old.state != "broken" or len(new.findings) > len(old.findings)
-        return "broken" if is_worse else None
-    if new.state == old.state:
-        return None
-    return "kept" if new.state == "kept" else "unchecked"
-
-
-def _broken_rules(report: Report) -> Sequence[RuleChange]:
-    """The broken rules of a program that the revision lacks."""
-    return [
-        RuleChange("broken", _unchecked(verdict.rule), verdict)
-        for verdict in report.verdicts
-        if verdict.state == "broken"
-    ]
-
-
-def _unchecked(rule: str) -> Verdict:
-    return Verdict(rule, "not-checked", None, "the revision lacks the program")
 
 
 def _no_longer_configured(

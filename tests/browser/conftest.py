@@ -49,6 +49,7 @@ def opened(tab: Any, tmp_path: Path) -> Iterator[Opened]:
         tab.set_viewport_size({"width": width, "height": 900})
         tab.emulate_media(color_scheme=scheme, media="screen")
         tab.goto(file.as_uri())
+        tab.wait_for_selector("body[data-state]")
         return tab
 
     tab.complaints.clear()

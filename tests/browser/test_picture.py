@@ -410,3 +410,28 @@ def test_a_printed_page_has_picture_and_findings(opened: Opened) -> None:
     assert texts(page, "#lanes h3")
     assert texts(page, ".finding")
     assert page.evaluate("document.getElementById('picture').getBoundingClientRect().width") <= 701
+
+
+def test_a_browser_that_cannot_decompress_says_so(opened: Opened) -> None:
+    page = opened(data_of(sound()))
+    old = page.context.browser.new_page()
+    old.add_init_script("delete globalThis.DecompressionStream")
+
+    old.goto(page.url)
+
+    old.wait_for_selector("body[data-state=unreadable]")
+    assert texts(old, "h1") == [
+        "This browser cannot read the page. Open it with Chrome 80, Firefox 113, Safari 16.4 or a "
+        "newer version."
+    ]
+    old.close()
+
+
+def test_another_program_is_drawn_when_it_is_chosen(opened: Opened) -> None:
+    page = opened(data_of(sound(), judged=True), data_of(sound(program="other.py"), judged=True))
+
+    page.get_by_role("button", name="other.py").click()
+
+    page.wait_for_function("document.title.startsWith('other.py')")
+    assert texts(page, "#program") == ["other.py"]
+    assert texts(page, "#programs tr.chosen th") == ["other.py"]

@@ -17,7 +17,7 @@ BEGINS = {
     "json": '{\n  "schema": 2,',
     "html": "<!DOCTYPE html>",
     "markdown": "**placement_checks: failed.** 1 program, rules: ",
-    "github": "::error file=outputlog,title=variables-on-host::outputlog",
+    "github": "::error file=outputlog,title=variables-on-host::",
     "sarif": '{\n  "$schema": "https://docs.oasis-open.org/sarif/',
     "junit": "<?xml version='1.0' encoding='utf-8'?>\n<testsuites ",
 }
@@ -45,7 +45,7 @@ def test_a_report_in_each_format(run: Run, format: str) -> None:
     ran = run("verify", "outputlog", "--format", format)
 
     assert (ran.status, ran.err) == (1, "")
-    assert ran.out.startswith(BEGINS[format].replace("::outputlog", "::"))
+    assert ran.out.startswith(BEGINS[format])
     assert "variables-on-host" in ran.out
 
 
@@ -55,6 +55,72 @@ def test_a_report_in_a_file(run: Run, folder: Path, format: str) -> None:
 
     assert run("verify", "outputlog", "--format", format, "--output", "report").out == ""
     assert (folder / "report").read_text() == printed
+
+
+def test_several_reports_in_one_run(run: Run, folder: Path) -> None:
+    files = {"a.txt": "text", "a.json": "json", "a.HTML": "html", "a.md": "markdown"}
+    files |= {"a.sarif": "sarif", "a.xml": "junit"}
+
+    ran = run("verify", "outputlog", *(word for name in files for word in ("--output", name)))
+
+    assert (ran.status, ran.out, ran.err) == (1, "", "")
+    for name, format in files.items():
+        assert (folder / name).read_text() == run("verify", "outputlog", "--format", format).out
+
+
+@pytest.mark.parametrize(
+    ("options", "printed", "files"),
+    [
+        ("--output r", None, {"r": "text"}),
+        ("--output r.sarif --format github", "github", {"r.sarif": "sarif"}),
+        ("--output r.md --format markdown", None, {"r.md": "markdown"}),
+        ("--output r.log --format json", None, {"r.log": "json"}),
+        ("--output r.html --format json", "json", {"r.html": "html"}),
+        ("--output r --output r.xml --format github", None, {"r": "github", "r.xml": "junit"}),
+        ("--output /dev/stdout --output r.json", "text", {"r.json": "json"}),
+    ],
+)
+def test_the_suffix_of_a_file_decides_and_format_is_for_the_rest(
+    run: Run, folder: Path, options: str, printed: str | None, files: dict[str, str]
+) -> None:
+    ran = run("verify", "outputlog", *options.split())
+
+    assert ran.status == 1
+    assert ran.out.startswith(BEGINS[printed]) if printed else ran.out == ""
+    for name, format in files.items():
+        assert (folder / name).read_text().startswith(BEGINS[format])
+
+
+@pytest.mark.parametrize(
+    ("command", "suffixes"),
+    [
+        ("verify outputlog", ".txt, .json, .html, .md, .sarif and .xml"),
+        ("diff outputlog outputlog", ".txt, .json, .html, .md, .sarif and .xml"),
+        ("place outputlog", ".txt, .json and .html"),
+        ("doctor", ".txt and .json"),
+    ],
+)
+def test_an_unknown_suffix_is_an_error(
+    run: Run, folder: Path, command: str, suffixes: str
+) -> None:
+    ran = run(*command.split(), "--output", "a.json", "--output", "report.pdf")
+
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err == (
+        "placement-checks: --output report.pdf has no suffix of a format; use one of "
+        f"{suffixes}, or add --format\n"
+    )
+    assert not (folder / "report.pdf").exists()
+
+
+def test_two_targets_have_fewer_formats(run: Run) -> None:
+    ran = run("diff", "outputlog", "outputlog", "--output", "a.sarif")
+
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err == (
+        "placement-checks: --output a.sarif is for a comparison with a git revision; choose one "
+        "of text, json and html, or add --since REV\n"
+    )
 
 
 @pytest.mark.parametrize("format", FORMATS)

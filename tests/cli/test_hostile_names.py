@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.commands import Run
+from support.pictures import with_data
 
 PROGRAM = """
 import tensorflow as tf
@@ -54,10 +55,11 @@ def assert_printable(text: str) -> None:
 def test_the_names_of_a_graph(run: Run, hostile: str, form: str) -> None:
     ran = run("verify", hostile, "--format", form)
 
-    assert_printable(ran.out + ran.err)
-    shown = {"json": json.dumps("w\x1b[31mX")[1:-1], "html": json.dumps(r"w\x1b[31mX")[1:-1]}
-    assert shown.get(form, r"w\x1b[31mX") in ran.out
-    assert "\nplacement-checks: all is well" not in ran.out + ran.err
+    shown = with_data(ran.out)
+    assert_printable(shown + ran.err)
+    name = json.dumps("w\x1b[31mX")[1:-1] if form == "json" else r"w\x1b[31mX"
+    assert name in shown
+    assert "\nplacement-checks: all is well" not in shown + ran.err
 
 
 def test_names_are_escaped_where_a_graph_is_placed(run: Run, hostile: str) -> None:

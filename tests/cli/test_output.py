@@ -209,7 +209,7 @@ def test_a_file_is_unchanged_if_the_new_one_fails(
     at = (
         "pathlib.Path.replace"
         if fault == "write"
-        else "placement_checks.report.common.json.render"
+        else "placement_checks.report.formats.json.write"
     )
     monkeypatch.setattr(at, fail)
 

@@ -18,7 +18,8 @@ case "$*" in *--paginate*) cat ids;; esac
 """
 COMMAND = """#!/bin/sh
 echo "$@" >> calls
-echo "the report"
+for last; do :; done
+echo "the report" > "$last"
 exit $WANTED
 """
 COMMENTS = "repos/a/b/issues/7/comments"
@@ -57,7 +58,7 @@ def test_the_comparison(folder: Path, status: int, fails: bool) -> None:
 
     assert bool(run(scripts()[0], WANTED=str(status), **files)) == fails
 
-    assert Path("calls").read_text() == "diff --since HEAD^ --format markdown\n"
+    assert Path("calls").read_text() == "diff --since HEAD^ --output changes.md\n"
     assert Path("summary").read_text() == "the report\n"
     assert Path("variables").read_text() == f"STATUS={status}\n"
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from support.commands import Run
 from support.documents import ROOT, blocks, without_figures
+from support.outcomes import since_as
 from support.repositories import commit, git, state, write
 from support.schemas import valid
 from support.tower_programs import MEAN, towers, whole
 
 from placement_checks.core.revisions import ProgramChange, Since
 from placement_checks.core.settings import Settings
-from placement_checks.report.commands.since import render_json
 from placement_checks.verification import since as revisions_since
 from placement_checks.verification.since import compare_since
 
@@ -153,7 +153,7 @@ def test_a_changed_objective_has_the_line_of_the_update(since: Since) -> None:
 
 def test_the_comparison_as_a_whole(since: Since) -> None:
     assert (since.status, since.errors, since.notes) == (1, [], [])
-    document = valid("diff", render_json(since))
+    document = valid("diff", since_as("json", since))
     assert [each["state"] for each in document["programs"]].count("same") == len(SOUND)
 
 

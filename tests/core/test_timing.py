@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from statistics import median
 
@@ -12,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.timings import loop, timing
 
-from placement_checks.core.timing import Simulated, Spread, summary
+from placement_checks.core.devices import RunDevices
+from placement_checks.core.timing import Spread
 
 BUSY = ": the machine was busy; time it again when it is quiet"
 
@@ -31,7 +31,7 @@ def test_a_quiet_run_has_a_ratio(baseline: float) -> None:
 
 @pytest.mark.parametrize("devices", ["simulated", "real"])
 @pytest.mark.parametrize("baseline", [1.11, 0.89])
-def test_a_busy_machine_has_no_ratio(devices: str, baseline: float) -> None:
+def test_a_busy_machine_has_no_ratio(devices: RunDevices, baseline: float) -> None:
     timed = timing(baseline, devices=devices)
 
     assert timed.unmeasured == f"the baseline is {baseline:.3f}, not within 1 ± 0.1{BUSY}"
@@ -151,91 +151,3 @@ def test_examples_count_the_global_batch() -> None:
 
     assert timed.examples(timed.towers) == 256
     assert timed.examples(timed.single) == 128
-
-
-def test_a_document_has_all_figures_as_plain_values() -> None:
-    document = timing(
-        loop(1.0, 2.0, cpu=[0.5, 1.0]),
-        single=loop(1.0, 2.0),
-        towers=loop(0.5, 2.0, cpu=[1.0, 3.0]),
-        contention=loop(1.0, 2.4),
-        simulated=Simulated(single=4.0, towers=2.0),
-        overlap=0.75,
-    ).document()
-
-    assert json.loads(json.dumps(document)) == {
-        "program": "towers",
-        "reference": "single",
-        "gpus": 2,
-        "devices": "simulated",
-        "kind": "CPU devices of one core each",
-        "cores": 2,
-        "tensorflow": "2.21.0",
-        "onednn": "1",
-        "rows": 128,
-        "single": {
-            "seconds": 1.5,
-            "spread": [1.25, 1.75],
-            "examples_per_second": 128 / 1.5,
-            "wall": [1.0, 2.0],
-            "cpu": [1.0, 2.0],
-        },
-        "towers": {
-            "seconds": 1.25,
-            "spread": [0.875, 1.625],
-            "examples_per_second": 128 / 1.25,
-            "wall": [0.5, 2.0],
-            "cpu": [1.0, 3.0],
-        },
-        "baseline_ratio": 1.0,
-        "contention_ratio": 1.1,
-        "work_ratio": 0.5,
-        "measured_ratio": 0.75,
-        "measured_spread": [0.625, 0.875],
-        "not_measured": None,
-        "efficiency": 1 / 1.5,
-        "simulated_ratio": 0.5,
-        "simulated_seconds": {"single": 4.0, "towers": 2.0},
-        "overlap": 0.75,
-    }
-
-
-def test_a_document_without_a_ratio_has_the_reason() -> None:
-    timed = timing(1.11)
-    document = json.loads(json.dumps(timed.document()))
-
-    assert document["not_measured"] == timed.unmeasured
-    assert {name for name, value in document.items() if value is None} == {
-        *("measured_ratio", "measured_spread", "efficiency"),
-        *("contention_ratio", "simulated_ratio", "simulated_seconds", "overlap"),
-    }
-
-
-def test_a_summary_keeps_the_figures_that_are_known() -> None:
-    known = timing(contention=loop(1.2), simulated=Simulated(1.0, 0.5), overlap=0.0).document()
-    unknown = timing(1.11).document()
-
-    assert summary(known) == {
-        "simulated_ratio": 0.5,
-        "measured_ratio": 0.5,
-        "baseline_ratio": 1.0,
-        "contention_ratio": 1.2,
-        "work_ratio": 1.0,
-        "efficiency": 1.0,
-        "overlap": 0.0,
-        "rows": 128,
-        "gpus": 2,
-        "devices": "simulated",
-        "kind": "CPU devices of one core each",
-        "tensorflow": "2.21.0",
-        "onednn": "1",
-    }
-    assert summary(unknown) == {
-        "not_measured": unknown["not_measured"],
-        "baseline_ratio": 1.11,
-        "work_ratio": 1.0,
-        **{
-            name: unknown[name]
-            for name in ("rows", "gpus", "devices", "kind", "tensorflow", "onednn")
-        },
-    }

@@ -13,7 +13,8 @@ from support.towers import program
 from placement_checks import Report, Verdict
 from placement_checks.core.impact import Impact
 from placement_checks.core.results import by_impact
-from placement_checks.report.formats.locations import rank_root_causes
+from placement_checks.report.formats.items import items, ranked
+from placement_checks.report.formats.outcome import Outcome
 from placement_checks.report.formats.writers import FORMATS
 
 KEPT = Verdict("kept-rule", "kept", "assigned")
@@ -83,9 +84,11 @@ def test_a_list_has_all_of_the_training_before_the_layout() -> None:
     slow = [finding(f"v{n}", group_key=n, impact=Impact.LAYOUT) for n in range(2)]
     program = report(broken("slow", *slow), broken("wrong", *wrong), broken("wrong-too", wrong[0]))
 
-    ranked = [(each.rule, each.group.first.object) for each in rank_root_causes([program])]
+    found = [
+        (each.rules[0], each.groups[0].first.object) for each in ranked(items(Outcome([program])))
+    ]
 
-    assert ranked == [
+    assert found == [
         ("wrong", "w0"),
         ("wrong-too", "w0"),
         ("wrong", "w1"),
@@ -99,11 +102,12 @@ def test_severity_comes_before_frequency() -> None:
     slow = broken("slow", finding("v", impact=Impact.LAYOUT))
     wrong = broken("wrong", finding("w", impact=Impact.TRAINING))
 
-    ranked = rank_root_causes(
-        [report(slow, program=name) for name in "pq"] + [report(slow, wrong)]
-    )
+    reports = [report(slow, program=name) for name in "pq"] + [report(slow, wrong)]
 
-    assert [each.rule for each in ranked] == ["wrong", "slow"]
+    assert [rule for each in ranked(items(Outcome(reports))) for rule in each.rules] == [
+        "wrong",
+        "slow",
+    ]
 
 
 def test_an_unjudged_finding_counts_as_layout() -> None:

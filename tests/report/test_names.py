@@ -9,7 +9,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 from support.graphs import op, placement
-from support.outcomes import written_as
+from support.outcomes import since_as, written_as
+from support.pictures import with_data
 from support.reports import since
 from support.timings import timeline, timing
 
@@ -19,9 +20,8 @@ from placement_checks.core.missing import Missing
 from placement_checks.logs import Log, Record
 from placement_checks.report.commands import log
 from placement_checks.report.commands import time as timing_report
-from placement_checks.report.commands.time import Picture, chrome_trace, lanes_svg, page
+from placement_checks.report.commands.time import chrome_trace
 from placement_checks.report.common import baseline
-from placement_checks.report.formats.since import FORMATS as SINCE_FORMATS
 from placement_checks.report.formats.writers import FORMATS
 from placement_checks.report.text import writer
 from placement_checks.verification.diff import compare_names
@@ -44,11 +44,6 @@ def console_text(write: Callable[[Console], None]) -> str:
     return file.getvalue()
 
 
-def lanes() -> str:
-    step = timeline({"/cpu:0": [(name, 0.0, 0.1) for name in NAMES]})
-    return lanes_svg(step, NAMES[0])
-
-
 def of_logs() -> str:
     hostile = Log("\x1b[2J.log", {Record(n, "Add", f"{HOST}:CPU:0"): 1 for n in NAMES}, len(NAMES))
     twice = {Record(n, "Add", f"{HOST}:GPU:{i}"): 1 for i in (0, 1) for n in NAMES}
@@ -64,14 +59,13 @@ def in_format(format: str) -> str:
         errors=[InputError("\x07", "\r")],
         next_step="\x1b[2J",
     )
-    return written.replace("\u200b", "")  # added to prevent links in comments
+    return with_data(written).replace("\u200b", "")  # added to prevent links in comments
 
 
 def since_in_format(format: str) -> str:
-    file = StringIO()
     hostile = "".join(NAMES)
-    SINCE_FORMATS[format](since(revision="\x1b[2J", name=hostile, message=hostile), file)
-    return file.getvalue().replace("\u200b", "")
+    shown = since_as(format, since(revision="\x1b[2J", name=hostile, message=hostile))
+    return with_data(shown).replace("\u200b", "")
 
 
 FORMS: dict[str, Callable[[], str]] = {
@@ -83,13 +77,8 @@ FORMS: dict[str, Callable[[], str]] = {
     "timing": lambda: console_text(
         lambda to: timing_report.write_comparison([timing()], [], "\x1b]0;title\x07ü/中", to)
     ),
-    "page": lambda: page(
-        "\x1b[2J",
-        lambda to: writer.write([verify(graph("GPU:0"))], to, everything=True),
-        [Picture(lanes(), "\x07")],
-    ),
     **{format: partial(in_format, format) for format in FORMATS},
-    **{f"{format} since": partial(since_in_format, format) for format in SINCE_FORMATS},
+    **{f"{format} since": partial(since_in_format, format) for format in FORMATS},
     "json of a difference": lambda: baseline.render_json(
         compare_names(graph("GPU:0"), graph("CPU:0"), "a")
     ),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 from support.graphs import placement
+from support.outcomes import since_as, written_as
 from support.reports import broken, finding, report, since
 from support.schemas import valid, validator
 from support.timings import loop, timing
@@ -25,11 +26,9 @@ from placement_checks.core.timing import Simulated
 from placement_checks.logs import Log, Record
 from placement_checks.report.commands import doctor, log, place
 from placement_checks.report.commands import time as timing_report
-from placement_checks.report.commands.since import render_json as render_since
 from placement_checks.report.common import baseline
-from placement_checks.report.common import json as json_report
+from placement_checks.report.formats.outcome import PytestResult
 from placement_checks.report.schemas import NAMES, schema
-from placement_checks.testing.report_contents import JudgedTest, document
 
 ERROR = InputError("b.py", "is not there", "name another", is_predicate=True)
 DIFFERENT = Difference(
@@ -57,12 +56,12 @@ def verify_documents() -> Iterator[str]:
         ]),
         Verdict("ours", "kept", "configuration", figures=[{"anything": []}]),
     )  # fmt: skip
-    yield json_report.render([full, report(program="q")], [])
-    yield json_report.render([replace(report(program="q"), baseline=DIFFERENT)], [])
-    yield json_report.render([full], [ERROR, ERROR])
-    yield json_report.render([], [ERROR])
-    yield json_report.render([], [])
-    yield json_report.to_json(document({"test_it.py::test": JudgedTest("passed", [full])}))
+    yield written_as("json", full, report(program="q"))
+    yield written_as("json", replace(report(program="q"), baseline=DIFFERENT))
+    yield written_as("json", full, errors=[ERROR, ERROR])
+    yield written_as("json", errors=[ERROR])
+    yield written_as("json")
+    yield written_as("json", full, tests=[PytestResult("test_it.py::test", "passed")])
 
 
 def time_documents() -> Iterator[str]:
@@ -75,7 +74,7 @@ def time_documents() -> Iterator[str]:
 
 def diff_documents() -> Iterator[str]:
     yield baseline.render_json(DIFFERENT)
-    yield render_since(since())
+    yield since_as("json", since())
 
 
 def log_documents() -> Iterator[str]:
@@ -106,7 +105,7 @@ DOCUMENTS: dict[str, Callable[[], Iterator[str]]] = {
     "diff": diff_documents,
     "log": log_documents,
     "doctor": doctor_documents,
-    "error": lambda: iter([json_report.render([], [ERROR])]),
+    "error": lambda: iter([written_as("json", errors=[ERROR])]),
 }
 EVERY = [(name, text) for name, documents in DOCUMENTS.items() for text in documents()]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from placement_checks.core.baseline import Change, Difference
 from placement_checks.core.results import Report
+from placement_checks.core.revisions import Since
 from placement_checks.report.formats.outcome import Outcome
 from placement_checks.report.formats.writers import FORMATS
 
@@ -22,3 +23,7 @@ def written_as(format: str, *reports: Report, **more: Any) -> str:
     file = StringIO()
     FORMATS[format].write(Outcome(reports, **more), file)
     return file.getvalue()
+
+
+def since_as(format: str, since: Since) -> str:
+    return written_as(format, *since.reports, errors=since.errors, since=since)

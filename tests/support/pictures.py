@@ -1,10 +1,12 @@
-"""The data of the HTML page for programs written by hand, unpacked as the page's script does."""
+"""The data of the HTML page for programs written by hand."""
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from placement_checks import Placement, Verdict, verify
@@ -28,26 +30,9 @@ def data_of(
     return program_data(report)
 
 
-def numbers(text: str) -> list[int]:
-    """Run-length coded numbers, decoded as in `page/data.js`."""
-    found: list[int] = []
-    for run in filter(None, text.split(",")):
-        value, _, times = run.partition("*")
-        found += [int(value)] * int(times or 1)
-    return found
-
-
-def names(text: str) -> list[str]:
-    """Decoded names; names are front-coded in the page."""
-    found = [""]
-    for line in text.split("\n"):
-        found.append(found[-1][: int(line[:2], 36)] + line[2:])
-    return found[1:]
-
-
 def row_of(data: dict[str, Any], op: str) -> str:
     """The row of an op in the picture, such as ``fc1/MatMul``."""
-    row = numbers(data["ops"]["row"])[names(data["ops"]["names"]).index(op)]
+    row = column(data, op, "row")
     path: list[str] = []
     while row > 0:
         path.insert(0, data["rows"]["names"][row])
@@ -57,10 +42,26 @@ def row_of(data: dict[str, Any], op: str) -> str:
 
 def column(data: dict[str, Any], op: str, name: str) -> int:
     """The value of an op in a column."""
-    return numbers(data["ops"][name])[names(data["ops"]["names"]).index(op)]
+    value: int = data["ops"][name][data["ops"]["names"].index(op)]
+    return value
 
 
-def embedded(html: str) -> Sequence[Any]:
-    """The programs in the data of a page."""
-    pattern = r'<script type="application/json" class="program">(.*?)</script>'
-    return [json.loads(text) for text in re.findall(pattern, html, re.DOTALL)]
+def embedded(html: str, element: str = 'class="program"') -> Sequence[Any]:
+    """The data in a page, decompressed as the page's script does."""
+    pattern = rf'<script type="text/plain" {element}>(.*?)</script>'
+    texts = re.findall(pattern, html, re.DOTALL)
+    return [json.loads(gzip.decompress(base64.b64decode(text))) for text in texts]
+
+
+def with_data(report: str) -> str:
+    """A report, followed by the texts in its data if it is a page; HTML shows no line breaks."""
+    texts = (text.replace("\n", " ") for text in _texts(embedded(report)))
+    return "\n".join([report, *texts])
+
+
+def _texts(data: Any) -> Iterator[str]:
+    if isinstance(data, str):
+        yield data
+    elif isinstance(data, dict | list):
+        for each in data.values() if isinstance(data, dict) else data:
+            yield from _texts(each)

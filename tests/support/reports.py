@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from io import StringIO
 from typing import Any
 
@@ -14,7 +15,7 @@ from placement_checks.core.baseline import Change, Difference
 from placement_checks.core.errors import InputError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.results import Report
-from placement_checks.core.revisions import Numbers, ProgramChange, RuleChange, Since
+from placement_checks.core.revisions import Numbers, ProgramChange, Since
 from placement_checks.report.text.writer import write
 
 
@@ -54,34 +55,34 @@ def below_the_table(text: str) -> Sequence[str]:
 def since(*, revision: str = "main", name: str = "train.py:build", message: str = "") -> Since:
     """A comparison with a revision: a changed program, an equal, a new and a gone one."""
     wrong = finding("w", message=message or "w is [on a GPU]")
-    unchecked = Verdict("no-idle-device", "not-checked", None, "there is one tower")
-    kept = [
-        Verdict(rule, "kept", "assigned")
-        for rule in ("variables-on-host", "no-idle-device", "one-update")
-    ]
-    was = Verdict("one-update", "broken", "assigned", None, [wrong, wrong])
-    worse = broken("slots-with-variables", wrong, wrong)
     moved = Change("ops", "input", "/cpu:0", "/gpu:0", ["x"], "1 op: Mul x", "q.py:1")
     difference = Difference(revision, name, 9, [moved], notes=["1 variable renamed: v -> w"])
-    same = Difference(revision, "other.py", 4)
-    old = report(*kept, program=name)
-    new = report(broken("variables-on-host", wrong), program=name)
-    changes = [
-        RuleChange("broken", kept[0], broken("variables-on-host", wrong)),
-        RuleChange("broken", broken("slots-with-variables", wrong), worse),
-        RuleChange("unchecked", kept[1], unchecked),
-        RuleChange("kept", was, kept[2]),
-    ]
-    missing = Verdict("no-fallback", "not-checked", None, "the revision lacks the program")
-    other = broken("no-fallback", wrong)
+    old = report(
+        Verdict("variables-on-host", "kept", "assigned"),
+        broken("slots-with-variables", wrong),
+        Verdict("no-idle-device", "kept", "assigned"),
+        broken("one-update", wrong, wrong),
+        program=name,
+    )
+    new = report(
+        broken("variables-on-host", wrong),
+        broken("slots-with-variables", wrong, wrong),
+        Verdict("no-idle-device", "not-checked", None, "there is one tower"),
+        Verdict("one-update", "kept", "assigned"),
+        program=name,
+    )
+    other = report(program="other.py")
+    added = report(broken("no-fallback", wrong), program="new.py")
     numbers = Numbers("different", f"other gradients for {message or 'w'}")
     return Since(
         revision,
         "0123456789abcdef",
         [
-            ProgramChange(name, old, new, difference, changes, numbers),
-            ProgramChange("other.py", report(program="other.py"), report(), same),
-            ProgramChange("new.py", None, new, rules=[RuleChange("broken", missing, other)]),
+            ProgramChange(name, old, replace(new, baseline=difference), numbers),
+            ProgramChange(
+                "other.py", other, replace(other, baseline=Difference(revision, "other.py", 4))
+            ),
+            ProgramChange("new.py", None, added),
             ProgramChange("gone.py", None, None),
         ],
         [InputError("last.py at main", "does not import", "repair it", is_predicate=True)],

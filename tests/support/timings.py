@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from placement_checks import Device
-from placement_checks.core.devices import LOCALHOST
+from placement_checks.core.devices import LOCALHOST, RunDevices
 from placement_checks.core.timing import Circumstances, Loop, Timing
 from placement_checks.core.trace import OpSpan, Timeline, Trace
 
@@ -41,7 +41,7 @@ def timing(
     towers: Loop | None = None,
     contention: Loop | None = None,
     rows: int = 128,
-    devices: str = "simulated",
+    devices: RunDevices = "simulated",
     gpus: int = 2,
     cores: int = 2,
     **more: Any,

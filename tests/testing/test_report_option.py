@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from support.pictures import with_data
 from support.schemas import valid
 
 WORKERS = [["-p", "no:xdist"], ["-n", "0"], ["-n", "2"]]
@@ -104,14 +105,14 @@ def test_a_page_or_text_names_the_test(
 ) -> None:
     run(suite, f"--placement-report={name}", *workers)
 
-    written = (suite.path / name).read_text()
+    written = with_data((suite.path / name).read_text())
     is_page = name == "out.HTML"
     assert written.startswith("<!DOCTYPE html>") is is_page
     assert "broken.py:build in test_it.py::test_a_broken" in written
     assert "variable w sits on /device:GPU:1, not on /device:CPU:0" in written
     if is_page:
         assert written.count('class="program"') == 3
-        assert '"VarHandleOp"' in written  # the page has the ops, which are in other processes
+        assert "\nVarHandleOp\n" in written  # the page has the ops, which are in other processes
     else:
         assert "3 programs, rules: 2 kept, 2 broken, 0 not checked." in written
 

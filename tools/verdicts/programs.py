@@ -315,7 +315,7 @@ def _refactors() -> Iterator[Program]:
 def _scripts() -> Iterator[Program]:
     """Whole programs. Without a declaration, only a first argument is passed, the GPUs."""
     from cli.test_as_written import PROGRAMS
-    from fixtures.test_scripts import FED_ALIKE, OPTIONS
+    from fixtures.test_scripts import DEFECTS, OPTIONS
 
     folder = "fixtures/as_written"
     declared = set()
@@ -330,7 +330,7 @@ def _scripts() -> Iterator[Program]:
             arguments = ["{gpus}"] if "argv[1]" in file.read_text(encoding="utf-8") else []
             yield _fixture([name, "--v1"], (), arguments, folder)
     for option, _ in OPTIONS.values():
-        yield _fixture([str(FED_ALIKE.relative_to(ROOT))], (), ["{gpus}", *option])
+        yield _fixture([str((DEFECTS / "fed_alike.py").relative_to(ROOT))], (), ["{gpus}", *option])
 
 
 def _random_models() -> Iterator[Program]:

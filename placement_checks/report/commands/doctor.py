@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated, Literal
 
-from placement_checks.core.checkup import Check, Checkup
-from placement_checks.report.common.json import versioned_json
+from msgspec import Meta
+
+from placement_checks.core.checkup import Checkup, State
+from placement_checks.report.common.json import VERSION, JsonObject, Versions, to_json
 from placement_checks.util.text import join_and, printable
 
 
@@ -38,19 +41,37 @@ def _names(checkup: Checkup, state: str) -> str:
     return join_and(check.name for check in checkup.checks if check.state == state)
 
 
+class CheckObject(JsonObject):
+    check: Annotated[str, Meta(description="The part that was checked.")]
+    state: State
+    found: Annotated[
+        str,
+        Meta(
+            description="What was found, without paths, the user's name and the name of the "
+            "machine."
+        ),
+    ]
+    fix: Annotated[str, Meta(description="The fix, or an empty text.")]
+
+
+class DoctorDocument(JsonObject):
+    schema: Annotated[Literal[1], VERSION]
+    versions: Versions
+    can_check: Annotated[
+        bool, Meta(description="Whether programs can be checked here: no part is missing.")
+    ]
+    checks: Annotated[list[CheckObject], Meta(min_length=1)]
+
+
 def render_json(checkup: Checkup) -> str:
     """Returns the JSON document."""
-    document = {
-        "can_check": checkup.can_check,
-        "checks": [_check(check) for check in checkup.checks],
-    }
-    return versioned_json(document, schema=1) + "\n"
-
-
-def _check(check: Check) -> dict[str, str]:
-    return {
-        "check": check.name,
-        "state": check.state,
-        "found": check.found,
-        "fix": check.fix,
-    }
+    document = DoctorDocument(
+        schema=1,
+        versions=Versions.installed(),
+        can_check=checkup.can_check,
+        checks=[
+            CheckObject(check=check.name, state=check.state, found=check.found, fix=check.fix)
+            for check in checkup.checks
+        ],
+    )
+    return to_json(document) + "\n"

@@ -2,50 +2,65 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from operator import itemgetter
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from placement_checks.core.devices import Device
 from placement_checks.core.op_types import VARIABLES
 from placement_checks.logs import Log, text_of
-from placement_checks.report.common.json import escape_controls
+from placement_checks.report.common.json import VERSION, JsonObject, to_json
 from placement_checks.util.text import align_columns, plural, printable
-
-_SCHEMA = 1
 
 _KIND = itemgetter(1, 2)  # op and device of a record
 _MAX_KINDS = 4
 _MAX_MOVED = 20
 
 
+class OpObject(JsonObject):
+    node: str | None
+    op: Annotated[str | None, Meta(description="The type of the op.")]
+    device: Annotated[
+        str,
+        Meta(description="The full name of the device; empty if the op was not placed."),
+    ]
+    count: Annotated[int, Meta(ge=1, description="The number of records of this placement.")]
+
+
+class LogDocument(JsonObject):
+    schema: Annotated[Literal[1], VERSION]
+    records: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="The number of lines that record a placement, including duplicates.",
+        ),
+    ]
+    torn: Annotated[int, Meta(ge=0, description="The number of incomplete records.")]
+    ops: Annotated[list[OpObject], Meta(description="The distinct placements.")]
+    reason: Annotated[str | None, Meta(description="The reason why there are no records.")]
+    troubles: Annotated[
+        list[str], Meta(description="The parts of the log that could not be read.")
+    ]
+
+
 def render_json(log: Log) -> str:
-    """Returns the JSON document, with an entry for each distinct placement.
-
-    Its schema has version 1.
-    """
-    document = {
-        "schema": _SCHEMA,
-        "records": log.records,
-        "torn": log.torn,
-        "ops": [],
-        "reason": log.reason,
-        "troubles": list(log.troubles),
-    }
-    before, empty, after = json.dumps(document, ensure_ascii=False).partition('"ops": []')
-    return escape_controls(f"{before}{empty[:-1]}{', '.join(_entries(log))}]{after}") + "\n"
-
-
-def _entries(log: Log) -> Iterator[str]:
-    """Yields the JSON of each placement; each pair of op and device is encoded only once."""
-    encoded = json.JSONEncoder(ensure_ascii=False).encode
-    kinds = {
-        (op, device): encoded({"op": op, "device": device})[1:-1]
-        for op, device in set(map(_KIND, log.counts))
-    }
-    for (node, op, device), count in log.counts.items():
-        yield f'{{"node": {encoded(node)}, {kinds[op, device]}, "count": {count}}}'
+    """Returns the JSON document, with an entry for each distinct placement."""
+    document = LogDocument(
+        schema=1,
+        records=log.records,
+        torn=log.torn,
+        ops=[
+            OpObject(node=node, op=op, device=device, count=count)
+            for (node, op, device), count in log.counts.items()
+        ],
+        reason=log.reason,
+        troubles=list(log.troubles),
+    )
+    return to_json(document, indent=None) + "\n"
 
 
 def render_lines(log: Log) -> str:

@@ -1,15 +1,24 @@
-"""Renders the comparison of programs with a git revision as text and JSON."""
+"""Renders the comparison of programs with a git revision as text, and its JSON document."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Literal, Self
 
-from placement_checks.core.revisions import Effect, ProgramChange, RuleChange, Since
+from msgspec import Meta
+
+from placement_checks.core.results import State
+from placement_checks.core.revisions import Effect, ProgramChange, ProgramState, RuleChange, Since
 from placement_checks.report.common import baseline
+from placement_checks.report.common.baseline import DifferenceObject
 from placement_checks.report.common.findings import group_findings
-from placement_checks.report.common.json import difference_document, error_document, versioned_json
+from placement_checks.report.common.json import (
+    VERSION,
+    ErrorObject,
+    JsonObject,
+    Versions,
+)
 from placement_checks.report.text.findings import finding_lines
 from placement_checks.util.text import join_and, plural, printable
 
@@ -65,14 +74,14 @@ def _rule_lines(program: ProgramChange, since: Since) -> Iterator[str]:
         yield f"newly broken: {_broken_rule(change, since)}"
         groups = group_findings(change.new.findings)
         yield from (line.text for line in finding_lines(groups))
-    yield from (f"no longer checked: {line}" for line in unchecked_lines(program, since))
+    yield from (f"no longer checked: {line}" for line in _unchecked_lines(program, since))
     if program.numbers is not None:
         yield f"numbers, {program.numbers.state.replace('-', ' ')}: {program.numbers.text}"
     if kept := program.with_effect("kept"):
         yield f"newly kept: {join_and(change.new.rule for change in kept)}"
 
 
-def unchecked_lines(program: ProgramChange, since: Since) -> Iterator[str]:
+def _unchecked_lines(program: ProgramChange, since: Since) -> Iterator[str]:
     """Yields the rules that are no longer checked, by their old states and reasons."""
     rules: dict[str, list[str]] = defaultdict(list)
     for change in program.with_effect("unchecked"):
@@ -99,44 +108,110 @@ def _program(program: ProgramChange, since: Since) -> Iterator[str]:
     yield ""
 
 
-def render_json(since: Since) -> str:
-    """Returns the JSON document."""
-    document = {
-        "since": since.revision,
-        "commit": since.commit,
-        "programs": [_document(program) for program in since.programs],
-        "notes": list(since.notes),
-        "errors": [error_document(error) for error in since.errors],
-    }
-    return versioned_json(document, schema=1)
-
-
-def _document(program: ProgramChange) -> dict[str, Any]:
-    difference = program.difference
-    return {
-        "program": program.name,
-        "state": program.state,
-        "difference": None if difference is None else difference_document(difference),
-        "rules": [_rule(change) for change in program.rules],
-        "numbers": None if program.numbers is None else vars(program.numbers),
-    }
-
-
-def _rule(change: RuleChange) -> dict[str, Any]:
-    findings: Sequence[dict[str, Any]] = [
-        {
-            "object": finding.object,
-            "where": finding.where,
-            "message": finding.message,
-            "fix": finding.fix,
-        }
-        for finding in change.new.findings
+class NumbersObject(JsonObject):
+    state: Literal["equal", "different", "not-checked"]
+    text: Annotated[
+        str, Meta(description="The compared variables, the differences, or the reason.")
     ]
-    return {
-        "rule": change.new.rule,
-        "effect": change.effect,
-        "old": change.old.state,
-        "new": change.new.state,
-        "reason": change.new.reason,
-        "findings": findings,
-    }
+
+
+class ChangedFindingObject(JsonObject):
+    object: Annotated[str, Meta(description="The op, variable or device.")]
+    where: Annotated[str | None, Meta(description="The line to edit, file:line.")]
+    message: str
+    fix: str
+
+
+class RuleChangeObject(JsonObject):
+    rule: str
+    effect: Annotated[
+        Effect,
+        Meta(
+            description="broken: newly broken, or more findings than before; unchecked: not "
+            "checked any more; kept: newly kept."
+        ),
+    ]
+    old: State
+    new: State
+    reason: Annotated[str | None, Meta(description="Why the rule is not checked.")]
+    findings: list[ChangedFindingObject]
+
+    @classmethod
+    def from_change(cls, change: RuleChange) -> Self:
+        return cls(
+            rule=change.new.rule,
+            effect=change.effect,
+            old=change.old.state,
+            new=change.new.state,
+            reason=change.new.reason,
+            findings=[
+                ChangedFindingObject(
+                    object=each.object, where=each.where, message=each.message, fix=each.fix
+                )
+                for each in change.new.findings
+            ],
+        )
+
+
+class ProgramChangeObject(JsonObject):
+    program: str
+    state: Annotated[
+        ProgramState,
+        Meta(
+            description="new: the revision lacks the program; gone: only pyproject.toml at the "
+            "revision lists it."
+        ),
+    ]
+    difference: Annotated[
+        DifferenceObject | None,
+        Meta(description="What moved; null if only one side has the program."),
+    ]
+    rules: Annotated[
+        list[RuleChangeObject],
+        Meta(description="The rules with another verdict than at the revision."),
+    ]
+    numbers: Annotated[
+        NumbersObject | None,
+        Meta(description="The comparison of runs; null without --numbers."),
+    ]
+
+    @classmethod
+    def from_change(cls, program: ProgramChange) -> Self:
+        difference, numbers = program.difference, program.numbers
+        return cls(
+            program=program.name,
+            state=program.state,
+            difference=None
+            if difference is None
+            else DifferenceObject.from_difference(difference),
+            rules=list(map(RuleChangeObject.from_change, program.rules)),
+            numbers=None
+            if numbers is None
+            else NumbersObject(state=numbers.state, text=numbers.text),
+        )
+
+
+class SinceDocument(JsonObject):
+    """How programs differ from themselves at a git revision."""
+
+    schema: Annotated[Literal[1], VERSION]
+    versions: Versions
+    since: Annotated[str, Meta(description="The revision, as the user names it.")]
+    commit: Annotated[str, Meta(description="The hash of its commit.")]
+    programs: list[ProgramChangeObject]
+    notes: Annotated[list[str], Meta(description="Remarks on the revision.")]
+    errors: Annotated[
+        list[ErrorObject], Meta(description="The programs that could not be compared.")
+    ]
+
+    @classmethod
+    def from_since(cls, since: Since) -> Self:
+        return cls(
+            schema=1,
+            versions=Versions.installed(),
+            since=since.revision,
+            commit=since.commit,
+            programs=list(map(ProgramChangeObject.from_change, since.programs)),
+            notes=list(since.notes),
+            errors=list(map(ErrorObject.from_error, since.errors)),
+        )

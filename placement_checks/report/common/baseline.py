@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal, Self
+
+from msgspec import Meta
 
 from placement_checks.analysis.step.transfers import copies_text
-from placement_checks.core.baseline import Change, Copies, Difference
-from placement_checks.report.common.json import difference_document, versioned_json
+from placement_checks.core.baseline import Change, ChangedObject, Copies, Difference
+from placement_checks.report.common.json import (
+    VERSION,
+    Count,
+    JsonObject,
+    UnknownSizes,
+    Versions,
+    to_json,
+)
 from placement_checks.util.text import join_and, plural, printable
 
 _MOST_LISTED = 10  # changes of each kind
@@ -89,6 +99,114 @@ def _amount(copies: Copies) -> str:
     return f"{size:,} bytes in {copies_text(number)}{more}"
 
 
+class CopiesObject(JsonObject):
+    copies: Count
+    bytes: Count
+    unknown: UnknownSizes
+
+
+class CrossingObject(JsonObject):
+    source: str
+    to: str
+    old: CopiesObject
+    new: CopiesObject
+
+
+class ChangeObject(JsonObject):
+    kind: ChangedObject
+    what: Annotated[str, Meta(description="A description, such as forward of tower 0, layer fc1.")]
+    old: Annotated[
+        str | None,
+        Meta(
+            description="The old place or objective; null if it is new, or if the change "
+            "describes several places."
+        ),
+    ]
+    new: Annotated[
+        str | None,
+        Meta(
+            description="The new place or objective; null if it is gone, or if the change "
+            "describes several places."
+        ),
+    ]
+    names: Annotated[list[str], Meta(description="The changed ops or variables.")]
+    note: str | None
+    where: Annotated[
+        str | None,
+        Meta(description="The user's line that built the first of the changed ops or variables."),
+    ]
+    rules: Annotated[list[str], Meta(description="The rules that the change breaks.")]
+
+    @classmethod
+    def from_change(cls, change: Change) -> ChangeObject:
+        return cls(
+            kind=change.kind,
+            what=change.what,
+            old=change.old or None,
+            new=change.new or None,
+            names=list(change.ops),
+            note=change.note or None,
+            where=change.where,
+            rules=list(change.rules),
+        )
+
+
+class DifferenceObject(JsonObject):
+    """The difference of a placement from a baseline, or from another placement."""
+
+    baseline: Annotated[
+        str,
+        Meta(
+            description="The file of the baseline, the git revision, or the program or log that "
+            "was compared."
+        ),
+    ]
+    program: Annotated[str, Meta(description="The program that was compared with it.")]
+    same: Annotated[
+        int, Meta(ge=0, description="The number of ops on the devices that the baseline states.")
+    ]
+    moved: list[ChangeObject]
+    new: list[ChangeObject]
+    gone: list[ChangeObject]
+    crosses: Annotated[
+        list[CrossingObject],
+        Meta(description="The pairs of devices between which a step copies more than before."),
+    ]
+    notes: Annotated[list[str], Meta(description="Changes that are no change of device.")]
+
+    @classmethod
+    def from_difference(cls, difference: Difference, **more: Any) -> Self:
+        """Returns the object; ``more`` are the fields of a subclass."""
+        return cls(
+            baseline=difference.old,
+            program=difference.new,
+            same=difference.same,
+            moved=list(map(ChangeObject.from_change, difference.moved)),
+            new=list(map(ChangeObject.from_change, difference.new_there)),
+            gone=list(map(ChangeObject.from_change, difference.gone)),
+            crosses=[
+                CrossingObject(
+                    source=each.source,
+                    to=each.to,
+                    old=CopiesObject(**each.old._asdict()),
+                    new=CopiesObject(**each.new._asdict()),
+                )
+                for each in difference.crosses
+            ],
+            notes=list(difference.notes),
+            **more,
+        )
+
+
+class DiffDocument(DifferenceObject):
+    """The difference of a placement from a baseline, or from another placement."""
+
+    schema: Annotated[Literal[1], VERSION]
+    versions: Versions
+
+
 def render_json(difference: Difference) -> str:
     """Returns the JSON document."""
-    return versioned_json(difference_document(difference), schema=1)
+    return to_json(
+        DiffDocument.from_difference(difference, schema=1, versions=Versions.installed())
+    )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import TextIO
 from xml.etree import ElementTree as ET
 
 from placement_checks.core.results import Report, Verdict, by_impact
-from placement_checks.report.common.baseline import headline, render_text
-from placement_checks.report.common.findings import group_findings
+from placement_checks.report.formats.items import Item, items
 from placement_checks.report.formats.locations import Repository
 from placement_checks.report.formats.outcome import Outcome
 from placement_checks.report.text.findings import finding_lines, one_line
@@ -20,15 +21,26 @@ _RESULT_KINDS = {"failures": "failure", "errors": "error", "skipped": "skipped"}
 def write(outcome: Outcome, stream: TextIO) -> None:
     """Writes the document; errors that prevented judging a program form a suite of their own."""
     suites, files = ET.Element("testsuites", name="placement_checks"), Repository()
+    found: dict[int, list[Item]] = defaultdict(list)
+    gone: list[Item] = []
+    for item in items(outcome):
+        for report in item.reports:
+            found[id(report)].append(item)
+        gone += [item] if item.kind == "gone" else []
     for report in outcome.reports:
-        suites.append(_set_counts(_suite(report, outcome, files)))
+        suites.append(_set_counts(_suite(report, found[id(report)], outcome, files)))
     rule_errors = {str(error) for report in outcome.reports for error in report.errors}
-    if others := [error for error in outcome.errors if str(error) not in rule_errors]:
+    others: list[tuple[str, str, str, str]] = [
+        (printable(error.object) or error.kind, error.message, error.kind, str(error))
+        for error in outcome.errors
+        if str(error) not in rule_errors
+    ]
+    others += [(item.title, item.lines[0], item.kind, "") for item in gone]
+    if others:
         suite = ET.SubElement(suites, "testsuite", name="errors")
-        for error in others:
-            name = printable(error.object) or error.kind
+        for name, message, kind, text in others:
             case = ET.SubElement(suite, "testcase", classname="placement_checks", name=name)
-            _add_result(case, "error", error.message, error.kind, str(error))
+            _add_result(case, "error", message, kind, text)
         _set_counts(suite)
     _set_counts(suites)
     ET.indent(suites)
@@ -36,7 +48,9 @@ def write(outcome: Outcome, stream: TextIO) -> None:
     stream.write(f"<?xml version='1.0' encoding='utf-8'?>\n{text}\n")
 
 
-def _suite(report: Report, outcome: Outcome, files: Repository) -> ET.Element:
+def _suite(
+    report: Report, found: Sequence[Item], outcome: Outcome, files: Repository
+) -> ET.Element:
     evidence = report.evidence
     suite = ET.Element("testsuite", name=printable(program_title(report)))
     properties = ET.SubElement(suite, "properties")
@@ -50,39 +64,55 @@ def _suite(report: Report, outcome: Outcome, files: Repository) -> ET.Element:
     for name, value in facts.items():
         if value is not None:
             ET.SubElement(properties, "property", name=name, value=printable(str(value)))
-    for verdict in by_impact(report.verdicts):
-        suite.append(_case(verdict, report, outcome, files))
-    if report.baseline is not None:
-        case = ET.SubElement(suite, "testcase", classname=suite.get("name", ""), name="baseline")
-        if report.baseline:
-            text = render_text(report.baseline)
-            _add_result(case, "failure", headline(report.baseline), "moved", text)
+    verdicts = {verdict.rule: verdict for verdict in by_impact(report.verdicts)}
+    others = [] if report.baseline is None else [outcome.difference_name]
+    others += [rule for item in found for rule in item.rules]
+    for rule in dict.fromkeys((*verdicts, *others)):
+        own = [item for item in found if rule in item.rules]
+        suite.append(_case(rule, verdicts.get(rule), own, report, files))
     return suite
 
 
-def _case(verdict: Verdict, report: Report, outcome: Outcome, files: Repository) -> ET.Element:
-    case = ET.Element("testcase", classname=printable(program_title(report)), name=verdict.rule)
-    groups = group_findings(verdict.findings)
+def _case(
+    rule: str, verdict: Verdict | None, found: Sequence[Item], report: Report, files: Repository
+) -> ET.Element:
+    case = ET.Element("testcase", classname=printable(program_title(report)), name=rule)
+    groups = [group for item in found for group in item.groups]
     if groups and (at := files.location_of(groups[0].where, report)):
         case.set("file", at.path)
         if at.line is not None:
             case.set("line", str(at.line))
-    if verdict.error is not None:
-        _add_result(case, "error", verdict.error.message, verdict.error.kind, str(verdict.error))
-    elif verdict.state == "broken":
+    if verdict is not None and verdict.error is not None:
+        error = verdict.error
+        _add_result(case, "error", error.message, error.kind, str(error))
+    elif verdict is not None and verdict.state == "broken":
         more = len(verdict.findings) - 1
         message = groups[0].first.message if groups else "broken"
         lines = finding_lines(groups, everything=True)
         also = f", and {plural(more, 'finding')} more" if more > 0 else ""
         text = "\n".join(printable(line.text) for line in lines)
         _add_result(case, "failure", f"{one_line(message)}{also}", "broken", text)
-    elif outcome.must_be_checked(verdict):
-        _add_result(case, "failure", f"not checked: {verdict.reason}", "not-checked")
-    elif verdict.state == "not-checked":
-        _add_result(case, "skipped", verdict.reason or "not checked", "not-checked")
-    if verdict.note:
+    else:
+        for item in found:
+            _add_other(case, item)
+    if verdict is not None and verdict.note:
         ET.SubElement(case, "system-out").text = printable(verdict.note)
     return case
+
+
+def _add_other(case: ET.Element, item: Item) -> None:
+    """Adds a statement that is no finding."""
+    first = item.lines[0]
+    if item.kind == "difference":
+        _add_result(case, "failure", first, "moved", "\n".join(item.lines))
+    elif item.kind == "unchecked" and item.level == "note":
+        _add_result(case, "skipped", first or "not checked", "not-checked")
+    elif item.kind == "unchecked":
+        _add_result(case, "failure", f"{item.title}: {first}", "not-checked")
+    elif item.level == "error":
+        _add_result(case, "failure", first, item.kind)
+    else:
+        ET.SubElement(case, "system-out").text = f"{item.title}: {first}"
 
 
 def _add_result(case: ET.Element, kind: str, message: str, type: str, text: str = "") -> None:

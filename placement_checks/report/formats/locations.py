@@ -1,60 +1,12 @@
-"""Ranks the root causes of all programs, and locates their lines in the repository.
-
-Several formats show only the first findings, so `rank_root_causes` puts the most useful first.
-"""
+"""Locates lines of findings in the repository."""
 
 from __future__ import annotations
 
 import os
-from collections import defaultdict
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from placement_checks.core.impact import Impact
-from placement_checks.core.results import Report, worst_impact
-from placement_checks.report.common.findings import Group, Sections
-from placement_checks.util.text import plural
-
-
-@dataclass(frozen=True)
-class RankedGroup:
-    """A group of findings that several programs may share."""
-
-    rule: str  # the broken rule
-    group: Group  # the findings in the first of the programs
-    reports: list[Report] = field(default_factory=list)  # the reports of the programs
-
-    @property
-    def title(self) -> str:
-        """The rule, with the number of findings if there are several."""
-        number = len(self.group.findings)
-        return self.rule if number == 1 else f"{self.rule} ({plural(number, 'finding')})"
-
-
-def rank_root_causes(reports: Sequence[Report]) -> list[RankedGroup]:
-    """Returns the groups of root causes in the order of their impact.
-
-    Among groups of the same impact, the first groups of all rules come before the second groups of
-    all rules, and so on. Among these, groups that more programs share come first.
-    """
-    turns: dict[tuple[Impact, int], list[RankedGroup]] = defaultdict(list)
-    known: dict[Hashable, RankedGroup] = {}
-    for report in reports:
-        for section in Sections(report.verdicts).causes:
-            for turn, group in enumerate(section.groups):
-                key = (section.rule, group.where, group.first.message, group.first.fix)
-                if key not in known:
-                    known[key] = RankedGroup(section.rule, group)
-                    turns[worst_impact(group.findings), turn].append(known[key])
-                known[key].reports.append(report)
-    return [
-        each
-        for turn in sorted(turns)
-        for each in sorted(turns[turn], key=lambda ranked: -len(ranked.reports))
-    ]
-
+from placement_checks.core.results import Report
 
 _WORKSPACE = "GITHUB_WORKSPACE"
 

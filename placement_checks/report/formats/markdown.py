@@ -6,24 +6,34 @@ Text from a program is written as HTML, so that Markdown does not interpret its 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
-from typing import TextIO
+from itertools import groupby
+from typing import TextIO, get_args
 
-from placement_checks.core.baseline import Difference
 from placement_checks.core.results import Report, by_impact
+from placement_checks.core.revisions import Since
+from placement_checks.report.commands.since import at_commit, headline
 from placement_checks.report.common.baseline import render_text
-from placement_checks.report.common.findings import Sections
 from placement_checks.report.common.source import source_text
-from placement_checks.report.formats.locations import RankedGroup, rank_root_causes
+from placement_checks.report.formats.items import Item, Kind, items, ranked
 from placement_checks.report.formats.outcome import Outcome
-from placement_checks.report.text.findings import finding_sentences, one_line
-from placement_checks.report.text.writer import program_title, summary
+from placement_checks.report.text.findings import one_line
+from placement_checks.report.text.writer import program_title
 from placement_checks.util.text import join_and, plural
 
+_MOST = 40  # lines
 _PROGRAMS = 8  # rows of the table
-_GROUPS = 10
+_CAUSES = 10
+_REASONS = 10
 _OTHERS = 3  # lines of each other kind
+_NOUNS: Mapping[Kind, str] = {
+    "error": "error",
+    "difference": "program",
+    "numbers": "program",
+    "consequence": "rule",
+    "note": "remark",
+}
 _LONGEST = 300  # characters of a sentence; a comment has at most 65,536
 _LONGEST_CHANGE = 120  # characters of a change from the baseline
 # GitHub turns these texts into links, formulas or :smile:, in HTML too, unless an invisible
@@ -39,14 +49,37 @@ def write(outcome: Outcome, stream: TextIO) -> None:
 
 
 def _lines(outcome: Outcome) -> Iterator[str]:
-    reports = outcome.reports
-    fails = bool(outcome.errors) or any(map(outcome.fails, reports))
-    yield f"**placement_checks: {'failed' if fails else 'passed'}.** {summary(reports)}"
-    yield from _table(reports)
-    yield from _folds(outcome)
-    if outcome.next_step is not None:
+    counts = inline(html_text(outcome.summary)) if outcome.since else outcome.summary
+    yield f"**placement_checks: {_state(outcome)}.** {counts}"
+    table = list(_changes(outcome.since) if outcome.since else _table(outcome.reports))
+    yield from table
+    ending = [] if outcome.next_step is None else ["", inline(html_text(outcome.next_step))]
+    if folds := _folds(outcome, _MOST - len(table) - len(ending) - 2):
         yield ""
-        yield inline(html_text(outcome.next_step))
+        yield from folds
+    yield from ending
+
+
+def _state(outcome: Outcome) -> str:
+    if outcome.since is not None:
+        states = {0: "nothing has changed", 1: "changed"}
+        return states.get(outcome.since.status, "failed")
+    fails = bool(outcome.errors) or any(map(outcome.fails, outcome.reports))
+    return "failed" if fails else "passed"
+
+
+def _changes(since: Since) -> Iterator[str]:
+    """Yields a row for each program; of too many programs, programs that differ come first."""
+    if not since.programs:
+        return
+    shown = sorted(since.programs, key=lambda program: not program.differs)[:_PROGRAMS]
+    yield ""
+    yield f"| program | since {inline(code(at_commit(since)))} |"
+    yield "|---|---|"
+    for program in shown:
+        yield f"| {inline(code(program.name))} | {inline(html_text(headline(program, since)))} |"
+    if left := len(since.programs) - len(shown):
+        yield f"| and {left} more | |"
 
 
 def _table(reports: Sequence[Report]) -> Iterator[str]:
@@ -68,71 +101,85 @@ def _table(reports: Sequence[Report]) -> Iterator[str]:
         yield f"| and {plural(left, 'program')} more | | | |"
 
 
-def _folds(outcome: Outcome) -> Iterator[str]:
-    """Yields one line for each fold; without empty lines between them, they are one HTML block."""
-    groups = rank_root_causes(outcome.reports)
-    errors = [f"<p><b>error</b>: {html_text(str(error))}</p>" for error in outcome.errors]
-    lines = [*first_lines(errors, "error"), *group_folds(groups)]
-    lines += first_lines(
-        [
-            difference_fold(report.baseline, program_title(report), "baseline")
-            for report in outcome.reports
-            if report.baseline
-        ],
-        "baseline",
-    )
-    following = [
-        f"<p>{html_text(section.title)}</p>"
-        for report in outcome.reports
-        for section in Sections(report.verdicts).consequences
-    ]
-    lines += first_lines(following, "rule")
-    verdicts = [verdict for report in outcome.reports for verdict in report.verdicts]
-    unchecked = dict.fromkeys(each.rule for each in verdicts if outcome.must_be_checked(each))
-    if unchecked:
-        lines.append(f"<p>not checked, although required: {html_text(join_and(unchecked))}</p>")
-    if lines:
-        yield ""
-        yield from lines
+def _folds(outcome: Outcome, room: int) -> list[str]:
+    """One line for each statement; without empty lines between them, they are one HTML block.
+
+    Args:
+        outcome: the report.
+        room: the number of lines; the root causes get those that other statements do not need.
+    """
+    by_kind: dict[Kind, list[str]] = {}
+    causes: list[Item] = []
+    for kind, members in groupby(ranked(items(outcome)), key=lambda item: item.kind):
+        if kind == "cause":
+            causes = list(members)
+            by_kind[kind] = []
+        elif kind == "unchecked":
+            by_kind[kind] = [*_unchecked(each for each in members if each.level != "note")]
+        elif kind != "gone":  # in the table
+            by_kind[kind] = _first([_fold(each) for each in members], _NOUNS[kind])
+    room -= sum(map(len, by_kind.values()))
+    by_kind["cause"] = _cause_folds(causes, min(_CAUSES, room - 1))
+    return [line for kind in get_args(Kind) for line in by_kind.get(kind, ())]
 
 
-def first_lines(lines: Sequence[str], noun: str) -> list[str]:
+def _first(lines: Sequence[str], noun: str) -> list[str]:
     """Returns the first lines, and the number of omitted lines."""
     left = len(lines) - _OTHERS
     return [*lines[:_OTHERS], *([f"<p>and {plural(left, noun)} more</p>"] if left > 0 else [])]
 
 
-def group_folds(groups: Sequence[RankedGroup]) -> list[str]:
-    """Returns a fold for each of the first groups, and the number of omitted findings."""
-    lines = [_fold(each, is_open=not number) for number, each in enumerate(groups[:_GROUPS])]
-    if left := sum(len(each.group.findings) for each in groups[_GROUPS:]):
+def _cause_folds(causes: Sequence[Item], most: int) -> list[str]:
+    """Returns a fold for each of the first root causes, and the number of omitted findings."""
+    lines = [_cause(each, is_open=not number) for number, each in enumerate(causes[:most])]
+    omitted = (group for each in causes[most:] for group in each.groups)
+    if left := sum(len(group.findings) for group in omitted):
         lines.append(f"<p>and {plural(left, 'finding')} more</p>")
     return lines
 
 
-def _fold(each: RankedGroup, *, is_open: bool) -> str:
-    """A group of findings: its rule, line and message, with the details folded."""
-    message, *others = finding_sentences(each.group)
-    where = each.group.where
-    at = f" {code(where)}" if where else ""
-    source = source_text(where) if where else None
+def _cause(item: Item, *, is_open: bool) -> str:
+    """A root cause: its rule, line and message, with the details folded."""
+    message, *others = item.lines
+    at = f" {code(item.where)}" if item.where else ""
+    source = source_text(item.where) if item.where else None
     details = [code(source)] if source else []
     details += map(html_text, others)
-    if len(each.reports) > 1:
-        details.append(f"in {plural(len(each.reports), 'program')}")
+    if len(item.reports) > 1:
+        details.append(f"in {plural(len(item.reports), 'program')}")
     mark = "<details open>" if is_open else "<details>"
     return (
-        f"{mark}<summary><b>{html_text(each.title)}</b>{at}: {html_text(message)}</summary>"
+        f"{mark}<summary><b>{html_text(item.title)}</b>{at}: {html_text(message)}</summary>"
         f"{'<br>'.join(details)}</details>"
     )
 
 
-def difference_fold(difference: Difference, program: str, title: str) -> str:
-    """Returns everything that moved in a program, below the number of changes."""
-    first, *others = render_text(difference, _OTHERS).split("\n")
-    lines = (one_line(line, _LONGEST_CHANGE) for line in (*others, f"in {program}"))
-    details = "<br>".join(map(html_text, lines))
-    return f"<details><summary><b>{title}</b>: {html_text(first)}</summary>{details}</details>"
+def _unchecked(found: Iterable[Item]) -> Iterator[str]:
+    """Yields the rules that are not checked although they must be, with the reasons folded."""
+    for title, members in groupby(found, key=lambda item: item.title):
+        each = list(members)
+        names = join_and(dict.fromkeys(rule for item in each for rule in item.rules))
+        reasons = [f"{item.lines[0]}, in {item.programs(_OTHERS)}" for item in each[:_REASONS]]
+        if left := len(each) - len(reasons):
+            reasons.append(f"and {plural(left, 'reason')} more")
+        details = "<br>".join(map(html_text, reasons))
+        yield f"<details><summary><b>{title}</b>: {html_text(names)}</summary>{details}</details>"
+
+
+def _fold(item: Item) -> str:
+    """A statement that is no root cause; changes are folded below their number."""
+    title, text = f"<b>{html_text(item.title)}</b>", html_text(item.lines[0])
+    if item.kind == "difference":
+        (report,) = item.reports
+        assert report.baseline is not None
+        first, *others = render_text(report.baseline, _OTHERS).split("\n")
+        lines = (*others, f"in {program_title(report)}")
+        details = "<br>".join(html_text(one_line(line, _LONGEST_CHANGE)) for line in lines)
+        return f"<details><summary>{title}: {html_text(first)}</summary>{details}</details>"
+    if item.kind in ("consequence", "note"):
+        return f"<p>{text}</p>"
+    programs = f" in {code(item.programs(_OTHERS))}" if item.reports else ""
+    return f"<p>{title}{programs}: {text}</p>"
 
 
 def code(text: str) -> str:

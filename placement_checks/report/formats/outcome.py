@@ -4,11 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from placement_checks.report.commands.since import summary as since_summary
+from placement_checks.report.text.writer import summary
 
 if TYPE_CHECKING:
     from placement_checks.core.errors import PlacementError
     from placement_checks.core.results import Report, Verdict
+    from placement_checks.core.revisions import Since
+
+
+PytestOutcome = Literal["passed", "failed", "skipped"]
+
+
+class PytestResult(NamedTuple):
+    """A pytest test that judged a program."""
+
+    name: str
+    outcome: PytestOutcome
 
 
 @dataclass(frozen=True)
@@ -17,6 +31,7 @@ class Outcome:
 
     reports: Sequence[Report]  # the reports of the programs
     errors: Sequence[PlacementError] = ()  # the errors
+    tests: Sequence[PytestResult] = ()  # the test of each report; empty outside of pytest
     requested: Collection[str] = ()  # the rules that the user named, which must be checked
     require_all: bool = False  # whether every rule must be checked
     everything: bool = False  # whether the text shows every finding
@@ -25,6 +40,20 @@ class Outcome:
     next_step: str | None = None
     # Returns the explanation of the rule with a name.
     explained: Callable[[str], str] = lambda _rule: ""
+    # The comparison with a git revision; then `reports` and `errors` are its reports and errors.
+    since: Since | None = None
+
+    @property
+    def summary(self) -> str:
+        """The counts, in one line."""
+        if self.since is not None:
+            return since_summary(self.since)
+        return summary(self.reports)
+
+    @property
+    def difference_name(self) -> str:
+        """The name of everything that moved in a program."""
+        return "baseline" if self.since is None else "moved"
 
     def status(self, report: Report) -> int:
         """The exit status of a program."""

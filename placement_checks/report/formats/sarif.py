@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, TextIO
 from urllib.parse import quote
 
-from placement_checks.core.results import Finding, Report, Verdict
+from placement_checks.core.results import Finding, Report
 from placement_checks.core.versions import versions
-from placement_checks.report.common.baseline import first_line, render_text
-from placement_checks.report.common.findings import Group, Sections
+from placement_checks.report.common.findings import Group
 from placement_checks.report.common.json import escape_controls
+from placement_checks.report.formats.items import Item, items
 from placement_checks.report.formats.locations import Location, Repository
 from placement_checks.report.formats.outcome import Outcome
 from placement_checks.report.text.findings import finding_sentences, one_line
@@ -26,8 +26,11 @@ _SCHEMA = (
 )
 _ROOT = "%SRCROOT%"
 _FINGERPRINT = "placementChecks/v1"
-_BASELINE = "baseline"
-_BASELINE_EXPLANATION = "Every op is on the device that the baseline of the program states."
+_EXPLANATIONS = {
+    "baseline": "Every op is on the device that the baseline of the program states.",
+    "moved": "Every op is on the device that it had at the git revision.",
+    "numbers": "Training on the same rows has the same results as at the git revision.",
+}
 _RELATED = 30  # related lines of one result
 _Json = dict[str, Any]
 
@@ -43,39 +46,32 @@ class _Run:
 
     def __init__(self, outcome: Outcome) -> None:
         self._outcome = outcome
+        self._items = list(items(outcome))
         self._repository = Repository()
         self._files: dict[str, int] = {}
         verdicts = [verdict for report in outcome.reports for verdict in report.verdicts]
         rules = dict.fromkeys(verdict.rule for verdict in verdicts)
-        if any(report.baseline for report in outcome.reports):
-            rules[_BASELINE] = None
+        rules |= dict.fromkeys(rule for item in self._items for rule in item.rules)
         self._rules = {rule: number for number, rule in enumerate(rules)}
         self._seen: Counter[str] = Counter()
 
     def document(self) -> _Json:
         outcome = self._outcome
-        results = [result for report in outcome.reports for result in self._results(report)]
+        results = [result for item in self._items for result in self._results(item)]
         driver: _Json = {"name": "placement_checks"}
         if version := versions()["placement_checks"]:
             driver["version"] = version
         driver["rules"] = [
-            _rule(name, _BASELINE_EXPLANATION if name == _BASELINE else outcome.explained(name))
-            for name in self._rules
-        ]
-        notifications: list[_Json] = [
-            {"level": "error", "message": _message([one_line(str(error))])}
-            for error in outcome.errors
-        ]
-        # As results, rules that were not checked would become alerts of code scanning.
-        notifications += [
-            self._note(verdict, report)
-            for report in outcome.reports
-            for verdict in report.verdicts
-            if verdict.state == "not-checked"
+            _rule(name, _EXPLANATIONS.get(name) or outcome.explained(name)) for name in self._rules
         ]
         invocation = {
             "executionSuccessful": not outcome.errors,
-            "toolExecutionNotifications": notifications,
+            # As results, rules that were not checked would become alerts of code scanning.
+            "toolExecutionNotifications": [
+                self._notification(item)
+                for item in self._items
+                if item.kind in ("error", "gone", "unchecked", "note")
+            ],
         }
         return {
             "tool": {"driver": driver},
@@ -93,21 +89,18 @@ class _Run:
             "results": results,
         }
 
-    def _results(self, report: Report) -> Iterator[_Json]:
+    def _results(self, item: Item) -> Iterator[_Json]:
         """Yields root causes as errors, and findings that follow from them as warnings."""
-        if report.baseline:
-            at = self._repository.location_of(first_line(report.baseline), report)
-            lines = render_text(report.baseline).split("\n")
-            fingerprint = _digest(_BASELINE, program_title(report))
+        for group in item.groups:
+            yield self._finding(item.reports[0], item.rules[0], group, item.level)
+        if item.kind == "difference" or (item.kind == "numbers" and item.level == "error"):
+            (report,), (rule,) = item.reports, item.rules
+            at = self._repository.location_of(item.where, report)
+            fingerprint = _digest(rule, program_title(report))
             yield {
-                **self._result(_BASELINE, "error", lines, report, fingerprint),
+                **self._result(rule, item.level, item.lines, report, fingerprint),
                 "locations": [{"physicalLocation": self._physical(at)}] if at else [],
             }
-        sections = Sections(report.verdicts)
-        for level, of_level in (("error", sections.causes), ("warning", sections.consequences)):
-            for section in of_level:
-                for group in section.groups:
-                    yield self._finding(report, section.rule, group, level)
 
     def _finding(self, report: Report, rule: str, group: Group, level: str) -> _Json:
         first: Finding = group.first
@@ -158,13 +151,16 @@ class _Run:
             for number, (at, text) in enumerate(in_files, 1)
         ]
 
-    def _note(self, verdict: Verdict, report: Report) -> _Json:
-        reason = one_line(verdict.reason or "")
-        text = f"{verdict.rule} is not checked in {one_line(program_title(report))}: {reason}"
+    def _notification(self, item: Item) -> _Json:
+        (text,) = item.lines
+        if item.kind != "unchecked":
+            return {"level": item.level, "message": _message([text])}
+        (report,), (rule,) = item.reports, item.rules
+        text = f"{rule} is {item.title} in {one_line(program_title(report))}: {text}"
         return {
-            "level": "warning" if self._outcome.must_be_checked(verdict) else "note",
+            "level": item.level,
             "message": _message([text]),
-            "associatedRule": {"id": verdict.rule, "index": self._rules[verdict.rule]},
+            "associatedRule": {"id": rule, "index": self._rules[rule]},
         }
 
 

@@ -8,7 +8,8 @@ from typing import NamedTuple, TextIO
 
 from rich.console import Console
 
-from placement_checks.report.common import json
+from placement_checks.report.commands.since import render_text as since_text
+from placement_checks.report.common.baseline import render_text
 from placement_checks.report.formats.outcome import Outcome
 from placement_checks.report.text import writer
 from placement_checks.report.text.layout import WIDTH, terminal_width
@@ -17,30 +18,39 @@ Writer = Callable[[Outcome, TextIO], None]
 
 
 def _text(outcome: Outcome, stream: TextIO) -> None:
+    if outcome.since is not None:
+        stream.write(since_text(outcome.since) + "\n")
+        return
+    shown = [*filter(outcome.fails, outcome.reports)] if outcome.is_quiet else outcome.reports
     if outcome.reports:
-        only = outcome.fails if outcome.is_quiet else None
         step = None if outcome.is_quiet else outcome.next_step
         console = Console(file=stream)
         with terminal_width(console.width if stream.isatty() else WIDTH):
             writer.write(
-                outcome.reports,
+                shown,
                 console,
                 everything=outcome.everything,
                 next_step=step,
-                only=only,
+                counts=outcome.reports,
             )
-
-
-def _json(outcome: Outcome, stream: TextIO) -> None:
-    stream.write(json.render(outcome.reports, outcome.errors) + "\n")
+    for report in shown:
+        if report.baseline is not None:
+            stream.write(f"{report.baseline.new}: {render_text(report.baseline)}\n")
 
 
 def _html(outcome: Outcome, stream: TextIO) -> None:
-    from placement_checks.report.page.data import program_data
+    from placement_checks.report.page.data import program_data, revision_data
     from placement_checks.report.page.write import render_page
 
-    if outcome.reports:
-        stream.write(render_page(list(map(program_data, outcome.reports)), outcome.next_step))
+    if outcome.since is not None:
+        step: str | None = outcome.summary
+        found = (revision_data(each, outcome.since) for each in outcome.since.programs)
+        pages = [page for page in found if page is not None]
+    else:
+        step = outcome.next_step
+        pages = list(map(program_data, outcome.reports))
+    if pages:
+        stream.write(render_page(pages, step))
 
 
 def _from_module(name: str) -> Writer:
@@ -56,20 +66,22 @@ class Format(NamedTuple):
     """A format of the report.
 
     Attributes:
-        write: writes the result of `verify`.
+        write: writes the result of `verify` or `diff --since`.
+        suffix: the suffix of its files; ``""`` if it is for standard output.
         has_errors: whether the report contains errors, for programs that do not read stderr.
     """
 
     write: Writer
+    suffix: str
     has_errors: bool = False
 
 
 FORMATS: Mapping[str, Format] = {
-    "text": Format(_text),
-    "json": Format(_json, has_errors=True),
-    "html": Format(_html),
-    "markdown": Format(_from_module("markdown")),
-    "github": Format(_from_module("github"), has_errors=True),
-    "sarif": Format(_from_module("sarif"), has_errors=True),
-    "junit": Format(_from_module("junit"), has_errors=True),
+    "text": Format(_text, ".txt"),
+    "json": Format(_from_module("json"), ".json", has_errors=True),
+    "html": Format(_html, ".html"),
+    "markdown": Format(_from_module("markdown"), ".md"),
+    "github": Format(_from_module("github"), "", has_errors=True),
+    "sarif": Format(_from_module("sarif"), ".sarif", has_errors=True),
+    "junit": Format(_from_module("junit"), ".xml", has_errors=True),
 }

@@ -1,6 +1,6 @@
 """Collects the data that the page shows for one program, or for two placements of a program.
 
-`page/assets/data.js` unpacks it. Ops and copies are columns of packed numbers.
+`page/assets/data.js` reads it. Ops and copies are columns.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import COLLECTIVES, CONST
 from placement_checks.core.placement import TRAINABLE, Placement, Tensor, producer_of
 from placement_checks.core.results import Report
-from placement_checks.core.revisions import ProgramChange
-from placement_checks.core.trace import Trace
-from placement_checks.report.commands.time import merge_short_spans, step_caption
+from placement_checks.core.revisions import ProgramChange, Since
+from placement_checks.core.trace import OpSpan, Trace
+from placement_checks.report.commands.since import headline as since_headline
 from placement_checks.report.common.baseline import change_text
+from placement_checks.report.common.baseline import headline as difference_headline
 from placement_checks.report.page.devices import DeviceTable
 from placement_checks.report.page.findings import findings_data, headline, rules_data
 from placement_checks.report.page.layout import KINDS, PageLayout, copy_kind, page_layout
-from placement_checks.report.page.write import encode_runs, front_code, index_texts
 from placement_checks.report.text.writer import conditions, run_conditions
-from placement_checks.util.text import printable
+from placement_checks.util.text import plural, printable
 
 _OTHER, _TRAINED, _SLOT = range(3)
 
@@ -62,9 +62,6 @@ def variables_data(placement: Placement, number: Mapping[str, int]) -> Iterator[
         yield [number[name], size, kind, form, by, role]
 
 
-_UNKNOWN = -1
-
-
 class CopyRow(NamedTuple):
     """A copied tensor.
 
@@ -89,19 +86,19 @@ def copies_data(
 ) -> dict[str, Any]:
     """Returns the copies of one step as columns.
 
-    If the size depends on the number of rows of the batch, ``bytes`` is -1, and ``a_row`` is the
+    If the size depends on the number of rows of the batch, ``bytes`` is None, and ``a_row`` is the
     size if each tower had one row. A collective reduction is a copy from each device to itself.
     """
     found: list[CopyRow] = []
     if placement.assigned and placement.requested:
         found = [*_copied_rows(placement, parts), *_reduced_rows(placement)]
     return {
-        "op": encode_runs(each.op for each in found),
-        "from": encode_runs(places.number(each.source) for each in found),
-        "to": encode_runs(places.number(each.to) for each in found),
-        "kind": encode_runs(each.kind for each in found),
-        "bytes": encode_runs(_UNKNOWN if each.bytes is None else each.bytes for each in found),
-        "a_row": encode_runs(each.row_bytes or 0 for each in found),
+        "op": [each.op for each in found],
+        "from": [places.number(each.source) for each in found],
+        "to": [places.number(each.to) for each in found],
+        "kind": [each.kind for each in found],
+        "bytes": [each.bytes for each in found],
+        "a_row": [each.row_bytes or 0 for each in found],
     }
 
 
@@ -143,7 +140,7 @@ def step_data(trace: Trace | Missing, program: str, places: DeviceTable) -> dict
         return None
     step = trace.shortest
     return {
-        "caption": step_caption(trace, program),
+        "caption": _step_caption(trace, program),
         "seconds": step.seconds,
         "lanes": [
             {
@@ -151,12 +148,43 @@ def step_data(trace: Trace | Missing, program: str, places: DeviceTable) -> dict
                 "gpu": device.is_gpu,
                 "spans": [
                     [ops[0].op, len(ops), round(start, 7), round(end - start, 7)]
-                    for ops, start, end in merge_short_spans(lane, step.seconds * _MIN_SHARE)
+                    for ops, start, end in _merge_short_spans(lane, step.seconds * _MIN_SHARE)
                 ],
             }
             for device, lane in step.lanes.items()
         ],
     }
+
+
+def _step_caption(trace: Trace, program: str) -> str:
+    """Returns a caption that names the traced step."""
+    steps, rows = plural(len(trace.steps), "traced step"), plural(trace.rows, "row")
+    return f"The fastest of {steps} of {program}, {rows}"
+
+
+def _merge_short_spans(
+    lane: Sequence[OpSpan], shortest: float
+) -> Iterator[tuple[list[OpSpan], float, float]]:
+    """Yields the ops of a lane with start and end; ops too short to be seen are merged.
+
+    Args:
+        lane: the ops of one device in their order.
+        shortest: the shortest visible time, in seconds.
+    """
+    group: list[OpSpan] = []
+    end = 0.0
+    for span in lane:
+        short = span.end - span.start < shortest
+        if group and not (short and span.start - end < shortest):
+            yield group, group[0].start, end
+            group = []
+        if short:
+            group.append(span)
+            end = span.end
+        else:
+            yield [span], span.start, span.end
+    if group:
+        yield group, group[0].start, end
 
 
 def program_data(report: Report, before: Placement | None = None) -> dict[str, Any]:
@@ -174,6 +202,10 @@ def program_data(report: Report, before: Placement | None = None) -> dict[str, A
     at = page_layout(placement)
     findings = findings_data(report, places, number)
     state, sentence, facts = headline(report, places)
+    if (moved := report.baseline) is not None:
+        findings += _changes_data(moved, number)
+        facts = [*facts, f"{difference_headline(moved)}."]
+        state = "differs" if moved and state != "broken" else state
     return {
         "schema": 1,
         "program": placement.program,
@@ -214,6 +246,20 @@ def _notes(report: Report) -> Iterator[str]:
         yield run_conditions(evidence.measurement, evidence.placement.program)
 
 
+class Table(NamedTuple):
+    """Distinct texts, and the index of the text for each occurrence."""
+
+    texts: Sequence[str]
+    numbers: Sequence[int]
+
+
+def index_texts(texts: Iterable[str]) -> Table:
+    """Returns the distinct texts in the order of their first occurrence, with indices."""
+    seen: dict[str, int] = {}
+    numbers = [seen.setdefault(text, len(seen)) for text in texts]
+    return Table(list(seen), numbers)
+
+
 def _ops_data(placement: Placement, places: DeviceTable, at: PageLayout) -> dict[str, Any]:
     ops = placement.by_number
     types = index_texts(op.type for op in ops)
@@ -222,18 +268,18 @@ def _ops_data(placement: Placement, places: DeviceTable, at: PageLayout) -> dict
     requests = index_texts(asked[op.requested] for op in ops)
     steps = analyze(placement).updates.in_step if placement.requested else [1] * len(ops)
     return {
-        "names": front_code(printable(op.name) for op in ops),
+        "names": [printable(op.name) for op in ops],
         "types": types.texts,
-        "type": encode_runs(types.numbers),
+        "type": types.numbers,
         "lines": lines.texts,
-        "line": encode_runs(lines.numbers),
+        "line": lines.numbers,
         "requests": requests.texts,
-        "request": encode_runs(requests.numbers),
-        "row": encode_runs(at.rows),
-        "phase": encode_runs(map(int, at.phases)),
-        "tower": encode_runs(at.towers),
-        "step": encode_runs(steps),
-        **{view: encode_runs(devices) for view, devices in places.views.items()},
+        "request": requests.numbers,
+        "row": at.rows,
+        "phase": list(map(int, at.phases)),
+        "tower": at.towers,
+        "step": list(steps),
+        **places.views,
     }
 
 
@@ -248,48 +294,39 @@ def difference_data(
         headline: the number of changes, in words.
         before: the earlier placement, whose devices are an additional view; None for a baseline.
     """
-    data = program_data(Report(Evidence(new), ()), before=before)
+    data = program_data(Report(Evidence(new), (), difference), before=before)
     return data | {
         "state": "differs" if difference else "placed",
         "headline": f"{headline}.",
         "facts": list(difference.notes),
-        "findings": _changes_data(difference, new),
     }
 
 
-def revision_data(program: ProgramChange, headline: str) -> dict[str, Any] | None:
+def revision_data(program: ProgramChange, since: Since) -> dict[str, Any] | None:
     """Returns the data of a program compared with a git revision; None if the program is gone.
 
     The findings are the findings of newly broken rules. Changes, and rules that are no longer
     checked, are added in the form of findings.
-
-    Args:
-        program: the comparison.
-        headline: the number of changes, in words.
     """
-    if program.new is None:
+    if program.new is None or program.newly_broken is None:
         return None
-    broken = [change.new for change in program.with_effect("broken")]
-    data = program_data(Report(program.new.evidence, broken))
-    found = program.difference
-    changes = _changes_data(found, program.new.evidence.placement) if found else []
-    changes += [
+    data = program_data(program.newly_broken)
+    unchecked = [
         _change_data("no longer checked", change.new.rule, ())
         | {"consequence": change.new.reason or ""}
         for change in program.with_effect("unchecked")
     ]
     return data | {
         "state": "differs" if program.differs else "placed",
-        "headline": f"{headline}.",
-        "facts": list(found.notes) if found else [],
-        "findings": [*data["findings"], *changes],
+        "headline": f"{since_headline(program, since)}.",
+        "facts": list(program.difference.notes) if program.difference else [],
+        "findings": [*data["findings"], *unchecked],
         "rules": rules_data(program.new),
     }
 
 
-def _changes_data(difference: Difference, new: Placement) -> list[dict[str, Any]]:
+def _changes_data(difference: Difference, number: Mapping[str, int]) -> list[dict[str, Any]]:
     """The changes of a placement, in the form of findings."""
-    number = {name: at for at, name in enumerate(new.ops)}
     sections = {
         "moved": difference.moved,
         "new": difference.new_there,

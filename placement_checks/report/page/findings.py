@@ -74,7 +74,7 @@ def _group_data(group: Group, number: Mapping[str, int]) -> dict[str, Any]:
         "where": where or "",
         "source": (source_text(where) if where else None) or "",
         "others": [name for name, _ in group.others],
-        "path": list(first.path),
+        "path": list(map(str, first.path)),
         "consequence": first.consequence,
         "fix": first.fix,
         "follows": first.follows or "",

@@ -8,7 +8,7 @@ programs and rules.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -161,7 +161,7 @@ def write(
     *,
     everything: bool = False,
     next_step: str | None = None,
-    only: Callable[[Report], bool] | None = None,
+    counts: Sequence[Report] | None = None,
 ) -> None:
     """Prints the verdicts and findings of every program, the counts and the next step.
 
@@ -170,18 +170,18 @@ def write(
         console: the console to print to.
         everything: whether to print all findings; otherwise a program takes at most 60 lines.
         next_step: the last line; None if there is no next step.
-        only: whether to print a program; None prints all. The counts include all programs.
+        counts: the reports that the counts include; by default the printed reports.
     """
-    shown = list(filter(only, reports)) if only else reports
-    if len(shown) > 1:
-        for row in grid(shown):
+    if len(reports) > 1:
+        for row in grid(reports):
             print_line(console, Text(row))
         print_line(console, Text())
-    for report in shown:
+    for report in reports:
         for line in _program(report, everything):
             print_line(console, line)
-    is_broken = any(report.count("broken") for report in reports)
-    print_line(console, Text(summary(reports), "bold red" if is_broken else "bold"))
+    counted = reports if counts is None else counts
+    is_broken = any(report.count("broken") for report in counted)
+    print_line(console, Text(summary(counted), "bold red" if is_broken else "bold"))
     if next_step is not None:
         for part in wrap(next_step, hanging=6, width=_STEP_WIDTH):
             print_line(console, Text(part))

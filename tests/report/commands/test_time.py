@@ -3,15 +3,19 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from msgspec import structs
 from rich.console import Console
 from support.documents import ROOT, blocks
 from support.timings import loop, timing
 
 from placement_checks.core.timing import Simulated, Timing
 from placement_checks.report.commands.time import (
-    comparable_values,
+    TimingObject,
+    figures,
+    read_json,
     render_json,
     write,
     write_comparison,
@@ -88,7 +92,8 @@ def test_a_narrow_terminal_cuts_nothing_off(width: int) -> None:
 
 
 def test_a_saved_run_is_compared_batch_by_batch() -> None:
-    before = [comparable_values(saved) for saved in json.loads(render_json([QUIET]))["timings"]]
+    before = read_json(render_json([QUIET]).encode())
+    assert not isinstance(before, int)
     now = replace(QUIET, towers=loop(0.9, 0.9, 0.9))
     stream = io.StringIO()
 
@@ -103,7 +108,7 @@ def test_a_saved_run_is_compared_batch_by_batch() -> None:
 
 def test_changed_conditions_of_a_saved_run_are_reported() -> None:
     before = [
-        {**comparable_values(QUIET.document()), "tensorflow": "2.15.1", "measured_ratio": None}
+        structs.replace(TimingObject.from_timing(QUIET), tensorflow="2.15.1", measured_ratio=None)
     ]
     stream = io.StringIO()
 
@@ -134,3 +139,99 @@ def test_the_documentation_shows_the_lines_of_the_table() -> None:
 
     lines = shown.splitlines()[4:-1]
     assert [line[:13] for line in lines] == [line[:13] for line in written(QUIET)[4:12]]
+
+
+def document_of(timing: Timing) -> dict[str, Any]:
+    (document,) = json.loads(render_json([timing]))["timings"]
+    assert isinstance(document, dict)
+    return document
+
+
+def test_a_document_has_all_figures_as_plain_values() -> None:
+    document = document_of(
+        timing(
+            loop(1.0, 2.0, cpu=[0.5, 1.0]),
+            single=loop(1.0, 2.0),
+            towers=loop(0.5, 2.0, cpu=[1.0, 3.0]),
+            contention=loop(1.0, 2.4),
+            simulated=Simulated(single=4.0, towers=2.0),
+            overlap=0.75,
+        )
+    )
+
+    assert document == {
+        "program": "towers",
+        "reference": "single",
+        "gpus": 2,
+        "devices": "simulated",
+        "kind": "CPU devices of one core each",
+        "cores": 2,
+        "tensorflow": "2.21.0",
+        "onednn": "1",
+        "rows": 128,
+        "single": {
+            "seconds": 1.5,
+            "spread": [1.25, 1.75],
+            "examples_per_second": 128 / 1.5,
+            "wall": [1.0, 2.0],
+            "cpu": [1.0, 2.0],
+        },
+        "towers": {
+            "seconds": 1.25,
+            "spread": [0.875, 1.625],
+            "examples_per_second": 128 / 1.25,
+            "wall": [0.5, 2.0],
+            "cpu": [1.0, 3.0],
+        },
+        "baseline_ratio": 1.0,
+        "contention_ratio": 1.1,
+        "work_ratio": 0.5,
+        "measured_ratio": 0.75,
+        "measured_spread": [0.625, 0.875],
+        "not_measured": None,
+        "efficiency": 1 / 1.5,
+        "simulated_ratio": 0.5,
+        "simulated_seconds": {"single": 4.0, "towers": 2.0},
+        "overlap": 0.75,
+    }
+
+
+def test_a_document_without_a_ratio_has_the_reason() -> None:
+    timed = timing(1.11)
+    document = document_of(timed)
+
+    assert document["not_measured"] == timed.unmeasured
+    assert {name for name, value in document.items() if value is None} == {
+        *("measured_ratio", "measured_spread", "efficiency"),
+        *("contention_ratio", "simulated_ratio", "simulated_seconds", "overlap"),
+    }
+
+
+def test_a_summary_keeps_the_figures_that_are_known() -> None:
+    known = timing(contention=loop(1.2), simulated=Simulated(1.0, 0.5), overlap=0.0)
+    unknown = timing(1.11)
+
+    assert figures(known) == {
+        "simulated_ratio": 0.5,
+        "measured_ratio": 0.5,
+        "baseline_ratio": 1.0,
+        "contention_ratio": 1.2,
+        "work_ratio": 1.0,
+        "efficiency": 1.0,
+        "overlap": 0.0,
+        "rows": 128,
+        "gpus": 2,
+        "devices": "simulated",
+        "kind": "CPU devices of one core each",
+        "tensorflow": "2.21.0",
+        "onednn": "1",
+    }
+    assert figures(unknown) == {
+        "not_measured": unknown.unmeasured,
+        "baseline_ratio": 1.11,
+        "work_ratio": 1.0,
+        **{
+            name: document_of(unknown)[name]
+            for name in ("rows", "gpus", "devices", "kind", "tensorflow", "onednn")
+        },
+    }

@@ -106,7 +106,20 @@ def test_unchecked_required_rules_are_warnings() -> None:
     assert "::warning" not in written_as("github", report(*unchecked))
     (_, _, all_of_them), _ = read(written_as("github", report(*unchecked), require_all=True))
     (_, _, one), _ = read(written_as("github", report(*unchecked), requested=("b",)))
-    assert (all_of_them, one) == ("a, b and c: no reference", "b: no reference")
+    assert all_of_them == "a, b and c: no reference\nin p on gpu*2"
+    assert one == "b: no reference\nin p on gpu*2"
+
+
+def test_programs_with_the_same_unchecked_rules_share_a_warning() -> None:
+    a, b = (Verdict(rule, "not-checked", None, "no reference") for rule in "ab")
+    programs = [report(a, b, program="p"), report(a, b, program="q"), report(b, program="r")]
+
+    found = read(written_as("github", *programs, require_all=True))
+
+    assert [text for _, _, text in found[:-1]] == [
+        "a and b: no reference\nin p on gpu*2 and q on gpu*2",
+        "b: no reference\nin r on gpu*2",
+    ]
 
 
 def test_errors_come_first() -> None:

@@ -97,7 +97,7 @@ def test_unchecked_required_rules_are_a_failure() -> None:
     assert "passed" in written_as("markdown", open_one)
     comment = written_as("markdown", open_one, require_all=True)
     assert "failed" in comment
-    assert "<p>not checked, although required: b</p>" in comment
+    assert "<summary><b>not checked</b>: b</summary>b: why, in p on gpu*2</details>" in comment
 
 
 def many(text: str) -> list[Report]:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
+from support.outcomes import since_as
 from support.reports import since
 
 from placement_checks.core.revisions import Since
-from placement_checks.report.formats.since import FORMATS
 from placement_checks.report.page.data import revision_data
 
 
 def written(format: str, comparison: Since | None = None) -> str:
-    file = StringIO()
-    FORMATS[format](since() if comparison is None else comparison, file)
-    return file.getvalue()
+    return since_as(format, since() if comparison is None else comparison)
 
 
 SAME = replace(since(), programs=since().programs[1:2], errors=[], notes=[])
@@ -137,15 +135,15 @@ def test_annotations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "error file=a.py,line=1,title=slots-with-variables (2 findings)",
         "error file=a.py,line=1,title=no-fallback",
         "error file=q.py,line=1,title=moved",
-        "error title=not checked",
+        "error title=gone",
         "error title=no longer checked",
-        "error title=different numbers",
+        "error title=numbers%2C different",
         "notice title=placement_checks",
     ]
 
 
 def test_the_page_shows_what_changed() -> None:
-    data = [revision_data(program, "a headline") for program in since().programs]
+    data = [revision_data(program, since()) for program in since().programs]
 
     assert [each and each["state"] for each in data] == ["differs", "placed", "differs", None]
     (changed, *_) = data
@@ -153,6 +151,59 @@ def test_the_page_shows_what_changed() -> None:
     assert [each["rule"] for each in changed["findings"]] == [
         *("variables-on-host", "slots-with-variables", "moved", "no longer checked"),
     ]
-    assert changed["headline"] == "a headline."
+    assert changed["headline"].startswith("1 moved, 0 new, 0 gone; 9 ops placed as in main; ")
     assert "<script" in written("html")
     assert written("html", replace(since(), programs=since().programs[3:])) == ""
+
+
+def test_the_result_of_each_statement_is_in_sarif() -> None:
+    (run,) = json.loads(written("sarif"))["runs"]
+
+    found = [(each["ruleId"], each["level"]) for each in run["results"]]
+    assert found == [
+        ("moved", "error"),
+        ("variables-on-host", "error"),
+        ("slots-with-variables", "error"),
+        ("no-fallback", "error"),
+        ("numbers", "error"),
+    ]
+    (invocation,) = run["invocations"]
+    notes = [
+        (each["level"], each["message"]["text"])
+        for each in invocation["toolExecutionNotifications"]
+    ]
+    assert notes == [
+        ("error", "last.py at main does not import; repair it"),
+        (
+            "error",
+            "no-idle-device is no longer checked in train.py:build on gpu*2: there is one tower "
+            "(kept at main)",
+        ),
+        ("error", "gone.py: not listed in pyproject.toml any more, and checked at main"),
+        ("note", "a note"),
+    ]
+
+
+def test_junit_has_a_suite_for_each_program_and_a_case_for_each_change() -> None:
+    suites = ET.fromstring(written("junit"))
+
+    cases = {
+        suite.get("name"): {
+            str(case.get("name")): [result.tag for result in case if result.tag != "system-out"]
+            for case in suite.iter("testcase")
+        }
+        for suite in suites
+    }
+    assert cases == {
+        "train.py:build on gpu*2": {
+            "variables-on-host": ["failure"],
+            "slots-with-variables": ["failure"],
+            "moved": ["failure"],
+            "no-idle-device": ["failure"],
+            "numbers": ["failure"],
+        },
+        "other.py on gpu*2": {"moved": []},
+        "new.py on gpu*2": {"no-fallback": ["failure"]},
+        "errors": {"last.py at main": ["error"], "gone": ["error"]},
+    }
+    assert suites.get("failures") == "6"

@@ -4,7 +4,7 @@ from typing import Any
 
 from support.baselines import TWO, renamed
 from support.graphs import op
-from support.pictures import column, names
+from support.pictures import column
 from support.towers import host, program
 
 from placement_checks import Placement
@@ -28,7 +28,7 @@ def test_changes_have_the_form_of_findings() -> None:
         "moved",
         "forward of tower 1, layer w: /gpu:1 -> /cpu:0  (1 op: Mean tower_1/loss)",
     )
-    assert [names(data["ops"]["names"])[n] for n in finding["ops"]] == ["tower_1/loss"]
+    assert [data["ops"]["names"][n] for n in finding["ops"]] == ["tower_1/loss"]
     assert (data["state"], data["program"]) == ("differs", "new.py")
     assert data["headline"].startswith("1 moved, 0 new, 0 gone; ")
 

@@ -2,17 +2,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from support.pictures import data_of, names, numbers
+from support.pictures import data_of
 from support.towers import gradient, on, program
 
 from placement_checks.report.page.layout import KINDS
 
 
-def copies(data: dict[str, Any]) -> dict[tuple[str, str, str], tuple[str, int, int]]:
+def copies(data: dict[str, Any]) -> dict[tuple[str, str, str], tuple[str, int | None, int]]:
     """The copies with their devices, kind, bytes and bytes for one row."""
     found = data["copies"]
-    op_names = names(data["ops"]["names"])
-    columns = (numbers(found[key]) for key in ("op", "from", "to", "kind", "bytes", "a_row"))
+    op_names = data["ops"]["names"]
+    columns = (found[key] for key in ("op", "from", "to", "kind", "bytes", "a_row"))
     label = [each["label"] for each in data["devices"]]
     return {
         (op_names[op], label[source], label[to]): (KINDS[kind], size, a_row)
@@ -32,13 +32,13 @@ def test_parameters_go_to_towers_and_gradients_come_back() -> None:
 def test_sizes_that_depend_on_the_batch_are_given_for_a_row() -> None:
     found = copies(data_of(program(outputs={gradient(0): (None, 3)})))
 
-    assert found[gradient(0), "GPU:0", "CPU:0"] == ("gradients", -1, 12)
+    assert found[gradient(0), "GPU:0", "CPU:0"] == ("gradients", None, 12)
 
 
 def test_a_copy_of_unknown_size_is_reported() -> None:
     found = copies(data_of(program()))
 
-    assert found[gradient(0), "GPU:0", "CPU:0"] == ("gradients", -1, 0)
+    assert found[gradient(0), "GPU:0", "CPU:0"] == ("gradients", None, 0)
 
 
 def test_a_collective_is_a_copy_from_and_to_each_gpu() -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from support.pictures import data_of, names
+from support.pictures import data_of
 from support.reports import broken, finding
 from support.towers import program
 
@@ -34,7 +34,7 @@ def test_equal_findings_are_grouped_with_all_names() -> None:
     )
 
     (told,) = data["findings"]
-    op_names = names(data["ops"]["names"])
+    op_names = data["ops"]["names"]
     assert (told["message"], told["others"]) == ("w is [on a GPU]", ["step"])
     assert [op_names[op] for op in told["objects"]] == ["w", "step"]
 
@@ -52,7 +52,7 @@ def test_a_finding_highlights_object_ops_and_path() -> None:
     data = data_of(program(), broken("b", found))
 
     (told,) = data["findings"]
-    lit = {names(data["ops"]["names"])[op] for op in told["ops"]}
+    lit = {data["ops"]["names"][op] for op in told["ops"]}
     assert lit == {"w", "update/w", "sum/w", "tower_0/w/read"}
 
 

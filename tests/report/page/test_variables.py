@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from support.pictures import data_of, names
+from support.pictures import data_of
 from support.towers import host, program, variable
 
 from placement_checks import Placement
@@ -12,7 +12,7 @@ from placement_checks.core.placement import GLOBAL, TRAINABLE
 def variables(graph: Placement) -> dict[str, list[Any]]:
     """The data of each variable without its op: bytes, kind, dtype, shape and towers."""
     data = data_of(graph)
-    found = names(data["ops"]["names"])
+    found = data["ops"]["names"]
     return {found[op]: rest for op, *rest in data["variables"]}
 
 

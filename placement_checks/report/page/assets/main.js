@@ -4,15 +4,20 @@ const WORDS_OF_STATES = {broken: "✕ BROKEN", kept: "✓ KEPT", "not-checked": 
 const WORDS_OF_VIEWS = {assigned: "assigned by TensorFlow", requested: "requested", executed: "executed", before: "before"};
 
 const programs = [...document.querySelectorAll("script.program")].map(each => each.textContent);
-const unpacked = new Map();
+const loaded = new Map(); // promises of programs, by number
+let overview = null; // the rules of all programs
+let wanted = 0; // the program that was chosen last
 
 function programAt(number) {
-  if (!unpacked.has(number)) unpacked.set(number, new Program(JSON.parse(programs[number])));
-  return unpacked.get(number);
+  if (!loaded.has(number)) loaded.set(number, decompress(programs[number]).then(data => new Program(data)));
+  return loaded.get(number);
 }
 
-function showProgram(number) {
-  show(programAt(number));
+async function showProgram(number) {
+  wanted = number;
+  const chosen = await programAt(number);
+  if (number !== wanted) return;
+  show(chosen);
   closeDetails();
   const {program} = state;
   byId("program").textContent = program.program;
@@ -67,7 +72,6 @@ function drawOverview(chosen) {
   const area = byId("programs");
   area.hidden = programs.length < 2;
   if (area.hidden) return;
-  const overview = JSON.parse(byId("overview").textContent);
   const head = element("tr", "", null, element("th", "", "program"), ...overview.rules.map(rule => {
     const cell = element("th", "upright", null, element("span", "", rule));
     cell.scope = "col";
@@ -176,5 +180,15 @@ function listen() {
   });
 }
 
-listen();
-showProgram(0);
+async function start() {
+  if (typeof DecompressionStream === "undefined") {
+    document.body.dataset.state = "unreadable";
+    byId("headline").textContent = "This browser cannot read the page. Open it with Chrome 80, Firefox 113, Safari 16.4 or a newer version.";
+    return;
+  }
+  overview = await decompress(byId("overview").textContent);
+  await showProgram(0);
+  listen();
+}
+
+start();
