@@ -49,8 +49,8 @@ class TowerBenchmark:
             single: the function or target of the program for one GPU.
             batch: ``batch(rng, n)`` returns arrays of n rows by input name; None for generated
                 rows.
-            gpus: the number of GPUs of the towers; by default the argument of the mark ``gpu``,
-                or 2.
+            gpus: the number of GPUs of the towers; by default the argument of the mark
+                ``placement_gpu``, or 2.
             rows: the size of the global batch; 0 for the fixed size of the placeholders, or about
                 128.
             rounds: the number of timed steps of each program; one with ``--benchmark-disable``.

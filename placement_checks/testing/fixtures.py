@@ -37,7 +37,7 @@ def place(request: pytest.FixtureRequest) -> Place:
     from placement_checks.verification import configuration, placing, running
     from placement_checks.verification.policy import merge_policies
 
-    placement_marks = list(request.node.iter_markers("placement"))
+    placement_marks = list(markers.placement_marks_of(request.node))
     settings = configuration.load(request.config.rootpath).settings
     defaults: dict[str, Any] = {
         "gpus": settings.gpus,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -89,12 +89,12 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the markers, and the plugins of this package."""
     config.addinivalue_line(
         "markers",
-        "gpu(n): the test needs n GPUs; `place` uses n GPUs, and --placement-devices=real skips "
+        f"{markers.GPU}(n): the test needs n GPUs; `place` uses n GPUs, and --placement-devices=real skips "
         "the test if there are fewer.",
     )
     config.addinivalue_line(
         "markers",
-        "placement(*rules, gpus=, machine=, soft=): every program that the fixture `place` places "
+        f"{markers.CHECKS}(*rules, gpus=, machine=, soft=): every program that the fixture `place` places "
         "in the test must keep these rules; the keywords are defaults of `place`.",
     )
     settings = contextlib.ExitStack()
@@ -145,10 +145,12 @@ def pytest_make_collect_report(
     return report
 
 
-def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
-    """Warn if the import of a test module changed TensorFlow for all tests."""
+def pytest_report_collectionfinish(
+    config: pytest.Config, items: Sequence[pytest.Item]
+) -> list[str]:
+    """Warn if the import of a test module changed TensorFlow for tests that use the package."""
     call = tensorflow_state.global_change()
-    if not call:
+    if not call or not any(map(markers.uses_package, items)):
         return []
     module = config.stash.get(_IMPORTED, "a conftest.py or plugin")
     return [
@@ -160,8 +162,10 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """With --placement-devices=real, skip a test that needs more GPUs than there are."""
     wanted = markers.needed_gpus(item)
+    if not wanted or markers.devices_of(item.config) != "real":
+        return
     present = local_gpus()
-    if markers.devices_of(item.config) == "real" and present < wanted:
+    if present < wanted:
         pytest.skip(
             f"needs {wanted} GPU{'s' if wanted > 1 else ''}, {_gpus_here(present)} "
             "(--placement-devices=real)"
@@ -171,7 +175,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 # The innermost wrapper, because the capturing of pytest redirects the descriptors for each call.
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Record the verdicts of a test, and undo its changes to TensorFlow."""
+    """Record the verdicts of a test, and undo its changes to TensorFlow if it uses the package."""
     comparison = item.config.pluginmanager.getplugin(revision.RevisionComparison.name)
     note = comparison.note if comparison else None
 
@@ -182,14 +186,15 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         if note:
             note(evidence)
 
-    before = tensorflow_state.current_state()
+    is_isolated = markers.uses_package(item)
+    before = tensorflow_state.current_state() if is_isolated else None
     caught: CaughtLog | None = getattr(item, "funcargs", {}).get("placement_log")
     recording = replace(running_test.current(), record=record, note=note)
     try:
         with running_test.run_as(recording), caught or contextlib.nullcontext():
             return (yield)
     finally:
-        for leak in tensorflow_state.restore(before):
+        for leak in tensorflow_state.restore(before) if is_isolated else ():
             item.warn(pytest.PytestWarning(f"{item.nodeid} {leak}; it was undone"))
 
 
