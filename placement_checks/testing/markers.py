@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 
 from placement_checks.core.devices import Devices
-from placement_checks.util.text import join_and
+from placement_checks.util.text import did_you_mean, join_and
 
 GPU: Final = "placement_gpu"
 CHECKS: Final = "placement_checks"
@@ -55,51 +55,46 @@ def _module_of(value: object) -> str:
     return str(type(value).__module__)
 
 
-def validate_marks(item: pytest.Item) -> None:
-    """Check the marks of a test.
+def check_marks(item: pytest.Item) -> None:
+    """Fail a test if one of its marks is invalid."""
+    if fault := _fault_of_marks(item):
+        pytest.fail(fault, pytrace=False)
 
-    Raises:
-        pytest.UsageError: a mark is invalid.
-    """
+
+def _fault_of_marks(item: pytest.Item) -> str:
     for mark in item.iter_markers(GPU):
         if len(mark.args) != 1 or type(mark.args[0]) is not int or mark.args[0] < 1:
-            raise pytest.UsageError(
-                f"{item.nodeid}: @pytest.mark.{GPU} needs one whole number above 0, such as "
-                f"@pytest.mark.{GPU}(2)"
+            return (
+                f"@pytest.mark.{GPU} needs one whole number above 0, such as @pytest.mark.{GPU}(2)"
             )
     placement_marks = list(placement_marks_of(item))
     if not placement_marks:
-        return
+        return ""
     from placement_checks.core.errors import UsageError
     from placement_checks.verification.policy import rule_named
 
     for mark in placement_marks:
-        if unknown := mark.kwargs.keys() - set(_ARGUMENTS):
-            raise pytest.UsageError(
-                f"{item.nodeid}: @pytest.mark.{CHECKS} has no argument "
-                f"{join_and(sorted(unknown))}; its arguments are {join_and(_ARGUMENTS)}"
+        if unknown := sorted(mark.kwargs.keys() - set(_ARGUMENTS)):
+            near = did_you_mean(unknown[0], _ARGUMENTS)
+            return (
+                f"@pytest.mark.{CHECKS} has no argument {join_and(unknown)}; "
+                f"{near or f'its arguments are {join_and(_ARGUMENTS)}'}"
             )
         for rule in mark.args:
             try:
                 rule_named(str(rule))
             except UsageError as error:
-                raise pytest.UsageError(f"{item.nodeid}: {error}") from None
-    _check_that_rules_apply(item)
-
-
-def _check_that_rules_apply(item: pytest.Item) -> None:
-    """Check that a test uses the fixture `place` if a mark on the test function names rules.
-
-    A mark on a class or module may also apply to tests that place nothing.
-    """
+                return f"@pytest.mark.{CHECKS}: {error}"
+    # A mark on a class or module may also apply to tests that place nothing.
     own = getattr(getattr(item, "function", None), "pytestmark", ())
     names_rules = any(mark.name == CHECKS and mark.args for mark in own)
     # With `request`, a fixture may get `place` by its name.
     if names_rules and not {"place", "request"} & {*getattr(item, "fixturenames", ())}:
-        raise pytest.UsageError(
-            f"{item.nodeid}: @pytest.mark.{CHECKS} checks programs that the fixture `place` "
-            "places, but the test does not use it; add the argument place, or use assert_rules"
+        return (
+            f"@pytest.mark.{CHECKS} checks programs that the fixture `place` places, but the test "
+            "does not use it; add the argument place, or use assert_rules"
         )
+    return ""
 
 
 def placement_marks_of(item: pytest.Item) -> Iterator[pytest.Mark]:

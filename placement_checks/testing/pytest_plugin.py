@@ -89,13 +89,13 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the markers, and the plugins of this package."""
     config.addinivalue_line(
         "markers",
-        f"{markers.GPU}(n): the test needs n GPUs; `place` uses n GPUs, and --placement-devices=real skips "
-        "the test if there are fewer.",
+        f"{markers.GPU}(n): the test needs n GPUs; `place` uses n GPUs, and "
+        "--placement-devices=real skips the test if there are fewer.",
     )
     config.addinivalue_line(
         "markers",
-        f"{markers.CHECKS}(*rules, gpus=, machine=, soft=): every program that the fixture `place` places "
-        "in the test must keep these rules; the keywords are defaults of `place`.",
+        f"{markers.CHECKS}(*rules, gpus=, machine=, soft=): every program that the fixture "
+        "`place` places in the test must keep these rules; the keywords are defaults of `place`.",
     )
     settings = contextlib.ExitStack()
     test = RunningTest(markers.devices_of(config), all_findings=config.get_verbosity() > 1)
@@ -125,13 +125,11 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Check all marks before a test runs, and set thread pools if a test measures time."""
+    """Set thread pools if a test measures time."""
     if any("tower_benchmark" in getattr(item, "fixturenames", ()) for item in items):
         from placement_checks.run.timing.thread_pools import set_thread_pools
 
         set_thread_pools()
-    for item in items:
-        markers.validate_marks(item)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -160,7 +158,8 @@ def pytest_report_collectionfinish(
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """With --placement-devices=real, skip a test that needs more GPUs than there are."""
+    """Check the marks of a test; with --placement-devices=real, skip it without enough GPUs."""
+    markers.check_marks(item)
     wanted = markers.needed_gpus(item)
     if not wanted or markers.devices_of(item.config) != "real":
         return

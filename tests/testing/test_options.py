@@ -72,38 +72,61 @@ def test_options_and_markers_are_listed(pytester: pytest.Pytester) -> None:
     markers.fnmatch_lines(["@pytest.mark.placement_gpu(n): *"])
 
 
+@pytest.mark.parametrize("workers", ["-n0", "-n1"])
 @pytest.mark.parametrize(
     ("mark", "message"),
     [
         (
             "placement_gpu('two')",
-            "*::test_it: @pytest.mark.placement_gpu needs one whole number above 0, such as *",
+            "@pytest.mark.placement_gpu needs one whole number above 0, such as "
+            "@pytest.mark.placement_gpu(2)",
         ),
-        (
-            "placement_gpu(0)",
-            "*::test_it: @pytest.mark.placement_gpu needs one whole number above 0, such as *",
-        ),
+        ("placement_gpu(0)", "@pytest.mark.placement_gpu needs one whole number above 0, *"),
+        ("placement_gpu", "@pytest.mark.placement_gpu needs one whole number above 0, *"),
         (
             "placement_checks(gpu=2)",
-            "*::test_it: @pytest.mark.placement_checks has no argument gpu; its "
-            "arguments are gpus, machine and soft",
+            "@pytest.mark.placement_checks has no argument gpu; did you mean 'gpus'?",
+        ),
+        (
+            "placement_checks(reference='f')",
+            "@pytest.mark.placement_checks has no argument reference; its arguments are gpus, "
+            "machine and soft",
+        ),
+        (
+            "placement_checks('no-falback')",
+            "@pytest.mark.placement_checks: rule 'no-falback' is not a known rule; did you mean "
+            "'no-fallback'?",
         ),
         (
             "placement_checks('no-fallback')",
-            "*::test_it: @pytest.mark.placement_checks checks programs that the fixture `place` places, "
-            "but the test does not use it; add the argument place, or use assert_rules",
+            "@pytest.mark.placement_checks checks programs that the fixture `place` places, but "
+            "the test does not use it; add the argument place, or use assert_rules",
         ),
     ],
 )
-def test_invalid_marks_are_usage_errors(
-    pytester: pytest.Pytester, mark: str, message: str
+def test_an_invalid_mark_fails_its_test_alone(
+    pytester: pytest.Pytester, mark: str, message: str, workers: str
 ) -> None:
-    pytester.makepyfile(f"import pytest\n\n@pytest.mark.{mark}\ndef test_it():\n    pass\n")
+    pytester.makepyfile(f"""
+        import pytest
 
-    result = pytester.runpytest_inprocess()
+        def test_first(): pass
 
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"ERROR: {message}"])
+        @pytest.mark.{mark}
+        def test_it(): pass
+
+        @pytest.mark.skip
+        @pytest.mark.{mark}
+        def test_skipped(): pass
+
+        def test_last(): pass
+    """)
+
+    result = pytester.runpytest_subprocess(workers, "--strict-markers")
+
+    result.assert_outcomes(passed=2, errors=1, skipped=1)
+    result.stdout.fnmatch_lines(["_* ERROR at setup of test_it _*", message, "=*"])
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
 MARKS_OF_OTHERS = """
