@@ -27,8 +27,6 @@ from placement_checks.testing.running_test import RunningTest
 from placement_checks.verification.trust import trusting
 
 if TYPE_CHECKING:
-    from placement_checks.core.evidence import Evidence
-    from placement_checks.core.results import Verdict
     from placement_checks.logs.live import CaughtLog
 
 _PACKAGE = __name__.partition(".")[0]
@@ -104,6 +102,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(settings.close)
     plugins = config.pluginmanager
     plugins.register(fixtures, "placement-fixtures")
+    plugins.register(verdicts.Recorder(), "placement-recorder")
     plugins.register(verdicts.Summary(), "placement-summary")
     if not hasattr(config, "workerinput"):
         plugins.register(verdicts.ReportFile(config), "placement-report")
@@ -174,23 +173,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 # The innermost wrapper, because the capturing of pytest redirects the descriptors for each call.
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Record the verdicts of a test, and undo its changes to TensorFlow if it uses the package."""
+    """Note the programs of a test, and undo its changes to TensorFlow if it uses the package."""
     comparison = item.config.pluginmanager.getplugin(revision.RevisionComparison.name)
     note = comparison.note if comparison else None
-
-    def record(evidence: Evidence, verdict: Verdict) -> None:
-        item.user_properties.append(verdicts.to_property(evidence, verdict))
-        if verdicts.is_needed(item.config):
-            verdicts.add_verdict(item, evidence, verdict)
-        if note:
-            note(evidence)
-
     is_isolated = markers.uses_package(item)
     before = tensorflow_state.current_state() if is_isolated else None
     caught: CaughtLog | None = getattr(item, "funcargs", {}).get("placement_log")
-    recording = replace(running_test.current(), record=record, note=note)
+    noting = replace(running_test.current(), note=note)
     try:
-        with running_test.run_as(recording), caught or contextlib.nullcontext():
+        with running_test.run_as(noting), caught or contextlib.nullcontext():
             return (yield)
     finally:
         for leak in tensorflow_state.restore(before) if is_isolated else ():
@@ -199,14 +190,12 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
+    call: pytest.CallInfo[None],
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Attach the verdicts to the report of a test, and shorten tracebacks of user errors."""
+    """Shorten tracebacks of user errors."""
     if call.excinfo is not None:
         _hide_internal_frames(call.excinfo.value)
-    report = yield
-    verdicts.attach(item, report)
-    return report
+    return (yield)
 
 
 _MOST_NAMED = 3  # ops of a change

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from rich.console import Console
 
+from placement_checks.core.errors import PlacementError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Details, Placement, StepOps
@@ -136,32 +137,36 @@ _EMPTY_PAGE = """<!DOCTYPE html>
 """
 
 
-def document(tests: Mapping[str, JudgedTest]) -> dict[str, Any]:
+Tests = Sequence[tuple[str, JudgedTest]]  # with their names; with several workers, also twice
+
+
+def document(tests: Tests, errors: Sequence[PlacementError] = ()) -> dict[str, Any]:
     """The JSON document of `verify`; each program also has the keys ``test`` and ``outcome``.
 
     Args:
-        tests: the tests by name; the document is sorted by name.
+        tests: the tests, in the order of the document.
+        errors: the reasons why programs may be missing.
     """
     named_reports = [
         ({"test": name, "outcome": test.outcome}, report)
-        for name, test in sorted(tests.items())
+        for name, test in tests
         for report in test.reports
     ]
     whole = json_report.document([report for _, report in named_reports], [])
+    if errors:
+        whole |= json_report.document([], errors)
     programs = zip(named_reports, whole["programs"], strict=True)
     return {**whole, "programs": [test | program for (test, _), program in programs]}
 
 
-def contents(tests: Mapping[str, JudgedTest], suffix: str) -> str:
-    """The text of the file, in the format of its suffix."""
+def contents(tests: Tests, errors: Sequence[PlacementError], suffix: str) -> str:
+    """The text of the file, in the format of its suffix; only JSON contains the errors."""
     if suffix == ".json":
-        return f"{json_report.to_json(document(tests))}\n"
+        return f"{json_report.to_json(document(tests, errors))}\n"
     if suffix == ".html":
-        pages = [data for _, test in sorted(tests.items()) for data in test.pages]
+        pages = [data for _, test in tests for data in test.pages]
         return render_page(pages) if pages else _EMPTY_PAGE
-    reports = [
-        _with_test(report, name) for name, test in sorted(tests.items()) for report in test.reports
-    ]
+    reports = [_with_test(report, name) for name, test in tests for report in test.reports]
     text = StringIO()
     writer.write(reports, Console(file=text))
     return text.getvalue()

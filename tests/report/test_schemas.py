@@ -62,7 +62,10 @@ def verify_documents() -> Iterator[str]:
     yield json_report.render([full], [ERROR, ERROR])
     yield json_report.render([], [ERROR])
     yield json_report.render([], [])
-    yield json_report.to_json(document({"test_it.py::test": JudgedTest("passed", [full])}))
+    test = ("test_it.py::test", JudgedTest("passed", [full]))
+    yield json_report.to_json(document([test]))
+    yield json_report.to_json(document([test], [ERROR, ERROR]))
+    yield json_report.to_json(document([], [ERROR]))
 
 
 def time_documents() -> Iterator[str]:
