@@ -54,8 +54,9 @@ def place(request: pytest.FixtureRequest) -> Place:
     }
     devices = markers.devices_of(request.config)
 
-    def call(target: Any, **keywords: Any) -> Evidence:
+    def call(target: Any, *unnamed: Any, **keywords: Any) -> Evidence:
         __tracebackhide__ = True
+        _check_names(unnamed, keywords)
         options = {**defaults, **markers.resolve_machine(keywords)}
         if keywords.get("horovod"):  # the ranks are the machine
             options["machine"] = keywords.get("machine")
@@ -84,6 +85,30 @@ def place(request: pytest.FixtureRequest) -> Place:
         return evidence
 
     return call
+
+
+def _check_names(unnamed: Sequence[Any], keywords: Mapping[str, Any]) -> None:
+    """Check that the arguments of a call of ``place``, except the first, are its keywords.
+
+    Raises:
+        UsageError: an argument has no name or an unknown name.
+    """
+    import inspect
+
+    from placement_checks.core.errors import UsageError
+    from placement_checks.util.text import did_you_mean, join_and
+
+    _, _, *names = inspect.signature(Place.__call__).parameters  # after self and target
+    if unnamed:
+        fix = "name it, such as place(build, gpus=2)"
+        message = f"{unnamed[0]!r:.60} needs a name"
+        raise UsageError("place", f"its argument {message}", fix)
+    for name in keywords:
+        if name not in names:
+            fix = did_you_mean("gpus" if name == "num_gpus" else name, names)
+            message = f"has no argument '{name}'"
+            fix = fix or f"its arguments are {join_and(names)}"
+            raise UsageError("place", message, fix, is_predicate=True)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Generator, Sequence
 from dataclasses import replace
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from placement_checks.core.devices import checked_gpus, local_gpus
-from placement_checks.core.errors import DEBUG, PlacementError
 from placement_checks.testing import (
     baselines,
     fixtures,
@@ -21,6 +19,7 @@ from placement_checks.testing import (
     revision,
     running_test,
     tensorflow_state,
+    tracebacks,
     verdicts,
 )
 from placement_checks.testing.running_test import RunningTest
@@ -29,7 +28,6 @@ from placement_checks.verification.trust import trusting
 if TYPE_CHECKING:
     from placement_checks.logs.live import CaughtLog
 
-_PACKAGE = __name__.partition(".")[0]
 _IMPORTED = pytest.StashKey[str]()  # the module whose import changed TensorFlow for all tests
 
 
@@ -190,11 +188,11 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
-    call: pytest.CallInfo[None],
+    item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Shorten tracebacks of user errors."""
-    if call.excinfo is not None:
-        _hide_internal_frames(call.excinfo.value)
+    """Shorten tracebacks of user errors, except with --full-trace."""
+    if call.excinfo is not None and not item.config.getoption("fulltrace", False):
+        tracebacks.shorten(call.excinfo.value)
     return (yield)
 
 
@@ -226,21 +224,3 @@ def pytest_assertrepr_compare(
 
 def _gpus_here(gpus: int) -> str:
     return f"{gpus or 'no'} GPU{'' if gpus == 1 else 's'} here"
-
-
-def _hide_internal_frames(error: BaseException) -> None:
-    """End the traceback of a user's error at the call into this package.
-
-    The message of such an error names the fault. The tracebacks of internal errors are not
-    shortened. If the environment variable for tracebacks is set, no traceback is shortened.
-    """
-    if not isinstance(error, PlacementError) or error.kind == PlacementError.kind:
-        return
-    last, entry = None, error.__traceback__
-    while entry is not None:
-        module = str(entry.tb_frame.f_globals.get("__name__"))
-        if module.partition(".")[0] == _PACKAGE and module != __name__:
-            break
-        last, entry = entry, entry.tb_next
-    if last is not None and DEBUG not in os.environ:
-        last.tb_next = None

@@ -112,11 +112,11 @@ TARGETS = {
     "wrong.pbtxt": f"wrong.pbtxt {GRAPH}1:14 : %%Expected string but found: '}}'{AGAIN}",
     "huge.pb": "huge.pb is larger than 2 GB, the limit of protobuf; save it without its constants",
 }
-HOST = 'one host has between 1 and 256; describe a cluster with --machine "worker*64: gpu*8"'
+HOST = "one host has between 1 and 256"
 MACHINE = 'write it like "gpu*4" or "ps*2; worker*8: gpu*4"'
 OPTIONS = {
-    "--gpus 0": f"0 GPUs: {HOST}",
-    "--gpus 10000": f"10000 GPUs: {HOST}",
+    "--gpus 0": f"0 GPUs: {HOST}; give 1 or more; a program for CPUs alone has no towers to check",
+    "--gpus 10000": f'10000 GPUs: {HOST}; describe a cluster with --machine "worker*64: gpu*8"',
     "--gpus two": "%%'two' is not a valid integer; see placement-checks verify --help",
     "--gpus 2 --machine gpu*2": "--gpus and --machine are mutually exclusive; give one of them",
     "--machine dgx1": f"machine 'dgx1': 'dgx1' is not a preset, 'dgx-1' is; {MACHINE}",
