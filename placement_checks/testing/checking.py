@@ -156,8 +156,12 @@ def _assert_runs(
 ) -> None:
     """Run both programs, and assert the rules of the policy."""
     __tracebackhide__ = True
+    from placement_checks.testing.patches import check_patches
+
+    program = requested(towers, gpus=gpus)
+    check_patches(program)
     evidence = with_numbers(
-        requested(towers, gpus=gpus),
+        program,
         single,
         batch,
         devices=running_test.current().devices,

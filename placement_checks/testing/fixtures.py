@@ -32,8 +32,9 @@ def place(request: pytest.FixtureRequest) -> Place:
 
     Defaults come from the marks of the test, then from ``[tool.placement_checks]``.
     """
-    from placement_checks.core.errors import UsageError
+    from placement_checks.core.errors import PlacementError, UsageError
     from placement_checks.testing.checking import assert_rules
+    from placement_checks.testing.patches import add_note_on_patches, check_patches
     from placement_checks.verification import configuration, placing, running
     from placement_checks.verification.policy import merge_policies
 
@@ -68,7 +69,12 @@ def place(request: pytest.FixtureRequest) -> Place:
                 "name the program for one GPU: reference=build_single",
                 is_predicate=True,
             )
-        evidence = placing.place(target, **options)
+        try:
+            evidence = placing.place(target, **options)
+        except PlacementError as error:
+            add_note_on_patches(error, target)
+            raise
+        check_patches(evidence)
         policy = merge_policies(settings.policy, evidence.policy)
         evidence = replace(evidence, policy=policy, rules=settings.rules, without=settings.without)
         if note := running_test.current().note:

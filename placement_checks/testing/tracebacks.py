@@ -33,7 +33,7 @@ def shorten(error: BaseException) -> None:
     if isinstance(error, PlacementError):
         if error.kind == PlacementError.kind or not any(map(_is_ours, entries)):
             return
-        users = _entries_of_cause(error)
+        users = entries_of_cause(error)
         cause = error.__cause__ or error.__context__
         if cause is not None and _is_raised_to_us(cause):
             error.__cause__, error.__suppress_context__ = None, True
@@ -46,7 +46,7 @@ def shorten(error: BaseException) -> None:
         _link(entries[0], [*entries[1:start], *users])
 
 
-def _entries_of_cause(error: PlacementError) -> list[TracebackType]:
+def entries_of_cause(error: PlacementError) -> list[TracebackType]:
     """The frames of the user's code that raised the exception behind an error; may be empty."""
     origin: BaseException | None = error
     while isinstance(origin, PlacementError):
