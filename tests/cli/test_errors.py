@@ -244,6 +244,38 @@ def test_all_errors_of_the_configuration_are_reported_at_once(run: Run) -> None:
     assert ran.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "fix"),
+    [
+        ("verfy builders.py:builds", "did you mean 'verify'?"),
+        ("rule", "did you mean 'rules'?"),
+        (
+            "xyz",
+            "the commands are verify, time, place, log, diff, rules, explain, doctor, schema and "
+            "completion",
+        ),
+        (
+            "builders.py:builds --gpus 4",
+            "did you mean: placement-checks verify builders.py:builds --gpus 4",
+        ),
+        (
+            "package.module:build(n='a')",
+            """did you mean: placement-checks verify 'package.module:build(n='"'"'a'"'"')'""",
+        ),
+        ("saved", "did you mean: placement-checks verify saved"),
+    ],
+)
+def test_an_unknown_command_has_a_suggestion(run: Run, arguments: str, fix: str) -> None:
+    Path("saved").mkdir()
+    name, *more = arguments.split(" ")
+
+    ran = run(name, *more)
+
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err.startswith("placement-checks: ")
+    assert ran.err.endswith(f" is not a command; {fix}\n")
+
+
 def test_a_call_without_arguments_shows_help_and_a_first_command(run: Run) -> None:
     ran = run()
 
