@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from placement_checks.core.errors import PlacementError
+from placement_checks.testing import locations
 from placement_checks.util.text import join_and, plural
 
 FOLDER = "placements"  # in the directory of the test file
@@ -67,6 +68,7 @@ class PlacementBaseline:
     Attributes:
         folder: the directory of its file.
         test: the node id of the test.
+        argument: the test as an argument of pytest.
         files: the record of all baselines of the run.
         is_update: whether to write the file instead of comparing with it.
         all_lines: whether to show every change.
@@ -77,6 +79,7 @@ class PlacementBaseline:
 
     folder: Path
     test: str
+    argument: str
     files: BaselineFiles
     is_update: bool = False
     all_lines: bool = False
@@ -125,7 +128,7 @@ class PlacementBaseline:
             return True
         path = relpath(file)
         old = read(file)
-        command = f"pytest --placement-update {shlex.quote(self.test)}"
+        command = f"pytest --placement-update {shlex.quote(self.argument)}"
         if old is None:
             self.why = [
                 f"{path} does not exist: {program} has no baseline; --placement-update writes it",
@@ -256,6 +259,7 @@ class Baselines:
         return PlacementBaseline(
             request.node.path.parent / FOLDER,
             request.node.nodeid,
+            locations.argument_for(request.node),
             self._files,
             is_update=self._update,
             all_lines=self._config.get_verbosity() > 1,

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rich.console import Console
 
-from placement_checks.core.devices import Devices
 from placement_checks.core.errors import InputError
 from placement_checks.core.timing import Timing, summary
 from placement_checks.report.commands.time import write_legend, write_table
-from placement_checks.verification import configuration
+from placement_checks.testing import locations, markers
 
 if TYPE_CHECKING:
     from placement_checks.core.program import Batch, TargetLike
@@ -24,12 +23,13 @@ ROUNDS = 30
 class TowerBenchmark:
     """Times pairs of programs for one test."""
 
-    def __init__(self, benchmark: Any, gpus: int, devices: Devices, config: pytest.Config) -> None:
+    def __init__(self, benchmark: Any, gpus: int, item: pytest.Item) -> None:
         self._benchmark = benchmark
         self._gpus = gpus
-        self._devices = devices
-        self._policy = configuration.load(config.rootpath).settings.policy
-        self._timings = Timings.from_config(config)
+        self._item = item
+        self._devices = markers.devices_of(item.config)
+        self._policy = locations.configuration_of(item).settings.policy
+        self._timings = Timings.from_config(item.config)
 
     def __call__(
         self,
@@ -69,6 +69,9 @@ class TowerBenchmark:
         from placement_checks.verification.running import conditions_of
 
         __tracebackhide__ = True
+        towers, single, batch = (
+            locations.find_target(each, self._item) for each in (towers, single, batch)
+        )
         disabled = self._benchmark.disabled
         try:
             built = load(towers, gpus or self._gpus)

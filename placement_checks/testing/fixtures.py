@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from placement_checks.testing import markers, running_test
+from placement_checks.testing import locations, markers, running_test
 
 if TYPE_CHECKING:
     from placement_checks.core.evidence import Evidence
@@ -39,7 +39,7 @@ def place(request: pytest.FixtureRequest) -> Place:
     from placement_checks.verification.policy import merge_policies
 
     placement_marks = list(markers.placement_marks_of(request.node))
-    settings = configuration.load(request.config.rootpath).settings
+    settings = locations.configuration_of(request.node).settings
     defaults: dict[str, Any] = {
         "gpus": settings.gpus,
         "machine": settings.machine,
@@ -61,7 +61,10 @@ def place(request: pytest.FixtureRequest) -> Place:
         options = {**defaults, **markers.resolve_machine(keywords)}
         if keywords.get("horovod"):  # the ranks are the machine
             options["machine"] = keywords.get("machine")
-        reference, batch = options.pop("reference", None), options.pop("batch", None)
+        target, reference, batch = (
+            locations.find_target(each, request.node)
+            for each in (target, options.pop("reference", None), options.pop("batch", None))
+        )
         if reference is None and batch is not None:
             raise UsageError(
                 "batch",
@@ -151,7 +154,7 @@ class Timed:
                 "-n 0"
             )
         gpus = markers.needed_gpus(request.node) or 2
-        return TowerBenchmark(benchmark, gpus, markers.devices_of(request.config), request.config)
+        return TowerBenchmark(benchmark, gpus, request.node)
 
 
 class Untimed:
