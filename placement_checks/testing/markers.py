@@ -1,8 +1,8 @@
-"""Reads the options of a pytest run and the marks of a test, and tells users of the plugin apart.
+"""Reads the options of a pytest run and the marks of a test, and recognizes tests of users.
 
 The plugin is also installed where projects do not use it. Their tests may have marks and fixtures
-with any name, so the plugin reads only marks whose names start with ``placement_``, and leaves
-tests alone that do not use this package.
+with any name, so the plugin reads only marks with the prefix ``placement_``, and does not change
+tests that do not use this package.
 """
 
 from __future__ import annotations

@@ -227,7 +227,7 @@ class ReportFile:
             self._missing[report.nodeid] = "ended its process"
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        """Tell an interrupted run from a run that xdist stops after some failures."""
+        """Distinguish an interrupted run from a run that xdist stops after some failures."""
         reason = str(excinfo.value)
         if reason.startswith("stopping after"):
             self._stopped = reason

@@ -157,11 +157,11 @@ from by_hand import placed
 def test_towers(placement_baseline):
     assert placed({name!r}, **{moved}) == placement_baseline("shared")
 """
-SAYS = "the baseline is of another program, towers.py:build; placement_baseline('name') names one"
+OTHER = "the baseline is of another program, towers.py:build; placement_baseline('name') names one"
 
 
 @pytest.mark.parametrize(
-    ("name", "moved", "says"),
+    ("name", "moved", "is_named"),
     [
         ("other.py:build", {"w": "/gpu:1"}, True),
         ("towers.py:build_more", {"w": "/gpu:1"}, True),
@@ -172,14 +172,14 @@ SAYS = "the baseline is of another program, towers.py:build; placement_baseline(
     ],
 )
 def test_a_difference_from_the_baseline_of_another_program_is_called_so(
-    alone: Project, name: str, moved: dict[str, str], says: bool
+    alone: Project, name: str, moved: dict[str, str], is_named: bool
 ) -> None:
     alone.run("--placement-update", test_it=NAMED.format(name="towers.py:build", moved={}))
 
     result = alone.run(test_it=NAMED.format(name=name, moved=moved))
 
     result.assert_outcomes(failed=len(moved), passed=not moved)
-    assert (SAYS in result.stdout.str()) is says
+    assert (OTHER in result.stdout.str()) is is_named
 
 
 def test_unused_baselines_are_listed_and_removed_after_a_run_of_all_tests(

@@ -47,7 +47,7 @@ def batch(rng, n):
 
 
 def project(folder: Path, gpus: int, name: str, target: str) -> None:
-    """Write a project whose settings name a number of GPUs; 0 for no settings."""
+    """Write a project with a number of GPUs in its settings; 0 for no settings."""
     tests = folder / "tests"
     tests.mkdir(parents=True)
     table = f"[tool.placement_checks]\ngpus = {gpus}\n" if gpus else ""

@@ -150,7 +150,7 @@ class Case:
         kept, broken: the counts on the terminal; both 0 if there is none.
         report: the outcomes in the report, by program; None if no report is written.
         status: the exit status.
-        note: what the line about the report says after the path.
+        note: the end of the line about the report, after the path.
         other: another test module.
     """
 
