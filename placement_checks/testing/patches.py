@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from placement_checks.core.errors import PlacementError
     from placement_checks.core.evidence import Evidence
 
+_PARSERS: Final = frozenset({"absl", "argparse", "click", "fire", "sys"})
 _IN_THIS_PROCESS: Final = (
     "capture it in this process: call it in `with watch(gpus=2, eager=True) as watched:`, then "
     "place(watched); start pytest with --placement-gpus=2"
@@ -83,7 +84,7 @@ def _patched_names(modules: Sequence[ModuleType]) -> list[str]:
         {
             f"{names[id(target)]}{attribute}"
             for target, attribute in (_active_patches() if names else ())
-            if id(target) in names
+            if id(target) in names and (target is not sys or attribute == ".argv")
         }
     )
 
@@ -151,9 +152,20 @@ def _names_of_objects(modules: Sequence[ModuleType]) -> dict[int, str]:
     """The names of modules, and of the user's objects in them, by identity."""
     names = {id(module): module.__name__ for module in modules}
     own = set(names.values())
+    if any(_reads_arguments(module) for module in modules):
+        names[id(sys)] = "sys"
     for module in modules:
         for name, value in vars(module).items():
             defined = getattr(value if isinstance(value, type) else type(value), "__module__", "")
             if not name.startswith("__") and (defined in own or isinstance(value, dict)):
                 names.setdefault(id(value), f"{module.__name__}.{name}")
     return names
+
+
+def _reads_arguments(module: ModuleType) -> bool:
+    """Whether a module has imported `sys`, or a package that parses the command line."""
+    roots = {
+        str(getattr(value, "__name__" if isinstance(value, ModuleType) else "__module__", ""))
+        for value in vars(module).values()
+    }
+    return not _PARSERS.isdisjoint(root.partition(".")[0] for root in roots)

@@ -157,7 +157,9 @@ from by_hand import placed
 def test_towers(placement_baseline):
     assert placed({name!r}, **{moved}) == placement_baseline("shared")
 """
-OTHER = "the baseline is of another program, towers.py:build; placement_baseline('name') names one"
+ANOTHER = (
+    "the baseline is of another program, towers.py:build; placement_baseline('name') names one"
+)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +181,7 @@ def test_a_difference_from_the_baseline_of_another_program_is_called_so(
     result = alone.run(test_it=NAMED.format(name=name, moved=moved))
 
     result.assert_outcomes(failed=len(moved), passed=not moved)
-    assert (OTHER in result.stdout.str()) is is_named
+    assert (ANOTHER in result.stdout.str()) is is_named
 
 
 def test_unused_baselines_are_listed_and_removed_after_a_run_of_all_tests(

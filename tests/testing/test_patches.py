@@ -64,7 +64,7 @@ import textwrap
 import time
 from unittest import mock
 import pytest
-import data, later, other, train
+import data, flags, later, other, train
 from placement_checks import assert_training_equal, watch
 
 def width(evidence):
@@ -128,7 +128,13 @@ def test_eager_failure(place, monkeypatch):
     monkeypatch.setattr(data, "read", lambda: None)
     place(train.train_on_file)
 
+def test_eager_arguments(place, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["train.py", "--rate=1"])
+    place(flags.train)
+
 def test_unrelated_patches(place, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["train.py", "--rate=1"])
+    monkeypatch.setattr("sys.copyright", "")
     monkeypatch.setattr(time, "ctime", lambda: "")
     monkeypatch.setattr(textwrap, "dedent", lambda: "")
     monkeypatch.setattr(other, "width", lambda: 5)
@@ -162,6 +168,7 @@ REFUSED = {
     "eager_decorator": f"train {PROCESS}data.width has *",
     "eager_mock_dict": f"train {PROCESS}train.SETTINGS* has *",
     "eager_numbers": f"train {PROCESS}data.width has *",
+    "eager_arguments": f"train {PROCESS}sys.argv has *",
     "eager_failure": "if it trains eagerly, it runs in a process of its own, where the patches of "
     f"this test do not hold: data.read; {BLOCK}",
 }
@@ -172,6 +179,7 @@ def test_patches_hold_or_the_test_fails(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\npythonpath = .")
     width = "def width():\n    return 4\n"
     pytester.makepyfile(train=PROGRAM, data=DATA, later=width, other=width, test_it=TESTS)
+    pytester.makepyfile(flags=f"import argparse\n{PROGRAM}")
 
     result = pytester.runpytest_inprocess("--tb=short", "--placement-gpus=4")
 
