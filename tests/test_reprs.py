@@ -68,7 +68,7 @@ SHOWN = {
     ),
     "Placement": (GRAPH, PLACED),
     "PlacementBaseline": (
-        PlacementBaseline(Path("placements"), "test_it", BaselineFiles()),
+        PlacementBaseline(Path("placements"), "test_it", "test_it", BaselineFiles()),
         "PlacementBaseline(of the program in placements)",
     ),
     "PlacementError": (InputError("train.py", "is no program", is_predicate=True), None),

@@ -5,18 +5,21 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import shlex
 import signal
 import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from itertools import pairwise, takewhile
+from pathlib import Path
 
 import click
 from click.shell_completion import shell_complete
 
 from placement_checks.cli.output import standard_streams, write_stderr
 from placement_checks.core.errors import DEBUG, InputError, PlacementError, UsageError, as_error
+from placement_checks.util.text import did_you_mean, join_and
 
 FAILED = 2  # exit status: invalid usage, configuration or input, or nothing could be checked
 COMPLETE = "_PLACEMENT_CHECKS_COMPLETE"  # environment variable of shells that request a completion
@@ -125,6 +128,21 @@ class _Commands(click.Group):
             return None
         command: click.Command = import_module(f"{__name__}.{name}").command
         return command
+
+    def resolve_command(
+        self, context: click.Context, arguments: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Name a similar command if there is none of this name; ``verify`` if it is a target."""
+        name = arguments[0]
+        if name not in _COMMANDS and not name.startswith("-") and not context.resilient_parsing:
+            is_target = ".py" in name or ":" in name or Path(name).exists()
+            fix = (
+                f"did you mean: placement-checks verify {' '.join(map(shlex.quote, arguments))}"
+                if is_target
+                else did_you_mean(name, _COMMANDS) or f"the commands are {join_and(_COMMANDS)}"
+            )
+            raise UsageError(f"'{name}'", "is not a command", fix, is_predicate=True)
+        return super().resolve_command(context, arguments)
 
 
 @click.command(

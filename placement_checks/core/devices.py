@@ -228,6 +228,8 @@ def checked_gpus(count: int) -> int:
         raise UsageError(
             f"{count} GPUs",
             f"one host has between 1 and {limits.GPUS.most}",
-            'describe a cluster with --machine "worker*64: gpu*8"',
+            "give 1 or more; a program for CPUs alone has no towers to check"
+            if count < 1
+            else 'describe a cluster with --machine "worker*64: gpu*8"',
         )
     return count

@@ -39,6 +39,7 @@ Batch: TypeAlias = "str | Path | BatchFunction | None"
 TargetLike: TypeAlias = "str | Path | Loadable | LiveGraph | Callable[..., object]"
 
 _NO_LOADER = Missing("it cannot be built again")
+_KERAS = frozenset({"keras", "tf_keras"})
 _ANY = {"options": inspect.Parameter("options", inspect.Parameter.VAR_KEYWORD)}
 
 
@@ -159,7 +160,7 @@ class Program(Loadable):
         """The program of a function, such as one that a test has imported.
 
         Raises:
-            UsageError: ``build`` is not callable.
+            UsageError: ``build`` is not callable, or is a model or layer of Keras.
         """
         if not callable(build):
             raise UsageError(
@@ -167,6 +168,14 @@ class Program(Loadable):
                 "is not a program",
                 "pass the function that builds the graph, not its result; or a tf.Graph, the path "
                 "of a saved graph, or a target such as 'train.py:build_towers'",
+                is_predicate=True,
+            )
+        if any(str(base.__module__).partition(".")[0] in _KERAS for base in type(build).__mro__):
+            raise UsageError(
+                _described(build),
+                "is a part of Keras, not the function that builds the program",
+                "pass a function that returns it with its data: def build(): return "
+                "{'model': model, 'x': x, 'y': y, 'batch': 64}",
                 is_predicate=True,
             )
         name = getattr(build, "__qualname__", type(build).__qualname__)

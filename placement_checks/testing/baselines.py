@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from placement_checks.core.errors import PlacementError
+from placement_checks.testing import locations
 from placement_checks.util.text import join_and, plural
 
 FOLDER = "placements"  # in the directory of the test file
@@ -67,6 +68,7 @@ class PlacementBaseline:
     Attributes:
         folder: the directory of its file.
         test: the node id of the test.
+        argument: the test as an argument of pytest.
         files: the record of all baselines of the run.
         is_update: whether to write the file instead of comparing with it.
         all_lines: whether to show every change.
@@ -77,6 +79,7 @@ class PlacementBaseline:
 
     folder: Path
     test: str
+    argument: str
     files: BaselineFiles
     is_update: bool = False
     all_lines: bool = False
@@ -125,10 +128,10 @@ class PlacementBaseline:
             return True
         path = relpath(file)
         old = read(file)
-        command = f"pytest --placement-update {shlex.quote(self.test)}"
+        command = f"pytest --placement-update {shlex.quote(self.argument)}"
         if old is None:
             self.why = [
-                f"{path} does not exist: {program} has no baseline",
+                f"{path} does not exist: {program} has no baseline; --placement-update writes it",
                 f"write it: {command}",
             ]
             return False
@@ -136,8 +139,29 @@ class PlacementBaseline:
         if difference:
             difference = with_rules(difference, verify(evidence, only=change_rules()).verdicts)
             lines = render_text(difference, 1_000_000 if self.all_lines else _MAX_LINES)
-            self.why = [*lines.split("\n"), f"if this is intended: {command}"]
+            head, *changes = lines.split("\n")
+            # pytest cuts off long texts after some lines, and may show the first line only.
+            self.why = [
+                f"{head}; --placement-update accepts it",
+                f"if this is intended: {command}",
+                *_other_program(old.program, evidence.placement.program),
+                *changes,
+            ]
         return not difference
+
+
+def _other_program(old: str, new: str) -> list[str]:
+    """A line if a baseline belongs to another program than the one that is compared with it.
+
+    Names of the same program differ if it is given as a function and as a target, or from another
+    directory.
+    """
+    old_file, _, old_function = old.rpartition(":")
+    new_file, _, new_function = new.rpartition(":")
+    is_same_file = not (old_file and new_file) or Path(old_file).name == Path(new_file).name
+    if old_function == new_function and is_same_file:
+        return []
+    return [f"the baseline is of another program, {old}; placement_baseline('name') names one"]
 
 
 @dataclass
@@ -235,6 +259,7 @@ class Baselines:
         return PlacementBaseline(
             request.node.path.parent / FOLDER,
             request.node.nodeid,
+            locations.argument_for(request.node),
             self._files,
             is_update=self._update,
             all_lines=self._config.get_verbosity() > 1,

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rich.console import Console
 
-from placement_checks.core.devices import Devices
 from placement_checks.core.errors import InputError
 from placement_checks.core.timing import Timing
 from placement_checks.report.commands.time import figures, write_legend, write_table
-from placement_checks.verification import configuration
+from placement_checks.testing import locations, markers
 
 if TYPE_CHECKING:
     from placement_checks.core.program import Batch, TargetLike
@@ -24,12 +23,13 @@ ROUNDS = 30
 class TowerBenchmark:
     """Times pairs of programs for one test."""
 
-    def __init__(self, benchmark: Any, gpus: int, devices: Devices, config: pytest.Config) -> None:
+    def __init__(self, benchmark: Any, gpus: int, item: pytest.Item) -> None:
         self._benchmark = benchmark
         self._gpus = gpus
-        self._devices = devices
-        self._policy = configuration.load(config.rootpath).settings.policy
-        self._timings = Timings.from_config(config)
+        self._item = item
+        self._devices = markers.devices_of(item.config)
+        self._policy = locations.configuration_of(item).settings.policy
+        self._timings = Timings.from_config(item.config)
 
     def __call__(
         self,
@@ -49,8 +49,8 @@ class TowerBenchmark:
             single: the function or target of the program for one GPU.
             batch: ``batch(rng, n)`` returns arrays of n rows by input name; None for generated
                 rows.
-            gpus: the number of GPUs of the towers; by default the argument of the mark ``gpu``,
-                or 2.
+            gpus: the number of GPUs of the towers; by default the argument of the mark
+                ``placement_gpu``, or 2.
             rows: the size of the global batch; 0 for the fixed size of the placeholders, or about
                 128.
             rounds: the number of timed steps of each program; one with ``--benchmark-disable``.
@@ -71,6 +71,9 @@ class TowerBenchmark:
         from placement_checks.verification.running import conditions_of
 
         __tracebackhide__ = True
+        towers, single, batch = (
+            locations.find_target(each, self._item) for each in (towers, single, batch)
+        )
         disabled = self._benchmark.disabled
         try:
             built = load(resolve(towers), gpus or self._gpus)

@@ -159,7 +159,10 @@ def _assert_runs(
 ) -> None:
     """Run both programs, and assert the rules of the policy."""
     __tracebackhide__ = True
+    from placement_checks.testing.patches import check_patches
+
     evidence = requested(towers, gpus=gpus)
+    check_patches(evidence)
     settings = judged_by(evidence.settings, [policy], list(policy))
     evidence = replace(evidence, settings=settings)
     devices = running_test.current().devices

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from placement_checks.testing import markers
+from placement_checks.testing import locations, markers
 
 if TYPE_CHECKING:
     from placement_checks.core.evidence import Evidence
@@ -32,13 +32,14 @@ def place(request: pytest.FixtureRequest) -> Place:
 
     Defaults come from the marks of the test, then from ``[tool.placement_checks]``.
     """
-    from placement_checks.core.errors import UsageError
+    from placement_checks.core.errors import PlacementError, UsageError
     from placement_checks.targets.forms import resolve_reference
     from placement_checks.testing.checking import assert_rules
-    from placement_checks.verification import configuration, placing, running
+    from placement_checks.testing.patches import add_note_on_patches, check_patches
+    from placement_checks.verification import placing, running
 
-    placement_marks = list(request.node.iter_markers("placement"))
-    settings = configuration.load(request.config.rootpath).settings
+    placement_marks = list(markers.placement_marks_of(request.node))
+    settings = locations.configuration_of(request.node).settings
     defaults: dict[str, Any] = {
         "gpus": settings.gpus,
         "machine": settings.machine,
@@ -54,12 +55,16 @@ def place(request: pytest.FixtureRequest) -> Place:
     }
     devices = markers.devices_of(request.config)
 
-    def call(target: Any, **keywords: Any) -> Evidence:
+    def call(target: Any, *unnamed: Any, **keywords: Any) -> Evidence:
         __tracebackhide__ = True
+        _check_names(unnamed, keywords)
         options = {**defaults, **markers.resolve_machine(keywords)}
         if keywords.get("horovod"):  # the ranks are the machine
             options["machine"] = keywords.get("machine")
-        reference, batch = options.pop("reference", None), options.pop("batch", None)
+        target, reference, batch = (
+            locations.find_target(each, request.node)
+            for each in (target, options.pop("reference", None), options.pop("batch", None))
+        )
         if reference is None and batch is not None:
             raise UsageError(
                 "batch",
@@ -67,7 +72,12 @@ def place(request: pytest.FixtureRequest) -> Place:
                 "name the program for one GPU: reference=build_single",
                 is_predicate=True,
             )
-        evidence = placing.place(target, **options)
+        try:
+            evidence = placing.place(target, **options)
+        except PlacementError as error:
+            add_note_on_patches(error, target)
+            raise
+        check_patches(evidence)
         own = replace(
             evidence.settings,
             policy=settings.policy.over(evidence.settings.policy),
@@ -85,6 +95,30 @@ def place(request: pytest.FixtureRequest) -> Place:
         return evidence
 
     return call
+
+
+def _check_names(unnamed: Sequence[Any], keywords: Mapping[str, Any]) -> None:
+    """Check that the arguments of a call of ``place``, except the first, are its keywords.
+
+    Raises:
+        UsageError: an argument has no name or an unknown name.
+    """
+    import inspect
+
+    from placement_checks.core.errors import UsageError
+    from placement_checks.util.text import did_you_mean, join_and
+
+    _, _, *names = inspect.signature(Place.__call__).parameters  # after self and target
+    if unnamed:
+        fix = "name it, such as place(build, gpus=2)"
+        message = f"{unnamed[0]!r:.60} needs a name"
+        raise UsageError("place", f"its argument {message}", fix)
+    for name in keywords:
+        if name not in names:
+            fix = did_you_mean("gpus" if name == "num_gpus" else name, names)
+            message = f"has no argument '{name}'"
+            fix = fix or f"its arguments are {join_and(names)}"
+            raise UsageError("place", message, fix, is_predicate=True)
 
 
 @pytest.fixture
@@ -121,7 +155,7 @@ class Timed:
                 "-n 0"
             )
         gpus = markers.needed_gpus(request.node) or 2
-        return TowerBenchmark(benchmark, gpus, markers.devices_of(request.config), request.config)
+        return TowerBenchmark(benchmark, gpus, request.node)
 
 
 class Untimed:

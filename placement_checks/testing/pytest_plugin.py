@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
-from collections.abc import Generator
-from dataclasses import replace
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
 import pytest
 
 from placement_checks.core.devices import checked_gpus, local_gpus
-from placement_checks.core.errors import DEBUG, PlacementError
 from placement_checks.testing import (
     baselines,
     fixtures,
@@ -20,17 +17,15 @@ from placement_checks.testing import (
     markers,
     running_test,
     tensorflow_state,
+    tracebacks,
     verdicts,
 )
 from placement_checks.testing.running_test import RunningTest
 from placement_checks.verification.trust import trusting
 
 if TYPE_CHECKING:
-    from placement_checks.core.evidence import Evidence
-    from placement_checks.core.results import Verdict
     from placement_checks.logs.live import CaughtLog
 
-_PACKAGE = __name__.partition(".")[0]
 _IMPORTED = pytest.StashKey[str]()  # the module whose import changed TensorFlow for all tests
 
 
@@ -87,13 +82,13 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the markers, and the plugins of this package."""
     config.addinivalue_line(
         "markers",
-        "gpu(n): the test needs n GPUs; `place` uses n GPUs, and --placement-devices=real skips "
-        "the test if there are fewer.",
+        f"{markers.GPU}(n): the test needs n GPUs; `place` uses n GPUs, and "
+        "--placement-devices=real skips the test if there are fewer.",
     )
     config.addinivalue_line(
         "markers",
-        "placement(*rules, gpus=, machine=, soft=): every program that the fixture `place` places "
-        "in the test must keep these rules; the keywords are defaults of `place`.",
+        f"{markers.CHECKS}(*rules, gpus=, machine=, soft=): every program that the fixture "
+        "`place` places in the test must keep these rules; the keywords are defaults of `place`.",
     )
     settings = contextlib.ExitStack()
     test = RunningTest(markers.devices_of(config), all_findings=config.get_verbosity() > 1)
@@ -102,6 +97,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(settings.close)
     plugins = config.pluginmanager
     plugins.register(fixtures, "placement-fixtures")
+    plugins.register(verdicts.Recorder(), "placement-recorder")
     plugins.register(verdicts.Summary(), "placement-summary")
     if not hasattr(config, "workerinput"):
         plugins.register(verdicts.ReportFile(config), "placement-report")
@@ -121,13 +117,11 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Check all marks before a test runs, and set thread pools if a test measures time."""
+    """Set thread pools if a test measures time."""
     if any("tower_benchmark" in getattr(item, "fixturenames", ()) for item in items):
         from placement_checks.run.timing.thread_pools import set_thread_pools
 
         set_thread_pools()
-    for item in items:
-        markers.validate_marks(item)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -141,10 +135,12 @@ def pytest_make_collect_report(
     return report
 
 
-def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
-    """Warn if the import of a test module changed TensorFlow for all tests."""
+def pytest_report_collectionfinish(
+    config: pytest.Config, items: Sequence[pytest.Item]
+) -> list[str]:
+    """Warn if the import of a test module changed TensorFlow for tests that use the package."""
     call = tensorflow_state.global_change()
-    if not call:
+    if not call or not any(map(markers.uses_package, items)):
         return []
     module = config.stash.get(_IMPORTED, "a conftest.py or plugin")
     return [
@@ -154,10 +150,13 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """With --placement-devices=real, skip a test that needs more GPUs than there are."""
+    """Check the marks of a test; with --placement-devices=real, skip it without enough GPUs."""
+    markers.check_marks(item)
     wanted = markers.needed_gpus(item)
+    if not wanted or markers.devices_of(item.config) != "real":
+        return
     present = local_gpus()
-    if markers.devices_of(item.config) == "real" and present < wanted:
+    if present < wanted:
         pytest.skip(
             f"needs {wanted} GPU{'s' if wanted > 1 else ''}, {_gpus_here(present)} "
             "(--placement-devices=real)"
@@ -167,21 +166,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 # The innermost wrapper, because the capturing of pytest redirects the descriptors for each call.
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Record the verdicts of a test, and undo its changes to TensorFlow."""
-
-    def record(evidence: Evidence, verdict: Verdict) -> None:
-        item.user_properties.append(verdicts.to_property(evidence, verdict))
-        if verdicts.is_needed(item.config):
-            verdicts.add_verdict(item, evidence, verdict)
-
-    before = tensorflow_state.current_state()
+    """Undo the changes of a test to TensorFlow, if it uses the package."""
+    is_isolated = markers.uses_package(item)
+    before = tensorflow_state.current_state() if is_isolated else None
     caught: CaughtLog | None = getattr(item, "funcargs", {}).get("placement_log")
-    recording = replace(running_test.current(), record=record)
     try:
-        with running_test.run_as(recording), caught or contextlib.nullcontext():
+        with caught or contextlib.nullcontext():
             return (yield)
     finally:
-        for leak in tensorflow_state.restore(before):
+        for leak in tensorflow_state.restore(before) if is_isolated else ():
             item.warn(pytest.PytestWarning(f"{item.nodeid} {leak}; it was undone"))
 
 
@@ -189,12 +182,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Attach the verdicts to the report of a test, and shorten tracebacks of user errors."""
-    if call.excinfo is not None:
-        _hide_internal_frames(call.excinfo.value)
-    report = yield
-    verdicts.attach(item, report)
-    return report
+    """Shorten tracebacks of user errors, except with --full-trace."""
+    if call.excinfo is not None and not item.config.getoption("fulltrace", False):
+        tracebacks.shorten(call.excinfo.value)
+    return (yield)
 
 
 _MOST_NAMED = 3  # ops of a change
@@ -225,21 +216,3 @@ def pytest_assertrepr_compare(
 
 def _gpus_here(gpus: int) -> str:
     return f"{gpus or 'no'} GPU{'' if gpus == 1 else 's'} here"
-
-
-def _hide_internal_frames(error: BaseException) -> None:
-    """End the traceback of a user's error at the call into this package.
-
-    The message of such an error names the fault. The tracebacks of internal errors are not
-    shortened. If the environment variable for tracebacks is set, no traceback is shortened.
-    """
-    if not isinstance(error, PlacementError) or error.kind == PlacementError.kind:
-        return
-    last, entry = None, error.__traceback__
-    while entry is not None:
-        module = str(entry.tb_frame.f_globals.get("__name__"))
-        if module.partition(".")[0] == _PACKAGE and module != __name__:
-            break
-        last, entry = entry, entry.tb_next
-    if last is not None and DEBUG not in os.environ:
-        last.tb_next = None

@@ -16,12 +16,14 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from rich.console import Console
 
+from placement_checks.core.errors import PlacementError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Details, Placement, StepOps
 from placement_checks.core.program import CapturedProgram
 from placement_checks.core.results import Report, Verdict
 from placement_checks.core.variables import Variables
+from placement_checks.report.common.json import to_json
 from placement_checks.report.formats import json
 from placement_checks.report.formats.outcome import Outcome, PytestOutcome, PytestResult
 from placement_checks.report.page.write import render_page
@@ -138,34 +140,37 @@ _EMPTY_PAGE = """<!DOCTYPE html>
 """
 
 
-def document(tests: Mapping[str, JudgedTest]) -> dict[str, Any]:
-    """The JSON document of `verify`; each program also has the keys ``test`` and ``outcome``."""
-    found: dict[str, Any] = msgspec.to_builtins(json.document(_outcome(tests)))
+Tests = Sequence[tuple[str, JudgedTest]]  # with their names; with several workers, also twice
+
+
+def document(tests: Tests, errors: Sequence[PlacementError] = ()) -> dict[str, Any]:
+    """The JSON document of `verify`; each program also has the keys ``test`` and ``outcome``.
+
+    Args:
+        tests: the tests, in the order of the document.
+        errors: the reasons why programs may be missing.
+    """
+    judged = [
+        (report, PytestResult(name, test.outcome))
+        for name, test in tests
+        for report in test.reports
+    ]
+    outcome = Outcome([report for report, _ in judged], tests=[test for _, test in judged])
+    found: dict[str, Any] = msgspec.to_builtins(json.document(outcome))
+    if errors:
+        found |= msgspec.to_builtins(json.document(Outcome([], errors)))
     return found
 
 
-def _outcome(tests: Mapping[str, JudgedTest]) -> Outcome:
-    """The reports of all tests, sorted by the name of the test."""
-    judged = [
-        (report, PytestResult(name, test.outcome))
-        for name, test in sorted(tests.items())
-        for report in test.reports
-    ]
-    return Outcome([report for report, _ in judged], tests=[test for _, test in judged])
-
-
-def contents(tests: Mapping[str, JudgedTest], suffix: str) -> str:
-    """The text of the file, in the format of its suffix."""
-    text = StringIO()
+def contents(tests: Tests, errors: Sequence[PlacementError], suffix: str) -> str:
+    """The text of the file, in the format of its suffix; only JSON contains the errors."""
     if suffix == ".json":
-        json.write(_outcome(tests), text)
-        return text.getvalue()
+        return f"{to_json(document(tests, errors))}\n"
     if suffix == ".html":
-        pages = [data for _, test in sorted(tests.items()) for data in test.pages]
+        pages = [data for _, test in tests for data in test.pages]
         return render_page(pages) if pages else _EMPTY_PAGE
-    reports = [
-        _with_test(report, name) for name, test in sorted(tests.items()) for report in test.reports
-    ]
+    reports = [_with_test(report, name) for name, test in tests for report in test.reports]
+    text = StringIO()
     writer.write(reports, Console(file=text))
     return text.getvalue()
 

@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 
 
 def current_state() -> GlobalState | None:
-    """The global state of TensorFlow; None if TensorFlow is not imported."""
+    """The global state of TensorFlow; None if TensorFlow is not imported or cannot be read.
+
+    The first call warns if the state of this version of TensorFlow cannot be read.
+    """
+    if "tensorflow" in sys.modules:
+        _warn_if_unsupported()
     if not _can_isolate():
         return None
     from placement_checks.tf.process_state import GlobalState
@@ -52,20 +57,25 @@ def global_change() -> str:
 
 
 def _can_isolate() -> bool:
-    return "tensorflow" in sys.modules and _is_supported()
+    return "tensorflow" in sys.modules and not _why_unsupported()
 
 
 @functools.cache
-def _is_supported() -> bool:
-    """Whether the state of this TensorFlow version can be read; else tests are not isolated."""
+def _why_unsupported() -> str:
+    """Why the state of this TensorFlow version cannot be read; tests are then not isolated."""
     from placement_checks.tf.process_state import GlobalState
 
     try:
         GlobalState.current()
     except PlacementError as error:
-        warnings.warn(f"changes of tests to TensorFlow are not undone: {error}", stacklevel=2)
-        return False
-    return True
+        return str(error)
+    return ""
+
+
+@functools.cache
+def _warn_if_unsupported() -> None:
+    if reason := _why_unsupported():
+        warnings.warn(f"changes of tests to TensorFlow are not undone: {reason}", stacklevel=2)
 
 
 def request_cpus_on_import(gpus: int) -> None:

@@ -112,11 +112,11 @@ TARGETS = {
     "wrong.pbtxt": f"wrong.pbtxt {GRAPH}1:14 : %%Expected string but found: '}}'{AGAIN}",
     "huge.pb": "huge.pb is larger than 2 GB, the limit of protobuf; save it without its constants",
 }
-HOST = 'one host has between 1 and 256; describe a cluster with --machine "worker*64: gpu*8"'
+HOST = "one host has between 1 and 256"
 MACHINE = 'write it like "gpu*4" or "ps*2; worker*8: gpu*4"'
 OPTIONS = {
-    "--gpus 0": f"0 GPUs: {HOST}",
-    "--gpus 10000": f"10000 GPUs: {HOST}",
+    "--gpus 0": f"0 GPUs: {HOST}; give 1 or more; a program for CPUs alone has no towers to check",
+    "--gpus 10000": f'10000 GPUs: {HOST}; describe a cluster with --machine "worker*64: gpu*8"',
     "--gpus two": "%%'two' is not a valid integer; see placement-checks verify --help",
     "--gpus 2 --machine gpu*2": "--gpus and --machine are mutually exclusive; give one of them",
     "--machine dgx1": f"machine 'dgx1': 'dgx1' is not a preset, 'dgx-1' is; {MACHINE}",
@@ -242,6 +242,38 @@ def test_all_errors_of_the_configuration_are_reported_at_once(run: Run) -> None:
     for field in (".gpu ", ".soft:", ".programs[0] ", ".policy.variables-on-host.device:"):
         assert f"tool.placement_checks{field}" in ran.err
     assert ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fix"),
+    [
+        ("verfy builders.py:builds", "did you mean 'verify'?"),
+        ("rule", "did you mean 'rules'?"),
+        (
+            "xyz",
+            "the commands are verify, time, place, log, diff, rules, explain, doctor, schema and "
+            "completion",
+        ),
+        (
+            "builders.py:builds --gpus 4",
+            "did you mean: placement-checks verify builders.py:builds --gpus 4",
+        ),
+        (
+            "package.module:build(n='a')",
+            """did you mean: placement-checks verify 'package.module:build(n='"'"'a'"'"')'""",
+        ),
+        ("saved", "did you mean: placement-checks verify saved"),
+    ],
+)
+def test_an_unknown_command_has_a_suggestion(run: Run, arguments: str, fix: str) -> None:
+    Path("saved").mkdir()
+    name, *more = arguments.split(" ")
+
+    ran = run(name, *more)
+
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err.startswith("placement-checks: ")
+    assert ran.err.endswith(f" is not a command; {fix}\n")
 
 
 def test_a_call_without_arguments_shows_help_and_a_first_command(run: Run) -> None:

@@ -27,8 +27,9 @@ from placement_checks.logs import Log, Record
 from placement_checks.report.commands import doctor, log, place
 from placement_checks.report.commands import time as timing_report
 from placement_checks.report.common import baseline
-from placement_checks.report.formats.outcome import PytestResult
+from placement_checks.report.common.json import to_json
 from placement_checks.report.schemas import NAMES, schema
+from placement_checks.testing.report_contents import JudgedTest, document
 
 ERROR = InputError("b.py", "is not there", "name another", is_predicate=True)
 DIFFERENT = Difference(
@@ -61,7 +62,10 @@ def verify_documents() -> Iterator[str]:
     yield written_as("json", full, errors=[ERROR, ERROR])
     yield written_as("json", errors=[ERROR])
     yield written_as("json")
-    yield written_as("json", full, tests=[PytestResult("test_it.py::test", "passed")])
+    test = ("test_it.py::test", JudgedTest("passed", [full]))
+    yield to_json(document([test]))
+    yield to_json(document([test], [ERROR, ERROR]))
+    yield to_json(document([], [ERROR]))
 
 
 def time_documents() -> Iterator[str]:

@@ -320,7 +320,7 @@ X, Y = (0, [4], np.float32), (0, [1], np.float32)
         ),
         (
             array(x=X, label=Y),
-            "it returned no array for the input 'y'; it returned label and x",
+            "it returned no array for the input 'y'; add it to label and x",
         ),
         (array(x=X, y_=Y), "it returned no array for the input 'y'; did you mean 'y_'?"),
         (

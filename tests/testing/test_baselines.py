@@ -90,7 +90,7 @@ def test_a_baseline_is_missing_then_written_then_differs(project: Project) -> No
     missing.stdout.fnmatch_lines(
         [
             "E*assert placements/towers.build.gpu-2.toml does not exist: towers.py:build has no "
-            "baseline",
+            "baseline; --placement-update writes it",
             "E*write it: pytest --placement-update test_it.py::test_towers",
         ]
     )
@@ -116,15 +116,72 @@ def test_a_baseline_is_missing_then_written_then_differs(project: Project) -> No
     differs.stdout.fnmatch_lines(
         [
             "E*assert 1 moved, 0 new, 0 gone; 27 ops placed as in "
-            "placements/towers.build.gpu-2.toml",
+            "placements/towers.build.gpu-2.toml; --placement-update accepts it",
+            "E*if this is intended: pytest --placement-update test_it.py::test_towers",
             "E*moved:",
             "E*  forward of tower 1, layer v: /gpu:1 -> /gpu:0  (1 op: MatMul tower_1/v/MatMul)",
-            "E*if this is intended: pytest --placement-update test_it.py::test_towers",
         ]
     )
 
     again = project.run("--placement-update", test_it=TESTS)
     again.stdout.fnmatch_lines(["2 baselines up to date"])
+
+
+MANY_MOVED = """
+from by_hand import placed
+
+def test_towers(placement_baseline):
+    places = {f"tower_{i}/{name}/MatMul": "/cpu:0" for i in (0, 1) for name in "wv"}
+    places |= {name: "/gpu:1" for name in ("w", "v")}
+    assert placed(**places) == placement_baseline
+"""
+
+
+@pytest.mark.parametrize("options", ["", "-q", "-v", "-vv", "--tb=short", "--tb=line", "-q -q"])
+def test_a_difference_names_the_remedy_however_much_pytest_shows(
+    alone: Project, options: str
+) -> None:
+    alone.run("--placement-update", test_it=TESTS)
+
+    differs = alone.run(*options.split(), "-k", "test_towers", test_it=MANY_MOVED)
+
+    text = differs.stdout.str()
+    assert "placements/towers.build.gpu-2.toml; --placement-update accepts it" in text
+    if options != "--tb=line":
+        assert "pytest --placement-update test_it.py::test_towers" in text
+
+
+NAMED = """
+from by_hand import placed
+
+def test_towers(placement_baseline):
+    assert placed({name!r}, **{moved}) == placement_baseline("shared")
+"""
+ANOTHER = (
+    "the baseline is of another program, towers.py:build; placement_baseline('name') names one"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "moved", "is_named"),
+    [
+        ("other.py:build", {"w": "/gpu:1"}, True),
+        ("towers.py:build_more", {"w": "/gpu:1"}, True),
+        ("build_more", {"w": "/gpu:1"}, True),
+        ("build", {"w": "/gpu:1"}, False),
+        ("sub/towers.py:build", {"w": "/gpu:1"}, False),
+        ("other.py:build", {}, False),
+    ],
+)
+def test_a_difference_from_the_baseline_of_another_program_is_called_so(
+    alone: Project, name: str, moved: dict[str, str], is_named: bool
+) -> None:
+    alone.run("--placement-update", test_it=NAMED.format(name="towers.py:build", moved={}))
+
+    result = alone.run(test_it=NAMED.format(name=name, moved=moved))
+
+    result.assert_outcomes(failed=len(moved), passed=not moved)
+    assert (ANOTHER in result.stdout.str()) is is_named
 
 
 def test_unused_baselines_are_listed_and_removed_after_a_run_of_all_tests(

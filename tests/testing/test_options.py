@@ -9,11 +9,12 @@ import pytest
 from placement_checks.core.missing import Missing
 from placement_checks.testing import pytest_plugin
 from placement_checks.tf import startup
+from placement_checks.verification import configuration  # noqa: F401, pytester would forget it
 
 TWO = """
 import pytest
 
-@pytest.mark.gpu(2)
+@pytest.mark.placement_gpu(2)
 def test_two():
     pass
 """
@@ -67,43 +68,101 @@ def test_options_and_markers_are_listed(pytester: pytest.Pytester) -> None:
 
     assert "device placement checks:" in text
     assert "--placement-devices={auto,real,simulated}" in text
-    markers.fnmatch_lines(["@pytest.mark.placement(*rules, gpus=, machine=, soft=)*"])
-    markers.fnmatch_lines(["@pytest.mark.gpu(n): *"])
+    markers.fnmatch_lines(["@pytest.mark.placement_checks(*rules, gpus=, machine=, soft=)*"])
+    markers.fnmatch_lines(["@pytest.mark.placement_gpu(n): *"])
 
 
+@pytest.mark.parametrize("workers", ["-n0", "-n1"])
 @pytest.mark.parametrize(
     ("mark", "message"),
     [
-        ("gpu('two')", "*::test_it: @pytest.mark.gpu needs one whole number above 0, such as *"),
-        ("gpu(0)", "*::test_it: @pytest.mark.gpu needs one whole number above 0, such as *"),
         (
-            "placement(gpu=2)",
-            "*::test_it: @pytest.mark.placement has no argument gpu; its "
-            "arguments are gpus, machine and soft",
+            "placement_gpu('two')",
+            "@pytest.mark.placement_gpu needs one whole number above 0, such as "
+            "@pytest.mark.placement_gpu(2)",
+        ),
+        ("placement_gpu(0)", "@pytest.mark.placement_gpu needs one whole number above 0, *"),
+        ("placement_gpu", "@pytest.mark.placement_gpu needs one whole number above 0, *"),
+        (
+            "placement_checks(gpu=2)",
+            "@pytest.mark.placement_checks has no argument gpu; did you mean 'gpus'?",
         ),
         (
-            "placement('no-fallback')",
-            "*::test_it: @pytest.mark.placement checks programs that the fixture `place` places, "
-            "but the test does not use it; add the argument place, or use assert_rules",
+            "placement_checks(reference='f')",
+            "@pytest.mark.placement_checks has no argument reference; its arguments are gpus, "
+            "machine and soft",
+        ),
+        (
+            "placement_checks('no-falback')",
+            "@pytest.mark.placement_checks: rule 'no-falback' is not a known rule; did you mean "
+            "'no-fallback'?",
+        ),
+        (
+            "placement_checks('no-fallback')",
+            "@pytest.mark.placement_checks checks programs that the fixture `place` places, but "
+            "the test does not use it; add the argument place, or use assert_rules",
         ),
     ],
 )
-def test_invalid_marks_are_usage_errors(
-    pytester: pytest.Pytester, mark: str, message: str
+def test_an_invalid_mark_fails_its_test_alone(
+    pytester: pytest.Pytester, mark: str, message: str, workers: str
 ) -> None:
-    pytester.makepyfile(f"import pytest\n\n@pytest.mark.{mark}\ndef test_it():\n    pass\n")
+    pytester.makepyfile(f"""
+        import pytest
 
-    result = pytester.runpytest_inprocess()
+        def test_first(): pass
 
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"ERROR: {message}"])
+        @pytest.mark.{mark}
+        def test_it(): pass
+
+        @pytest.mark.skip
+        @pytest.mark.{mark}
+        def test_skipped(): pass
+
+        def test_last(): pass
+    """)
+
+    result = pytester.runpytest_subprocess(workers, "--strict-markers")
+
+    result.assert_outcomes(passed=2, errors=1, skipped=1)
+    result.stdout.fnmatch_lines(["_* ERROR at setup of test_it _*", message, "=*"])
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+
+
+MARKS_OF_OTHERS = """
+import pytest
+
+pytestmark = [pytest.mark.placement("top"), pytest.mark.gpu, pytest.mark.soft(machine=3)]
+
+@pytest.mark.gpu("a100", memory=40)
+@pytest.mark.placement(row=1)
+@pytest.mark.parametrize("i", range(3))
+def test_it(i, place):
+    assert place == "mine"
+
+@pytest.fixture
+def place():
+    return "mine"
+"""
+
+
+@pytest.mark.parametrize("workers", ["-n0", "-n1"])
+def test_marks_and_fixtures_of_others_have_no_effect(
+    pytester: pytest.Pytester, workers: str
+) -> None:
+    pytester.makepyfile(MARKS_OF_OTHERS)
+
+    result = pytester.runpytest_subprocess(workers, "--placement-devices=real")
+
+    result.assert_outcomes(passed=3, warnings=5)  # pytest's own, for marks it does not know
+    result.stdout.no_fnmatch_line("*placement checks*")
 
 
 def test_a_mark_with_rules_needs_the_fixture_place(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("""
         import pytest
 
-        rules = pytest.mark.placement("no-fallback")
+        rules = pytest.mark.placement_checks("no-fallback")
 
         @pytest.fixture
         def placed(place):
@@ -125,7 +184,7 @@ def test_a_mark_with_rules_needs_the_fixture_place(pytester: pytest.Pytester) ->
         def test_by_name(by_name):
             pass
 
-        @pytest.mark.placement(gpus=4)
+        @pytest.mark.placement_checks(gpus=4)
         def test_without_rules():
             pass
 

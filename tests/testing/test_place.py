@@ -181,22 +181,22 @@ import pytest
 from train import build_towers
 
 
-@pytest.mark.placement("placeable", "no-idle-device", gpus=4)
+@pytest.mark.placement_checks("placeable", "no-idle-device", gpus=4)
 def test_kept(place):
     assert len(place(build_towers).machine.gpus) == 4
 
 
-@pytest.mark.placement("variables-on-host", machine="gpu*1")
+@pytest.mark.placement_checks("variables-on-host", machine="gpu*1")
 def test_broken(place):
     place(build_towers)
 
 
-@pytest.mark.gpu(3)
+@pytest.mark.placement_gpu(3)
 def test_gpus(place):
     assert str(place(build_towers).machine) == "gpu*3"
 
 
-@pytest.mark.placement("variables-shared")
+@pytest.mark.placement_checks("variables-shared")
 def test_not_checked(place):
     place("train.py:build_towers", gpus=1)
 """,
@@ -291,22 +291,22 @@ import pytest
 from train import build_towers
 
 
-@pytest.mark.placement("variables-shared", "losses-apart", gpus=1)
+@pytest.mark.placement_checks("variables-shared", "losses-apart", gpus=1)
 def test_kept(place):
     place(build_towers)
 
 
-@pytest.mark.placement("variables-shared", machine="gpu*1")
+@pytest.mark.placement_checks("variables-shared", machine="gpu*1")
 def test_written(place):
     place(build_towers)
 
 
-@pytest.mark.placement("session-memory", gpus=1)
+@pytest.mark.placement_checks("session-memory", gpus=1)
 def test_not_checked_for_another_reason(place):
     place(build_towers)
 
 
-@pytest.mark.placement("variables-shared")
+@pytest.mark.placement_checks("variables-shared")
 def test_of_two(place):
     place(build_towers, gpus=1)
 """,

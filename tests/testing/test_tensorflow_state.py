@@ -14,6 +14,7 @@ from placement_checks.testing import tensorflow_state
 
 LEAKS = """
 import tensorflow as tf
+from placement_checks import watch
 
 tf1 = tf.compat.v1
 kept = []
@@ -144,11 +145,68 @@ def test_leaks_are_undone_and_named(pytester: pytest.Pytester) -> None:
     )
 
 
+OTHERS = """
+import pytest
+import tensorflow as tf
+
+tf1 = tf.compat.v1
+
+
+def test_sets():
+    tf1.disable_v2_behavior()
+    tf1.get_variable("v", [])
+    tf.random.set_seed(3)
+
+
+def test_finds_its_variable():
+    assert not tf.executing_eagerly()
+    assert [v.name for v in tf1.global_variables()] == ["v:0"]
+{test}
+"""
+USERS = {
+    "none": ("", True),
+    "fixture": ("def test(place): pass", False),
+    "own fixture of that name": (
+        "@pytest.fixture\ndef place(): return 1\n\ndef test(place): pass",
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_tests_that_do_not_use_the_package_keep_their_changes(
+    pytester: pytest.Pytester, user: str
+) -> None:
+    """TensorFlow stays as these tests leave it, without a warning."""
+    test, _ = USERS[user]
+    pytester.makepyfile(OTHERS.format(test=test))
+
+    result = run_pytest_forked(pytester, "-W", "error")
+
+    result.assert_outcomes(passed=2 + bool(test), warnings=0)
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_a_change_on_import_is_reported_to_users_of_the_package_only(
+    pytester: pytest.Pytester, user: str
+) -> None:
+    test, is_silent = USERS[user]
+    pytester.makepyfile(
+        f"import pytest\nimport tensorflow as tf\ntf.compat.v1.disable_v2_behavior()\n{test}\n"
+        "\ndef test_it(): pass\n"
+    )
+
+    result = run_pytest_forked(pytester)
+
+    assert ("placement: the import of " in result.stdout.str()) is not is_silent
+
+
 def test_an_unknown_version_of_tensorflow_is_a_warning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    again = functools.cache(tensorflow_state._is_supported.__wrapped__)
-    monkeypatch.setattr(tensorflow_state, "_is_supported", again)
+    for cached in ("_why_unsupported", "_warn_if_unsupported"):
+        again = functools.cache(getattr(tensorflow_state, cached).__wrapped__)
+        monkeypatch.setattr(tensorflow_state, cached, again)
     monkeypatch.delattr(sys.modules["tensorflow.python.eager.context"], "global_seed")
 
     gone = r"not undone: tensorflow: version .* has no tensorflow\.[\w.]+\.global_seed"

@@ -330,7 +330,9 @@ def _scripts() -> Iterator[Program]:
             arguments = ["{gpus}"] if "argv[1]" in file.read_text(encoding="utf-8") else []
             yield _fixture([name, "--v1"], (), arguments, folder)
     for option, _ in OPTIONS.values():
-        yield _fixture([str((DEFECTS / "fed_alike.py").relative_to(ROOT))], (), ["{gpus}", *option])
+        yield _fixture(
+            [str((DEFECTS / "fed_alike.py").relative_to(ROOT))], (), ["{gpus}", *option]
+        )
 
 
 def _random_models() -> Iterator[Program]:

@@ -168,7 +168,7 @@ class DeclaredFeeding(Feeding):
                     self._name,
                     f"it returned no array for the input '{name}'",
                     did_you_mean(name, arrays)
-                    or (f"it returned {join_and(sorted(arrays))}" if arrays else "")
+                    or (f"add it to {join_and(sorted(arrays))}" if arrays else "")
                     or f"return arrays by the names of the inputs: {join_and(names)}",
                 )
             array = arrays[name]
