@@ -105,9 +105,8 @@ def on_axis_0(*which: int) -> RowRule:
 def last_axis(call: Call) -> Status:
     """Along the last axis, as softmax."""
     found = elementwise(call)
-    if found.kind is Kind.ROWS and found.axis == call.rank(0) - 1:
-        return _joint(found.axis)
-    return found
+    is_last = found.axis is None or found.axis >= call.rank(0) - 1  # also if the rank is unknown
+    return _joint(found.axis) if found.kind is Kind.ROWS and is_last else found
 
 
 def inner_axes(count: int) -> RowRule:
@@ -273,6 +272,22 @@ def sliced(call: Call) -> Status:
     return status
 
 
+def changed_along(call: Call) -> Status:
+    """As `sliced`, for ops that are not linear."""
+    found = sliced(call)
+    if found.kind in (Kind.CONSTANT, Kind.ROWS):
+        return found
+    return Status(Kind.JOINT, found.axis, found.cause)
+
+
+def reversed_sequences(call: Call) -> Status:
+    """Sequences of the given lengths, one for each row. Attributes: those of the op."""
+    attributes = dict(call.attrs)
+    found = on_axis_0(0, 1)(call)
+    is_by_row = attributes.get("batch_dim", "0") == "0"
+    return found if is_by_row or found.kind is Kind.CONSTANT else _JOINT
+
+
 def lookup(call: Call) -> Status:
     """Rows of a table by indices. Attributes: the axis or None, and the batch dimensions."""
     table, indices = call.statuses[:2]
@@ -351,9 +366,8 @@ def einsum(call: Call) -> Status:
     }
     letter = of_rows.pop()
     if of_rows or any(
-        letter in names
+        names.count(letter) != (status.kind is Kind.ROWS)
         for names, status in zip(letters, call.statuses, strict=True)
-        if status.kind is Kind.CONSTANT
     ):
         return _JOINT
     return _rows(output.index(letter)) if letter in output else _SUM

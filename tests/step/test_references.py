@@ -20,8 +20,6 @@ from support.steps import (
     largest,
     mean,
     relu,
-    reshape,
-    rows_of,
     split,
     square,
     total,
@@ -163,40 +161,3 @@ def test_the_loss_of_reversed_rows_combines_rows() -> None:
     found = compare(_program(reversed_rows, 2), _program(reversed_rows))
 
     assert {answer.state for answer in found.variables.values()} == {State.UNKNOWN}
-
-
-# Functions of the products of rows and weights, and whether each row of the result has one row.
-OF_ROWS: dict[str, tuple[bool, Callable[[Value], Value]]] = {
-    "contrast of images": (
-        True,
-        lambda h: apply("AdjustContrastv2", reshape(h, [-1, 1, 3, 1]), 2.0),
-    ),
-    "contrast of one image": (
-        False,
-        lambda h: apply("AdjustContrastv2", reshape(h, [-1, 3, 1]), 2.0),
-    ),
-    "rows of the rest": (
-        True,
-        lambda h: largest(reshape(reshape(h, [-1, 3, 1]), [rows_of(h), -1]), 1),
-    ),
-    "diagonals": (True, lambda h: apply("MatrixBandPart", reshape(h, [-1, 3, 1]), 1, 0)),
-    "diagonal": (False, lambda h: apply("MatrixBandPart", h, 1, 0)),
-    "choice of rows": (
-        True,
-        lambda h: apply("Select", apply("Greater", total(h, 1), 0.0), h, h * 0.5),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", OF_ROWS)
-def test_functions_of_each_row(name: str) -> None:
-    is_of_rows, function = OF_ROWS[name]
-
-    def loss(h: Value, y: Value) -> Value:
-        return mean(relu(function(h))) + mean(y)
-
-    towers, one = _program(loss, 2), _program(loss)
-    found = compare(towers, one)
-    (answer,) = found.variables.values()
-    assert (answer.state is State.PROVED) is is_of_rows, answer
-    assert (differences(towers, one, found, (4, 4), 0)["w"] < 1e-5) is is_of_rows

@@ -85,6 +85,12 @@ def _axes(x: Array, axes: Array) -> tuple[int, ...]:
     return tuple(int(axis) % x.ndim for axis in np.atleast_1d(axes)) if x.ndim else ()
 
 
+def _mean(x: Array, axis: tuple[int, ...], *, keepdims: bool) -> Array:
+    """A mean; for integers, without the remainder."""
+    made = np.asarray(x.mean(axis, keepdims=keepdims))
+    return made if x.dtype.kind == "f" else np.trunc(made).astype(x.dtype)
+
+
 def _reduction(reduce: Callable[..., Any]) -> Callable[..., Any]:
     def run(attributes: Mapping[str, Any], x: Array, axes: Array) -> Any:
         return reduce(x, axis=_axes(x, axes), keepdims=attributes.get("keep_dims", False))
@@ -97,8 +103,8 @@ def _elementwise(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _matrix_product(attributes: Mapping[str, Any], one: Array, other: Array) -> Array:
-    one = one.T if attributes.get("transpose_a") else one
-    other = other.T if attributes.get("transpose_b") else other
+    one = one.swapaxes(-1, -2) if attributes.get("transpose_a") else one
+    other = other.swapaxes(-1, -2) if attributes.get("transpose_b") else other
     return np.asarray(np.matmul(one, other))
 
 
@@ -118,6 +124,12 @@ def _strided_slice(
     index: list[Any] = []
     for i, (low, high, step) in enumerate(zip(begin, end, stride, strict=True)):
         bit = 1 << i
+        if attributes.get("new_axis_mask", 0) & bit:
+            index.append(None)
+            continue
+        if attributes.get("ellipsis_mask", 0) & bit:
+            index.append(...)
+            continue
         if attributes.get("shrink_axis_mask", 0) & bit:
             index.append(int(low))
             continue
@@ -146,8 +158,17 @@ def _unpack(attributes: Mapping[str, Any], x: Array) -> list[Array]:
     return list(np.moveaxis(x, attributes["axis"], 0))
 
 
-def _one_hot(_: Mapping[str, Any], x: Array, depth: Array, on: Array, off: Array) -> Array:
-    return np.where(x[..., None] == np.arange(int(depth)), on, off)
+def _one_hot(
+    attributes: Mapping[str, Any], x: Array, depth: Array, on: Array, off: Array
+) -> Array:
+    made = np.where(x[..., None] == np.arange(int(depth)), on, off)
+    return np.moveaxis(made, -1, attributes.get("axis", -1))
+
+
+def _gather(attributes: Mapping[str, Any], x: Array, indices: Array, axis: Array) -> Array:
+    if attributes.get("batch_dims"):  # of two matrices
+        return np.take_along_axis(x, indices, int(axis))
+    return np.take(x, indices, int(axis))
 
 
 def _select(condition: Array, yes: Array, no: Array) -> Array:
@@ -156,6 +177,14 @@ def _select(condition: Array, yes: Array, no: Array) -> Array:
     return np.where(
         condition.reshape(-1, *[1] * (yes.ndim - 1)) if is_of_rows else condition, yes, no
     )
+
+
+def _reverse_sequence(attributes: Mapping[str, Any], x: Array, lengths: Array) -> Array:
+    """The first elements of each sequence in reverse order."""
+    axes = attributes["batch_dim"], attributes["seq_dim"]
+    sequences = np.moveaxis(x, axes, (0, 1))
+    made = [np.concatenate([s[:n][::-1], s[n:]]) for s, n in zip(sequences, lengths, strict=True)]
+    return np.moveaxis(np.stack(made), (0, 1), axes)
 
 
 def _contrast(images: Array, factor: Array) -> Array:
@@ -176,6 +205,8 @@ COMPUTES: dict[str, Callable[..., Any]] = {
     "AddV2": _elementwise(np.add),
     "AddN": _elementwise(lambda *operands: sum(operands)),
     "BiasAdd": _elementwise(np.add),
+    "Div": lambda _, x, y: x / y if x.dtype.kind == "f" else np.trunc(x / y).astype(x.dtype),
+    "TruncateDiv": lambda _, x, y: np.trunc(x / y).astype(x.dtype),
     "Sub": _elementwise(np.subtract),
     "Mul": _elementwise(np.multiply),
     "RealDiv": _elementwise(np.divide),
@@ -208,9 +239,12 @@ COMPUTES: dict[str, Callable[..., Any]] = {
     "LogSoftmax": _elementwise(lambda x: np.log(_softmax(x))),
     "SoftmaxCrossEntropyWithLogits": _elementwise(_cross_entropy),
     "L2Loss": _elementwise(lambda x: (x**2).sum() / 2),
-    "MatMul": _matrix_product,
+    **dict.fromkeys(["MatMul", "BatchMatMulV2"], _matrix_product),
     "Sum": _reduction(np.sum),
-    "Mean": _reduction(np.mean),
+    "Mean": _reduction(_mean),
+    "ArgMax": lambda _, x, axis: np.argmax(x, int(axis)),
+    "All": _reduction(np.all),
+    "EuclideanNorm": _reduction(lambda x, **keys: np.sqrt((x**2).sum(**keys))),
     "Max": _reduction(np.max),
     "Min": _reduction(np.min),
     "Prod": _reduction(np.prod),
@@ -232,11 +266,28 @@ COMPUTES: dict[str, Callable[..., Any]] = {
     "Split": _split,
     "SplitV": _split_by_sizes,
     "MirrorPad": lambda attributes, x, pads: np.pad(x, pads, attributes["mode"].lower()),
-    "GatherV2": _elementwise(lambda x, indices, axis: np.take(x, indices, int(axis))),
+    "GatherV2": _gather,
     "OneHot": _one_hot,
     "Cumsum": _elementwise(lambda x, axis: np.cumsum(x, int(axis))),
+    "Cumprod": _elementwise(lambda x, axis: np.cumprod(x, int(axis))),
+    "Pad": _elementwise(np.pad),
+    "PadV2": _elementwise(lambda x, pads, value: np.pad(x, pads, constant_values=value)),
+    "BroadcastTo": _elementwise(lambda x, shape: np.broadcast_to(x, tuple(shape))),
+    "Roll": _elementwise(lambda x, shift, axis: np.roll(x, int(shift), int(axis))),
+    "ReverseSequence": _reverse_sequence,
+    "Einsum": lambda attributes, *x: np.einsum(attributes["equation"], *x),
     "ReverseV2": _elementwise(lambda x, axes: np.flip(x, tuple(axes))),
     "RandomStandardNormal": _random_normal,
+    "StatelessMultinomial": _elementwise(lambda x, n, _seed: np.zeros((len(x), int(n)), int)),
+    "StatelessRandomGammaV2": _elementwise(lambda shape, _seed, _: np.ones(tuple(shape))),
+    "UniformCandidateSampler": lambda attributes, _: [
+        *(np.ones(shape) for shape in ([attributes["num_sampled"]], [1], [1]))
+    ],
+    # For shapes alone: the other branch of TensorFlow 1 has no values, and functions are unknown.
+    "Switch": _elementwise(lambda x, _: [x, x]),
+    "Merge": _elementwise(lambda *operands: [operands[0], np.array(0)]),
+    "PyFunc": _elementwise(lambda x: x),
+    "Case": _elementwise(lambda _, x: x),
     "AdjustContrastv2": _elementwise(_contrast),
     "MatrixBandPart": _elementwise(lambda x, lower, upper: np.triu(np.tril(x, upper), -lower)),
 }
@@ -453,8 +504,8 @@ class Program:
 
     def outputs(self, op: str) -> Sequence[Tensor]:
         """The outputs of an op, with their static shapes."""
-        if op in self.variables:
-            return [Tensor("resource", ())]
+        if self.handle(op) in self.variables:
+            return [Tensor("resource", ())] * (1 if op in self.variables else 2)
         pairs = [run.outputs(op) for run in self._samples()]
         found = []
         for one, other in zip(*pairs, strict=True):
@@ -463,6 +514,11 @@ class Program:
             dtype = "float32" if one.dtype == np.float64 else str(one.dtype)
             found.append(Tensor(dtype, shape))
         return found
+
+    def handle(self, source: str) -> str:
+        """A tensor, or the variable whose handle a branch of TensorFlow 1 gets from it."""
+        op = self.ops[producer_of(source)]
+        return op.inputs[0] if op.type == "Switch" else source
 
     def _samples(self) -> Sequence[_Run]:
         """Two runs with different numbers of rows, of the ops that exist so far."""
@@ -577,13 +633,14 @@ class _Run:
                 dims = op.attributes["shape"]
                 return [np.full([self.fed if dim == -1 else dim for dim in dims], 0.5)]
             return [self.fed[name]]
-        if op.type in ("VarHandleOp", "NoOp"):
+        if op.type in ("VarHandleOp", "NoOp") or program.handle(name) in program.variables:
             return []
         if op.type == "ReadVariableOp":
             seen[name] = self.values[data[0]]
             return [seen[name]]
         if op.type in UPDATES:
             count, update = UPDATES[op.type]
+            data = [program.handle(each) for each in data]
             operands = [
                 self.values[each] if each in program.variables else value(each) for each in data
             ]
