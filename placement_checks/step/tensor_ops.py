@@ -18,9 +18,10 @@ from placement_checks.core.op_types import (
     GATHERERS,
     RANDOM_STATEFUL,
     RANDOM_STATELESS,
+    SWITCHES,
     is_update,
 )
-from placement_checks.core.placement import Op
+from placement_checks.core.placement import Op, producer_of
 from placement_checks.step.kinds import (
     NUMBER,
     ROWS,
@@ -42,6 +43,8 @@ from placement_checks.util.text import words
 if TYPE_CHECKING:
     from placement_checks.step.graph import StepGraph
 
+# Integers of these types lack the upper bits of other integers.
+_NARROW = "int8", "uint8", "int16", "uint16"
 # Constant vectors with more elements are atoms.
 _MAX_ELEMENTS = 16
 
@@ -51,7 +54,7 @@ _SILENT = frozenset(
         """
         T dtype DstT SrcT Tidx Tshape N use_cudnn_on_gpu use_locking validate_indices shape
         container shared_name out_type seed seed2 num num_split Tlen Tin Tout Index message name_
-        element_shape element_dtype begin_mask end_mask Tparams Tindices Taxis Tdim Tperm
+        element_shape element_dtype Tparams Tindices Taxis Tdim Tperm
         Tmultiples Tpaddings tensor_name summarize first_n token U V S Tlabels index_type
         output_types output_shapes parallel_iterations validate_shape debug_name Tcond
         grad_a grad_b Treduction TI Tsplits Tcomplex Toffset
@@ -155,6 +158,11 @@ class Node(NamedTuple):
         name, _, output = self.inputs[number].partition(":")
         return self.reader.shape(name, int(output or 0))
 
+    def dtype(self, number: int) -> str:
+        """The dtype of an input tensor; empty if it is unknown."""
+        name, _, output = self.inputs[number].partition(":")
+        return self.reader.dtype(name, int(output or 0))
+
 
 def attributes_of(node: Node) -> tuple[tuple[str, str], ...]:
     """The attributes that decide what an op computes."""
@@ -194,18 +202,24 @@ def _identity_n(node: Node) -> Form | None:
 def _cast(node: Node) -> Form | None:
     """A cast to integers rounds, a cast of complex numbers takes the real part."""
     form = node.operand(0)
-    name, _, output = node.inputs[0].partition(":")
-    before = node.reader.dtype(name, int(output or 0))
-    after = node.reader.dtype(node.name)
+    before, after = node.dtype(0), node.reader.dtype(node.name)
+    number = node.terms.constant(form)
     if before.startswith("complex") and not after.startswith("complex"):
-        return node.build("Real", (), (form,))
-    is_rounded = before.startswith(("float", "bfloat", "half"))
-    is_rounded = is_rounded and after.startswith(("int", "uint", "bool"))
-    if is_rounded and node.terms.constant(form) is None:
-        return node.build("FloatToInt", (after,), (form,))
-    if after == "bool" and node.terms.constant(form) is None:
+        form = node.build("Real", (), (form,))
+    if after == "bool" and before != "bool":
+        if number is not None:
+            return node.terms.number(float(number != 0))
         return node.build("NotEqual", (), (form, node.terms.number(0.0)))
+    is_narrow = after.startswith(_NARROW) and before not in (after, "bool")
+    if is_narrow or (_is_integer(after) and not _is_integer(before)):
+        if number is not None and not is_narrow:
+            return node.terms.number(float(int(number)))
+        return node.build("FloatToInt", (after,), (form,))
     return form
+
+
+def _is_integer(dtype: str) -> bool:
+    return dtype.startswith(("int", "uint", "bool"))
 
 
 def _stop(node: Node) -> Form | None:
@@ -363,6 +377,8 @@ def _multiply(node: Node) -> Form | None:
 
 
 def _divide(node: Node) -> Form | None:
+    if _is_integer(node.dtype(0)):
+        return _floor_divide(node)
     terms = node.terms
     one, other = node.operand(0), node.operand(1)
 
@@ -392,7 +408,8 @@ def _floor_divide(node: Node) -> Form | None:
         if not other:
             return None
         if one is not None:
-            return terms.number(float(one // other))
+            is_floor = node.op.type == "FloorDiv"
+            return terms.number(float(one // other if is_floor else math.trunc(one / other)))
         if terms.shape(a) != () or not terms.parts(a):
             return None
         return _whole_quotient(node, a, other)
@@ -405,10 +422,10 @@ def _whole_quotient(node: Node, form: Form, divisor: float) -> Form | None:
     terms = node.terms
     total = {}
     for monomial, number in terms.summands(form):
-        is_rows = any(terms[atom].op == "Rows" for atom, _ in monomial[1])
+        is_rows = all(terms[atom].op == "Rows" and power > 0 for atom, power in monomial[1])
         if monomial != NUMBER and not is_rows:
             return None
-        total[monomial] = number / divisor if is_rows else float(number // divisor)
+        total[monomial] = float(number // divisor) if monomial == NUMBER else number / divisor
     node.reader.assume(Assumption.DIVISIBLE_ROWS)
     return terms.form(total)
 
@@ -463,6 +480,28 @@ def _compare(node: Node) -> Form | None:
     return terms.number(float(_COMPARISONS[node.op.type](one, other)))
 
 
+def _merge(node: Node) -> Form | None:
+    """The value of one of two branches of TensorFlow 1, with the conditions that decide."""
+    reader = node.reader
+    sources = [reader.ops[producer_of(source)].type for source in node.inputs]
+    if any(kind in ("NextIteration", "RefNextIteration") for kind in sources):
+        return None
+    conditions: dict[str, None] = {}
+    stack, seen = list(reader.edges[node.name]), set[str]()
+    while stack:
+        name = stack.pop()
+        kind = reader.ops[name].type
+        if name in seen or kind in ("Merge", "RefMerge"):
+            continue
+        seen.add(name)
+        if kind in SWITCHES:
+            conditions[reader.data(name)[1]] = None
+        else:
+            stack += reader.edges[name]
+    decided = [reader.value(each, node.name) for each in sorted(conditions)]
+    return node.build("Merge", (node.output,), (*node.operands, *dict.fromkeys(decided)))
+
+
 def _select(node: Node) -> Form | None:
     """A known choice, or for `Select` a choice by rows: its vector has an element for each row."""
     terms, condition = node.terms, node.operand(0)
@@ -505,7 +544,10 @@ def _reduce(node: Node) -> Form | None:
         return made
     keeps = bool(node.attributes.get("keep_dims", False)) and kind not in ("ArgMax", "ArgMin")
     unknown = node.operands[1:] if found is None else ()
-    return node.build(kind, (found, keeps), (form, *unknown))
+    made = node.build(kind, (found, keeps), (form, *unknown))
+    if kind == "Mean" and _is_integer(node.dtype(0)):
+        return node.build("FloatToInt", ("Mean",), (made,))
+    return made
 
 
 def _reduced_number(node: Node, number: Form) -> Form:
@@ -857,7 +899,8 @@ def _sliced(
     dims, elements = terms.shape(form), terms.vector(form)
     if begins is None or ends is None or strides is None or dims is None:
         return None
-    if elements is not None and len(begins) == 1 and not masks["new_axis_mask"]:
+    is_element_or_slice = not masks["new_axis_mask"] and not masks["ellipsis_mask"]
+    if elements is not None and len(begins) == 1 and is_element_or_slice:
         return _sliced_vector(node, elements, begins[0], ends[0], strides[0], masks)
     axis = 0
     shrunk: list[int] = []
@@ -874,7 +917,7 @@ def _sliced(
             axis += len(dims) - specified
             continue
         if masks["new_axis_mask"] & bit:
-            fresh.append(axis + sum(each <= axis for each in fresh))
+            fresh.append(axis - len(shrunk) + len(fresh))
             continue
         if axis >= len(dims):
             return None
@@ -1159,13 +1202,15 @@ def _random(node: Node) -> Form | None:
     operands = list(node.operands)
     seed: Any = None
     if kind in RANDOM_STATELESS:
-        seed = operands[RANDOM_STATELESS[kind]]
-        extra = range(2, len(operands)) if not kind.endswith("V2") else range(4, len(operands))
-        operands = [operands[0], *(operands[i] for i in extra)]
+        at = RANDOM_STATELESS[kind]
+        seed = operands[at]
+        has_key = kind.endswith(("V2", "V3", "Shuffle")) and kind != "StatelessRandomGammaV2"
+        del operands[at : at + (3 if has_key else 1)]  # with its counter and algorithm
     else:
         attributes = node.attributes
         seeds = attributes.get("seed", 0), attributes.get("seed2", 0)
         seed = seeds if any(seeds) else None
+    identity = (kind, node.output, *attributes_of(node))
     owners = _owners(node)
     part = _part_of_tower(node)
     if part is None and any(terms.parts(operand) for operand in operands):
@@ -1184,7 +1229,7 @@ def _random(node: Node) -> Form | None:
             if dim == rows or (size and terms.constant(dim) == size)
         ]
         axis = found[0] if found else None
-    shared = _shared_numbers(node, dims or (), operands, seed)
+    shared = _shared_numbers(node, identity, dims or (), operands, seed)
     if shared is not None and (axis is None or _is_shape_of_variable(node, dims or ())):
         return shared
     shape = node.shape
@@ -1198,7 +1243,7 @@ def _random(node: Node) -> Form | None:
     cause = Cause("Random", "draws numbers for a tower", node.origin, is_known=False)
     status = Status(Kind.JOINT if axis is None else Kind.ROWS, axis, cause)
     return terms.atom(
-        *("Random", (kind, order), tuple(operands), shape),
+        *("Random", (*identity, order), tuple(operands), shape),
         part=part,
         origin=node.origin,
         status=status,
@@ -1206,7 +1251,11 @@ def _random(node: Node) -> Form | None:
 
 
 def _shared_numbers(
-    node: Node, dims: Sequence[Form], operands: Sequence[Form], seed: Any
+    node: Node,
+    identity: tuple[Any, ...],
+    dims: Sequence[Form],
+    operands: Sequence[Form],
+    seed: Any,
 ) -> Form | None:
     """Numbers that are not for rows, such as a mask of weights: equal seeds, equal numbers.
 
@@ -1218,7 +1267,7 @@ def _shared_numbers(
         return None
     if any(terms.constant(dim) is None for dim in dims):
         return None
-    attrs = (node.op.type, "shared", None if seeds else seed)
+    attrs = (*identity, "shared", None if seeds else seed)
     return terms.atom("Random", attrs, (*operands, *seeds), node.shape, origin=node.origin)
 
 
@@ -1298,6 +1347,7 @@ TENSOR_OPS: Mapping[str, Callable[[Node], Form | None]] = {
     "Inv": _reciprocal,
     "Pow": _power,
     **dict.fromkeys(_COMPARISONS, _compare),
+    "Merge": _merge,
     "Select": _select,
     "SelectV2": _select,
     # Reductions and products.

@@ -6,6 +6,7 @@ NumPy computes both, so that each pair really differs.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,6 +70,23 @@ def _halves(h: Value) -> Value:
 def _axes(h: Value) -> Value:
     """A vector that is no constant: the axes 0, or 1."""
     return apply("Cast", apply("Greater", total(h * 0.0), 1.0), DstT="int32")
+
+
+def _matrices(h: Value) -> Value:
+    """A square matrix for each row."""
+    return reshape(apply("Slice", h, [0, 0], [-1, 4]), [-1, 2, 2])
+
+
+def _part(h: Value, values: Any, begin: list[int], **masks: int) -> Value:
+    """A slice of constants, whose bounds do not count."""
+    return h.program.add("StridedSlice", values, begin, begin, [1] * len(begin), **masks)
+
+
+def _row(h: Value, new_axis_mask: int) -> Value:
+    """The first row of a matrix, with a new axis before or after it."""
+    masks = {"shrink_axis_mask": 1, "begin_mask": 6, "end_mask": 6}
+    table = np.array([[1.0, 2.0], [3.0, 4.0]])
+    return _part(h, table, [0, 0, 0], new_axis_mask=new_axis_mask, **masks)
 
 
 PAIRS: dict[str, tuple[Function, Function]] = {
@@ -160,6 +178,42 @@ PAIRS: dict[str, tuple[Function, Function]] = {
     "a product with zero that is broadcast": (
         lambda h: total(h * 0.0 + total(h, 1, keeps=True)),
         lambda h: total(total(h, 1, keeps=True)),
+    ),
+    "mean of integers": (
+        lambda h: total(h) * to_float(mean(h.program.tensor([1, 2]))),
+        lambda h: total(h) * 1.5,
+    ),
+    "quotient of integers": (
+        lambda h: total(h) * to_float(h.program.add("Div", 7, 2)),
+        lambda h: total(h) * 3.5,
+    ),
+    "quotients of negative integers": (
+        lambda h: total(h) * to_float(h.program.add("TruncateDiv", -7, 2)),
+        lambda h: total(h) * to_float(h.program.add("FloorDiv", -7, 2)),
+    ),
+    "whole part of a number": (
+        lambda h: total(h) * to_float(h.program.add("Cast", 2.7, DstT="int32")),
+        lambda h: total(h) * 2.7,
+    ),
+    "truth of a number": (
+        lambda h: total(h) * to_float(h.program.add("Cast", 2.0, DstT="bool")),
+        lambda h: total(h) * 2.0,
+    ),
+    "integers of 8 bits": (
+        lambda h: total(h) * to_float(h.program.add("Cast", 300 + _axes(h), DstT="uint8")),
+        lambda h: total(h) * to_float(300 + _axes(h)),
+    ),
+    "whole part of the inverse of the number of rows": (
+        lambda h: total(h) * ((1.0 / to_float(rows_of(h))) // 0.5),
+        lambda h: total(h) * ((1.0 / to_float(rows_of(h))) / 0.5),
+    ),
+    "axes that are inserted after an element": (
+        lambda h: total(_matrices(h) * _row(h, new_axis_mask=2)),
+        lambda h: total(_matrices(h) * _row(h, new_axis_mask=4)),
+    ),
+    "all elements of a vector": (
+        lambda h: total(h) * total(to_float(_part(h, [1, 2, 3], [0], ellipsis_mask=1))),
+        lambda h: total(h) * total(to_float(_part(h, [1, 2, 4], [0], ellipsis_mask=1))),
     ),
     "quotient with a vector of ones that is broadcast": (
         lambda h: total(total(h, 1, keeps=True) / np.ones(4)),

@@ -6,7 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from support.steps import Program, Value, add_n, compare, mean, split, square, total
+from support.steps import (
+    Program,
+    Value,
+    add_n,
+    compare,
+    mean,
+    split,
+    square,
+    to_float,
+    total,
+)
 
 from placement_checks.step.comparison import State
 
@@ -88,3 +98,45 @@ def test_a_mask_of_weights_may_have_as_many_rows_as_the_batch_of_a_tower() -> No
         return program
 
     assert _state(masked(2), masked(1)) is State.PROVED
+
+
+# The op type, the inputs, the attributes and the output of random numbers.
+Drawn = tuple[str, Sequence[Any], dict[str, Any], int]
+SAMPLER = "UniformCandidateSampler"
+DRAWN: dict[str, tuple[Drawn, Drawn]] = {
+    "number of samples": (
+        ("StatelessMultinomial", ([[1.0, 2.0]], 5, [1, 2]), {}, 0),
+        ("StatelessMultinomial", ([[1.0, 2.0]], 6, [1, 2]), {}, 0),
+    ),
+    "parameter": (
+        ("StatelessRandomGammaV2", ([WIDTH], [1, 2], 1.0), {}, 0),
+        ("StatelessRandomGammaV2", ([WIDTH], [1, 2], 2.0), {}, 0),
+    ),
+    "attribute": (
+        (SAMPLER, ([[1]],), {"num_sampled": 3, "range_max": 8}, 0),
+        (SAMPLER, ([[1]],), {"num_sampled": 3, "range_max": 9}, 0),
+    ),
+    "output": (
+        (SAMPLER, ([[1]],), {"num_sampled": 3, "range_max": 8}, 1),
+        (SAMPLER, ([[1]],), {"num_sampled": 3, "range_max": 8}, 2),
+    ),
+}
+
+
+def _with_drawn(drawn: Drawn) -> Program:
+    program = Program()
+    x, w = program.placeholder("x", (None, WIDTH)), program.variable("w", (WIDTH,))
+    kind, inputs, attributes, output = drawn
+    made = program.add(kind, *inputs, **attributes)
+    numbers = Value(program, f"{made.op}:{output}" if output else made.op)
+    gradient = program.gradient(mean(square(total(x * w.read(), 1))), w)
+    program.train(w.descend(0.1, gradient + total(to_float(numbers))))
+    return program
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_other_random_numbers(name: str) -> None:
+    one, other = map(_with_drawn, DRAWN[name])
+
+    assert _state(one, one) is State.PROVED
+    assert _state(one, other) is not State.PROVED
