@@ -99,12 +99,24 @@ def compare_steps(towers: Placement, one_gpu: Placement) -> StepEquality | Missi
     for roots in zip(*runs, strict=True):
         one = _compare_runs(towers, one_gpu, roots)
         found = StepEquality(
-            {**found.variables, **one.variables},
+            _of_both_runs(found.variables, one.variables),
             found.trained | one.trained,
             {**found.copies, **one.copies},
             found.assumed | one.assumed,
         )
     return found
+
+
+def _of_both_runs(
+    first: Mapping[str, Equality], second: Mapping[str, Equality]
+) -> Mapping[str, Equality]:
+    """For a variable of both runs, the answer that is no proof; the first certain difference."""
+    rank = [State.PROVED, State.UNKNOWN, State.DIFFERS].index
+    return {**first, **second} | {
+        name: answer
+        for name, answer in first.items()
+        if name in second and rank(answer.state) >= rank(second[name].state)
+    }
 
 
 def _runs(placement: Placement) -> Sequence[Sequence[str]]:

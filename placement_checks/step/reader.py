@@ -7,7 +7,7 @@ of a variable is the variable's value after the updates that the read waits for.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -18,6 +18,7 @@ from placement_checks.core.op_types import (
     LOOPS,
     PLACEHOLDERS,
     REF_VARIABLES,
+    SWITCHES,
     VARIABLES,
     is_update,
 )
@@ -46,6 +47,8 @@ _SCATTERS = {
     **dict.fromkeys(["ScatterAdd", "ResourceScatterAdd"], 1.0),
     **dict.fromkeys(["ScatterSub", "ResourceScatterSub"], -1.0),
 }
+# Their attributes do not show which functions they call.
+_UNREAD = frozenset({"Case", "StatelessCase", "PyFunc", "PyFuncStateless", "EagerPyFunc"})
 _DESCENTS = frozenset({"ApplyGradientDescent", "ResourceApplyGradientDescent"})
 
 
@@ -265,7 +268,10 @@ class StepReader(StepGraph):
             return self._updated_value(node)
         if not self.data(name):
             cause = Cause(op.type, f"is a source, {op.type}, that is not known", node.origin)
-            return self.terms.unknown(cause, node.shape, self.program, name)
+            return self.terms.unknown(cause, node.shape, self.program, name, output)
+        if op.type in _UNREAD:
+            cause = Cause(op.type, "calls a function that is not read", node.origin)
+            return self.terms.unknown(cause, node.shape, self.program, name, output)
         attrs: tuple[Any, ...] = attributes_of(node)
         if output or len(self.outputs(name)) > 1:
             attrs = (*attrs, output)
@@ -542,6 +548,27 @@ class StepReader(StepGraph):
         return self._values[update]
 
     def _apply(self, update: Update, variable: str) -> Form:
+        """The new value of a variable; in a branch of TensorFlow 1, the new or the old value."""
+        terms, name = self.terms, update.op
+        before = self._awaited[name] & ~self._bits[name]
+        old, made = self.state(variable, before), self._applied(update, variable)
+        for source in self._switches(self.data(name)[update.slot]):
+            switch, _, output = source.partition(":")
+            condition = self.value(self.data(switch)[1], switch)
+            sides = (made, old) if output == "1" else (old, made)
+            made = terms.build(
+                "Conditional", (), (condition, *sides), terms.shape(old), self.origin(switch)
+            )
+        return made
+
+    def _switches(self, handle: str) -> Iterator[str]:
+        """The outputs of ``Switch`` ops that a handle passes, the last one first."""
+        while (op := self.ops[producer_of(handle)]).type not in VARIABLES:
+            if op.type in SWITCHES:
+                yield handle
+            handle = op.inputs[0]
+
+    def _applied(self, update: Update, variable: str) -> Form:
         terms, name = self.terms, update.op
         kind, data = self.ops[name].type, self.data(name)
         before = self._awaited[name] & ~self._bits[name]

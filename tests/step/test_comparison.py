@@ -32,7 +32,8 @@ from support.steps import (
     total,
 )
 
-from placement_checks.step.comparison import State
+from placement_checks import Placement
+from placement_checks.step.comparison import State, StepEquality, compare_steps
 from placement_checks.step.terms import Assumption
 
 RATE, WIDTH = 0.1, 3
@@ -258,13 +259,15 @@ def _with_penalty(weight: float, towers: Sequence[int] = (0, 1)) -> Program:
     return net.descend(add_n(net.gradients(losses)) / 2.0)
 
 
-def _one_with_penalty() -> Program:
-    return one_gpu(lambda net: net.loss(net.x, net.y) + apply("L2Loss", net.w.read()) * 0.1)
+def _one_with_penalty(weight: float = 0.1) -> Program:
+    return one_gpu(lambda net: net.loss(net.x, net.y) + apply("L2Loss", net.w.read()) * weight)
 
 
-def test_penalty_of_each_tower() -> None:
-    """The mean of equal penalties is the penalty."""
-    check(_with_penalty(0.1), _one_with_penalty(), PROVED)
+@pytest.mark.parametrize("weight", [0.1, 1e-8])
+def test_penalty_of_each_tower(weight: float) -> None:
+    """The mean of equal penalties is the penalty, even if it is as small as rounding."""
+    check(_with_penalty(weight), _one_with_penalty(weight), PROVED)
+    assert compare(_with_penalty(weight), one_gpu()).variables["w"].state is not PROVED
 
 
 def test_penalty_of_one_tower() -> None:
@@ -627,6 +630,93 @@ def test_update_in_each_tower() -> None:
 def test_updates_after_all_gradients() -> None:
     """All towers read the variable before the first update."""
     check(_update_in_each_tower(in_turn=True), one_gpu(), PROVED)
+
+
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_runs_in_turns(wrong: int) -> None:
+    """A variable that two runs train is equal only if it is after both of them."""
+
+    def build(count: int) -> Placement:
+        net = Net()
+        runs = []
+        for number in range(2):
+            gradients = net.gradients([net.loss(x, y) for x, y in net.parts(count)])
+            gradient = add_n(gradients) / float(1 if number == wrong else count)
+            runs.append([net.w.descend(RATE, gradient).op])
+        placement = net.program.placement()
+        return placement.with_fields(step=placement.step._replace(train_op=(), runs=runs))
+
+    found = compare_steps(build(2), build(1))
+
+    assert isinstance(found, StepEquality)
+    assert found.variables["w"].state is DIFFERS
+
+
+# --- branches of TensorFlow 1 ---
+
+
+def _chosen_number(condition: Value) -> Value:
+    """A number for each side of a condition, as `tf.cond` builds it."""
+    program = condition.program
+    switch = program.add("Switch", condition, condition)
+    numbers = []
+    for side, name in enumerate((switch.name, f"{switch.name}:1")):
+        with program.after(program.add("Identity", Value(program, name))):
+            numbers.append(program.tensor(1.0 + side))
+    return program.add("Merge", *numbers)
+
+
+@pytest.mark.parametrize("place", ["weights", "rows"])
+def test_a_number_chosen_by_a_condition(place: str) -> None:
+    """The condition counts even if the numbers do not depend on it."""
+
+    def build(count: int, least: float = 0.0) -> Program:
+        net = Net()
+        losses = []
+        for x, y in net.parts(count):
+            value = total(net.w.read()) if place == "weights" else mean(y)
+            losses.append(net.loss(x, y) * _chosen_number(apply("Greater", value, least)))
+        return net.descend(add_n(net.gradients(losses)) / float(count))
+
+    found = compare(build(2), build(1))
+    assert (found.variables["w"].state is PROVED) is (place == "weights")
+    assert compare(build(2, 1.0), build(1)).variables["w"].state is not PROVED
+
+
+@pytest.mark.parametrize("side", [0, 1, None])
+def test_an_update_in_a_branch(side: int | None) -> None:
+    """An update that runs on one side of a condition; None for an update that always runs."""
+
+    def build(count: int, side: int | None) -> Program:
+        net = Net()
+        gradients = net.gradients([net.loss(x, y) for x, y in net.parts(count)])
+        condition = apply("Greater", total(net.w.read()), 0.0)
+        if side is None:
+            return net.descend(add_n(gradients) / float(count))
+        switch = net.program.add("Switch", net.w, condition)
+        with net.program.after(net.w.descend(RATE, add_n(gradients) / float(count))):
+            branch = Value(net.program, f"{switch.op}:{side}" if side else switch.op)
+            net.program.train(net.program.add("AssignSubVariableOp", branch, [0.1] * WIDTH))
+        return net.program
+
+    for other in (0, 1, None):
+        state = compare(build(2, side), build(1, other)).variables["w"].state
+        assert (state is PROVED) is (side == other)
+
+
+@pytest.mark.parametrize(
+    ("kind", "inputs", "attributes"), [("PyFunc", 0, {"token": "f"}), ("Case", 1, {})]
+)
+def test_functions_that_are_not_read(kind: str, inputs: int, attributes: dict[str, str]) -> None:
+    """Equal inputs do not show that two calls of unknown functions have equal results."""
+
+    def build(count: int) -> Program:
+        net = Net()
+        penalty = total(apply(kind, *[0] * inputs, net.w.read(), **attributes))
+        losses = [net.loss(x, y) + penalty for x, y in net.parts(count)]
+        return net.descend(add_n(net.gradients(losses)) / float(count))
+
+    assert compare(build(2), build(1)).variables["w"].state is UNKNOWN
 
 
 def test_decay_beside_the_step() -> None:
