@@ -15,6 +15,7 @@ from placement_checks.core.op_types import (
     ADDS,
     BRANCHES,
     FUNCTION_CALLS,
+    IDENTITY_N,
     LOOPS,
     PLACEHOLDERS,
     REF_VARIABLES,
@@ -34,7 +35,7 @@ from placement_checks.step.kinds import ONE, ROWS, Cause, Form, Kind, Shape, Sta
 from placement_checks.step.loops import Loop, is_loop
 from placement_checks.step.parts import Part
 from placement_checks.step.tensor_ops import TENSOR_OPS, Node, attributes_of
-from placement_checks.step.terms import Terms
+from placement_checks.step.terms import Assumption, Terms
 
 # Updates by the sum of the old value and a multiple of another tensor.
 _SUMS = {
@@ -68,6 +69,7 @@ class StepReader(StepGraph):
         backward: the ops that were built while gradients were computed.
         batch: the parts of the batch that inputs have.
         races: for variables that are read before or after an update, one such read.
+        feeds: other keys of inputs without rows than their names; empty keys match nothing.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class StepReader(StepGraph):
         self._busy: set[str] = set()
         self._loop_variables: dict[str, Form] = {}
         self.races: dict[str, Race] = {}
+        self.feeds: Mapping[str, str] = {}
         strategy = placement.strategy
         copies_of_strategy = strategy.copies.items() if strategy else ()
         self.in_sync = {name: copy.first for name, copy in copies_of_strategy if copy.in_sync}
@@ -239,6 +242,15 @@ class StepReader(StepGraph):
         return needed
 
     def _evaluate(self, name: str, output: int) -> Form:
+        form = self._computed(name, output)
+        override = self.placement.details.custom_gradient(name)
+        if not override or self.ops[name].type == IDENTITY_N or self.terms.is_backward(form):
+            return form
+        self.assume(Assumption.LIBRARY_GRADIENTS)
+        node = Node(self, name, output)
+        return node.build("CustomGradient", (override,), (form,))
+
+    def _computed(self, name: str, output: int) -> Form:
         op = self.ops[name]
         node = Node(self, name, output)
         gradient = self._gradients.get(f"{name}:{output}" if output else name)
@@ -297,11 +309,14 @@ class StepReader(StepGraph):
 
     def _fed(self, node: Node) -> Form:
         """A placeholder without rows: the same value in both programs, if the names are equal."""
+        key = self.feeds.get(node.name, short_name(node.name))
+        if not key:
+            cause = Cause(node.op.type, "is one of several inputs with this name", node.origin)
+            return self.terms.unknown(cause, node.shape, self.program, node.name)
         operands: tuple[Form, ...] = ()
         if self.data(node.name) and not self.terms.parts(node.operand(0)):
             operands = (node.operand(0),)
-        attrs = (node.name.rpartition("/")[2],)
-        return self.terms.atom("Feed", attrs, operands, node.shape, origin=node.origin)
+        return self.terms.atom("Feed", (key,), operands, node.shape, origin=node.origin)
 
     def _returned(self, node: Node) -> Form | None:
         """A result of a call with a known body; None for other ops and for loops."""
@@ -689,3 +704,8 @@ class StepReader(StepGraph):
     def first_row(self, part: Part) -> Form:
         """The number of the first row of a part within the whole batch."""
         return self.batch.first_row(part)
+
+
+def short_name(op: str) -> str:
+    """The name of an op without its name scopes."""
+    return op.rpartition("/")[2]

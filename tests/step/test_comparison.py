@@ -603,6 +603,49 @@ def test_order_of_placeholders() -> None:
     check(build(2, "yx"), build(1, "xy"), PROVED)
 
 
+@pytest.mark.parametrize("is_swapped", [False, True])
+def test_inputs_without_rows_in_name_scopes(is_swapped: bool) -> None:
+    """Two weights are fed with the same name in two scopes, for each tower or for all."""
+
+    def build(count: int, scopes: Sequence[str], *, for_each: bool) -> Program:
+        net = Net()
+
+        def fed(scope: str) -> Value:
+            with net.program.scope(scope):
+                return net.program.placeholder("weight", ())
+
+        fed_once = [] if for_each else [fed(scope) for scope in scopes]
+        losses = []
+        for number, (x, y) in enumerate(net.parts(count)):
+            with net.program.scope(f"tower_{number}"):
+                one, other = fed_once or [fed(scope) for scope in scopes]
+                losses.append(net.loss(x, y) * one + mean(square(y)) * other * total(net.w.read()))
+        return net.descend(add_n(net.gradients(losses)) / float(count))
+
+    scopes = ["fit", "penalty"]
+    for for_each in (False, True):
+        towers = build(2, scopes[::-1] if is_swapped else scopes, for_each=for_each)
+        answer = compare(towers, build(1, scopes, for_each=for_each)).variables["w"]
+        assert (answer.state is PROVED) is not is_swapped
+
+
+@pytest.mark.parametrize("types", [("Elu", "Elu"), ("Elu", ""), ("", "Elu"), ("Elu", "Tanh")])
+def test_gradient_of_another_type(types: tuple[str, str]) -> None:
+    """An op has another gradient than the one of its type."""
+
+    def build(count: int, kind: str) -> Program:
+        net = Net()
+        other = {"_gradient_op_type": kind} if kind else {}
+        losses = [
+            mean(square(apply("Relu", total(x * net.w.read(), 1), **other) - y))
+            for x, y in net.parts(count)
+        ]
+        return net.descend(add_n(net.gradients(losses)) / float(count))
+
+    found = compare(build(2, types[0]), build(1, types[1]))
+    assert (found.variables["w"].state is PROVED) is (types[0] == types[1])
+
+
 # --- updates whose order is not fixed ---
 
 

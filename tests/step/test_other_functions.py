@@ -77,7 +77,7 @@ def _matrices(h: Value) -> Value:
     return reshape(apply("Slice", h, [0, 0], [-1, 4]), [-1, 2, 2])
 
 
-def _part(h: Value, values: Any, begin: list[int], **masks: int) -> Value:
+def _part(h: Value, values: Any, begin: list[int], **masks: Any) -> Value:
     """A slice of constants, whose bounds do not count."""
     return h.program.add("StridedSlice", values, begin, begin, [1] * len(begin), **masks)
 

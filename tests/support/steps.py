@@ -44,6 +44,7 @@ Array = npt.NDArray[Any]
 _SAMPLE_ROWS = (24, 48)
 _STEP_OF_DIFFERENCES = 1e-5
 _GRADIENT = "AddN"  # TensorFlow adds up the gradients of all reads of a variable
+_OTHER_GRADIENT = "_gradient_op_type"
 _WITHOUT_GRADIENT = frozenset(
     {"StopGradient", "OneHot", "Greater", "Less", "Shape", "Size", "OnesLike", "ZerosLike"}
 )
@@ -339,7 +340,12 @@ class _Facts(Details):
 
     def attributes(self, op: str) -> Mapping[str, Any]:
         """The attributes."""
-        return self._program.ops[op].attributes
+        attributes = self._program.ops[op].attributes
+        return {key: value for key, value in attributes.items() if key != _OTHER_GRADIENT}
+
+    def custom_gradient(self, op: str) -> str:
+        """The gradient function in place of the one of the op's type; no run uses it."""
+        return str(self._program.ops[op].attributes.get(_OTHER_GRADIENT, ""))
 
     def value(self, op: str) -> tuple[Any, ...] | None:
         """The dtype, shape and elements of a constant."""
