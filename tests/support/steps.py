@@ -44,6 +44,7 @@ Array = npt.NDArray[Any]
 _SAMPLE_ROWS = (24, 48)
 _STEP_OF_DIFFERENCES = 1e-5
 _GRADIENT = "AddN"  # TensorFlow adds up the gradients of all reads of a variable
+_WITHOUT_VALUE = frozenset({"VarHandleOp", "NoOp", "IteratorV2"})
 _OTHER_GRADIENT = "_gradient_op_type"
 _WITHOUT_GRADIENT = frozenset(
     {"StopGradient", "OneHot", "Greater", "Less", "Shape", "Size", "OnesLike", "ZerosLike"}
@@ -67,11 +68,19 @@ class StepOp(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """A gradient: the loss, the variable, and the weight of the loss or ``""``."""
+    """A gradient.
+
+    Attributes:
+        loss: the loss.
+        variable: the variable, or a read of it.
+        weight: the weight of the loss, or ``""``.
+        lookup: the lookup of rows, for the gradients of these rows alone, or ``""``.
+    """
 
     loss: str
     variable: str
     weight: str = ""
+    lookup: str = ""
 
 
 def _tensor_name(source: str) -> str:
@@ -188,6 +197,12 @@ def _reverse_sequence(attributes: Mapping[str, Any], x: Array, lengths: Array) -
     return np.moveaxis(np.stack(made), (0, 1), axes)
 
 
+def _segment_sum(_: Mapping[str, Any], x: Array, segments: Array, count: Array) -> Array:
+    made = np.zeros((int(count), *x.shape[1:]))
+    np.add.at(made, segments, x)
+    return made
+
+
 def _contrast(images: Array, factor: Array) -> Array:
     means: Array = images.mean((-3, -2), keepdims=True)
     return (images - means) * factor + means
@@ -284,8 +299,13 @@ COMPUTES: dict[str, Callable[..., Any]] = {
     "UniformCandidateSampler": lambda attributes, _: [
         *(np.ones(shape) for shape in ([attributes["num_sampled"]], [1], [1]))
     ],
-    # For shapes alone: the other branch of TensorFlow 1 has no values, and functions are unknown.
+    # For shapes alone: ops of other devices, branches of TensorFlow 1, and unknown functions.
     "Switch": _elementwise(lambda x, _: [x, x]),
+    "If": _elementwise(lambda condition, *sides: [np.where(condition, *sides)] if sides else []),
+    "Unique": _elementwise(lambda x: list(np.unique(x, return_inverse=True))),
+    "UnsortedSegmentSum": _segment_sum,
+    "CollectiveReduce": _elementwise(lambda x: x),
+    "CollectiveGather": _elementwise(lambda x: x),
     "Merge": _elementwise(lambda *operands: [operands[0], np.array(0)]),
     "PyFunc": _elementwise(lambda x: x),
     "Case": _elementwise(lambda _, x: x),
@@ -305,12 +325,28 @@ def _adam(
     return [variable - rate * mean / (np.sqrt(square) + epsilon), mean, square]
 
 
+def _scattered(old: Array, indices: Array, values: Array) -> list[Array]:
+    made = old.copy()
+    np.subtract.at(made, indices, values)
+    return [made]
+
+
+def _adagrad(old: Array, squares: Array, rate: Array, rows: Array, at: Array) -> list[Array]:
+    made, squares = old.copy(), squares.copy()
+    for index, row in zip(at, rows, strict=True):
+        squares[index] += row**2
+        made[index] -= rate * row / np.sqrt(squares[index])
+    return [made, squares]
+
+
 # For each type of update, how many of the inputs it changes, and their new values.
 UPDATES: dict[str, tuple[int, Callable[..., Any]]] = {
     "AssignVariableOp": (1, lambda _, _old, value: [value]),
     "AssignAddVariableOp": (1, lambda _, old, value: [old + value]),
     "AssignSubVariableOp": (1, lambda _, old, value: [old - value]),
     "ResourceApplyGradientDescent": (1, lambda _, old, rate, grad: [old - rate * grad]),
+    "ResourceScatterSub": (1, lambda _, *x: _scattered(*x)),
+    "ResourceSparseApplyAdagrad": (2, lambda _, *x: _adagrad(*x)),
     "ResourceApplyMomentum": (
         2,
         lambda _, old, moment, rate, grad, momentum: [
@@ -366,6 +402,12 @@ class Program:
         fed: the input and the tower of each placeholder; None for all rows of the input.
         variables: the shape of each variable.
         roots: the ops that a step runs.
+        drawn: the inputs and the tower of each element of a pipeline.
+        callers: the branch or loop whose body has an op.
+        results: the tensors that the bodies of each branch or loop return.
+        loop_variables: for ops of loops, the loop variables by the number of the input.
+        sides: the condition of an op in a branch, and for which value it runs.
+        indices: the indices of gradients of looked-up rows.
     """
 
     ops: dict[str, StepOp] = field(default_factory=dict)
@@ -374,6 +416,14 @@ class Program:
     variables: dict[str, tuple[int, ...]] = field(default_factory=dict)
     trained: list[str] = field(default_factory=list)
     roots: tuple[str, ...] = ()
+    drawn: dict[str, tuple[Mapping[str, Sequence[int | None]], int | None]] = field(
+        default_factory=dict
+    )
+    callers: dict[str, str] = field(default_factory=dict)
+    results: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
+    loop_variables: dict[str, dict[int, str]] = field(default_factory=dict)
+    sides: dict[str, tuple[str, bool]] = field(default_factory=dict)
+    indices: dict[str, str] = field(default_factory=dict)
     _sample_runs: list[_Run] = field(default_factory=list)
     _scopes: list[str] = field(default_factory=list)
     _awaited: list[str] = field(default_factory=list)
@@ -402,15 +452,24 @@ class Program:
         **attributes: Any,
     ) -> Value:
         """Add an op; numbers and lists among the inputs become constants."""
-        tensors = tuple(self.tensor(each).name for each in inputs)
-        return self._add(name or type_, StepOp(type_, tensors, attributes, value))
+        tensors = [self.tensor(each) for each in inputs]
+        names = tuple(each.name for each in tensors)
+        made = self._add(name or type_, StepOp(type_, names, attributes, value))
+        variables = {i: each.loop_variable for i, each in enumerate(tensors) if each.loop_variable}
+        if variables:
+            self.loop_variables[made.op] = variables
+        return made
 
-    def _add(self, name: str, op: StepOp) -> Value:
+    def _free_name(self, name: str) -> str:
         base = "/".join([*self._scopes, name])
         unique, number = base, 0
         while unique in self.ops:
             number += 1
             unique = f"{base}_{number}"
+        return unique
+
+    def _add(self, name: str, op: StepOp) -> Value:
+        unique = self._free_name(name)
         awaits = () if op.type in ("VarHandleOp", "Placeholder") else tuple(self._awaited)
         self.ops[unique] = op._replace(inputs=(*op.inputs, *awaits))
         return Value(self, unique)
@@ -434,6 +493,88 @@ class Program:
         made = self._add(name, StepOp("Placeholder", attributes={"shape": dims}))
         self.fed[made.op] = name, tower
         return made
+
+    def iterator(self, **attributes: Any) -> Value:
+        """The iterator of a pipeline."""
+        return self._add("IteratorV2", StepOp("IteratorV2", (), attributes))
+
+    def draw(
+        self,
+        iterator: Value,
+        shapes: Mapping[str, Sequence[int | None]],
+        tower: int | None = None,
+    ) -> list[Value]:
+        """The next element of an iterator: all rows, or a tower's rows."""
+        made = self.add("IteratorGetNext", iterator)
+        self.drawn[made.op] = shapes, tower
+        return _all_outputs(made, len(shapes))
+
+    # --- branches and loops ---
+
+    @contextmanager
+    def _body(self, call: str, suffix: str) -> Iterator[None]:
+        before, scopes = set(self.ops), self._scopes
+        self._scopes = [call, suffix]
+        yield
+        self._scopes = scopes
+        for op in self.ops.keys() - before - self.callers.keys():
+            self.callers[op] = call
+
+    def branch(
+        self, condition: Value, yes: Callable[[], Value | None], no: Callable[[], Value | None]
+    ) -> Value:
+        """The result of one of two functions, which may also update variables."""
+        call, results = self._free_name("If"), []
+        for side, function in ((True, yes), (False, no)):
+            before = set(self.ops)
+            with self.after(condition), self._body(call, "then" if side else "else"):
+                results.append(function())
+            self.sides |= dict.fromkeys(self.ops.keys() - before, (condition.name, side))
+        values = [each for each in results if each is not None]
+        made = self.add("If" if values else "NoOp", condition, *values, name="If")
+        self.ops[made.op] = self.ops[made.op]._replace(type="If")
+        self.results[made.op] = {
+            suffix: () if each is None else (each.name,)
+            for suffix, each in zip(("/then", "/else"), results, strict=True)
+        }
+        return made
+
+    def loop(
+        self,
+        goes_on: Callable[..., Value],
+        body: Callable[..., Sequence[Value]],
+        initial: Sequence[Value],
+        captured: Sequence[Value] = (),
+    ) -> list[Value]:
+        """The loop variables after a loop whose body reads captured tensors, too."""
+        call = self._free_name("While")
+        names = [f"{call}:{i}" if i else call for i in range(len(initial) + len(captured))]
+        variables = [
+            Value(self, each.name, name) for each, name in zip(initial, names, strict=False)
+        ]
+        with self._body(call, "cond"):
+            condition = goes_on(*variables)
+        with self._body(call, "body"):
+            results = [each.loop_variable or each.name for each in body(*variables)]
+        self.results[call] = {
+            "/cond": (condition.name,),
+            "/body": (*results, *names[len(initial) :]),
+        }
+        inputs = [*initial, *captured]
+        made = self.add("While", *inputs, functions=self._digest(call, [x.name for x in inputs]))
+        return _all_outputs(made, len(initial))
+
+    def _digest(self, call: str, inputs: Sequence[str]) -> str:
+        """The ops in the bodies of a call, without names from outside."""
+        outside = {name: f"input {i}" for i, name in enumerate(inputs)}
+        ops = {name: self.ops[name] for name in self.ops if self.callers.get(name) == call}
+        named = {
+            name.removeprefix(call): op._replace(
+                inputs=tuple(outside.get(each, each.removeprefix(call)) for each in op.inputs)
+            )
+            for name, op in ops.items()
+        }
+        return str(named)
 
     def placeholder_with_default(self, default: Value) -> Value:
         """An input that is not fed, and has its default value."""
@@ -460,6 +601,18 @@ class Program:
         self.gradients[made.op] = taken
         return made
 
+    def gradient_of_rows(self, loss: Value, lookup: Value) -> tuple[Value, Value]:
+        """The gradient of looked-up rows of a variable, and their indices."""
+        read, indices = self.ops[lookup.op].inputs[:2]
+        scopes, self._scopes = self._scopes, ["gradients", *self._scopes]
+        made = self._add("rows_grad", StepOp(_GRADIENT, (loss.name, lookup.name)))
+        at = reshape(Value(self, indices), [-1])
+        self._scopes = scopes
+        variable = self.ops[producer_of(read)].inputs[0]
+        self.gradients[made.op] = Taken(loss.name, variable, "", lookup.op)
+        self.indices[made.op] = at.name
+        return made, at
+
     def depends(self, value: Value, variable: Handle) -> bool:
         """Whether there is a path for gradients from a tensor to the reads of a variable."""
         stack, seen = [value.op], set()
@@ -485,10 +638,15 @@ class Program:
         variables = [Variable(name, "float32", shape) for name, shape in self.variables.items()]
         return Placement(
             "program",
-            {name: Op(name, op.type, inputs=op.inputs) for name, op in self.ops.items()},
+            {
+                name: Op(name, op.type, inputs=op.inputs, caller=self.callers.get(name, ""))
+                for name, op in self.ops.items()
+            },
             Variables(variables),
             {TRAINABLE: tuple(self.trained)},
             step=StepOps(train_op=self.roots, gradient_calls=self.calls()),
+            results=self.results,
+            loop_variables=self.loop_variables,
             details=_Facts(self),
         )
 
@@ -499,7 +657,7 @@ class Program:
                 (_tensor_name(taken.loss),),
                 (taken.weight and _tensor_name(taken.weight),),
                 (self._source(taken.variable),),
-                ((f"{name}:0",),),
+                ((f"{name}:0", *map(_tensor_name, filter(None, [self.indices.get(name)]))),),
                 ops=frozenset([name]),
             )
             for name, taken in self.gradients.items()
@@ -538,6 +696,8 @@ class Program:
     def batch(self, rows: int, rng: np.random.Generator) -> dict[str, Array]:
         """Random rows for each input."""
         shapes = {key: self.ops[name].attributes["shape"] for name, (key, _) in self.fed.items()}
+        for drawn, _ in self.drawn.values():
+            shapes |= drawn
         return {key: rng.normal(size=(rows, *shape[1:])) for key, shape in shapes.items()}
 
     def run(
@@ -561,7 +721,14 @@ class Program:
             name: batch[key] if tower is None else batch[key][ends[tower] : ends[tower + 1]]
             for name, (key, tower) in self.fed.items()
         }
-        run = _Run(self, fed, {name: values[name] for name in self.variables})
+        drawn = {
+            name: [
+                batch[key] if tower is None else batch[key][ends[tower] : ends[tower + 1]]
+                for key in shapes
+            ]
+            for name, (shapes, tower) in self.drawn.items()
+        }
+        run = _Run(self, fed | drawn, {name: values[name] for name in self.variables})
         for op in self._order(schedule):
             run.execute(op)
         return run.values
@@ -574,6 +741,8 @@ class Program:
             if name not in reached:
                 reached.add(name)
                 stack += map(producer_of, self.ops[name].inputs)
+                if self.ops[name].type == "If":
+                    stack += [op for op, call in self.callers.items() if call == name]
         return reached
 
     def _order(self, schedule: random.Random | None) -> list[str]:
@@ -603,7 +772,7 @@ class _Run:
     """One run of a program; with a number of rows instead of inputs, for shapes alone."""
 
     def __init__(
-        self, program: Program, fed: Mapping[str, Array] | int, values: Mapping[str, Array]
+        self, program: Program, fed: Mapping[str, Any] | int, values: Mapping[str, Array]
     ) -> None:
         self.program, self.fed, self.values = program, fed, dict(values)
         self._outputs: dict[str, list[Array]] = {}
@@ -629,7 +798,17 @@ class _Run:
         self, name: str, value: Callable[[str], Array], seen: dict[str, Array]
     ) -> list[Array]:
         program, op = self.program, self.program.ops[name]
-        data = [each for each in op.inputs if not each.startswith("^")]
+        variables = {} if isinstance(self.fed, int) else program.loop_variables.get(name, {})
+        data = [
+            variables.get(i, each) for i, each in enumerate(op.inputs) if not each.startswith("^")
+        ]
+        if name in program.drawn:
+            if not isinstance(self.fed, int):
+                return list(self.fed[name])
+            shapes = program.drawn[name][0].values()
+            return [np.full([dim or self.fed for dim in shape], 0.5) for shape in shapes]
+        if op.type == "While":
+            return self._loop(name, value)
         if name in program.gradients:
             return [self._gradient(program.gradients[name])]
         if op.type == "Const":
@@ -639,7 +818,7 @@ class _Run:
                 dims = op.attributes["shape"]
                 return [np.full([self.fed if dim == -1 else dim for dim in dims], 0.5)]
             return [self.fed[name]]
-        if op.type in ("VarHandleOp", "NoOp") or program.handle(name) in program.variables:
+        if op.type in _WITHOUT_VALUE or program.handle(name) in program.variables:
             return []
         if op.type == "ReadVariableOp":
             seen[name] = self.values[data[0]]
@@ -651,17 +830,50 @@ class _Run:
                 self.values[each] if each in program.variables else value(each) for each in data
             ]
             made = update(op.attributes, *operands)
-            if not isinstance(self.fed, int):
+            condition, side = program.sides.get(name, ("", True))
+            is_run = not condition or bool(value(condition)) is side
+            if not isinstance(self.fed, int) and is_run:
                 for variable, new in zip(data[:count], made, strict=True):
                     self.values[variable] = np.broadcast_to(new, program.variables[variable])
             return []
         made = COMPUTES[op.type](op.attributes, *map(value, data))
         return made if isinstance(made, list) else [np.asarray(made)]
 
+    def _loop(self, name: str, outer: Callable[[str], Array]) -> list[Array]:
+        program = self.program
+        results = program.results[name]
+        names = [f"{name}:{i}" if i else name for i in range(len(results["/body"]))]
+        initial = map(outer, program.ops[name].inputs)
+        state = dict(zip(names, initial, strict=True))
+        while not isinstance(self.fed, int):
+            value = self._iteration(name, state, outer)
+            if not value(results["/cond"][0]):
+                break
+            state = {key: value(each) for key, each in zip(names, results["/body"], strict=True)}
+        return list(state.values())
+
+    def _iteration(
+        self, loop: str, state: Mapping[str, Array], outer: Callable[[str], Array]
+    ) -> Callable[[str], Array]:
+        made: dict[str, list[Array]] = {}
+
+        def value(source: str) -> Array:
+            op, _, output = source.partition(":")
+            if source in state:
+                return state[source]
+            return made[op][int(output or 0)] if op in made else outer(source)
+
+        for op in self.program.ops:
+            if self.program.callers.get(op) == loop:
+                made[op] = self._compute(op, value, {})
+        return value
+
     def _gradient(self, taken: Taken) -> Array:
         program = self.program
         op = program.ops[taken.variable]
         shape = program.variables[op.inputs[0] if op.inputs else taken.variable]
+        if taken.lookup:
+            shape = self._outputs[taken.lookup][0].shape
         if isinstance(self.fed, int):
             return np.zeros(shape)
         gradient, affected = np.zeros(shape), self._affected(taken)
@@ -683,10 +895,12 @@ class _Run:
             return changed.get(name, self._outputs[name])[int(output or 0)]
 
         for name in affected:
-            is_read = self.program.ops[name].type == "ReadVariableOp"
-            changed[name] = (
-                [self._seen[name] + change] if is_read else self._compute(name, value, {})
-            )
+            if name == taken.lookup:
+                changed[name] = [self._outputs[name][0] + change]
+            elif self.program.ops[name].type == "ReadVariableOp":
+                changed[name] = [self._seen[name] + change]
+            else:
+                changed[name] = self._compute(name, value, {})
         return float(value(taken.loss).sum())
 
     def _affected(self, taken: Taken) -> list[str]:
@@ -694,8 +908,10 @@ class _Run:
         program = self.program
         found: dict[str, bool] = {}
         for name, op in program.ops.items():
-            if op.type == "ReadVariableOp":
-                found[name] = taken.variable in (name, op.inputs[0])
+            if taken.lookup and name == taken.lookup:
+                found[name] = True
+            elif op.type == "ReadVariableOp":
+                found[name] = not taken.lookup and taken.variable in (name, op.inputs[0])
             elif op.type != "StopGradient" and name not in program.gradients:
                 found[name] = any(found.get(each.partition(":")[0]) for each in op.inputs)
             if name == producer_of(taken.loss):
@@ -714,10 +930,14 @@ class _Run:
 
 @dataclass(eq=False)
 class Value:
-    """A tensor: an output of an op."""
+    """A tensor: an output of an op.
+
+    In a loop, a loop variable has the name of its initial value, and a name of its own.
+    """
 
     program: Program
     name: str
+    loop_variable: str = ""
 
     @property
     def op(self) -> str:
