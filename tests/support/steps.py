@@ -42,6 +42,7 @@ from placement_checks.step.comparison import StepEquality, compare_steps
 Array = npt.NDArray[Any]
 # The rows of one placeholder in the two runs that show which extents are static.
 _SAMPLE_ROWS = (24, 48)
+_SAMPLE_VALUE = 0.5
 _STEP_OF_DIFFERENCES = 1e-5
 _GRADIENT = "AddN"  # TensorFlow adds up the gradients of all reads of a variable
 _WITHOUT_VALUE = frozenset({"VarHandleOp", "NoOp", "IteratorV2"})
@@ -199,7 +200,7 @@ def _reverse_sequence(attributes: Mapping[str, Any], x: Array, lengths: Array) -
 
 def _segment_sum(_: Mapping[str, Any], x: Array, segments: Array, count: Array) -> Array:
     made = np.zeros((int(count), *x.shape[1:]))
-    np.add.at(made, segments, x)
+    np.add.at(made, segments, x[: len(segments)])  # a wrong program may have fewer segments
     return made
 
 
@@ -584,6 +585,8 @@ class Program:
         """A variable."""
         handle = self._add(name, StepOp("VarHandleOp", attributes={"shared_name": name}))
         self.variables[handle.op] = tuple(shape)
+        for run in self._sample_runs:
+            run.values[handle.op] = np.full(shape, _SAMPLE_VALUE)
         if is_trained:
             self.trained.append(handle.op)
         return Handle(self, handle.op)
@@ -687,7 +690,9 @@ class Program:
     def _samples(self) -> Sequence[_Run]:
         """Two runs with different numbers of rows, of the ops that exist so far."""
         if not self._sample_runs:
-            values = {name: np.full(shape, 0.5) for name, shape in self.variables.items()}
+            values = {
+                name: np.full(shape, _SAMPLE_VALUE) for name, shape in self.variables.items()
+            }
             self._sample_runs += [_Run(self, rows, values) for rows in _SAMPLE_ROWS]
         return self._sample_runs
 
