@@ -819,12 +819,13 @@ class Terms:
             atom = self[atom_id]
             if atom.part is None or not within(atom.part, part):
                 return None
-            if atom.op == "PartOf" and atom.part == part and other == part[:-1]:
-                return atom.operands[0]
             moved = other + atom.part[len(part) :]
             if atom.op == "Rows":
                 return self.rows(moved)
-            return self.rebuild(atom, tuple([of_form(each) for each in atom.operands]), moved)
+            operands = tuple([of_form(each) for each in atom.operands])
+            if atom.op == "PartOf" and moved == finest(self._parts[operands[0]]):
+                return operands[0]
+            return self.rebuild(atom, operands, moved)
 
         if not any(within(each, part) for each in self._parts[form]):
             return form

@@ -19,6 +19,7 @@ from support.steps import (
     compare,
     concat,
     differences,
+    largest,
     mean,
     relu,
     reshape,
@@ -33,6 +34,7 @@ from support.steps import (
 )
 
 from placement_checks import Placement
+from placement_checks.core.missing import Missing
 from placement_checks.step.comparison import State, StepEquality, compare_steps
 from placement_checks.step.terms import Assumption
 
@@ -646,6 +648,100 @@ def test_gradient_of_another_type(types: tuple[str, str]) -> None:
     assert (found.variables["w"].state is PROVED) is (types[0] == types[1])
 
 
+def test_a_stop_of_gradients_of_inputs() -> None:
+    """Inputs have no gradient anyway, wherever it is stopped."""
+
+    def loss(net: Net, x: Value, y: Value, stopped: Callable[[Value], Value]) -> Value:
+        inner = relu(total(relu(stopped(x) * net.w.read()), 1) + stopped(square(y)))
+        return mean(inner * stopped(y))
+
+    net = Net()
+    losses = [loss(net, *part, stop_gradient) for part in net.parts()]
+    towers = net.descend(add_n(net.gradients(losses)) / 2.0)
+    check(towers, one_gpu(lambda net: loss(net, net.x, net.y, lambda value: value)), PROVED)
+
+
+@pytest.mark.parametrize("kind", ["sum", "mean"])
+def test_examples_that_are_moved_by_gradients(kind: str) -> None:
+    """The gradient of a sum for one row does not depend on the number of rows, as of a mean."""
+
+    def loss(net: Net, x: Value, y: Value) -> Value:
+        h = x * net.w.read()
+        first = square(total(h, 1) - y)
+        gradient = net.program.gradient_of_tensor((total if kind == "sum" else mean)(first), h)
+        return mean(square(total((h + 0.1 * stop_gradient(gradient)) * net.w.read(), 1) - y))
+
+    net = Net()
+    losses = [loss(net, *part) for part in net.parts()]
+    towers = net.descend(add_n(net.gradients(losses)) / 2.0)
+    one = one_gpu(lambda net: loss(net, net.x, net.y))
+    found = compare(towers, one)
+    assert (found.variables["w"].state is PROVED) is (kind == "sum")
+    assert (differences(towers, one, found, (4, 4), 1)["w"] < EQUAL) is (kind == "sum")
+
+
+@pytest.mark.parametrize("parts", ["all", "one twice", "parts of parts", "parts of one"])
+def test_parts_of_rows_that_were_combined(parts: str) -> None:
+    """The batch is divided among towers after a layer that combines rows."""
+
+    def layer(net: Net) -> Value:
+        h = net.x * net.w.read()
+        return h + largest(h, 0)
+
+    net = Net()
+    rows = split(layer(net), 2)
+    if parts == "one twice":
+        rows = rows[:1] * 2
+    elif parts != "all":
+        rows = [each for part in rows for each in split(part, 2)]
+        rows = rows[:2] if parts == "parts of one" else rows
+    towers = net.descend(add_n(net.gradients([total(square(relu(each))) for each in rows])))
+    one = one_gpu(lambda net: total(square(relu(layer(net)))))
+    check(towers, one, DIFFERS if "one" in parts else PROVED)
+
+
+# --- statistics of a tower's rows ---
+
+
+def _standardized(h: Value) -> Value:
+    center = mean(h, 0)
+    spread = mean(square(h - center), 0)
+    return (h - center) * apply("Rsqrt", spread + 0.1)
+
+
+STATISTICS: dict[str, tuple[bool, Callable[[Value], Value]]] = {
+    "rows without their mean": (True, lambda h: mean(relu(h - mean(h, 0)))),
+    "standardized rows": (True, lambda h: mean(relu(_standardized(h)))),
+    "rows weighted by a mean": (True, lambda h: mean(h * apply("Tanh", mean(h, 0)))),
+    "rows and a mean that are joined": (
+        False,
+        lambda h: mean(relu(concat([h, apply("Tile", mean(h, 0, keeps=True), [2, 1])]))),
+    ),
+    "square of a mean": (False, lambda h: total(square(mean(h, 0)))),
+    "product of means": (False, lambda h: mean(h) * mean(relu(h))),
+    "rows without a sum": (False, lambda h: mean(relu(h - total(h, 0)))),
+    "rows without the mean of other elements": (
+        False,
+        lambda h: mean(relu(h - total(h, 0) / (to_float(rows_of(h)) * to_float(rows_of(h))))),
+    ),
+    "rows divided by their maximum": (False, lambda h: mean(h / (largest(h, 0) + 9.0))),
+}
+
+
+@pytest.mark.parametrize("name", STATISTICS)
+def test_statistics_of_own_rows(name: str) -> None:
+    """Means over a tower's rows may stand for means over all rows where rows are normalized."""
+    is_accepted, loss = STATISTICS[name]
+    net = Net()
+    losses = [loss(x * net.w.read()) for x, _ in net.parts()]
+    found = compare(
+        net.descend(add_n(net.gradients(losses)) / 2.0),
+        one_gpu(lambda net: loss(net.x * net.w.read())),
+    )
+    assert (found.variables["w"].state is PROVED) is is_accepted
+    assert not is_accepted or Assumption.OWN_STATISTICS in found.assumed
+
+
 # --- updates whose order is not fixed ---
 
 
@@ -921,3 +1017,11 @@ def test_a_choice_by_a_weight(is_swapped: bool) -> None:
     )
 
     assert (found.variables["w"].state is PROVED) is not is_swapped
+
+
+def test_steps_that_are_not_known() -> None:
+    net = Net()
+    known, unknown = one_gpu().placement(), net.program.placement()
+
+    for pair in ((known, unknown), (unknown, known)):
+        assert isinstance(compare_steps(*pair), Missing)

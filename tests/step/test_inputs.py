@@ -136,6 +136,14 @@ def test_fixed_numbers_of_rows(name: str) -> None:
     assert (differences(towers, one, found, rows, 0)["w"] < 1e-5) is is_equal
 
 
+def test_programs_for_other_numbers_of_rows() -> None:
+    """A number is the number of rows in one of the programs alone."""
+    towers, one = _fixed([4, 4], [0.5, 0.5]), _fixed([6], [6.0 / 8.0])
+
+    assert compare(towers, one).variables["w"].state is not State.PROVED
+    assert compare(towers, _fixed([6], [1.0])).variables["w"].state is State.PROVED
+
+
 @pytest.mark.parametrize(("divisor", "is_equal"), [(8.0, True), (4.0, False), (2.0, False)])
 def test_a_number_in_place_of_the_number_of_rows(divisor: float, is_equal: bool) -> None:
     """A sum that is divided by the rows of all towers is a mean only for this number of rows."""

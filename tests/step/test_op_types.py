@@ -26,6 +26,7 @@ from support.steps import (
     reshape,
     rows_of,
     split,
+    split_by_sizes,
     square,
     stack,
     stop_gradient,
@@ -227,6 +228,14 @@ OF_ROWS: dict[str, tuple[bool, Function]] = {
     # Ops along an axis.
     "padded columns": (True, lambda h: _pad(h, 0, 1)),
     "padded rows": (False, lambda h: _pad(h, 1, 0)),
+    "padded on all sides": (False, lambda h: apply("Pad", h, np.ones((2, 2), np.int32))),
+    "columns of two sizes": (
+        True,
+        lambda h: (
+            split_by_sizes(h, [1, 2], 2, axis=1)[1] * split_by_sizes(h, [1, 2], 2, axis=1)[0]
+        ),
+    ),
+    "last columns": (True, lambda h: apply("Slice", h, [0, 1], [-1, -1]) * [1.0, 2.0]),
     "columns padded with ones": (True, lambda h: _pad(h, 0, 1, 1.0, type_="PadV2")),
     "mirrored columns": (True, lambda h: _pad(h, 0, 1, type_="MirrorPad", mode="REFLECT")),
     "mirrored rows": (False, lambda h: _pad(h, 1, 0, type_="MirrorPad", mode="REFLECT")),
@@ -278,6 +287,7 @@ OF_SUMS: dict[str, tuple[bool, Function]] = {
     "transposed": (True, lambda g: apply("Transpose", reshape(g, [3, 1]), [1, 0])),
     "slice": (True, lambda g: g[1:]),
     "joined": (True, lambda g: concat([g, g * 0.5])),
+    "columns": (True, lambda g: concat([reshape(g, [3, 1]), reshape(g, [3, 1]) * 0.5], 1)),
     "stacked": (True, lambda g: stack([g, g * 0.5], 1)),
     "stop of gradients": (True, stop_gradient),
     "product with a matrix": (True, lambda g: reshape(g, [1, 3]) @ _table(3, 2)),

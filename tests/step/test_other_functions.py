@@ -21,6 +21,7 @@ from support.steps import (
     mean,
     reshape,
     rows_of,
+    split,
     square,
     stack,
     to_float,
@@ -75,6 +76,11 @@ def _axes(h: Value) -> Value:
 def _matrices(h: Value) -> Value:
     """A square matrix for each row."""
     return reshape(apply("Slice", h, [0, 0], [-1, 4]), [-1, 2, 2])
+
+
+def _ones(shape: Value) -> Value:
+    """The number of elements of a shape."""
+    return total(apply("Fill", shape, 1.0))
 
 
 def _part(h: Value, values: Any, begin: list[int], **masks: Any) -> Value:
@@ -214,6 +220,26 @@ PAIRS: dict[str, tuple[Function, Function]] = {
     "all elements of a vector": (
         lambda h: total(h) * total(to_float(_part(h, [1, 2, 3], [0], ellipsis_mask=1))),
         lambda h: total(h) * total(to_float(_part(h, [1, 2, 4], [0], ellipsis_mask=1))),
+    ),
+    "rows of two cuts": (
+        lambda h: total(square(concat([h[0::2], split(h, 2)[1]]))),
+        lambda h: total(square(h)),
+    ),
+    "sum of extents": (
+        lambda h: total(h) * _ones(apply("Shape", h) + np.array([0, 1])),
+        lambda h: total(h) * _ones(apply("Shape", h) + np.array([1, 0])),
+    ),
+    "difference of extents": (
+        lambda h: total(h) * _ones(apply("Shape", h) - np.array([0, 1])),
+        lambda h: total(h) * _ones(apply("Shape", h) - np.array([0, 2])),
+    ),
+    "multiples of extents": (
+        lambda h: total(h) * _ones(apply("Shape", h) * np.array([1, 2])),
+        lambda h: total(h) * _ones(apply("Shape", h) * np.array([1, 3])),
+    ),
+    "parts of extents": (
+        lambda h: total(h) * _ones(apply("Shape", h) // np.array([1, 2])),
+        lambda h: total(h) * _ones(apply("Shape", h) // np.array([1, 3])),
     ),
     "quotient with a vector of ones that is broadcast": (
         lambda h: total(total(h, 1, keeps=True) / np.ones(4)),

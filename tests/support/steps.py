@@ -616,6 +616,14 @@ class Program:
         self.indices[made.op] = at.name
         return made, at
 
+    def gradient_of_tensor(self, loss: Value, tensor: Value) -> Value:
+        """The gradient of a loss with respect to a tensor on its way."""
+        scopes, self._scopes = self._scopes, ["gradients", *self._scopes]
+        made = self._add("tensor_grad", StepOp(_GRADIENT, (loss.name, tensor.name)))
+        self._scopes = scopes
+        self.gradients[made.op] = Taken(loss.name, tensor.op, "", tensor.op)
+        return made
+
     def depends(self, value: Value, variable: Handle) -> bool:
         """Whether there is a path for gradients from a tensor to the reads of a variable."""
         stack, seen = [value.op], set()
@@ -876,9 +884,10 @@ class _Run:
     def _gradient(self, taken: Taken) -> Array:
         program = self.program
         op = program.ops[taken.variable]
-        shape = program.variables[op.inputs[0] if op.inputs else taken.variable]
         if taken.lookup:
             shape = self._outputs[taken.lookup][0].shape
+        else:
+            shape = program.variables[op.inputs[0] if op.inputs else taken.variable]
         if isinstance(self.fed, int):
             return np.zeros(shape)
         gradient, affected = np.zeros(shape), self._affected(taken)
