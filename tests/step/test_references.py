@@ -16,6 +16,7 @@ from support.steps import (
     add_n,
     apply,
     compare,
+    concat,
     differences,
     largest,
     mean,
@@ -57,6 +58,10 @@ def _error(h: Value, y: Value) -> Value:
     return total(h, 1) - y
 
 
+def _weighted_softmax(h: Value) -> Value:
+    return mean(apply("Softmax", h) * np.arange(3.0))
+
+
 EQUAL: dict[str, tuple[State, Loss, Loss]] = {
     "square of the negative error": (
         State.PROVED,
@@ -77,6 +82,16 @@ EQUAL: dict[str, tuple[State, Loss, Loss]] = {
         State.UNKNOWN,
         lambda h, _: mean(relu(h)),
         lambda h, _: mean(relu(h * 2.0)) * 0.5,
+    ),
+    "columns that are joined in another order": (
+        State.UNKNOWN,
+        lambda h, _: mean(square(concat([h, h * 2.0], 1))),
+        lambda h, _: mean(square(concat([h * 2.0, h], 1))),
+    ),
+    "softmax of logits and of their differences": (
+        State.UNKNOWN,
+        lambda h, _: _weighted_softmax(h - largest(h, 1, keeps=True) * 2.0),
+        lambda h, _: _weighted_softmax(h - largest(h, 1, keeps=True)),
     ),
     "third of the greatest triple": (
         State.UNKNOWN,
@@ -107,6 +122,14 @@ OTHER: dict[str, tuple[Loss, Loss]] = {
     "function of the double": (
         lambda h, _: mean(apply("Tanh", h * 2.0)),
         lambda h, _: mean(apply("Tanh", h)),
+    ),
+    "softmax of the double": (
+        lambda h, _: _weighted_softmax(h * 2.0),
+        lambda h, _: _weighted_softmax(h),
+    ),
+    "one of two joined columns": (
+        lambda h, _: mean(square(concat([h, h * 2.0], 1))),
+        lambda h, _: mean(square(concat([h, h], 1))),
     ),
     "square of another sum": (
         lambda h, y: mean(square(total(h, 1) - y * 2.0)),
