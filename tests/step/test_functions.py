@@ -143,6 +143,35 @@ def test_updates_in_branches(change: str) -> None:
         assert (differences(towers, one, found, (4, 4), 0)["w"] < 1e-5) is (change == "none")
 
 
+@pytest.mark.parametrize("waits", ["condition", "nothing"])
+def test_a_branch_reads_after_its_condition(waits: str) -> None:
+    """A read in a branch comes after all updates that the condition waits for."""
+
+    def build(towers: int, waits: str) -> Program:
+        program = Program()
+        x, w = program.placeholder("x", (None, WIDTH)), program.variable("w", (WIDTH,))
+        start = w.assign(w.read() * 0.5)
+        parts = split(x, towers) if towers > 1 else [x]
+
+        def loss(rows: Value) -> Value:
+            with program.after(*([start] if waits != "nothing" else [])):
+                condition = apply("Greater", total(square(w.read())), 1e-9)
+
+            def errors() -> Value:
+                with program.after(*([start] if waits == "all" else [])):
+                    return square(total(rows * w.read(), 1) - 1.0)
+
+            return mean(program.branch(condition, errors, lambda: relu(errors()) * 0.5))
+
+        gradients = [program.gradient(loss(rows), w) for rows in parts]
+        with program.after(start):
+            program.train(w.descend(0.1, add_n(gradients) / float(towers)))
+        return program
+
+    found = compare(build(2, waits), build(1, "all"))
+    assert (found.variables["w"].state is State.PROVED) is (waits == "condition")
+
+
 # --- loops ---
 
 
@@ -172,12 +201,30 @@ def _rows(x: Value, h: Value) -> Sequence[Any]:
     return [h]
 
 
+def _loop_over_weights(times: float) -> Loss:
+    def loss(x: Value, w: Handle) -> Value:
+        _, scale = x.program.loop(
+            lambda i, _: apply("Less", i, times),
+            lambda i, scale: [i + 1.0, apply("Tanh", scale) * 0.5],
+            [x.program.tensor(0.0), total(w.read())],
+        )
+        return mean(square(total(x * w.read(), 1) * scale - 1.0))
+
+    return loss
+
+
 LOOPS: dict[str, tuple[bool, Loss, Loss]] = {
     "function of rows": (True, *[_loop(lambda _, s: [apply("Tanh", s)], _rows)] * 2),
     "sum of rows": (True, *[_loop(lambda h, s: [s * 0.5 + h], _rows)] * 2),
     "constants that become rows": (
         True,
         *[_loop(lambda h, s: [apply("Tanh", s + h)], lambda x, _: [x * 0.0])] * 2,
+    ),
+    "function of weights": (True, *[_loop_over_weights(3.0)] * 2),
+    "function of weights with other times": (
+        False,
+        _loop_over_weights(3.0),
+        _loop_over_weights(2.0),
     ),
     "other times": (
         False,

@@ -55,6 +55,15 @@ def _own_pipelines(program: Program, shards: Sequence[int]) -> Program:
     return _trained(program, towers)
 
 
+def _own_datasets(program: Program, shards: Sequence[int], seed: int = 1) -> Program:
+    towers = []
+    for tower, shard in enumerate(shards):
+        dataset = program.add("ShardDataset", program.add("RangeDataset", 0, 99, 1), 2, shard)
+        shuffled = program.add("ShuffleDataset", dataset, 9, seed, seed)
+        towers.append(_draw(program, program.iterator(shuffled), tower))
+    return _trained(program, towers)
+
+
 def _parts(program: Program) -> Program:
     x, y = _draw(program, program.iterator())
     return _trained(program, list(zip(split(x, 2), split(y, 2), strict=True)))
@@ -70,6 +79,9 @@ def _pairs_of_two_draws(program: Program) -> Program:
 PIPELINES: dict[str, tuple[State, Program]] = {
     "next elements": (State.PROVED, _next_elements(Program())),
     "pipelines of shards": (State.PROVED, _own_pipelines(Program(), (0, 1))),
+    "datasets of shards": (State.PROVED, _own_datasets(Program(), (0, 1))),
+    "equal datasets": (State.DIFFERS, _own_datasets(Program(), (1, 1))),
+    "equal datasets in orders of their own": (State.PROVED, _own_datasets(Program(), (1, 1), 0)),
     "parts of one element": (State.PROVED, _parts(Program())),
     "sum": (State.DIFFERS, _next_elements(Program(), add_n)),
     "last element": (State.DIFFERS, _next_elements(Program(), lambda gradients: gradients[-1])),

@@ -128,6 +128,18 @@ OF_ROWS: dict[str, tuple[bool, Function]] = {
         True,
         lambda h: total(apply("Slice", _columns_first(h), [1, 0, 0], [2, -1, -1]), 0),
     ),
+    "elements of all rows": (True, lambda h: reshape(h, [-1])),
+    "rows after an axis of one": (True, lambda h: total(reshape(h, [1, -1, 3]), [0, 2])),
+    "sums of rows after an axis of one": (False, lambda h: total(reshape(h, [1, -1, 3]), 1)),
+    "rows as columns": (False, lambda h: total(reshape(h, [3, -1]), 0)),
+    "number of rows as the last extent": (
+        False,
+        lambda h: total(reshape(h, stack([3, rows_of(h)])), 0),
+    ),
+    "two rows for each row": (
+        True,
+        lambda h: total(reshape(concat([h, relu(h)], 1), [-1, 3]), 1),
+    ),
     # Softmax and matrices, along the last axes.
     "softmax of rows": (True, lambda h: square(apply("Softmax", h)) * h),
     "softmax of columns": (

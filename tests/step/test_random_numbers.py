@@ -10,6 +10,7 @@ from support.steps import (
     Program,
     Value,
     add_n,
+    apply,
     compare,
     mean,
     split,
@@ -98,6 +99,71 @@ def test_a_mask_of_weights_may_have_as_many_rows_as_the_batch_of_a_tower() -> No
         return program
 
     assert _state(masked(2), masked(1)) is State.PROVED
+
+
+def _with_dropout(towers: int, mask: str = "own", seeds: Sequence[int] = (0, 0)) -> Program:
+    """The rows of each tower are multiplied by random numbers."""
+    program = Program()
+    x, w = program.placeholder("x", (None, WIDTH)), program.variable("w", (WIDTH,))
+    parts = split(x, towers) if towers > 1 else [x]
+
+    def numbers(rows: Value, seed: int = 0) -> Value:
+        given: dict[str, Any] = {"seed": 1, "seed2": seed} if seed else {}
+        return program.add("RandomStandardNormal", apply("Shape", rows), **given)
+
+    masks = [numbers(rows, seed) for rows, seed in zip(parts, seeds, strict=False)]
+    if mask == "shared":
+        masks = masks[:1] * towers
+    elif mask == "columns":
+        masks = [program.add("RandomStandardNormal", [1, WIDTH]) for _ in parts]
+    elif mask == "split":
+        masks = split(numbers(x), towers) if towers > 1 else [numbers(x)]
+    gradients = [
+        program.gradient(mean(square(total(rows * each * w.read(), 1))), w)
+        for rows, each in zip(parts, masks, strict=True)
+    ]
+    average = add_n(gradients) / float(towers) if towers > 1 else gradients[0]
+    program.train(w.descend(0.1, average))
+    return program
+
+
+DROPOUT: dict[str, tuple[State, Program, Program]] = {
+    "own numbers": (State.PROVED, _with_dropout(2), _with_dropout(1)),
+    "own seeds": (
+        State.PROVED,
+        _with_dropout(2, seeds=(1, 2)),
+        _with_dropout(1, seeds=(1,)),
+    ),
+    "equal seeds": (
+        State.DIFFERS,
+        _with_dropout(2, seeds=(1, 1)),
+        _with_dropout(1, seeds=(1,)),
+    ),
+    "shared numbers": (State.UNKNOWN, _with_dropout(2, "shared"), _with_dropout(1)),
+    "parts of numbers for all rows": (
+        State.PROVED,
+        _with_dropout(2, "split"),
+        _with_dropout(1, "split"),
+    ),
+    "numbers for columns": (
+        State.UNKNOWN,
+        _with_dropout(2, "columns"),
+        _with_dropout(1, "columns"),
+    ),
+    "numbers for columns on one GPU": (
+        State.UNKNOWN,
+        _with_dropout(2),
+        _with_dropout(1, "columns"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DROPOUT)
+def test_numbers_for_rows(name: str) -> None:
+    """Each row has random numbers of its own."""
+    expected, towers, one = DROPOUT[name]
+
+    assert _state(towers, one) is expected
 
 
 # The op type, the inputs, the attributes and the output of random numbers.

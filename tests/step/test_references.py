@@ -93,6 +93,16 @@ EQUAL: dict[str, tuple[State, Loss, Loss]] = {
         lambda h, _: _weighted_softmax(h - largest(h, 1, keeps=True) * 2.0),
         lambda h, _: _weighted_softmax(h - largest(h, 1, keeps=True)),
     ),
+    "choice that is known": (
+        State.PROVED,
+        lambda h, _: apply("SelectV2", h.program.add("Less", 0.0, 1.0), mean(relu(h)), mean(h)),
+        lambda h, _: mean(relu(h)),
+    ),
+    "other choice that is known": (
+        State.PROVED,
+        lambda h, _: apply("SelectV2", h.program.add("Less", 1.0, 0.0), mean(h), mean(relu(h))),
+        lambda h, _: mean(relu(h)),
+    ),
     "third of the greatest triple": (
         State.UNKNOWN,
         lambda h, _: mean(largest(h, 1)),

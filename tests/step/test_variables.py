@@ -115,6 +115,36 @@ def test_copies(name: str) -> None:
     assert is_equal is (state is State.PROVED)
 
 
+def test_a_copy_that_is_not_updated() -> None:
+    """A variable of a tower that the step does not update is no copy."""
+    towers = _with_copies(lambda copies, gradients: _averaged(copies, gradients)[:1])
+
+    assert compare(towers, _one_gpu()).variables["w"].state is not State.PROVED
+
+
+@pytest.mark.parametrize("is_in_both", [False, True])
+def test_another_variable(is_in_both: bool) -> None:
+    """A variable that one GPU lacks may have the value of the variable in its place."""
+
+    def build(towers: int, name: str) -> Program:
+        program = Program()
+        x, w = program.placeholder("x", (None, WIDTH)), program.variable("w", (WIDTH,))
+        made = {
+            each: program.variable(each, (WIDTH,), is_trained=False)
+            for each in (("scale", "other") if is_in_both else (name,))
+        }
+        losses = [
+            _loss(rows * made[name].read(), w.read())
+            for rows in (split(x, towers) if towers > 1 else [x])
+        ]
+        gradients = [program.gradient(loss, w) for loss in losses]
+        program.train(w.descend(0.1, add_n(gradients) / float(towers)))
+        return program
+
+    state = compare(build(2, "other"), build(1, "scale")).variables["w"].state
+    assert state is (State.DIFFERS if is_in_both else State.UNKNOWN)
+
+
 # --- rows of tables ---
 
 Combine = Callable[[list[Value]], Value]

@@ -495,9 +495,12 @@ class Program:
         self.fed[made.op] = name, tower
         return made
 
-    def iterator(self, **attributes: Any) -> Value:
+    def iterator(self, dataset: Value | None = None, **attributes: Any) -> Value:
         """The iterator of a pipeline."""
-        return self._add("IteratorV2", StepOp("IteratorV2", (), attributes))
+        made = self._add("IteratorV2", StepOp("IteratorV2", (), attributes))
+        if dataset is not None:
+            self.add("MakeIterator", dataset, made)
+        return made
 
     def draw(
         self,
@@ -528,7 +531,7 @@ class Program:
         call, results = self._free_name("If"), []
         for side, function in ((True, yes), (False, no)):
             before = set(self.ops)
-            with self.after(condition), self._body(call, "then" if side else "else"):
+            with self._body(call, "then" if side else "else"):
                 results.append(function())
             self.sides |= dict.fromkeys(self.ops.keys() - before, (condition.name, side))
         values = [each for each in results if each is not None]
@@ -764,6 +767,8 @@ class Program:
         if schedule is None:
             return order
         waiting = {name: {producer_of(each) for each in self.ops[name].inputs} for name in order}
+        for name in waiting.keys() & self.sides.keys():
+            waiting[name].add(producer_of(self.sides[name][0]))
         readers = defaultdict(list)
         for name, sources in waiting.items():
             for source in sources:
