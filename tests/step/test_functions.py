@@ -213,14 +213,17 @@ def _loop_over_weights(times: float) -> Loss:
     return loss
 
 
+def _with_itself(is_equal: bool, loss: Loss) -> tuple[bool, Loss, Loss]:
+    return is_equal, loss, loss
+
+
 LOOPS: dict[str, tuple[bool, Loss, Loss]] = {
-    "function of rows": (True, *[_loop(lambda _, s: [apply("Tanh", s)], _rows)] * 2),
-    "sum of rows": (True, *[_loop(lambda h, s: [s * 0.5 + h], _rows)] * 2),
-    "constants that become rows": (
-        True,
-        *[_loop(lambda h, s: [apply("Tanh", s + h)], lambda x, _: [x * 0.0])] * 2,
+    "function of rows": _with_itself(True, _loop(lambda _, s: [apply("Tanh", s)], _rows)),
+    "sum of rows": _with_itself(True, _loop(lambda h, s: [s * 0.5 + h], _rows)),
+    "constants that become rows": _with_itself(
+        True, _loop(lambda h, s: [apply("Tanh", s + h)], lambda x, _: [x * 0.0])
     ),
-    "function of weights": (True, *[_loop_over_weights(3.0)] * 2),
+    "function of weights": _with_itself(True, _loop_over_weights(3.0)),
     "function of weights with other times": (
         False,
         _loop_over_weights(3.0),
@@ -231,45 +234,32 @@ LOOPS: dict[str, tuple[bool, Loss, Loss]] = {
         _loop(lambda _, s: [apply("Tanh", s)], _rows, 3.0),
         _loop(lambda _, s: [apply("Tanh", s)], _rows, 2.0),
     ),
-    "share of the number of rows": (
-        False,
-        *[_loop(lambda h, s: [s / to_float(rows_of(s)) + h], _rows)] * 2,
+    "share of the number of rows": _with_itself(
+        False, _loop(lambda h, s: [s / to_float(rows_of(s)) + h], _rows)
     ),
-    "maxima over rows": (
+    "maxima over rows": _with_itself(False, _loop(lambda h, s: [s * 0.5 + largest(h)], _rows)),
+    "maxima that reach rows": _with_itself(
         False,
-        *[_loop(lambda h, s: [s * 0.5 + largest(h)], _rows)] * 2,
+        _loop(
+            lambda h, s, most: [apply("Tanh", s) + most, largest(h) * 0.5],
+            lambda _, h: [h, 0.1],
+        ),
     ),
-    "maxima that reach rows": (
+    "as many times as there are rows": _with_itself(
         False,
-        *[
-            _loop(
-                lambda h, s, most: [apply("Tanh", s) + most, largest(h) * 0.5],
-                lambda _, h: [h, 0.1],
-            )
-        ]
-        * 2,
+        _loop(
+            lambda _, s: [s * 0.9],
+            _rows,
+            goes_on=lambda i, s: apply("Less", i, to_float(rows_of(s))),
+        ),
     ),
-    "as many times as there are rows": (
+    "until a row is small": _with_itself(
         False,
-        *[
-            _loop(
-                lambda _, s: [s * 0.9],
-                _rows,
-                goes_on=lambda i, s: apply("Less", i, to_float(rows_of(s))),
-            )
-        ]
-        * 2,
-    ),
-    "until a row is small": (
-        False,
-        *[
-            _loop(
-                lambda _, s: [s * 0.5],
-                _rows,
-                goes_on=lambda _, s: apply("Greater", largest(apply("Abs", s)), 0.1),
-            )
-        ]
-        * 2,
+        _loop(
+            lambda _, s: [s * 0.5],
+            _rows,
+            goes_on=lambda _, s: apply("Greater", largest(apply("Abs", s)), 0.1),
+        ),
     ),
 }
 
