@@ -171,6 +171,7 @@ OP_TYPES: Mapping[str, OpType] = {
             Feed Rows RowsOf Dim SegmentSum SegmentMean
             SparseToDense Bincount DenseBincount Reverse GatherNd ScatterNd
             TensorScatterUpdate DynamicStitch DynamicPartition StridedSliceOf NthElement Random
+            AlongUnknownAxis
             SparseTensorDenseMatMul MeanOf
             """
         ),

@@ -818,7 +818,10 @@ def _join(node: Node) -> Form | None:
     if len(known) == len(vectors):
         return terms.pack([element for vector in known for element in vector], node.origin)
     rank = len(terms.shape(operands[0]) or ()) or (len(node.shape) if node.shape else 1)
-    return node.build("ConcatV2", (axis[0] % rank,), tuple(operands))
+    # A number, such as zeros like another tensor, does not have the shape of the tensor.
+    numbers = [i for i, operand in enumerate(operands) if terms.shape(operand) == ()]
+    shapes = [(i, node.static_shape(i)) for i in numbers]
+    return node.build("ConcatV2", (axis[0] % rank, *shapes), tuple(operands))
 
 
 def _cut_axis(
@@ -1107,7 +1110,7 @@ def _reorder(node: Node) -> Form | None:
     terms, form = node.terms, node.operand(0)
     dims, axes = terms.shape(form), terms.integers(node.operands[-1])
     if not dims or axes is None:
-        return None
+        return _along_unknown_axis(node)
     at = next((i for i, dim in enumerate(dims) if isinstance(dim, RowExtent)), None)
     changed = at if at in {axis % len(dims) for axis in axes} else None
     return node.build(node.op.type, (changed, *attributes_of(node)), node.operands, dims)
@@ -1116,10 +1119,15 @@ def _reorder(node: Node) -> Form | None:
 def _cumulate(node: Node) -> Form | None:
     axis = node.terms.integers(node.operand(1))
     dims = node.terms.shape(node.operand(0))
-    if axis is None or dims is None:
-        return None
-    attrs = (axis[0] % max(len(dims), 1), *attributes_of(node))
+    if axis is None or not dims:
+        return _along_unknown_axis(node)
+    attrs = (axis[0] % len(dims), *attributes_of(node))
     return node.build(node.op.type, attrs, (node.operand(0),))
+
+
+def _along_unknown_axis(node: Node) -> Form:
+    attrs = (node.op.type, node.static_shape(0), *attributes_of(node))
+    return node.build("AlongUnknownAxis", attrs, node.operands)
 
 
 # --- lookups ---

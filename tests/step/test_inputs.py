@@ -8,7 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
-from support.steps import Program, Value, add_n, compare, differences, mean, split, square, total
+from support.steps import (
+    Program,
+    Value,
+    add_n,
+    compare,
+    differences,
+    mean,
+    relu,
+    split,
+    square,
+    total,
+)
 
 from placement_checks.step.comparison import State
 from placement_checks.step.terms import Assumption
@@ -146,6 +157,23 @@ def test_fixed_numbers_of_rows(name: str) -> None:
     assert (found.variables["w"].state is State.PROVED) is is_equal
     assert not is_equal or not found.assumed
     assert (differences(towers, one, found, rows, 0)["w"] < 1e-5) is is_equal
+
+
+def test_statistics_of_a_fixed_number_of_rows() -> None:
+    def build(rows: Sequence[int]) -> Program:
+        program = Program()
+        w = program.variable("w", (WIDTH,))
+        gradients = []
+        for tower, count in enumerate(rows):
+            x = program.placeholder("x", (count, WIDTH), tower if len(rows) > 1 else None)
+            h = x * w.read()
+            gradients.append(program.gradient(mean(relu(h - mean(h, 0))), w))
+        program.train(w.descend(0.1, _mean(gradients)))
+        return program
+
+    found = compare(build([4, 4]), build([8]))
+    assert found.variables["w"].state is State.PROVED
+    assert found.assumed == {Assumption.OWN_STATISTICS}
 
 
 def test_programs_for_other_numbers_of_rows() -> None:

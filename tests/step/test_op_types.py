@@ -74,6 +74,11 @@ def _integers(h: Value) -> Value:
     return apply("Cast", apply("Sigmoid", total(h, 1)) * 3.0, DstT="int32")
 
 
+def _axis(h: Value) -> Value:
+    """The axis 0, which is no constant."""
+    return apply("Cast", apply("Greater", total(square(h)), 1e9), DstT="int32")
+
+
 def _pad(
     h: Value, rows: int, columns: int, *more: float, type_: str = "Pad", **mode: str
 ) -> Value:
@@ -255,6 +260,14 @@ OF_ROWS: dict[str, tuple[bool, Function]] = {
     "rolled rows": (False, lambda h: apply("Roll", h, 1, 0) * h),
     "sums of columns up to each column": (True, lambda h: apply("Cumsum", h, 1)),
     "sums of rows up to each row": (False, lambda h: apply("Cumsum", h, 0)),
+    "sums up to each row, along an axis that is no constant": (
+        False,
+        lambda h: apply("Cumsum", h, _axis(h)),
+    ),
+    "rows rolled along an axis that is no constant": (
+        False,
+        lambda h: apply("Roll", h, 1, _axis(h)) * h,
+    ),
     "products of columns up to each column": (True, lambda h: apply("Cumprod", h, 1)),
     "products of rows up to each row": (False, lambda h: apply("Cumprod", h, 0)),
     "repeated columns": (True, lambda h: apply("Tile", h, [1, 2])),

@@ -70,12 +70,16 @@ def _halves(h: Value) -> Value:
 
 def _axes(h: Value) -> Value:
     """A vector that is no constant: the axes 0, or 1."""
-    return apply("Cast", apply("Greater", total(h * 0.0), 1.0), DstT="int32")
+    return apply("Cast", apply("Greater", total(square(h)), 1e9), DstT="int32")
+
+
+def _columns(h: Value, count: int) -> Value:
+    return apply("Slice", h, [0, 0], [-1, count])
 
 
 def _matrices(h: Value) -> Value:
     """A square matrix for each row."""
-    return reshape(apply("Slice", h, [0, 0], [-1, 4]), [-1, 2, 2])
+    return reshape(_columns(h, 4), [-1, 2, 2])
 
 
 def _ones(shape: Value) -> Value:
@@ -220,6 +224,22 @@ PAIRS: dict[str, tuple[Function, Function]] = {
     "all elements of a vector": (
         lambda h: total(h) * total(to_float(_part(h, [1, 2, 3], [0], ellipsis_mask=1))),
         lambda h: total(h) * total(to_float(_part(h, [1, 2, 4], [0], ellipsis_mask=1))),
+    ),
+    "columns of zeros": (
+        lambda h: mean(square(concat([h, apply("ZerosLike", h)], 1))),
+        lambda h: mean(square(concat([h, apply("ZerosLike", _columns(h, 2))], 1))),
+    ),
+    "sums along an axis that is no constant": (
+        lambda h: total(square(apply("Cumsum", h, _axes(h)))),
+        lambda h: total(square(apply("Cumsum", h, 1 - _axes(h)))),
+    ),
+    "elements that are moved along an axis that is no constant": (
+        lambda h: total(apply("Roll", h, 1, _axes(h)) * h),
+        lambda h: total(apply("Roll", h, 1, 1 - _axes(h)) * h),
+    ),
+    "sums of ones": (
+        lambda h: total(apply("Cumsum", h * 0.0 + 1.0, 0) * h),
+        lambda h: total(apply("Cumsum", h * 0.0 + 1.0, 1) * h),
     ),
     "rows of two cuts": (
         lambda h: total(square(concat([h[0::2], split(h, 2)[1]]))),
