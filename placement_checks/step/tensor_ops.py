@@ -135,10 +135,13 @@ class Node(NamedTuple):
         """The form of one of the tensors that the op reads.
 
         For ops on whole tensors, it has the shape of the tensor. For ops on single elements, and
-        for numbers, it may be broadcast to this shape.
+        for numbers in place of tensors of unknown shapes, it may be broadcast to this shape.
         """
         form = self.reader.operand(self.name, number)
-        if _is_elementwise(self.op.type) or self.terms.shape(form) == ():
+        is_number = self.terms.shape(form) == ()
+        if _is_elementwise(self.op.type) or (
+            is_number and None in (self.static_shape(number) or ())
+        ):
             return form
         return self.reader.with_shape_of(self.inputs[number], form)
 

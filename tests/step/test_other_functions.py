@@ -73,6 +73,10 @@ def _axes(h: Value) -> Value:
     return apply("Cast", apply("Greater", total(square(h)), 1e9), DstT="int32")
 
 
+def _zero(h: Value) -> Value:
+    return h.program.tensor(0.0)
+
+
 def _columns(h: Value, count: int) -> Value:
     return apply("Slice", h, [0, 0], [-1, count])
 
@@ -240,6 +244,10 @@ PAIRS: dict[str, tuple[Function, Function]] = {
     "sums of ones": (
         lambda h: total(apply("Cumsum", h * 0.0 + 1.0, 0) * h),
         lambda h: total(apply("Cumsum", h * 0.0 + 1.0, 1) * h),
+    ),
+    "product with a matrix of ones": (
+        lambda h: total(h @ (h.program.tensor(np.ones((WIDTH, 2))) * _zero(h) + 1.0)),
+        lambda h: total(h @ (h.program.tensor(np.ones((WIDTH, 3))) * _zero(h) + 1.0)),
     ),
     "rows of two cuts": (
         lambda h: total(square(concat([h[0::2], split(h, 2)[1]]))),
