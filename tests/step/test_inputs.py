@@ -159,6 +159,35 @@ def test_fixed_numbers_of_rows(name: str) -> None:
     assert (differences(towers, one, found, rows, 0)["w"] < 1e-5) is is_equal
 
 
+SLICES: dict[str, tuple[bool, Sequence[tuple[int, int]]]] = {
+    "halves": (True, [(0, 4), (4, 8)]),
+    "of two sizes": (True, [(0, 2), (2, 8)]),
+    "in another order": (True, [(6, 8), (0, 3), (3, 6)]),
+    "all but one row": (False, [(0, 4), (5, 8)]),
+    "one row twice": (False, [(0, 5), (4, 8)]),
+    "one half twice": (False, [(0, 4), (0, 4)]),
+    "half": (False, [(0, 4)]),
+}
+
+
+@pytest.mark.parametrize("name", SLICES)
+def test_slices_by_numbers(name: str) -> None:
+    """Sums over slices of eight rows are the sum if each row is in one of them."""
+    is_equal, slices = SLICES[name]
+
+    def build(bounds: Sequence[tuple[int, int]]) -> Program:
+        program = Program()
+        x, w = program.placeholder("x", (8, WIDTH)), program.variable("w", (WIDTH,))
+        losses = [total(square(total(x[low:high] * w.read(), 1))) for low, high in bounds]
+        program.train(w.descend(0.1, add_n([program.gradient(loss, w) for loss in losses])))
+        return program
+
+    towers, one = build(slices), build([(0, 8)])
+    found = compare(towers, one)
+    assert (found.variables["w"].state is State.PROVED) is is_equal
+    assert (differences(towers, one, found, (8,), 0)["w"] < 1e-5) is is_equal
+
+
 def test_statistics_of_a_fixed_number_of_rows() -> None:
     def build(rows: Sequence[int]) -> Program:
         program = Program()

@@ -265,6 +265,14 @@ PAIRS: dict[str, tuple[Function, Function]] = {
         lambda h: total(h) * _ones(apply("Shape", h) * np.array([1, 2])),
         lambda h: total(h) * _ones(apply("Shape", h) * np.array([1, 3])),
     ),
+    "first extents": (
+        lambda h: total(h) * _ones(apply("Shape", reshape(h, [-1, 2, 3]))[:2]),
+        lambda h: total(h) * _ones(apply("Shape", reshape(h, [-1, 2, 3]))[1:]),
+    ),
+    "one of the extents": (
+        lambda h: total(h) * _ones(apply("Shape", reshape(h, [-1, 2, 3]))[1:2]),
+        lambda h: total(h) * _ones(apply("Shape", reshape(h, [-1, 2, 3]))[2:3]),
+    ),
     "parts of extents": (
         lambda h: total(h) * _ones(apply("Shape", h) // np.array([1, 2])),
         lambda h: total(h) * _ones(apply("Shape", h) // np.array([1, 3])),

@@ -170,6 +170,14 @@ def test_numbers_for_rows(name: str) -> None:
 Drawn = tuple[str, Sequence[Any], dict[str, Any], int]
 SAMPLER = "UniformCandidateSampler"
 DRAWN: dict[str, tuple[Drawn, Drawn]] = {
+    "type": (
+        ("RandomStandardNormal", ([WIDTH],), {"seed": 1, "seed2": 2}, 0),
+        ("TruncatedNormal", ([WIDTH],), {"seed": 1, "seed2": 2}, 0),
+    ),
+    "type without seeds": (
+        ("RandomStandardNormal", ([WIDTH],), {}, 0),
+        ("TruncatedNormal", ([WIDTH],), {}, 0),
+    ),
     "number of samples": (
         ("StatelessMultinomial", ([[1.0, 2.0]], 5, [1, 2]), {}, 0),
         ("StatelessMultinomial", ([[1.0, 2.0]], 6, [1, 2]), {}, 0),

@@ -294,7 +294,7 @@ COMPUTES: dict[str, Callable[..., Any]] = {
     "ReverseSequence": _reverse_sequence,
     "Einsum": lambda attributes, *x: np.einsum(attributes["equation"], *x),
     "ReverseV2": _elementwise(lambda x, axes: np.flip(x, tuple(axes))),
-    "RandomStandardNormal": _random_normal,
+    **dict.fromkeys(["RandomStandardNormal", "TruncatedNormal"], _random_normal),
     "StatelessMultinomial": _elementwise(lambda x, n, _seed: np.zeros((len(x), int(n)), int)),
     "StatelessRandomGammaV2": _elementwise(lambda shape, _seed, _: np.ones(tuple(shape))),
     "UniformCandidateSampler": lambda attributes, _: [
