@@ -570,7 +570,7 @@ def _matrix_product(node: Node) -> Form | None:
     )
     one, other = node.operand(0), node.operand(1)
     row, column = _line(terms, one), _line(terms, other)
-    if row and column and len(row) == len(column) and not any(transposed):
+    if row and column and node.shape == (1, 1) and not any(transposed):
         total = [(terms.product(a, b), 1.0) for a, b in zip(row, column, strict=True)]
         return node.build("Reshape", ((1, 1),), (terms.add(*total),), (1, 1))
     return node.build(node.op.type, transposed, (one, other))
@@ -758,7 +758,10 @@ def _with_rows_kept(
         if not is_rows or before is None or _count(known[:j]) != before:
             continue
         if number != -1 and after is not None and times:  # such as [rows, -1]
-            known = _with_minus_one(terms, wanted, known, j, after)
+            elements, remainder = divmod(after * times, round(multiple))
+            if remainder:
+                return None
+            known = _with_minus_one(terms, wanted, known, j, elements)
         rest = _count(known[j + 1 :])
         if rest is not None and after is not None and times and after * times % max(rest, 1) == 0:
             found = RowExtent(after * times // max(rest, 1))

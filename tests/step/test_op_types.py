@@ -252,6 +252,10 @@ OF_ROWS: dict[str, tuple[bool, Function]] = {
             split_by_sizes(h, [1, 2], 2, axis=1)[1] * split_by_sizes(h, [1, 2], 2, axis=1)[0]
         ),
     ),
+    "maxima of halves of columns": (
+        True,
+        lambda h: largest(reshape(concat([h, relu(h)], 1), stack([rows_of(h) * 2, -1])), 1),
+    ),
     "last columns": (True, lambda h: apply("Slice", h, [0, 1], [-1, -1]) * [1.0, 2.0]),
     "columns padded with ones": (True, lambda h: _pad(h, 0, 1, 1.0, type_="PadV2")),
     "mirrored columns": (True, lambda h: _pad(h, 0, 1, type_="MirrorPad", mode="REFLECT")),

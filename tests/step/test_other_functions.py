@@ -249,6 +249,18 @@ PAIRS: dict[str, tuple[Function, Function]] = {
         lambda h: total(h @ (h.program.tensor(np.ones((WIDTH, 2))) * _zero(h) + 1.0)),
         lambda h: total(h @ (h.program.tensor(np.ones((WIDTH, 3))) * _zero(h) + 1.0)),
     ),
+    "maxima of halves of rows": (
+        lambda h: total(largest(reshape(h, stack([rows_of(h) * 2, -1])), 1)),
+        lambda h: total(largest(h, 1)),
+    ),
+    "maxima of thirds of rows": (
+        lambda h: total(largest(reshape(_halves(h), stack([rows_of(h) * 3, -1])), 1)),
+        lambda h: total(largest(reshape(_halves(h), stack([rows_of(h), -1])), 1)),
+    ),
+    "product of a column and a row": (
+        lambda h: total(h) * total(h.program.add("MatMul", [[1.0], [2.0]], [[3.0, 4.0]])),
+        lambda h: total(h) * 44.0,  # four times the product of the row and the column
+    ),
     "rows of two cuts": (
         lambda h: total(square(concat([h[0::2], split(h, 2)[1]]))),
         lambda h: total(square(h)),
