@@ -234,3 +234,4 @@ def test_a_number_in_place_of_the_number_of_rows(divisor: float, is_equal: bool)
     found = compare(towers, one)
     assert (found.variables["w"].state is State.PROVED) is is_equal
     assert (differences(towers, one, found, (4, 4), 0)["w"] < 1e-5) is is_equal
+    assert compare(towers, build([6])).variables["w"].state is not State.PROVED

@@ -261,6 +261,10 @@ PAIRS: dict[str, tuple[Function, Function]] = {
         lambda h: total(h) * total(h.program.add("MatMul", [[1.0], [2.0]], [[3.0, 4.0]])),
         lambda h: total(h) * 44.0,  # four times the product of the row and the column
     ),
+    "sum of joined ones": (
+        lambda h: total(h) * total(concat([h, _columns(h, 2) * 0.0 + 1.0], 1)),
+        lambda h: total(h) * total(concat([h, _columns(h, 3) * 0.0 + 1.0], 1)),
+    ),
     "rows of two cuts": (
         lambda h: total(square(concat([h[0::2], split(h, 2)[1]]))),
         lambda h: total(square(h)),
