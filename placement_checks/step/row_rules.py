@@ -289,12 +289,12 @@ def reversed_sequences(call: Call) -> Status:
 
 
 def lookup(call: Call) -> Status:
-    """Rows of a table by indices. Attributes: the axis or None, and the batch dimensions."""
+    """Rows of a table by indices. Attributes: the axis, and the batch dimensions."""
     table, indices = call.statuses[:2]
     axis, batch = call.attrs
     if table.kind is indices.kind is Kind.CONSTANT:
         return CONSTANT
-    if table.kind is Kind.CONSTANT and indices.axis is not None and axis is not None:
+    if table.kind is Kind.CONSTANT and indices.axis is not None:
         if indices.kind in (Kind.ROWS, Kind.JOINT) and not batch:
             return Status(indices.kind, indices.axis + axis, indices.cause)
         return _JOINT
@@ -302,7 +302,7 @@ def lookup(call: Call) -> Status:
         if table.axis == indices.axis and (table.axis or 0) < batch:
             return table
         return _JOINT
-    is_other_axis = axis is not None and table.axis is not None and table.axis != axis
+    is_other_axis = table.axis is not None and table.axis != axis
     if table.kind is Kind.ROWS and indices.kind is Kind.CONSTANT and not batch and is_other_axis:
         shift = call.rank(1) - 1 if (table.axis or 0) > axis else 0
         return _rows((table.axis or 0) + shift)

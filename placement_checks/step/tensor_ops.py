@@ -1139,15 +1139,13 @@ def _along_unknown_axis(node: Node) -> Form:
 # --- lookups ---
 
 
-def _lookup(
-    node: Node, table: Form, indices: Form, axis: int | None, batch: int = 0
-) -> Form | None:
+def _lookup(node: Node, table: Form, indices: Form, axis: int, batch: int = 0) -> Form | None:
     terms = node.terms
     elements, at = terms.vector(table), terms.integers(indices)
     if elements and at and all(-len(elements) <= i < len(elements) for i in at):
         chosen = [elements[i] for i in at]
         return chosen[0] if terms.shape(indices) == () else terms.pack(chosen, node.origin)
-    if axis is not None and axis < 0:
+    if axis < 0:
         axis += len(terms.shape(table) or ())
     return node.build("GatherV2", (axis, batch), (table, indices))
 
@@ -1159,7 +1157,9 @@ def _gather(node: Node) -> Form | None:
 def _gather_v2(node: Node) -> Form | None:
     axis = node.terms.integers(node.operand(2))
     batch = int(node.attributes.get("batch_dims", 0))
-    return _lookup(node, node.operand(0), node.operand(1), axis[0] if axis else None, batch)
+    if not axis:
+        return _along_unknown_axis(node)
+    return _lookup(node, node.operand(0), node.operand(1), axis[0], batch)
 
 
 def _resource_gather(node: Node) -> Form | None:
@@ -1242,7 +1242,8 @@ def _random(node: Node) -> Form | None:
             for i, dim in enumerate(dims)
             if dim == rows or (size and terms.constant(dim) == size)
         ]
-        axis = found[0] if found else None
+        symbolic = [i for i in found if terms.constant(dims[i]) is None]
+        axis = found[0] if found and len(symbolic) < 2 else None  # not for each pair of rows
     shared = _shared_numbers(node, identity, dims or (), operands, seed)
     if shared is not None and (axis is None or _is_shape_of_variable(node, dims or ())):
         return shared

@@ -265,6 +265,10 @@ PAIRS: dict[str, tuple[Function, Function]] = {
         lambda h: total(h) * total(concat([h, _columns(h, 2) * 0.0 + 1.0], 1)),
         lambda h: total(h) * total(concat([h, _columns(h, 3) * 0.0 + 1.0], 1)),
     ),
+    "elements along an axis that is no constant": (
+        lambda h: total(square(apply("GatherV2", h, [0], _axes(h)))),
+        lambda h: total(square(apply("GatherV2", h, [0], 1 - _axes(h)))),
+    ),
     "rows of two cuts": (
         lambda h: total(square(concat([h[0::2], split(h, 2)[1]]))),
         lambda h: total(square(h)),

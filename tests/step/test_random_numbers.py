@@ -13,8 +13,10 @@ from support.steps import (
     apply,
     compare,
     mean,
+    rows_of,
     split,
     square,
+    stack,
     to_float,
     total,
 )
@@ -164,6 +166,26 @@ def test_numbers_for_rows(name: str) -> None:
     expected, towers, one = DROPOUT[name]
 
     assert _state(towers, one) is expected
+
+
+@pytest.mark.parametrize("columns", ["as many as rows", "three"])
+def test_numbers_for_pairs_of_rows(columns: str) -> None:
+    """A row has more random numbers in a greater batch."""
+
+    def build(towers: int) -> Program:
+        program = Program()
+        w, gradients = program.variable("w", (WIDTH,)), []
+        for tower in range(towers) if towers > 1 else [None]:
+            x = program.placeholder("x", (None, WIDTH), tower)
+            rows = rows_of(x)
+            shape = stack([rows, rows if columns == "as many as rows" else 3])
+            numbers = program.add("RandomStandardNormal", shape)
+            loss = total(square(total(x * w.read(), 1)) * total(numbers, 1))
+            gradients.append(program.gradient(loss, w))
+        program.train(w.descend(0.1, add_n(gradients)))
+        return program
+
+    assert (_state(build(2), build(1)) is State.PROVED) is (columns == "three")
 
 
 # The op type, the inputs, the attributes and the output of random numbers.
