@@ -58,7 +58,8 @@ _INSENSITIVE = frozenset(
     words(
         """
         Sign Greater GreaterEqual Less LessEqual Equal NotEqual ArgMax ArgMin IsFinite IsInf IsNan
-        Floor Ceil Round Rint FloatToInt TopKV2 InTopK InTopKV2 Log
+        Floor Ceil Round Rint FloatToInt TopKV2 InTopK InTopKV2 Log PadV2 Roll
+        FloorDiv FloorMod Mod TruncateDiv TruncateMod
         """
     )
 )

@@ -21,8 +21,10 @@ from support.steps import (
     largest,
     mean,
     relu,
+    rows_of,
     split,
     square,
+    to_float,
     total,
 )
 
@@ -58,6 +60,9 @@ def _error(h: Value, y: Value) -> Value:
     return total(h, 1) - y
 
 
+_SIDES = np.array([[0, 0], [1, 1]], np.int32)
+
+
 def _weighted_softmax(h: Value) -> Value:
     return mean(apply("Softmax", h) * np.arange(3.0))
 
@@ -87,6 +92,21 @@ EQUAL: dict[str, tuple[State, Loss, Loss]] = {
         State.UNKNOWN,
         lambda h, _: mean(square(concat([h, h * 2.0], 1))),
         lambda h, _: mean(square(concat([h * 2.0, h], 1))),
+    ),
+    "columns that are rolled the other way": (
+        State.UNKNOWN,
+        lambda h, _: mean(apply("Roll", h, 1, 1) * h),
+        lambda h, _: mean(apply("Roll", h, 2, 1) * h),
+    ),
+    "other numbers beside columns": (
+        State.UNKNOWN,
+        lambda h, _: mean(relu(apply("PadV2", h, _SIDES, 1.0))),
+        lambda h, _: mean(relu(apply("PadV2", h, _SIDES, 2.0))),
+    ),
+    "divisor of a whole part": (
+        State.UNKNOWN,
+        lambda h, _: mean(h) * (1.0 + (1.0 / to_float(rows_of(h))) // 2.0),
+        lambda h, _: mean(h) * (1.0 + (1.0 / to_float(rows_of(h))) // 3.0),
     ),
     "softmax of logits and of their differences": (
         State.UNKNOWN,
