@@ -106,6 +106,29 @@ def test_branches(name: str) -> None:
     _check(_program(towers, 2), _program(one, 1), is_equal=is_equal)
 
 
+@pytest.mark.parametrize("is_true", [False, True])
+def test_updates_in_a_branch_that_is_known(is_true: bool) -> None:
+    """One side of a condition of numbers updates a variable in each step."""
+
+    def build(towers: int, is_known: bool) -> Program:
+        program = _program(lambda x, w: mean(square(total(x * w.read(), 1))), towers)
+        w = Handle(program, "w")
+        with program.after(Value(program, program.roots[0])):
+            if not is_known:
+                program.train(w.assign_sub([0.1 if is_true else 0.2] * WIDTH))
+                return program
+            condition = program.add("Greater", 1.0, 0.0 if is_true else 2.0)
+            sides = [lambda step=step: _moved(w, step) for step in (0.1, 0.2)]
+            program.train(program.branch(condition, sides[0], sides[1]))
+        return program
+
+    _check(build(2, is_known=True), build(1, is_known=False), is_equal=True)
+
+
+def _moved(w: Handle, step: float) -> None:
+    w.assign_sub([step] * WIDTH)
+
+
 @pytest.mark.parametrize("change", ["none", "other side", "other value", "always", "both sides"])
 def test_updates_in_branches(change: str) -> None:
     """A variable is decayed after the step if its sum is great enough."""
