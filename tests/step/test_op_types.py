@@ -85,6 +85,14 @@ def _pad(
     return apply(type_, h, np.array([[rows, 0], [columns, 0]], np.int32), *more, **mode)
 
 
+def _normalized(h: Value, is_training: bool) -> tuple[Value, Value]:
+    """Rows after batch normalization, and the variance of each column."""
+    columns, settings = reshape(h, [-1, 1, 1, WIDTH]), [[1.0, 2.0, 3.0], [0.1] * 3, [0.0] * 3]
+    operands = columns, *settings, [0.5, 1.0, 1.5]
+    made = apply("FusedBatchNormV3", *operands, is_training=is_training)
+    return made, Value(h.program, f"{made.op}:2")
+
+
 def _table(*shape: int) -> Value:
     return np.arange(1.0, 1.0 + math.prod(shape)).reshape(shape)  # type: ignore[return-value]
 
@@ -287,6 +295,10 @@ OF_ROWS: dict[str, tuple[bool, Function]] = {
             apply("ReverseSequence", total(h, 1, keeps=True), [3], batch_dim=1, seq_dim=0) * h
         ),
     ),
+    "batch normalization with given statistics": (True, lambda h: _normalized(h, False)[0]),
+    "batch normalization with the rows' statistics": (False, lambda h: _normalized(h, True)[0]),
+    "spread of the rows": (False, lambda h: h * _normalized(h, True)[1]),
+    "given spread": (True, lambda h: h * _normalized(h, False)[1]),
     # Numbers of elements.
     "whole parts": (True, lambda h: to_float(apply("Cast", h * 3.0, DstT="int32")) * h),
     "share of the sum": (False, lambda h: h / (total(square(h)) + 1.0)),

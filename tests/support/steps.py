@@ -204,6 +204,20 @@ def _segment_sum(_: Mapping[str, Any], x: Array, segments: Array, count: Array) 
     return made
 
 
+def _batch_norm(
+    attributes: Mapping[str, Any],
+    x: Array,
+    scale: Array,
+    offset: Array,
+    center: Array,
+    spread: Array,
+) -> list[Array]:
+    if attributes["is_training"]:
+        center, spread = x.mean((0, 1, 2)), x.var((0, 1, 2))
+    made = (x - center) / np.sqrt(spread + 1e-3) * scale + offset
+    return [made, center, spread, center, spread, center]
+
+
 def _contrast(images: Array, factor: Array) -> Array:
     means: Array = images.mean((-3, -2), keepdims=True)
     return (images - means) * factor + means
@@ -311,6 +325,7 @@ COMPUTES: dict[str, Callable[..., Any]] = {
     "PyFunc": _elementwise(lambda x: x),
     "Case": _elementwise(lambda _, x: x),
     "AdjustContrastv2": _elementwise(_contrast),
+    "FusedBatchNormV3": _batch_norm,
     "MatrixBandPart": _elementwise(lambda x, lower, upper: np.triu(np.tril(x, upper), -lower)),
 }
 
