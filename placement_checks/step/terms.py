@@ -641,12 +641,6 @@ class Terms:
             status = self.status_of(monomial, part)
             if status.kind is Kind.UNKNOWN:
                 return status
-            if (
-                status.kind is Kind.MEAN
-                and self.own_statistics
-                and not self.is_backward_monomial(monomial)
-            ):
-                status = status._replace(kind=Kind.STATISTIC)
             if found and {status.kind, found.kind} == {Kind.STATISTIC, Kind.ROWS}:
                 self.assumed.add(Assumption.OWN_STATISTICS)
             if status.axis is not None:

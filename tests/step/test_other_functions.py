@@ -158,6 +158,10 @@ PAIRS: dict[str, tuple[Function, Function]] = {
         lambda h: total(square(apply("Slice", h, [0, 0], [-1, 2]))),
         lambda h: total(square(apply("Slice", h, [0, 1], [-1, 2]))),
     ),
+    "columns that end at the same column": (
+        lambda h: total(square(apply("Slice", h, [0, 1], [-1, 2]))),
+        lambda h: total(square(apply("Slice", h, [0, 0], [-1, 3]))),
+    ),
     "powers": (lambda h: total(apply("Pow", h, 2.0)), lambda h: total(apply("Pow", h, 3.0))),
     "constants that differ a little": (
         lambda h: total(h * np.linspace(0.0, 1.0, WIDTH)),
