@@ -138,10 +138,9 @@ class Node(NamedTuple):
         for numbers in place of tensors of unknown shapes, it may be broadcast to this shape.
         """
         form = self.reader.operand(self.name, number)
-        is_number = self.terms.shape(form) == ()
-        if _is_elementwise(self.op.type) or (
-            is_number and None in (self.static_shape(number) or ())
-        ):
+        static = self.static_shape(number) or ()
+        is_number = self.terms.shape(form) == () and (None in static or set(static) <= {1})
+        if is_number or _is_elementwise(self.op.type):
             return form
         return self.reader.with_shape_of(self.inputs[number], form)
 

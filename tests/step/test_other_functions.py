@@ -6,6 +6,7 @@ NumPy computes both, so that each pair really differs.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from support.steps import (
     stack,
     to_float,
     total,
+    unstack,
 )
 
 from placement_checks.step.comparison import State
@@ -328,3 +330,76 @@ def test_same_function(pair: str) -> None:
     for function in PAIRS[pair]:
         states = compare(_program(function), _program(function)).variables.values()
         assert {each.state for each in states} == {State.PROVED}
+
+
+# Numbers that follow from constants, and from extents that are known.
+NUMBERS: dict[str, Callable[[Value], Value]] = {
+    "sum": lambda h: h.program.tensor(2.0) + 3.0 - 0.5,
+    "quotients": lambda h: (h.program.tensor(7.0) / 2.0) // 1.0,
+    "power": lambda h: (
+        apply("Pow", h.program.tensor(3.0), 2.0) * apply("Pow", 1.5 + _zero(h), 3.0)
+    ),
+    "whole part": lambda h: to_float(apply("Cast", h.program.tensor(-2.7), DstT="int32")),
+    "comparison": lambda h: to_float(apply("Less", h.program.tensor(1.0), 2.0)) + 1.0,
+    "choice": lambda h: apply("SelectV2", h.program.add("Greater", 1.0, 2.0), _zero(h), 4.0),
+    "maximum": lambda h: apply("Maximum", h.program.tensor(1.0), 2.0),
+    "minimum": lambda h: apply("Minimum", h.program.tensor(1.0), 2.0),
+    "columns": lambda h: to_float(apply("Shape", h)[1]),
+    "last extent": lambda h: to_float(apply("Shape", reshape(h, [-1, 2, 3]))[2]),
+    "product of extents": lambda h: to_float(_product(apply("Shape", reshape(h, [-1, 2, 3]))[1:])),
+    "product of the second of three": lambda h: to_float(
+        _product(apply("Shape", reshape(h, [-1, 2, 3]))[1:2])
+    ),
+    "product of a range": lambda h: to_float(_product(h.program.add("Range", 1, 5, 1))),
+    "product of a joined vector": lambda h: to_float(
+        _product(apply("ConcatV2", h.program.tensor([2, 3]), [5], 0))
+    ),
+    "product of chosen elements": lambda h: to_float(
+        _product(apply("GatherV2", h.program.tensor([2, 3, 5, 7]), [3, 1], 0))
+    ),
+    "product of a slice": lambda h: to_float(
+        _product(apply("Slice", h.program.tensor([2, 3, 5, 7]), [1], [2]))
+    ),
+    "product of the rest": lambda h: to_float(
+        _product(apply("Slice", h.program.tensor([2, 3, 5, 7]), [2], [-1]))
+    ),
+    "element of a vector": lambda h: to_float(unstack(h.program.tensor([2, 3, 5]), 3)[1]),
+    "product of every second element": lambda h: to_float(
+        _product(h.program.add("StridedSlice", [2, 3, 5, 7, 11], [1], [4], [2]))
+    ),
+    "vector of sums": lambda h: to_float(_product(h.program.tensor([2, 3]) + np.array([1, 4]))),
+    "vector of differences": lambda h: to_float(
+        _product(h.program.tensor([2, 9]) - np.array([1, 4]))
+    ),
+    "vector of quotients": lambda h: to_float(
+        _product(h.program.tensor([7, 9]) // np.array([2, 4]))
+    ),
+    "row times column": lambda h: reshape(
+        h.program.add("MatMul", [[1.0, 2.0]], [[3.0], [4.0]]), []
+    ),
+    "number of elements": lambda h: to_float(apply("Size", h.program.tensor(np.ones((2, 3))))),
+    "sum of ones": lambda h: total(apply("Fill", h.program.tensor([2, 3]), 1.5)),
+}
+
+
+def _product(vector: Value) -> Value:
+    return apply("Prod", vector, np.array([0], np.int32))
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers(name: str) -> None:
+    """A number is the number that NumPy computes, and no other one."""
+    function = NUMBERS[name]
+    number = float(function(_program(total).placeholder("x", (None, WIDTH))).sample)
+    program = _program(lambda h: total(h) * function(h))
+
+    states = [
+        compare(program, _program(partial(_times, number=each))).variables["w"].state
+        for each in (number, 1.01 * number)
+    ]
+    assert states[0] is State.PROVED
+    assert states[1] is not State.PROVED
+
+
+def _times(h: Value, number: float) -> Value:
+    return total(h) * number

@@ -984,6 +984,12 @@ class Value:
         output = int(self.name.partition(":")[2] or 0)
         return self.program.outputs(self.op)[output].shape or ()
 
+    @property
+    def sample(self) -> Array:
+        """The value in a run with samples as inputs."""
+        output = int(self.name.partition(":")[2] or 0)
+        return self.program._samples()[0].outputs(self.op)[output]
+
     def __add__(self, other: Any) -> Value:
         return self.program.add("AddV2", self, other)
 
