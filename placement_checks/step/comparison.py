@@ -7,10 +7,11 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from enum import Enum, auto
 from functools import cached_property
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from placement_checks.core.missing import Missing
-from placement_checks.core.op_types import GATHERERS
+from placement_checks.core.op_types import GATHERERS, PLACEHOLDERS
 from placement_checks.core.placement import TRAINABLE, Placement, producer_of
 from placement_checks.step.explanation import Difference, Explanation, Obligation
 from placement_checks.step.gradients import with_names, with_values
@@ -18,7 +19,7 @@ from placement_checks.step.graph import Draw, cone
 from placement_checks.step.kinds import ONE, AtomId, Cause, Form, Origin
 from placement_checks.step.op_types import op_type
 from placement_checks.step.parts import WHOLE, Part
-from placement_checks.step.reader import StepReader
+from placement_checks.step.reader import StepReader, short_name
 from placement_checks.step.statistics import with_means
 from placement_checks.step.terms import Assumption, Terms
 from placement_checks.step.weights import Weights, compare_weights, gradient_in, multiple
@@ -120,7 +121,7 @@ def _compare(towers: Placement, one_gpu: Placement) -> StepEquality | Missing:
     for roots in zip(*runs, strict=True):
         one = _compare_runs(towers, one_gpu, roots)
         found = StepEquality(
-            {**found.variables, **one.variables},
+            _of_both_runs(found.variables, one.variables),
             found.trained | one.trained,
             {**found.copies, **one.copies},
             found.assumed | one.assumed,
@@ -128,6 +129,18 @@ def _compare(towers: Placement, one_gpu: Placement) -> StepEquality | Missing:
             {**found.parts, **one.parts},
         )
     return found
+
+
+def _of_both_runs(
+    first: Mapping[str, Equality], second: Mapping[str, Equality]
+) -> Mapping[str, Equality]:
+    """For a variable of both runs, the answer that is no proof; the first certain difference."""
+    rank = [State.PROVED, State.UNKNOWN, State.DIFFERS].index
+    return {**first, **second} | {
+        name: answer
+        for name, answer in first.items()
+        if name in second and rank(answer.state) >= rank(second[name].state)
+    }
 
 
 def _runs(placement: Placement) -> Sequence[Sequence[str]]:
@@ -207,6 +220,7 @@ class Comparison:
         sizes = self.towers.batch.fix_sizes(), single.fix_sizes()
         if sizes[0] and sizes[1] and sizes[0][WHOLE] == sizes[1][WHOLE]:
             self.terms.fixed = {**sizes[1], **sizes[0]}
+        self.towers.feeds, self.one_gpu.feeds = matched_feeds(self.towers, self.one_gpu)
         self._names: Mapping[AtomId, AtomId] = {}
 
     def compare(self) -> StepEquality:
@@ -598,6 +612,40 @@ def matched_names(towers: StepReader, one_gpu: StepReader) -> dict[str, str]:
         if len(found) == 1:
             result[name] = found[0]
     return {**_matched_slots(towers, one_gpu, result), **result}
+
+
+def matched_feeds(
+    towers: StepReader, one_gpu: StepReader
+) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Keys of inputs without rows whose names differ from others only in their name scopes.
+
+    An input of a tower is the input for one GPU that shares most of its scopes with it.
+    """
+    alike: defaultdict[str, list[str]] = defaultdict(list)
+    for name in one_gpu.reached:
+        if one_gpu.ops[name].type in PLACEHOLDERS and name not in one_gpu.batch.leaves:
+            alike[short_name(name)].append(name)
+
+    def matched(name: str) -> str:
+        scopes = {each: _shared_scopes(name, each) for each in alike[short_name(name)]}
+        found = [each for each in scopes if scopes[each] == max(scopes.values())]
+        return found[0] if len(found) == 1 else ""
+
+    ours, theirs = [
+        {
+            name: matched(name)
+            for name in reader.reached
+            if reader.ops[name].type in PLACEHOLDERS and len(alike[short_name(name)]) > 1
+        }
+        for reader in (towers, one_gpu)
+    ]
+    return ours, theirs
+
+
+def _shared_scopes(one: str, other: str) -> tuple[int, bool]:
+    """How many inner scopes two names share, and whether they are equal."""
+    pairs = zip(one.split("/")[::-1], other.split("/")[::-1], strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)), one == other
 
 
 def _matched_slots(

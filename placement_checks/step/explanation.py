@@ -58,7 +58,16 @@ _INSENSITIVE = frozenset(
     words(
         """
         Sign Greater GreaterEqual Less LessEqual Equal NotEqual ArgMax ArgMin IsFinite IsInf IsNan
-        Floor Ceil Round Rint FloatToInt TopKV2 InTopK InTopKV2 Log
+        Floor Ceil Round Rint FloatToInt TopKV2 InTopK InTopKV2 Log PadV2 Roll
+        FloorDiv FloorMod Mod TruncateDiv TruncateMod
+        """
+    )
+)
+# Ops that do not change if a number is added to all logits of a row.
+_OF_DIFFERENCES = frozenset(
+    words(
+        """
+        Softmax LogSoftmax SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits
         """
     )
 )
@@ -143,6 +152,9 @@ class Explanation:
         common = [monomial for monomial in left if monomial in right]
         if common and len(common) == max(len(left), len(right)):
             found = self._ratio(common[0], left[common[0]], right[common[0]])
+            # Columns that are joined in another order may be added up.
+            is_moved = any(terms[self._main(each)].op == "Place" for each in common[1:])
+            found = found._replace(is_certain=found.is_certain and not is_moved)
             is_term = len(left) < len(a)  # one term of a loss, such as a penalty
             return found._replace(origin=self._cite_term(common[0])) if is_term else found
         return self._pairs(left, right, place, depth)
@@ -298,8 +310,17 @@ class Explanation:
                 text = f"the op type {one.op} cannot be followed"
                 return Difference(below, text, one.origin, is_certain=False)
             is_certain = found.is_certain and (is_certain or is_square)
+            if one.op in _OF_DIFFERENCES and number == 0:
+                is_certain = is_certain and not self._is_shift(mine, other)
             return found._replace(origin=found.origin or one.origin, is_certain=is_certain)
         return self._unlike_ops(one, two, place)
+
+    def _is_shift(self, form: Form, other: Form) -> bool:
+        """Whether two forms differ by terms that are equal for all elements of the last axis."""
+        terms = self._terms
+        ours, theirs = set(terms.summands(form)), set(terms.summands(other))
+        shapes = [terms[monomial[0]].shape for monomial, _ in ours ^ theirs]
+        return all(shape is not None and shape[-1:] in ((), (1,)) for shape in shapes)
 
     def _around(self, monomial: Monomial) -> Sequence[object]:
         """The factors of the main atom of a monomial, and its power."""

@@ -1,8 +1,9 @@
 """Loops as terms: a loop is one op on its inputs, if its body treats rows alike.
 
-Equal loops have equal bodies and equal inputs. How an output depends on rows is a fixed point: the
-loop variables are assumed to depend on rows as the inputs of the loop do. If the body gives a loop
-variable another kind, this kind is assumed, and the body is read again.
+Equal loops have equal inputs, and bodies that return equal terms of equal loop variables. How an
+output depends on rows is a fixed point: the loop variables are assumed to depend on rows as the
+inputs of the loop do. If the body gives a loop variable another kind, this kind is assumed, and
+the body is read again.
 """
 
 from __future__ import annotations
@@ -47,12 +48,18 @@ class Loop:
         parts = [self._terms.parts(each) for each in self._initial]
         self._parts: frozenset[Part] = frozenset().union(*parts)
         self._part = finest(self._parts)
+        self._returned: list[Form] = []
+        call = reader.ops[node.name].caller
+        self._depth = 0  # the number of calls around the loop
+        while call in reader.ops:
+            call, self._depth = reader.ops[call].caller, self._depth + 1
 
     def outputs(self) -> list[Form]:
         """The values of all loop variables after the loop."""
         statuses = self._fixed_point()
         node, terms = self._node, self._terms
         outputs = []
+        operands = (*self._initial, *self._returned)
         for number, status in enumerate(statuses):
             name = f"{node.name}:{number}" if number else node.name
             shape = self._reader.shape(node.name, number)
@@ -65,7 +72,7 @@ class Loop:
                 continue
             outputs.append(
                 terms.atom(
-                    *("While", (*self._identity, number), tuple(self._initial), shape),
+                    *("While", (*self._identity, number), operands, shape),
                     origin=node.origin,
                     status=kept,
                 )
@@ -84,13 +91,15 @@ class Loop:
         for _ in range(_MAX_ROUNDS):
             for number, status in enumerate(statuses):
                 self._assume(number, status)
+            results = [
+                self._reader.read_in_loop(self._node.name, each) for each in returned["/body"]
+            ]
             found = [
-                joined_status(
-                    status, terms.status(self._reader.read_in_loop(self._node.name, each), part)
-                )
-                for status, each in zip(statuses, returned["/body"], strict=True)
+                joined_status(status, terms.status(result, part))
+                for status, result in zip(statuses, results, strict=True)
             ]
             condition = self._reader.read_in_loop(self._node.name, returned["/cond"][0])
+            self._returned = [*results, condition]
             if terms.status(condition, part).kind is not Kind.CONSTANT:
                 cause = Cause("While", "runs until rows end it", self._node.origin)
                 return [Status(Kind.JOINT, status.axis, cause) for status in found]
@@ -114,7 +123,7 @@ class Loop:
         has_rows = status.kind is not Kind.CONSTANT
         form = terms.atom(
             "LoopVariable",
-            (reader.program, name, status.kind.name, status.axis),
+            (self._depth, number, status.kind.name, status.axis),
             (),
             shape,
             part=self._part if has_rows else None,

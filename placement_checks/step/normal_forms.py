@@ -216,7 +216,8 @@ def total_of_summand(build: Build, base: AtomId) -> Form:
         at = atom.attrs[0]
         rest = tuple(axis - (axis > at) for axis in axes if axis != at)
         return terms.add(*((_sum(build, operand, rest), 1.0) for operand in atom.operands))
-    if axes is not None and atom.op == "ConcatV2" and atom.attrs[0] in axes:
+    have_shapes = all(terms.shape(operand) != () for operand in atom.operands)
+    if axes is not None and atom.op == "ConcatV2" and atom.attrs[0] in axes and have_shapes:
         sums = [
             terms.build("Sum", build.attrs, (operand,), build.shape, build.origin)
             for operand in atom.operands

@@ -121,11 +121,11 @@ OP_TYPES: Mapping[str, OpType] = {
         words(
             """
             SparseSoftmaxCrossEntropyWithLogits SoftmaxCrossEntropyWithLogits InTopK InTopKV2
-            ReverseSequence
             """
         ),
         _BOTH_ON_AXIS_0,
     ),
+    "ReverseSequence": OpType(row_rules.reversed_sequences),
     **dict.fromkeys(words("FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3"), _BATCH_NORM),
     # Products along axes.
     **dict.fromkeys(words("MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3"), _MATRIX_PRODUCT),
@@ -142,8 +142,8 @@ OP_TYPES: Mapping[str, OpType] = {
     "Pack": OpType(row_rules.stack),
     "Place": OpType(row_rules.placed, is_linear=True, of_summand=normal_forms.placed_of_summand),
     "Slice": OpType(row_rules.sliced, is_linear=True, of_summand=normal_forms.sliced_of_summand),
-    **dict.fromkeys(words("Pad BroadcastTo Tile ReverseV2 Roll"), _SLICED),
-    **dict.fromkeys(words("PadV2 MirrorPad Cumsum Cumprod"), OpType(row_rules.sliced)),
+    **dict.fromkeys(words("Pad MirrorPad BroadcastTo Tile ReverseV2 Roll Cumsum"), _SLICED),
+    **dict.fromkeys(words("PadV2 Cumprod"), OpType(row_rules.changed_along)),
     "GatherV2": OpType(row_rules.lookup),
     "OneHot": OpType(row_rules.one_hot),
     "Fill": OpType(row_rules.fill),
@@ -171,6 +171,7 @@ OP_TYPES: Mapping[str, OpType] = {
             Feed Rows RowsOf Dim SegmentSum SegmentMean
             SparseToDense Bincount DenseBincount Reverse GatherNd ScatterNd
             TensorScatterUpdate DynamicStitch DynamicPartition StridedSliceOf NthElement Random
+            AlongUnknownAxis
             SparseTensorDenseMatMul MeanOf
             """
         ),

@@ -7,7 +7,7 @@ of a variable is the variable's value after the updates that the read waits for.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -16,9 +16,11 @@ from placement_checks.core.op_types import (
     BRANCHES,
     FUNCTION_CALLS,
     IDENTITIES,
+    IDENTITY_N,
     LOOPS,
     PLACEHOLDERS,
     REF_VARIABLES,
+    SWITCHES,
     VARIABLES,
     is_update,
 )
@@ -34,7 +36,7 @@ from placement_checks.step.kinds import ONE, ROWS, Cause, Form, Kind, Shape, Sta
 from placement_checks.step.loops import Loop, is_loop
 from placement_checks.step.parts import Part, finest
 from placement_checks.step.tensor_ops import TENSOR_OPS, Node, attributes_of
-from placement_checks.step.terms import Terms
+from placement_checks.step.terms import Assumption, Terms
 
 # Updates by the sum of the old value and a multiple of another tensor.
 _SUMS = {
@@ -47,6 +49,8 @@ _SCATTERS = {
     **dict.fromkeys(["ScatterAdd", "ResourceScatterAdd"], 1.0),
     **dict.fromkeys(["ScatterSub", "ResourceScatterSub"], -1.0),
 }
+# Their attributes do not show which functions they call.
+_UNREAD = frozenset({"Case", "StatelessCase", "PyFunc", "PyFuncStateless", "EagerPyFunc"})
 _DESCENTS = frozenset({"ApplyGradientDescent", "ResourceApplyGradientDescent"})
 
 
@@ -66,6 +70,7 @@ class StepReader(StepGraph):
         backward: the ops that were built while gradients were computed.
         batch: the parts of the batch that inputs have.
         races: for variables that are read before or after an update, one such read.
+        feeds: other keys of inputs without rows than their names; empty keys match nothing.
     """
 
     def __init__(
@@ -81,6 +86,7 @@ class StepReader(StepGraph):
         self._busy: set[str] = set()
         self._loop_variables: dict[str, Form] = {}
         self.races: dict[str, Race] = {}
+        self.feeds: Mapping[str, str] = {}
         strategy = placement.strategy
         copies_of_strategy = strategy.copies.items() if strategy else ()
         self.in_sync = {name: copy.first for name, copy in copies_of_strategy if copy.in_sync}
@@ -237,6 +243,15 @@ class StepReader(StepGraph):
         return needed
 
     def _evaluate(self, name: str, output: int) -> Form:
+        form = self._computed(name, output)
+        override = self.placement.details.custom_gradient(name)
+        if not override or self.ops[name].type == IDENTITY_N or self.terms.is_backward(form):
+            return form
+        self.assume(Assumption.LIBRARY_GRADIENTS)
+        node = Node(self, name, output)
+        return node.build("CustomGradient", (override,), (form,))
+
+    def _computed(self, name: str, output: int) -> Form:
         op = self.ops[name]
         node = Node(self, name, output)
         gradient = self._gradients.get(f"{name}:{output}" if output else name)
@@ -266,7 +281,10 @@ class StepReader(StepGraph):
             return self._updated_value(node)
         if not self.data(name):
             cause = Cause(op.type, f"is a source, {op.type}, that is not known", node.origin)
-            return self.terms.unknown(cause, node.shape, self.program, name)
+            return self.terms.unknown(cause, node.shape, self.program, name, output)
+        if op.type in _UNREAD:
+            cause = Cause(op.type, "calls a function that is not read", node.origin)
+            return self.terms.unknown(cause, node.shape, self.program, name, output)
         attrs: tuple[Any, ...] = attributes_of(node)
         if output or len(self.outputs(name)) > 1:
             attrs = (*attrs, output)
@@ -303,11 +321,14 @@ class StepReader(StepGraph):
 
     def _fed(self, node: Node) -> Form:
         """A placeholder without rows: the same value in both programs, if the names are equal."""
+        key = self.feeds.get(node.name, short_name(node.name))
+        if not key:
+            cause = Cause(node.op.type, "is one of several inputs with this name", node.origin)
+            return self.terms.unknown(cause, node.shape, self.program, node.name)
         operands: tuple[Form, ...] = ()
         if self.data(node.name) and not self.terms.parts(node.operand(0)):
             operands = (node.operand(0),)
-        attrs = (node.name.rpartition("/")[2],)
-        return self.terms.atom("Feed", attrs, operands, node.shape, origin=node.origin)
+        return self.terms.atom("Feed", (key,), operands, node.shape, origin=node.origin)
 
     def _returned(self, node: Node) -> Form | None:
         """A result of a call with a known body; None for other ops and for loops."""
@@ -554,6 +575,27 @@ class StepReader(StepGraph):
         return self._values[update]
 
     def _apply(self, update: Update, variable: str) -> Form:
+        """The new value of a variable; in a branch of TensorFlow 1, the new or the old value."""
+        terms, name = self.terms, update.op
+        before = self._awaited[name] & ~self._bits[name]
+        old, made = self.state(variable, before), self._applied(update, variable)
+        for source in self._switches(self.data(name)[update.slot]):
+            switch, _, output = source.partition(":")
+            condition = self.value(self.data(switch)[1], switch)
+            sides = (made, old) if output == "1" else (old, made)
+            made = terms.build(
+                "Conditional", (), (condition, *sides), terms.shape(old), self.origin(switch)
+            )
+        return made
+
+    def _switches(self, handle: str) -> Iterator[str]:
+        """The outputs of ``Switch`` ops that a handle passes, the last one first."""
+        while (op := self.ops[producer_of(handle)]).type not in VARIABLES:
+            if op.type in SWITCHES:
+                yield handle
+            handle = op.inputs[0]
+
+    def _applied(self, update: Update, variable: str) -> Form:
         terms, name = self.terms, update.op
         kind, data = self.ops[name].type, self.data(name)
         before = self._awaited[name] & ~self._bits[name]
@@ -698,3 +740,8 @@ class StepReader(StepGraph):
     def first_row(self, part: Part) -> Form:
         """The number of the first row of a part within the whole batch."""
         return self.batch.first_row(part)
+
+
+def short_name(op: str) -> str:
+    """The name of an op without its name scopes."""
+    return op.rpartition("/")[2]

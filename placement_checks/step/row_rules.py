@@ -105,9 +105,8 @@ def on_axis_0(*which: int) -> RowRule:
 def last_axis(call: Call) -> Status:
     """Along the last axis, as softmax."""
     found = elementwise(call)
-    if found.kind is Kind.ROWS and found.axis == call.rank(0) - 1:
-        return _joint(found.axis)
-    return found
+    is_last = found.axis is None or found.axis >= call.rank(0) - 1  # also if the rank is unknown
+    return _joint(found.axis) if found.kind is Kind.ROWS and is_last else found
 
 
 def inner_axes(count: int) -> RowRule:
@@ -273,13 +272,29 @@ def sliced(call: Call) -> Status:
     return status
 
 
+def changed_along(call: Call) -> Status:
+    """As `sliced`, for ops that are not linear."""
+    found = sliced(call)
+    if found.kind in (Kind.CONSTANT, Kind.ROWS):
+        return found
+    return Status(Kind.JOINT, found.axis, found.cause)
+
+
+def reversed_sequences(call: Call) -> Status:
+    """Sequences of the given lengths, one for each row. Attributes: those of the op."""
+    attributes = dict(call.attrs)
+    found = on_axis_0(0, 1)(call)
+    is_by_row = attributes.get("batch_dim", "0") == "0"
+    return found if is_by_row or found.kind is Kind.CONSTANT else _JOINT
+
+
 def lookup(call: Call) -> Status:
-    """Rows of a table by indices. Attributes: the axis or None, and the batch dimensions."""
+    """Rows of a table by indices. Attributes: the axis, and the batch dimensions."""
     table, indices = call.statuses[:2]
     axis, batch = call.attrs
     if table.kind is indices.kind is Kind.CONSTANT:
         return CONSTANT
-    if table.kind is Kind.CONSTANT and indices.axis is not None and axis is not None:
+    if table.kind is Kind.CONSTANT and indices.axis is not None:
         if indices.kind in (Kind.ROWS, Kind.JOINT) and not batch:
             return Status(indices.kind, indices.axis + axis, indices.cause)
         return _JOINT
@@ -287,7 +302,7 @@ def lookup(call: Call) -> Status:
         if table.axis == indices.axis and (table.axis or 0) < batch:
             return table
         return _JOINT
-    is_other_axis = axis is not None and table.axis is not None and table.axis != axis
+    is_other_axis = table.axis is not None and table.axis != axis
     if table.kind is Kind.ROWS and indices.kind is Kind.CONSTANT and not batch and is_other_axis:
         shift = call.rank(1) - 1 if (table.axis or 0) > axis else 0
         return _rows((table.axis or 0) + shift)
@@ -351,9 +366,8 @@ def einsum(call: Call) -> Status:
     }
     letter = of_rows.pop()
     if of_rows or any(
-        letter in names
+        names.count(letter) != (status.kind is Kind.ROWS)
         for names, status in zip(letters, call.statuses, strict=True)
-        if status.kind is Kind.CONSTANT
     ):
         return _JOINT
     return _rows(output.index(letter)) if letter in output else _SUM

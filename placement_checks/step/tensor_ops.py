@@ -18,9 +18,10 @@ from placement_checks.core.op_types import (
     GATHERERS,
     RANDOM_STATEFUL,
     RANDOM_STATELESS,
+    SWITCHES,
     is_update,
 )
-from placement_checks.core.placement import Op
+from placement_checks.core.placement import Op, producer_of
 from placement_checks.step.kinds import (
     NUMBER,
     ROWS,
@@ -42,6 +43,8 @@ from placement_checks.util.text import words
 if TYPE_CHECKING:
     from placement_checks.step.graph import StepGraph
 
+# Integers of these types lack the upper bits of other integers.
+_NARROW = "int8", "uint8", "int16", "uint16"
 # Constant vectors with more elements are atoms.
 _MAX_ELEMENTS = 16
 
@@ -51,7 +54,7 @@ _SILENT = frozenset(
         """
         T dtype DstT SrcT Tidx Tshape N use_cudnn_on_gpu use_locking validate_indices shape
         container shared_name out_type seed seed2 num num_split Tlen Tin Tout Index message name_
-        element_shape element_dtype begin_mask end_mask Tparams Tindices Taxis Tdim Tperm
+        element_shape element_dtype Tparams Tindices Taxis Tdim Tperm
         Tmultiples Tpaddings tensor_name summarize first_n token U V S Tlabels index_type
         output_types output_shapes parallel_iterations validate_shape debug_name Tcond
         grad_a grad_b Treduction TI Tsplits Tcomplex Toffset
@@ -132,10 +135,12 @@ class Node(NamedTuple):
         """The form of one of the tensors that the op reads.
 
         For ops on whole tensors, it has the shape of the tensor. For ops on single elements, and
-        for numbers, it may be broadcast to this shape.
+        for numbers in place of tensors of unknown shapes, it may be broadcast to this shape.
         """
         form = self.reader.operand(self.name, number)
-        if _is_elementwise(self.op.type) or self.terms.shape(form) == ():
+        static = self.static_shape(number) or ()
+        is_number = self.terms.shape(form) == () and (None in static or set(static) <= {1})
+        if is_number or _is_elementwise(self.op.type):
             return form
         return self.reader.with_shape_of(self.inputs[number], form)
 
@@ -154,6 +159,11 @@ class Node(NamedTuple):
         """The static shape of an input tensor."""
         name, _, output = self.inputs[number].partition(":")
         return self.reader.shape(name, int(output or 0))
+
+    def dtype(self, number: int) -> str:
+        """The dtype of an input tensor; empty if it is unknown."""
+        name, _, output = self.inputs[number].partition(":")
+        return self.reader.dtype(name, int(output or 0))
 
 
 def attributes_of(node: Node) -> tuple[tuple[str, str], ...]:
@@ -194,18 +204,24 @@ def _identity_n(node: Node) -> Form | None:
 def _cast(node: Node) -> Form | None:
     """A cast to integers rounds, a cast of complex numbers takes the real part."""
     form = node.operand(0)
-    name, _, output = node.inputs[0].partition(":")
-    before = node.reader.dtype(name, int(output or 0))
-    after = node.reader.dtype(node.name)
+    before, after = node.dtype(0), node.reader.dtype(node.name)
+    number = node.terms.constant(form)
     if before.startswith("complex") and not after.startswith("complex"):
-        return node.build("Real", (), (form,))
-    is_rounded = before.startswith(("float", "bfloat", "half"))
-    is_rounded = is_rounded and after.startswith(("int", "uint", "bool"))
-    if is_rounded and node.terms.constant(form) is None:
-        return node.build("FloatToInt", (after,), (form,))
-    if after == "bool" and node.terms.constant(form) is None:
+        form = node.build("Real", (), (form,))
+    if after == "bool" and before != "bool":
+        if number is not None:
+            return node.terms.number(float(number != 0))
         return node.build("NotEqual", (), (form, node.terms.number(0.0)))
+    is_narrow = after.startswith(_NARROW) and before not in (after, "bool")
+    if is_narrow or (_is_integer(after) and not _is_integer(before)):
+        if number is not None and not is_narrow:
+            return node.terms.number(float(int(number)))
+        return node.build("FloatToInt", (after,), (form,))
     return form
+
+
+def _is_integer(dtype: str) -> bool:
+    return dtype.startswith(("int", "uint", "bool"))
 
 
 def _stop(node: Node) -> Form | None:
@@ -363,6 +379,8 @@ def _multiply(node: Node) -> Form | None:
 
 
 def _divide(node: Node) -> Form | None:
+    if _is_integer(node.dtype(0)):
+        return _floor_divide(node)
     terms = node.terms
     one, other = node.operand(0), node.operand(1)
 
@@ -392,7 +410,8 @@ def _floor_divide(node: Node) -> Form | None:
         if not other:
             return None
         if one is not None:
-            return terms.number(float(one // other))
+            is_floor = node.op.type == "FloorDiv"
+            return terms.number(float(one // other if is_floor else math.trunc(one / other)))
         if terms.shape(a) != () or not terms.parts(a):
             return None
         return _whole_quotient(node, a, other)
@@ -405,10 +424,10 @@ def _whole_quotient(node: Node, form: Form, divisor: float) -> Form | None:
     terms = node.terms
     total = {}
     for monomial, number in terms.summands(form):
-        is_rows = any(terms[atom].op == "Rows" for atom, _ in monomial[1])
+        is_rows = all(terms[atom].op == "Rows" and power > 0 for atom, power in monomial[1])
         if monomial != NUMBER and not is_rows:
             return None
-        total[monomial] = number / divisor if is_rows else float(number // divisor)
+        total[monomial] = float(number // divisor) if monomial == NUMBER else number / divisor
     node.reader.assume(Assumption.DIVISIBLE_ROWS)
     return terms.form(total)
 
@@ -463,6 +482,28 @@ def _compare(node: Node) -> Form | None:
     return terms.number(float(_COMPARISONS[node.op.type](one, other)))
 
 
+def _merge(node: Node) -> Form | None:
+    """The value of one of two branches of TensorFlow 1, with the conditions that decide."""
+    reader = node.reader
+    sources = [reader.ops[producer_of(source)].type for source in node.inputs]
+    if any(kind in ("NextIteration", "RefNextIteration") for kind in sources):
+        return None
+    conditions: dict[str, None] = {}
+    stack, seen = list(reader.edges[node.name]), set[str]()
+    while stack:
+        name = stack.pop()
+        kind = reader.ops[name].type
+        if name in seen or kind in ("Merge", "RefMerge"):
+            continue
+        seen.add(name)
+        if kind in SWITCHES:
+            conditions[reader.data(name)[1]] = None
+        else:
+            stack += reader.edges[name]
+    decided = [reader.value(each, node.name) for each in sorted(conditions)]
+    return node.build("Merge", (node.output,), (*node.operands, *dict.fromkeys(decided)))
+
+
 def _select(node: Node) -> Form | None:
     """A known choice, or for `Select` a choice by rows: its vector has an element for each row."""
     terms, condition = node.terms, node.operand(0)
@@ -505,7 +546,10 @@ def _reduce(node: Node) -> Form | None:
         return made
     keeps = bool(node.attributes.get("keep_dims", False)) and kind not in ("ArgMax", "ArgMin")
     unknown = node.operands[1:] if found is None else ()
-    return node.build(kind, (found, keeps), (form, *unknown))
+    made = node.build(kind, (found, keeps), (form, *unknown))
+    if kind == "Mean" and _is_integer(node.dtype(0)):
+        return node.build("FloatToInt", ("Mean",), (made,))
+    return made
 
 
 def _reduced_number(node: Node, number: Form) -> Form:
@@ -525,7 +569,7 @@ def _matrix_product(node: Node) -> Form | None:
     )
     one, other = node.operand(0), node.operand(1)
     row, column = _line(terms, one), _line(terms, other)
-    if row and column and len(row) == len(column) and not any(transposed):
+    if row and column and node.shape == (1, 1) and not any(transposed):
         total = [(terms.product(a, b), 1.0) for a, b in zip(row, column, strict=True)]
         return node.build("Reshape", ((1, 1),), (terms.add(*total),), (1, 1))
     return node.build(node.op.type, transposed, (one, other))
@@ -713,7 +757,10 @@ def _with_rows_kept(
         if not is_rows or before is None or _count(known[:j]) != before:
             continue
         if number != -1 and after is not None and times:  # such as [rows, -1]
-            known = _with_minus_one(terms, wanted, known, j, after)
+            elements, remainder = divmod(after * times, round(multiple))
+            if remainder:
+                return None
+            known = _with_minus_one(terms, wanted, known, j, elements)
         rest = _count(known[j + 1 :])
         if rest is not None and after is not None and times and after * times % max(rest, 1) == 0:
             found = RowExtent(after * times // max(rest, 1))
@@ -776,7 +823,10 @@ def _join(node: Node) -> Form | None:
     if len(known) == len(vectors):
         return terms.pack([element for vector in known for element in vector], node.origin)
     rank = len(terms.shape(operands[0]) or ()) or (len(node.shape) if node.shape else 1)
-    return node.build("ConcatV2", (axis[0] % rank,), tuple(operands))
+    # A number, such as zeros like another tensor, does not have the shape of the tensor.
+    numbers = [i for i, operand in enumerate(operands) if terms.shape(operand) == ()]
+    shapes = [(i, node.static_shape(i)) for i in numbers]
+    return node.build("ConcatV2", (axis[0] % rank, *shapes), tuple(operands))
 
 
 def _cut_axis(
@@ -857,7 +907,8 @@ def _sliced(
     dims, elements = terms.shape(form), terms.vector(form)
     if begins is None or ends is None or strides is None or dims is None:
         return None
-    if elements is not None and len(begins) == 1 and not masks["new_axis_mask"]:
+    is_element_or_slice = not masks["new_axis_mask"] and not masks["ellipsis_mask"]
+    if elements is not None and len(begins) == 1 and is_element_or_slice:
         return _sliced_vector(node, elements, begins[0], ends[0], strides[0], masks)
     axis = 0
     shrunk: list[int] = []
@@ -874,7 +925,7 @@ def _sliced(
             axis += len(dims) - specified
             continue
         if masks["new_axis_mask"] & bit:
-            fresh.append(axis + sum(each <= axis for each in fresh))
+            fresh.append(axis - len(shrunk) + len(fresh))
             continue
         if axis >= len(dims):
             return None
@@ -1064,7 +1115,7 @@ def _reorder(node: Node) -> Form | None:
     terms, form = node.terms, node.operand(0)
     dims, axes = terms.shape(form), terms.integers(node.operands[-1])
     if not dims or axes is None:
-        return None
+        return _along_unknown_axis(node)
     at = next((i for i, dim in enumerate(dims) if isinstance(dim, RowExtent)), None)
     changed = at if at in {axis % len(dims) for axis in axes} else None
     return node.build(node.op.type, (changed, *attributes_of(node)), node.operands, dims)
@@ -1073,24 +1124,27 @@ def _reorder(node: Node) -> Form | None:
 def _cumulate(node: Node) -> Form | None:
     axis = node.terms.integers(node.operand(1))
     dims = node.terms.shape(node.operand(0))
-    if axis is None or dims is None:
-        return None
-    attrs = (axis[0] % max(len(dims), 1), *attributes_of(node))
+    if axis is None or not dims:
+        return _along_unknown_axis(node)
+    attrs = (axis[0] % len(dims), *attributes_of(node))
     return node.build(node.op.type, attrs, (node.operand(0),))
+
+
+def _along_unknown_axis(node: Node) -> Form:
+    attrs = (node.op.type, node.static_shape(0), *attributes_of(node))
+    return node.build("AlongUnknownAxis", attrs, node.operands)
 
 
 # --- lookups ---
 
 
-def _lookup(
-    node: Node, table: Form, indices: Form, axis: int | None, batch: int = 0
-) -> Form | None:
+def _lookup(node: Node, table: Form, indices: Form, axis: int, batch: int = 0) -> Form | None:
     terms = node.terms
     elements, at = terms.vector(table), terms.integers(indices)
     if elements and at and all(-len(elements) <= i < len(elements) for i in at):
         chosen = [elements[i] for i in at]
         return chosen[0] if terms.shape(indices) == () else terms.pack(chosen, node.origin)
-    if axis is not None and axis < 0:
+    if axis < 0:
         axis += len(terms.shape(table) or ())
     return node.build("GatherV2", (axis, batch), (table, indices))
 
@@ -1102,7 +1156,9 @@ def _gather(node: Node) -> Form | None:
 def _gather_v2(node: Node) -> Form | None:
     axis = node.terms.integers(node.operand(2))
     batch = int(node.attributes.get("batch_dims", 0))
-    return _lookup(node, node.operand(0), node.operand(1), axis[0] if axis else None, batch)
+    if not axis:
+        return _along_unknown_axis(node)
+    return _lookup(node, node.operand(0), node.operand(1), axis[0], batch)
 
 
 def _resource_gather(node: Node) -> Form | None:
@@ -1159,13 +1215,15 @@ def _random(node: Node) -> Form | None:
     operands = list(node.operands)
     seed: Any = None
     if kind in RANDOM_STATELESS:
-        seed = operands[RANDOM_STATELESS[kind]]
-        extra = range(2, len(operands)) if not kind.endswith("V2") else range(4, len(operands))
-        operands = [operands[0], *(operands[i] for i in extra)]
+        at = RANDOM_STATELESS[kind]
+        seed = operands[at]
+        has_key = kind.endswith(("V2", "V3", "Shuffle")) and kind != "StatelessRandomGammaV2"
+        del operands[at : at + (3 if has_key else 1)]  # with its counter and algorithm
     else:
         attributes = node.attributes
         seeds = attributes.get("seed", 0), attributes.get("seed2", 0)
         seed = seeds if any(seeds) else None
+    identity = (kind, node.output, *attributes_of(node))
     owners = _owners(node)
     part = _part_of_tower(node)
     if part is None and any(terms.parts(operand) for operand in operands):
@@ -1183,8 +1241,9 @@ def _random(node: Node) -> Form | None:
             for i, dim in enumerate(dims)
             if dim == rows or (size and terms.constant(dim) == size)
         ]
-        axis = found[0] if found else None
-    shared = _shared_numbers(node, dims or (), operands, seed)
+        symbolic = [i for i in found if terms.constant(dims[i]) is None]
+        axis = found[0] if found and len(symbolic) < 2 else None  # not for each pair of rows
+    shared = _shared_numbers(node, identity, dims or (), operands, seed)
     if shared is not None and (axis is None or _is_shape_of_variable(node, dims or ())):
         return shared
     shape = node.shape
@@ -1198,7 +1257,7 @@ def _random(node: Node) -> Form | None:
     cause = Cause("Random", "draws numbers for a tower", node.origin, is_known=False)
     status = Status(Kind.JOINT if axis is None else Kind.ROWS, axis, cause)
     return terms.atom(
-        *("Random", (kind, order), tuple(operands), shape),
+        *("Random", (*identity, order), tuple(operands), shape),
         part=part,
         origin=node.origin,
         status=status,
@@ -1206,7 +1265,11 @@ def _random(node: Node) -> Form | None:
 
 
 def _shared_numbers(
-    node: Node, dims: Sequence[Form], operands: Sequence[Form], seed: Any
+    node: Node,
+    identity: tuple[Any, ...],
+    dims: Sequence[Form],
+    operands: Sequence[Form],
+    seed: Any,
 ) -> Form | None:
     """Numbers that are not for rows, such as a mask of weights: equal seeds, equal numbers.
 
@@ -1218,7 +1281,7 @@ def _shared_numbers(
         return None
     if any(terms.constant(dim) is None for dim in dims):
         return None
-    attrs = (node.op.type, "shared", None if seeds else seed)
+    attrs = (*identity, "shared", None if seeds else seed)
     return terms.atom("Random", attrs, (*operands, *seeds), node.shape, origin=node.origin)
 
 
@@ -1298,6 +1361,7 @@ TENSOR_OPS: Mapping[str, Callable[[Node], Form | None]] = {
     "Inv": _reciprocal,
     "Pow": _power,
     **dict.fromkeys(_COMPARISONS, _compare),
+    "Merge": _merge,
     "Select": _select,
     "SelectV2": _select,
     # Reductions and products.

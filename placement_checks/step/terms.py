@@ -440,14 +440,13 @@ class Terms:
 
     def add(self, *summands: tuple[Form, float]) -> Form:
         """The sum of forms, each times a number."""
-        total: defaultdict[Monomial, float] = defaultdict(float)
-        most: defaultdict[Monomial, float] = defaultdict(float)
-        for form, number in summands:
-            for monomial, coefficient in self._forms[form]:
-                value = number * coefficient
-                total[monomial] += value
-                most[monomial] = max(most[monomial], abs(value))
-        return self.form({m: c for m, c in total.items() if abs(c) > _TOLERANCE * most[m]})
+        return self.form(
+            _summed(
+                (monomial, number * coefficient)
+                for form, number in summands
+                for monomial, coefficient in self._forms[form]
+            )
+        )
 
     def scaled(self, form: Form, number: float) -> Form:
         """A form times a number."""
@@ -458,13 +457,13 @@ class Terms:
         a, b = self._forms[one], self._forms[other]
         if len(a) * len(b) > _MAX_TERMS:
             return None
-        total: defaultdict[Monomial, float] = defaultdict(float)
+        total = []
         for (x, factors), c in a:
             for (y, others), d in b:
                 if x != ONE and y != ONE:
                     return None
-                total[x or y, _product_of_powers(factors, others)] += c * d
-        return self.form(total)
+                total.append(((x or y, _product_of_powers(factors, others)), c * d))
+        return self.form(_summed(total))
 
     def product(self, one: Form, other: Form) -> Form:
         """The product of two forms, element by element."""
@@ -642,12 +641,6 @@ class Terms:
             status = self.status_of(monomial, part)
             if status.kind is Kind.UNKNOWN:
                 return status
-            if (
-                status.kind is Kind.MEAN
-                and self.own_statistics
-                and not self.is_backward_monomial(monomial)
-            ):
-                status = status._replace(kind=Kind.STATISTIC)
             if found and {status.kind, found.kind} == {Kind.STATISTIC, Kind.ROWS}:
                 self.assumed.add(Assumption.OWN_STATISTICS)
             if status.axis is not None:
@@ -820,12 +813,13 @@ class Terms:
             atom = self[atom_id]
             if atom.part is None or not within(atom.part, part):
                 return None
-            if atom.op == "PartOf" and atom.part == part and other == part[:-1]:
-                return atom.operands[0]
             moved = other + atom.part[len(part) :]
             if atom.op == "Rows":
                 return self.rows(moved)
-            return self.rebuild(atom, tuple([of_form(each) for each in atom.operands]), moved)
+            operands = tuple([of_form(each) for each in atom.operands])
+            if atom.op == "PartOf" and moved == finest(self._parts[operands[0]]):
+                return operands[0]
+            return self.rebuild(atom, operands, moved)
 
         if not any(within(each, part) for each in self._parts[form]):
             return form
@@ -869,10 +863,8 @@ class Terms:
             if found is None:
                 return summands
             members, whole, number = found
-            total = defaultdict(float, {m: c for m, c in summands.items() if m not in members})
-            for monomial, coefficient in self._forms[whole]:
-                total[monomial] += coefficient * number
-            summands = {m: c for m, c in total.items() if abs(c) > _TOLERANCE * abs(number)}
+            rest = [(m, c) for m, c in summands.items() if m not in members]
+            summands = _summed([*rest, *((m, c * number) for m, c in self._forms[whole])])
         return summands
 
     def _complete_sum(
@@ -1106,6 +1098,16 @@ def _combines_towers(atom: Atom) -> Cause:
 def are_close(numbers: Sequence[float]) -> bool:
     """Whether coefficients are equal but for rounding."""
     return max(numbers) - min(numbers) <= 10 * _TOLERANCE * max(map(abs, numbers))
+
+
+def _summed(summands: Iterable[tuple[Monomial, float]]) -> dict[Monomial, float]:
+    """A sum without the monomials that cancel each other but for rounding."""
+    total: defaultdict[Monomial, float] = defaultdict(float)
+    most: defaultdict[Monomial, float] = defaultdict(float)
+    for monomial, number in summands:
+        total[monomial] += number
+        most[monomial] = max(most[monomial], abs(number))
+    return {m: c for m, c in total.items() if abs(c) > _TOLERANCE * most[m]}
 
 
 def _product_of_powers(

@@ -19,6 +19,7 @@ from support.steps import (
     compare,
     concat,
     differences,
+    largest,
     mean,
     relu,
     reshape,
@@ -32,7 +33,9 @@ from support.steps import (
     total,
 )
 
-from placement_checks.step.comparison import State
+from placement_checks import Placement
+from placement_checks.core.missing import Missing
+from placement_checks.step.comparison import State, StepEquality, compare_steps
 from placement_checks.step.terms import Assumption
 
 RATE, WIDTH = 0.1, 3
@@ -258,13 +261,15 @@ def _with_penalty(weight: float, towers: Sequence[int] = (0, 1)) -> Program:
     return net.descend(add_n(net.gradients(losses)) / 2.0)
 
 
-def _one_with_penalty() -> Program:
-    return one_gpu(lambda net: net.loss(net.x, net.y) + apply("L2Loss", net.w.read()) * 0.1)
+def _one_with_penalty(weight: float = 0.1) -> Program:
+    return one_gpu(lambda net: net.loss(net.x, net.y) + apply("L2Loss", net.w.read()) * weight)
 
 
-def test_penalty_of_each_tower() -> None:
-    """The mean of equal penalties is the penalty."""
-    check(_with_penalty(0.1), _one_with_penalty(), PROVED)
+@pytest.mark.parametrize("weight", [0.1, 1e-8])
+def test_penalty_of_each_tower(weight: float) -> None:
+    """The mean of equal penalties is the penalty, even if it is as small as rounding."""
+    check(_with_penalty(weight), _one_with_penalty(weight), PROVED)
+    assert compare(_with_penalty(weight), one_gpu()).variables["w"].state is not PROVED
 
 
 def test_penalty_of_one_tower() -> None:
@@ -600,6 +605,143 @@ def test_order_of_placeholders() -> None:
     check(build(2, "yx"), build(1, "xy"), PROVED)
 
 
+@pytest.mark.parametrize("is_swapped", [False, True])
+def test_inputs_without_rows_in_name_scopes(is_swapped: bool) -> None:
+    """Two weights are fed with the same name in two scopes, for each tower or for all."""
+
+    def build(count: int, scopes: Sequence[str], *, for_each: bool) -> Program:
+        net = Net()
+
+        def fed(scope: str) -> Value:
+            with net.program.scope(scope):
+                return net.program.placeholder("weight", ())
+
+        fed_once = [] if for_each else [fed(scope) for scope in scopes]
+        losses = []
+        for number, (x, y) in enumerate(net.parts(count)):
+            with net.program.scope(f"tower_{number}"):
+                one, other = fed_once or [fed(scope) for scope in scopes]
+                losses.append(net.loss(x, y) * one + mean(square(y)) * other * total(net.w.read()))
+        return net.descend(add_n(net.gradients(losses)) / float(count))
+
+    scopes = ["fit", "penalty"]
+    for for_each in (False, True):
+        towers = build(2, scopes[::-1] if is_swapped else scopes, for_each=for_each)
+        answer = compare(towers, build(1, scopes, for_each=for_each)).variables["w"]
+        assert (answer.state is PROVED) is not is_swapped
+
+
+@pytest.mark.parametrize("types", [("Elu", "Elu"), ("Elu", ""), ("", "Elu"), ("Elu", "Tanh")])
+def test_gradient_of_another_type(types: tuple[str, str]) -> None:
+    """An op has another gradient than the one of its type."""
+
+    def build(count: int, kind: str) -> Program:
+        net = Net()
+        other = {"_gradient_op_type": kind} if kind else {}
+        losses = [
+            mean(square(apply("Relu", total(x * net.w.read(), 1), **other) - y))
+            for x, y in net.parts(count)
+        ]
+        return net.descend(add_n(net.gradients(losses)) / float(count))
+
+    found = compare(build(2, types[0]), build(1, types[1]))
+    assert (found.variables["w"].state is PROVED) is (types[0] == types[1])
+
+
+def test_a_stop_of_gradients_of_inputs() -> None:
+    """Inputs have no gradient anyway, wherever it is stopped."""
+
+    def loss(net: Net, x: Value, y: Value, stopped: Callable[[Value], Value]) -> Value:
+        inner = relu(total(relu(stopped(x) * net.w.read()), 1) + stopped(square(y)))
+        return mean(inner * stopped(y))
+
+    net = Net()
+    losses = [loss(net, *part, stop_gradient) for part in net.parts()]
+    towers = net.descend(add_n(net.gradients(losses)) / 2.0)
+    check(towers, one_gpu(lambda net: loss(net, net.x, net.y, lambda value: value)), PROVED)
+
+
+@pytest.mark.parametrize("kind", ["sum", "mean"])
+def test_examples_that_are_moved_by_gradients(kind: str) -> None:
+    """The gradient of a sum for one row does not depend on the number of rows, as of a mean."""
+
+    def loss(net: Net, x: Value, y: Value) -> Value:
+        h = x * net.w.read()
+        first = square(total(h, 1) - y)
+        gradient = net.program.gradient_of_tensor((total if kind == "sum" else mean)(first), h)
+        return mean(square(total((h + 0.1 * stop_gradient(gradient)) * net.w.read(), 1) - y))
+
+    net = Net()
+    losses = [loss(net, *part) for part in net.parts()]
+    towers = net.descend(add_n(net.gradients(losses)) / 2.0)
+    one = one_gpu(lambda net: loss(net, net.x, net.y))
+    found = compare(towers, one)
+    assert (found.variables["w"].state is PROVED) is (kind == "sum")
+    assert (differences(towers, one, found, (4, 4), 1)["w"] < EQUAL) is (kind == "sum")
+
+
+@pytest.mark.parametrize("parts", ["all", "one twice", "parts of parts", "parts of one"])
+def test_parts_of_rows_that_were_combined(parts: str) -> None:
+    """The batch is divided among towers after a layer that combines rows."""
+
+    def layer(net: Net) -> Value:
+        h = net.x * net.w.read()
+        return h + largest(h, 0)
+
+    net = Net()
+    rows = split(layer(net), 2)
+    if parts == "one twice":
+        rows = rows[:1] * 2
+    elif parts != "all":
+        rows = [each for part in rows for each in split(part, 2)]
+        rows = rows[:2] if parts == "parts of one" else rows
+    towers = net.descend(add_n(net.gradients([total(square(relu(each))) for each in rows])))
+    one = one_gpu(lambda net: total(square(relu(layer(net)))))
+    check(towers, one, DIFFERS if "one" in parts else PROVED)
+
+
+# --- statistics of a tower's rows ---
+
+
+def _standardized(h: Value) -> Value:
+    center = mean(h, 0)
+    spread = mean(square(h - center), 0)
+    return (h - center) * apply("Rsqrt", spread + 0.1)
+
+
+STATISTICS: dict[str, tuple[bool, Callable[[Value], Value]]] = {
+    "rows without their mean": (True, lambda h: mean(relu(h - mean(h, 0)))),
+    "standardized rows": (True, lambda h: mean(relu(_standardized(h)))),
+    "rows weighted by a mean": (True, lambda h: mean(h * apply("Tanh", mean(h, 0)))),
+    "rows and a mean that are joined": (
+        False,
+        lambda h: mean(relu(concat([h, apply("Tile", mean(h, 0, keeps=True), [2, 1])]))),
+    ),
+    "square of a mean": (False, lambda h: total(square(mean(h, 0)))),
+    "product of means": (False, lambda h: mean(h) * mean(relu(h))),
+    "rows without a sum": (False, lambda h: mean(relu(h - total(h, 0)))),
+    "rows without the mean of other elements": (
+        False,
+        lambda h: mean(relu(h - total(h, 0) / (to_float(rows_of(h)) * to_float(rows_of(h))))),
+    ),
+    "rows divided by their maximum": (False, lambda h: mean(h / (largest(h, 0) + 9.0))),
+}
+
+
+@pytest.mark.parametrize("name", STATISTICS)
+def test_statistics_of_own_rows(name: str) -> None:
+    """Means over a tower's rows may stand for means over all rows where rows are normalized."""
+    is_accepted, loss = STATISTICS[name]
+    net = Net()
+    losses = [loss(x * net.w.read()) for x, _ in net.parts()]
+    found = compare(
+        net.descend(add_n(net.gradients(losses)) / 2.0),
+        one_gpu(lambda net: loss(net.x * net.w.read())),
+    )
+    assert (found.variables["w"].state is PROVED) is is_accepted
+    assert not is_accepted or Assumption.OWN_STATISTICS in found.assumed
+
+
 # --- updates whose order is not fixed ---
 
 
@@ -627,6 +769,93 @@ def test_update_in_each_tower() -> None:
 def test_updates_after_all_gradients() -> None:
     """All towers read the variable before the first update."""
     check(_update_in_each_tower(in_turn=True), one_gpu(), PROVED)
+
+
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_runs_in_turns(wrong: int) -> None:
+    """A variable that two runs train is equal only if it is after both of them."""
+
+    def build(count: int) -> Placement:
+        net = Net()
+        runs = []
+        for number in range(2):
+            gradients = net.gradients([net.loss(x, y) for x, y in net.parts(count)])
+            gradient = add_n(gradients) / float(1 if number == wrong else count)
+            runs.append([net.w.descend(RATE, gradient).op])
+        placement = net.program.placement()
+        return placement.with_fields(step=placement.step._replace(train_op=(), runs=runs))
+
+    found = compare_steps(build(2), build(1))
+
+    assert isinstance(found, StepEquality)
+    assert found.variables["w"].state is DIFFERS
+
+
+# --- branches of TensorFlow 1 ---
+
+
+def _chosen_number(condition: Value) -> Value:
+    """A number for each side of a condition, as `tf.cond` builds it."""
+    program = condition.program
+    switch = program.add("Switch", condition, condition)
+    numbers = []
+    for side, name in enumerate((switch.name, f"{switch.name}:1")):
+        with program.after(program.add("Identity", Value(program, name))):
+            numbers.append(program.tensor(1.0 + side))
+    return program.add("Merge", *numbers)
+
+
+@pytest.mark.parametrize("place", ["weights", "rows"])
+def test_a_number_chosen_by_a_condition(place: str) -> None:
+    """The condition counts even if the numbers do not depend on it."""
+
+    def build(count: int, least: float = 0.0) -> Program:
+        net = Net()
+        losses = []
+        for x, y in net.parts(count):
+            value = total(net.w.read()) if place == "weights" else mean(y)
+            losses.append(net.loss(x, y) * _chosen_number(apply("Greater", value, least)))
+        return net.descend(add_n(net.gradients(losses)) / float(count))
+
+    found = compare(build(2), build(1))
+    assert (found.variables["w"].state is PROVED) is (place == "weights")
+    assert compare(build(2, 1.0), build(1)).variables["w"].state is not PROVED
+
+
+@pytest.mark.parametrize("side", [0, 1, None])
+def test_an_update_in_a_branch(side: int | None) -> None:
+    """An update that runs on one side of a condition; None for an update that always runs."""
+
+    def build(count: int, side: int | None) -> Program:
+        net = Net()
+        gradients = net.gradients([net.loss(x, y) for x, y in net.parts(count)])
+        condition = apply("Greater", total(net.w.read()), 0.0)
+        if side is None:
+            return net.descend(add_n(gradients) / float(count))
+        switch = net.program.add("Switch", net.w, condition)
+        with net.program.after(net.w.descend(RATE, add_n(gradients) / float(count))):
+            branch = Value(net.program, f"{switch.op}:{side}" if side else switch.op)
+            net.program.train(net.program.add("AssignSubVariableOp", branch, [0.1] * WIDTH))
+        return net.program
+
+    for other in (0, 1, None):
+        state = compare(build(2, side), build(1, other)).variables["w"].state
+        assert (state is PROVED) is (side == other)
+
+
+@pytest.mark.parametrize(
+    ("kind", "inputs", "attributes"), [("PyFunc", 0, {"token": "f"}), ("Case", 1, {})]
+)
+def test_functions_that_are_not_read(kind: str, inputs: int, attributes: dict[str, str]) -> None:
+    """Equal inputs do not show that two calls of unknown functions have equal results."""
+
+    def build(count: int) -> Program:
+        net = Net()
+        penalty = total(apply(kind, *[0] * inputs, net.w.read(), **attributes))
+        losses = [net.loss(x, y) + penalty for x, y in net.parts(count)]
+        return net.descend(add_n(net.gradients(losses)) / float(count))
+
+    assert compare(build(2), build(1)).variables["w"].state is UNKNOWN
 
 
 def test_decay_beside_the_step() -> None:
@@ -788,3 +1017,11 @@ def test_a_choice_by_a_weight(is_swapped: bool) -> None:
     )
 
     assert (found.variables["w"].state is PROVED) is not is_swapped
+
+
+def test_steps_that_are_not_known() -> None:
+    net = Net()
+    known, unknown = one_gpu().placement(), net.program.placement()
+
+    for pair in ((known, unknown), (unknown, known)):
+        assert isinstance(compare_steps(*pair), Missing)

@@ -6,7 +6,20 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from support.steps import Program, Value, add_n, compare, mean, split, square, total
+from support.steps import (
+    Program,
+    Value,
+    add_n,
+    apply,
+    compare,
+    mean,
+    rows_of,
+    split,
+    square,
+    stack,
+    to_float,
+    total,
+)
 
 from placement_checks.step.comparison import State
 
@@ -88,3 +101,138 @@ def test_a_mask_of_weights_may_have_as_many_rows_as_the_batch_of_a_tower() -> No
         return program
 
     assert _state(masked(2), masked(1)) is State.PROVED
+
+
+def _with_dropout(towers: int, mask: str = "own", seeds: Sequence[int] = (0, 0)) -> Program:
+    """The rows of each tower are multiplied by random numbers."""
+    program = Program()
+    x, w = program.placeholder("x", (None, WIDTH)), program.variable("w", (WIDTH,))
+    parts = split(x, towers) if towers > 1 else [x]
+
+    def numbers(rows: Value, seed: int = 0) -> Value:
+        given: dict[str, Any] = {"seed": 1, "seed2": seed} if seed else {}
+        return program.add("RandomStandardNormal", apply("Shape", rows), **given)
+
+    masks = [numbers(rows, seed) for rows, seed in zip(parts, seeds, strict=False)]
+    if mask == "shared":
+        masks = masks[:1] * towers
+    elif mask == "columns":
+        masks = [program.add("RandomStandardNormal", [1, WIDTH]) for _ in parts]
+    elif mask == "split":
+        masks = split(numbers(x), towers) if towers > 1 else [numbers(x)]
+    gradients = [
+        program.gradient(mean(square(total(rows * each * w.read(), 1))), w)
+        for rows, each in zip(parts, masks, strict=True)
+    ]
+    average = add_n(gradients) / float(towers) if towers > 1 else gradients[0]
+    program.train(w.descend(0.1, average))
+    return program
+
+
+DROPOUT: dict[str, tuple[State, Program, Program]] = {
+    "own numbers": (State.PROVED, _with_dropout(2), _with_dropout(1)),
+    "own seeds": (
+        State.PROVED,
+        _with_dropout(2, seeds=(1, 2)),
+        _with_dropout(1, seeds=(1,)),
+    ),
+    "equal seeds": (
+        State.DIFFERS,
+        _with_dropout(2, seeds=(1, 1)),
+        _with_dropout(1, seeds=(1,)),
+    ),
+    "shared numbers": (State.UNKNOWN, _with_dropout(2, "shared"), _with_dropout(1)),
+    "parts of numbers for all rows": (
+        State.PROVED,
+        _with_dropout(2, "split"),
+        _with_dropout(1, "split"),
+    ),
+    "numbers for columns": (
+        State.UNKNOWN,
+        _with_dropout(2, "columns"),
+        _with_dropout(1, "columns"),
+    ),
+    "numbers for columns on one GPU": (
+        State.UNKNOWN,
+        _with_dropout(2),
+        _with_dropout(1, "columns"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DROPOUT)
+def test_numbers_for_rows(name: str) -> None:
+    """Each row has random numbers of its own."""
+    expected, towers, one = DROPOUT[name]
+
+    assert _state(towers, one) is expected
+
+
+@pytest.mark.parametrize("columns", ["as many as rows", "three"])
+def test_numbers_for_pairs_of_rows(columns: str) -> None:
+    """A row has more random numbers in a greater batch."""
+
+    def build(towers: int) -> Program:
+        program = Program()
+        w, gradients = program.variable("w", (WIDTH,)), []
+        for tower in range(towers) if towers > 1 else [None]:
+            x = program.placeholder("x", (None, WIDTH), tower)
+            rows = rows_of(x)
+            shape = stack([rows, rows if columns == "as many as rows" else 3])
+            numbers = program.add("RandomStandardNormal", shape)
+            loss = total(square(total(x * w.read(), 1)) * total(numbers, 1))
+            gradients.append(program.gradient(loss, w))
+        program.train(w.descend(0.1, add_n(gradients)))
+        return program
+
+    assert (_state(build(2), build(1)) is State.PROVED) is (columns == "three")
+
+
+# The op type, the inputs, the attributes and the output of random numbers.
+Drawn = tuple[str, Sequence[Any], dict[str, Any], int]
+SAMPLER = "UniformCandidateSampler"
+DRAWN: dict[str, tuple[Drawn, Drawn]] = {
+    "type": (
+        ("RandomStandardNormal", ([WIDTH],), {"seed": 1, "seed2": 2}, 0),
+        ("TruncatedNormal", ([WIDTH],), {"seed": 1, "seed2": 2}, 0),
+    ),
+    "type without seeds": (
+        ("RandomStandardNormal", ([WIDTH],), {}, 0),
+        ("TruncatedNormal", ([WIDTH],), {}, 0),
+    ),
+    "number of samples": (
+        ("StatelessMultinomial", ([[1.0, 2.0]], 5, [1, 2]), {}, 0),
+        ("StatelessMultinomial", ([[1.0, 2.0]], 6, [1, 2]), {}, 0),
+    ),
+    "parameter": (
+        ("StatelessRandomGammaV2", ([WIDTH], [1, 2], 1.0), {}, 0),
+        ("StatelessRandomGammaV2", ([WIDTH], [1, 2], 2.0), {}, 0),
+    ),
+    "attribute": (
+        (SAMPLER, ([[1]],), {"num_sampled": 3, "range_max": 8}, 0),
+        (SAMPLER, ([[1]],), {"num_sampled": 3, "range_max": 9}, 0),
+    ),
+    "output": (
+        (SAMPLER, ([[1]],), {"num_sampled": 3, "range_max": 8}, 1),
+        (SAMPLER, ([[1]],), {"num_sampled": 3, "range_max": 8}, 2),
+    ),
+}
+
+
+def _with_drawn(drawn: Drawn) -> Program:
+    program = Program()
+    x, w = program.placeholder("x", (None, WIDTH)), program.variable("w", (WIDTH,))
+    kind, inputs, attributes, output = drawn
+    made = program.add(kind, *inputs, **attributes)
+    numbers = Value(program, f"{made.op}:{output}" if output else made.op)
+    gradient = program.gradient(mean(square(total(x * w.read(), 1))), w)
+    program.train(w.descend(0.1, gradient + total(to_float(numbers))))
+    return program
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_other_random_numbers(name: str) -> None:
+    one, other = map(_with_drawn, DRAWN[name])
+
+    assert _state(one, one) is State.PROVED
+    assert _state(one, other) is not State.PROVED

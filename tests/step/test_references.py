@@ -16,14 +16,15 @@ from support.steps import (
     add_n,
     apply,
     compare,
+    concat,
     differences,
     largest,
     mean,
     relu,
-    reshape,
     rows_of,
     split,
     square,
+    to_float,
     total,
 )
 
@@ -59,6 +60,13 @@ def _error(h: Value, y: Value) -> Value:
     return total(h, 1) - y
 
 
+_SIDES = np.array([[0, 0], [1, 1]], np.int32)
+
+
+def _weighted_softmax(h: Value) -> Value:
+    return mean(apply("Softmax", h) * np.arange(3.0))
+
+
 EQUAL: dict[str, tuple[State, Loss, Loss]] = {
     "square of the negative error": (
         State.PROVED,
@@ -79,6 +87,41 @@ EQUAL: dict[str, tuple[State, Loss, Loss]] = {
         State.UNKNOWN,
         lambda h, _: mean(relu(h)),
         lambda h, _: mean(relu(h * 2.0)) * 0.5,
+    ),
+    "columns that are joined in another order": (
+        State.UNKNOWN,
+        lambda h, _: mean(square(concat([h, h * 2.0], 1))),
+        lambda h, _: mean(square(concat([h * 2.0, h], 1))),
+    ),
+    "columns that are rolled the other way": (
+        State.UNKNOWN,
+        lambda h, _: mean(apply("Roll", h, 1, 1) * h),
+        lambda h, _: mean(apply("Roll", h, 2, 1) * h),
+    ),
+    "other numbers beside columns": (
+        State.UNKNOWN,
+        lambda h, _: mean(relu(apply("PadV2", h, _SIDES, 1.0))),
+        lambda h, _: mean(relu(apply("PadV2", h, _SIDES, 2.0))),
+    ),
+    "divisor of a whole part": (
+        State.UNKNOWN,
+        lambda h, _: mean(h) * (1.0 + (1.0 / to_float(rows_of(h))) // 2.0),
+        lambda h, _: mean(h) * (1.0 + (1.0 / to_float(rows_of(h))) // 3.0),
+    ),
+    "softmax of logits and of their differences": (
+        State.UNKNOWN,
+        lambda h, _: _weighted_softmax(h - largest(h, 1, keeps=True) * 2.0),
+        lambda h, _: _weighted_softmax(h - largest(h, 1, keeps=True)),
+    ),
+    "choice that is known": (
+        State.PROVED,
+        lambda h, _: apply("SelectV2", h.program.add("Less", 0.0, 1.0), mean(relu(h)), mean(h)),
+        lambda h, _: mean(relu(h)),
+    ),
+    "other choice that is known": (
+        State.PROVED,
+        lambda h, _: apply("SelectV2", h.program.add("Less", 1.0, 0.0), mean(h), mean(relu(h))),
+        lambda h, _: mean(relu(h)),
     ),
     "third of the greatest triple": (
         State.UNKNOWN,
@@ -109,6 +152,14 @@ OTHER: dict[str, tuple[Loss, Loss]] = {
     "function of the double": (
         lambda h, _: mean(apply("Tanh", h * 2.0)),
         lambda h, _: mean(apply("Tanh", h)),
+    ),
+    "softmax of the double": (
+        lambda h, _: _weighted_softmax(h * 2.0),
+        lambda h, _: _weighted_softmax(h),
+    ),
+    "one of two joined columns": (
+        lambda h, _: mean(square(concat([h, h * 2.0], 1))),
+        lambda h, _: mean(square(concat([h, h], 1))),
     ),
     "square of another sum": (
         lambda h, y: mean(square(total(h, 1) - y * 2.0)),
@@ -163,40 +214,3 @@ def test_the_loss_of_reversed_rows_combines_rows() -> None:
     found = compare(_program(reversed_rows, 2), _program(reversed_rows))
 
     assert {answer.state for answer in found.variables.values()} == {State.UNKNOWN}
-
-
-# Functions of the products of rows and weights, and whether each row of the result has one row.
-OF_ROWS: dict[str, tuple[bool, Callable[[Value], Value]]] = {
-    "contrast of images": (
-        True,
-        lambda h: apply("AdjustContrastv2", reshape(h, [-1, 1, 3, 1]), 2.0),
-    ),
-    "contrast of one image": (
-        False,
-        lambda h: apply("AdjustContrastv2", reshape(h, [-1, 3, 1]), 2.0),
-    ),
-    "rows of the rest": (
-        True,
-        lambda h: largest(reshape(reshape(h, [-1, 3, 1]), [rows_of(h), -1]), 1),
-    ),
-    "diagonals": (True, lambda h: apply("MatrixBandPart", reshape(h, [-1, 3, 1]), 1, 0)),
-    "diagonal": (False, lambda h: apply("MatrixBandPart", h, 1, 0)),
-    "choice of rows": (
-        True,
-        lambda h: apply("Select", apply("Greater", total(h, 1), 0.0), h, h * 0.5),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", OF_ROWS)
-def test_functions_of_each_row(name: str) -> None:
-    is_of_rows, function = OF_ROWS[name]
-
-    def loss(h: Value, y: Value) -> Value:
-        return mean(relu(function(h))) + mean(y)
-
-    towers, one = _program(loss, 2), _program(loss)
-    found = compare(towers, one)
-    (answer,) = found.variables.values()
-    assert (answer.state is State.PROVED) is is_of_rows, answer
-    assert (differences(towers, one, found, (4, 4), 0)["w"] < 1e-5) is is_of_rows

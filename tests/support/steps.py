@@ -43,8 +43,11 @@ from placement_checks.step.comparison import StepEquality, compare_steps
 Array = npt.NDArray[Any]
 # The rows of one placeholder in the two runs that show which extents are static.
 _SAMPLE_ROWS = (24, 48)
+_SAMPLE_VALUE = 0.5
 _STEP_OF_DIFFERENCES = 1e-5
 _GRADIENT = "AddN"  # TensorFlow adds up the gradients of all reads of a variable
+_WITHOUT_VALUE = frozenset({"VarHandleOp", "NoOp", "IteratorV2"})
+_OTHER_GRADIENT = "_gradient_op_type"
 _WITHOUT_GRADIENT = frozenset(
     {"StopGradient", "OneHot", "Greater", "Less", "Shape", "Size", "OnesLike", "ZerosLike"}
 )
@@ -69,11 +72,19 @@ class StepOp(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """A gradient: the loss, the variable, and the weight of the loss or ``""``."""
+    """A gradient.
+
+    Attributes:
+        loss: the loss.
+        variable: the variable, or a read of it.
+        weight: the weight of the loss, or ``""``.
+        lookup: the lookup of rows, for the gradients of these rows alone, or ``""``.
+    """
 
     loss: str
     variable: str
     weight: str = ""
+    lookup: str = ""
 
 
 def _tensor_name(source: str) -> str:
@@ -88,6 +99,12 @@ def _axes(x: Array, axes: Array) -> tuple[int, ...]:
     return tuple(int(axis) % x.ndim for axis in np.atleast_1d(axes)) if x.ndim else ()
 
 
+def _mean(x: Array, axis: tuple[int, ...], *, keepdims: bool) -> Array:
+    """A mean; for integers, without the remainder."""
+    made = np.asarray(x.mean(axis, keepdims=keepdims))
+    return made if x.dtype.kind == "f" else np.trunc(made).astype(x.dtype)
+
+
 def _reduction(reduce: Callable[..., Any]) -> Callable[..., Any]:
     def run(attributes: Mapping[str, Any], x: Array, axes: Array) -> Any:
         return reduce(x, axis=_axes(x, axes), keepdims=attributes.get("keep_dims", False))
@@ -100,8 +117,8 @@ def _elementwise(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _matrix_product(attributes: Mapping[str, Any], one: Array, other: Array) -> Array:
-    one = one.T if attributes.get("transpose_a") else one
-    other = other.T if attributes.get("transpose_b") else other
+    one = one.swapaxes(-1, -2) if attributes.get("transpose_a") else one
+    other = other.swapaxes(-1, -2) if attributes.get("transpose_b") else other
     return np.asarray(np.matmul(one, other))
 
 
@@ -121,6 +138,12 @@ def _strided_slice(
     index: list[Any] = []
     for i, (low, high, step) in enumerate(zip(begin, end, stride, strict=True)):
         bit = 1 << i
+        if attributes.get("new_axis_mask", 0) & bit:
+            index.append(None)
+            continue
+        if attributes.get("ellipsis_mask", 0) & bit:
+            index.append(...)
+            continue
         if attributes.get("shrink_axis_mask", 0) & bit:
             index.append(int(low))
             continue
@@ -149,8 +172,17 @@ def _unpack(attributes: Mapping[str, Any], x: Array) -> list[Array]:
     return list(np.moveaxis(x, attributes["axis"], 0))
 
 
-def _one_hot(_: Mapping[str, Any], x: Array, depth: Array, on: Array, off: Array) -> Array:
-    return np.where(x[..., None] == np.arange(int(depth)), on, off)
+def _one_hot(
+    attributes: Mapping[str, Any], x: Array, depth: Array, on: Array, off: Array
+) -> Array:
+    made = np.where(x[..., None] == np.arange(int(depth)), on, off)
+    return np.moveaxis(made, -1, attributes.get("axis", -1))
+
+
+def _gather(attributes: Mapping[str, Any], x: Array, indices: Array, axis: Array) -> Array:
+    if attributes.get("batch_dims"):  # of two matrices
+        return np.take_along_axis(x, indices, int(axis))
+    return np.take(x, indices, int(axis))
 
 
 def _select(condition: Array, yes: Array, no: Array) -> Array:
@@ -159,6 +191,34 @@ def _select(condition: Array, yes: Array, no: Array) -> Array:
     return np.where(
         condition.reshape(-1, *[1] * (yes.ndim - 1)) if is_of_rows else condition, yes, no
     )
+
+
+def _reverse_sequence(attributes: Mapping[str, Any], x: Array, lengths: Array) -> Array:
+    """The first elements of each sequence in reverse order."""
+    axes = attributes["batch_dim"], attributes["seq_dim"]
+    sequences = np.moveaxis(x, axes, (0, 1))
+    made = [np.concatenate([s[:n][::-1], s[n:]]) for s, n in zip(sequences, lengths, strict=True)]
+    return np.moveaxis(np.stack(made), (0, 1), axes)
+
+
+def _segment_sum(_: Mapping[str, Any], x: Array, segments: Array, count: Array) -> Array:
+    made = np.zeros((int(count), *x.shape[1:]))
+    np.add.at(made, segments, x[: len(segments)])  # a wrong program may have fewer segments
+    return made
+
+
+def _batch_norm(
+    attributes: Mapping[str, Any],
+    x: Array,
+    scale: Array,
+    offset: Array,
+    center: Array,
+    spread: Array,
+) -> list[Array]:
+    if attributes["is_training"]:
+        center, spread = x.mean((0, 1, 2)), x.var((0, 1, 2))
+    made = (x - center) / np.sqrt(spread + 1e-3) * scale + offset
+    return [made, center, spread, center, spread, center]
 
 
 def _contrast(images: Array, factor: Array) -> Array:
@@ -179,6 +239,8 @@ COMPUTES: dict[str, Callable[..., Any]] = {
     "AddV2": _elementwise(np.add),
     "AddN": _elementwise(lambda *operands: sum(operands)),
     "BiasAdd": _elementwise(np.add),
+    "Div": lambda _, x, y: x / y if x.dtype.kind == "f" else np.trunc(x / y).astype(x.dtype),
+    "TruncateDiv": lambda _, x, y: np.trunc(x / y).astype(x.dtype),
     "Sub": _elementwise(np.subtract),
     "Mul": _elementwise(np.multiply),
     "RealDiv": _elementwise(np.divide),
@@ -211,9 +273,12 @@ COMPUTES: dict[str, Callable[..., Any]] = {
     "LogSoftmax": _elementwise(lambda x: np.log(_softmax(x))),
     "SoftmaxCrossEntropyWithLogits": _elementwise(_cross_entropy),
     "L2Loss": _elementwise(lambda x: (x**2).sum() / 2),
-    "MatMul": _matrix_product,
+    **dict.fromkeys(["MatMul", "BatchMatMulV2"], _matrix_product),
     "Sum": _reduction(np.sum),
-    "Mean": _reduction(np.mean),
+    "Mean": _reduction(_mean),
+    "ArgMax": lambda _, x, axis: np.argmax(x, int(axis)),
+    "All": _reduction(np.all),
+    "EuclideanNorm": _reduction(lambda x, **keys: np.sqrt((x**2).sum(**keys))),
     "Max": _reduction(np.max),
     "Min": _reduction(np.min),
     "Prod": _reduction(np.prod),
@@ -235,12 +300,35 @@ COMPUTES: dict[str, Callable[..., Any]] = {
     "Split": _split,
     "SplitV": _split_by_sizes,
     "MirrorPad": lambda attributes, x, pads: np.pad(x, pads, attributes["mode"].lower()),
-    "GatherV2": _elementwise(lambda x, indices, axis: np.take(x, indices, int(axis))),
+    "GatherV2": _gather,
     "OneHot": _one_hot,
     "Cumsum": _elementwise(lambda x, axis: np.cumsum(x, int(axis))),
+    "Cumprod": _elementwise(lambda x, axis: np.cumprod(x, int(axis))),
+    "Pad": _elementwise(np.pad),
+    "PadV2": _elementwise(lambda x, pads, value: np.pad(x, pads, constant_values=value)),
+    "BroadcastTo": _elementwise(lambda x, shape: np.broadcast_to(x, tuple(shape))),
+    "Roll": _elementwise(lambda x, shift, axis: np.roll(x, int(shift), int(axis))),
+    "ReverseSequence": _reverse_sequence,
+    "Einsum": lambda attributes, *x: np.einsum(attributes["equation"], *x),
     "ReverseV2": _elementwise(lambda x, axes: np.flip(x, tuple(axes))),
-    "RandomStandardNormal": _random_normal,
+    **dict.fromkeys(["RandomStandardNormal", "TruncatedNormal"], _random_normal),
+    "StatelessMultinomial": _elementwise(lambda x, n, _seed: np.zeros((len(x), int(n)), int)),
+    "StatelessRandomGammaV2": _elementwise(lambda shape, _seed, _: np.ones(tuple(shape))),
+    "UniformCandidateSampler": lambda attributes, _: [
+        *(np.ones(shape) for shape in ([attributes["num_sampled"]], [1], [1]))
+    ],
+    # For shapes alone: ops of other devices, branches of TensorFlow 1, and unknown functions.
+    "Switch": _elementwise(lambda x, _: [x, x]),
+    "If": _elementwise(lambda condition, *sides: [np.where(condition, *sides)] if sides else []),
+    "Unique": _elementwise(lambda x: list(np.unique(x, return_inverse=True))),
+    "UnsortedSegmentSum": _segment_sum,
+    "CollectiveReduce": _elementwise(lambda x: x),
+    "CollectiveGather": _elementwise(lambda x: x),
+    "Merge": _elementwise(lambda *operands: [operands[0], np.array(0)]),
+    "PyFunc": _elementwise(lambda x: x),
+    "Case": _elementwise(lambda _, x: x),
     "AdjustContrastv2": _elementwise(_contrast),
+    "FusedBatchNormV3": _batch_norm,
     "MatrixBandPart": _elementwise(lambda x, lower, upper: np.triu(np.tril(x, upper), -lower)),
 }
 
@@ -256,12 +344,28 @@ def _adam(
     return [variable - rate * mean / (np.sqrt(square) + epsilon), mean, square]
 
 
+def _scattered(old: Array, indices: Array, values: Array) -> list[Array]:
+    made = old.copy()
+    np.subtract.at(made, indices, values)
+    return [made]
+
+
+def _adagrad(old: Array, squares: Array, rate: Array, rows: Array, at: Array) -> list[Array]:
+    made, squares = old.copy(), squares.copy()
+    for index, row in zip(at, rows, strict=True):
+        squares[index] += row**2
+        made[index] -= rate * row / np.sqrt(squares[index])
+    return [made, squares]
+
+
 # For each type of update, how many of the inputs it changes, and their new values.
 UPDATES: dict[str, tuple[int, Callable[..., Any]]] = {
     "AssignVariableOp": (1, lambda _, _old, value: [value]),
     "AssignAddVariableOp": (1, lambda _, old, value: [old + value]),
     "AssignSubVariableOp": (1, lambda _, old, value: [old - value]),
     "ResourceApplyGradientDescent": (1, lambda _, old, rate, grad: [old - rate * grad]),
+    "ResourceScatterSub": (1, lambda _, *x: _scattered(*x)),
+    "ResourceSparseApplyAdagrad": (2, lambda _, *x: _adagrad(*x)),
     "ResourceApplyMomentum": (
         2,
         lambda _, old, moment, rate, grad, momentum: [
@@ -291,7 +395,12 @@ class _Facts(Details):
 
     def attributes(self, op: str) -> Mapping[str, Any]:
         """The attributes."""
-        return self._program.ops[op].attributes
+        attributes = self._program.ops[op].attributes
+        return {key: value for key, value in attributes.items() if key != _OTHER_GRADIENT}
+
+    def custom_gradient(self, op: str) -> str:
+        """The gradient function in place of the one of the op's type; no run uses it."""
+        return str(self._program.ops[op].attributes.get(_OTHER_GRADIENT, ""))
 
     def value(self, op: str) -> tuple[Any, ...] | None:
         """The dtype, shape and elements of a constant."""
@@ -312,6 +421,12 @@ class Program:
         fed: the input and the tower of each placeholder; None for all rows of the input.
         variables: the shape of each variable.
         roots: the ops that a step runs.
+        drawn: the inputs and the tower of each element of a pipeline.
+        callers: the branch or loop whose body has an op.
+        results: the tensors that the bodies of each branch or loop return.
+        loop_variables: for ops of loops, the loop variables by the number of the input.
+        sides: the condition of an op in a branch, and for which value it runs.
+        indices: the indices of gradients of looked-up rows.
     """
 
     ops: dict[str, StepOp] = field(default_factory=dict)
@@ -320,6 +435,14 @@ class Program:
     variables: dict[str, tuple[int, ...]] = field(default_factory=dict)
     trained: list[str] = field(default_factory=list)
     roots: tuple[str, ...] = ()
+    drawn: dict[str, tuple[Mapping[str, Sequence[int | None]], int | None]] = field(
+        default_factory=dict
+    )
+    callers: dict[str, str] = field(default_factory=dict)
+    results: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
+    loop_variables: dict[str, dict[int, str]] = field(default_factory=dict)
+    sides: dict[str, tuple[str, bool]] = field(default_factory=dict)
+    indices: dict[str, str] = field(default_factory=dict)
     _sample_runs: list[_Run] = field(default_factory=list)
     _scopes: list[str] = field(default_factory=list)
     _device: str = "/cpu:0"
@@ -357,15 +480,24 @@ class Program:
         **attributes: Any,
     ) -> Value:
         """Add an op; numbers and lists among the inputs become constants."""
-        tensors = tuple(self.tensor(each).name for each in inputs)
-        return self._add(name or type_, StepOp(type_, tensors, attributes, value))
+        tensors = [self.tensor(each) for each in inputs]
+        names = tuple(each.name for each in tensors)
+        made = self._add(name or type_, StepOp(type_, names, attributes, value))
+        variables = {i: each.loop_variable for i, each in enumerate(tensors) if each.loop_variable}
+        if variables:
+            self.loop_variables[made.op] = variables
+        return made
 
-    def _add(self, name: str, op: StepOp) -> Value:
+    def _free_name(self, name: str) -> str:
         base = "/".join([*self._scopes, name])
         unique, number = base, 0
         while unique in self.ops:
             number += 1
             unique = f"{base}_{number}"
+        return unique
+
+    def _add(self, name: str, op: StepOp) -> Value:
+        unique = self._free_name(name)
         awaits = () if op.type in ("VarHandleOp", "Placeholder") else tuple(self._awaited)
         self.ops[unique] = op._replace(inputs=(*op.inputs, *awaits), device=self._device)
         return Value(self, unique)
@@ -390,6 +522,91 @@ class Program:
         self.fed[made.op] = name, tower
         return made
 
+    def iterator(self, dataset: Value | None = None, **attributes: Any) -> Value:
+        """The iterator of a pipeline."""
+        made = self._add("IteratorV2", StepOp("IteratorV2", (), attributes))
+        if dataset is not None:
+            self.add("MakeIterator", dataset, made)
+        return made
+
+    def draw(
+        self,
+        iterator: Value,
+        shapes: Mapping[str, Sequence[int | None]],
+        tower: int | None = None,
+    ) -> list[Value]:
+        """The next element of an iterator: all rows, or a tower's rows."""
+        made = self.add("IteratorGetNext", iterator)
+        self.drawn[made.op] = shapes, tower
+        return _all_outputs(made, len(shapes))
+
+    # --- branches and loops ---
+
+    @contextmanager
+    def _body(self, call: str, suffix: str) -> Iterator[None]:
+        before, scopes = set(self.ops), self._scopes
+        self._scopes = [call, suffix]
+        yield
+        self._scopes = scopes
+        for op in self.ops.keys() - before - self.callers.keys():
+            self.callers[op] = call
+
+    def branch(
+        self, condition: Value, yes: Callable[[], Value | None], no: Callable[[], Value | None]
+    ) -> Value:
+        """The result of one of two functions, which may also update variables."""
+        call, results = self._free_name("If"), []
+        for side, function in ((True, yes), (False, no)):
+            before = set(self.ops)
+            with self._body(call, "then" if side else "else"):
+                results.append(function())
+            self.sides |= dict.fromkeys(self.ops.keys() - before, (condition.name, side))
+        values = [each for each in results if each is not None]
+        made = self.add("If" if values else "NoOp", condition, *values, name="If")
+        self.ops[made.op] = self.ops[made.op]._replace(type="If")
+        self.results[made.op] = {
+            suffix: () if each is None else (each.name,)
+            for suffix, each in zip(("/then", "/else"), results, strict=True)
+        }
+        return made
+
+    def loop(
+        self,
+        goes_on: Callable[..., Value],
+        body: Callable[..., Sequence[Value]],
+        initial: Sequence[Value],
+        captured: Sequence[Value] = (),
+    ) -> list[Value]:
+        """The loop variables after a loop whose body reads captured tensors, too."""
+        call = self._free_name("While")
+        names = [f"{call}:{i}" if i else call for i in range(len(initial) + len(captured))]
+        variables = [
+            Value(self, each.name, name) for each, name in zip(initial, names, strict=False)
+        ]
+        with self._body(call, "cond"):
+            condition = goes_on(*variables)
+        with self._body(call, "body"):
+            results = [each.loop_variable or each.name for each in body(*variables)]
+        self.results[call] = {
+            "/cond": (condition.name,),
+            "/body": (*results, *names[len(initial) :]),
+        }
+        inputs = [*initial, *captured]
+        made = self.add("While", *inputs, functions=self._digest(call, [x.name for x in inputs]))
+        return _all_outputs(made, len(initial))
+
+    def _digest(self, call: str, inputs: Sequence[str]) -> str:
+        """The ops in the bodies of a call, without names from outside."""
+        outside = {name: f"input {i}" for i, name in enumerate(inputs)}
+        ops = {name: self.ops[name] for name in self.ops if self.callers.get(name) == call}
+        named = {
+            name.removeprefix(call): op._replace(
+                inputs=tuple(outside.get(each, each.removeprefix(call)) for each in op.inputs)
+            )
+            for name, op in ops.items()
+        }
+        return str(named)
+
     def placeholder_with_default(self, default: Value) -> Value:
         """An input that is not fed, and has its default value."""
         return self.add("PlaceholderWithDefault", default)
@@ -398,6 +615,8 @@ class Program:
         """A variable."""
         handle = self._add(name, StepOp("VarHandleOp", attributes={"shared_name": name}))
         self.variables[handle.op] = tuple(shape)
+        for run in self._sample_runs:
+            run.values[handle.op] = np.full(shape, _SAMPLE_VALUE)
         if is_trained:
             self.trained.append(handle.op)
         return Handle(self, handle.op)
@@ -413,6 +632,26 @@ class Program:
         made = self._add(f"{variable.op}_grad", StepOp(_GRADIENT, inputs))
         self._scopes = scopes
         self.gradients[made.op] = taken
+        return made
+
+    def gradient_of_rows(self, loss: Value, lookup: Value) -> tuple[Value, Value]:
+        """The gradient of looked-up rows of a variable, and their indices."""
+        read, indices = self.ops[lookup.op].inputs[:2]
+        scopes, self._scopes = self._scopes, ["gradients", *self._scopes]
+        made = self._add("rows_grad", StepOp(_GRADIENT, (loss.name, lookup.name)))
+        at = reshape(Value(self, indices), [-1])
+        self._scopes = scopes
+        variable = self.ops[producer_of(read)].inputs[0]
+        self.gradients[made.op] = Taken(loss.name, variable, "", lookup.op)
+        self.indices[made.op] = at.name
+        return made, at
+
+    def gradient_of_tensor(self, loss: Value, tensor: Value) -> Value:
+        """The gradient of a loss with respect to a tensor on its way."""
+        scopes, self._scopes = self._scopes, ["gradients", *self._scopes]
+        made = self._add("tensor_grad", StepOp(_GRADIENT, (loss.name, tensor.name)))
+        self._scopes = scopes
+        self.gradients[made.op] = Taken(loss.name, tensor.op, "", tensor.op)
         return made
 
     def depends(self, value: Value, variable: Handle) -> bool:
@@ -441,12 +680,20 @@ class Program:
         return Placement(
             "program",
             {
-                name: Op(name, op.type, Device.parse(op.device), op.inputs)
+                name: Op(
+                    name,
+                    op.type,
+                    Device.parse(op.device),
+                    op.inputs,
+                    caller=self.callers.get(name, ""),
+                )
                 for name, op in self.ops.items()
             },
             Variables(variables),
             {TRAINABLE: tuple(self.trained)},
             step=StepOps(train_op=self.roots).with_gradients(self.calls()),
+            results=self.results,
+            loop_variables=self.loop_variables,
             details=_Facts(self),
         )
 
@@ -457,7 +704,7 @@ class Program:
                 (_tensor_name(taken.loss),),
                 (taken.weight and _tensor_name(taken.weight),),
                 (self._source(taken.variable),),
-                ((f"{name}:0",),),
+                ((f"{name}:0", *map(_tensor_name, filter(None, [self.indices.get(name)]))),),
                 ops=frozenset([name]),
             )
             for name, taken in self.gradients.items()
@@ -468,8 +715,8 @@ class Program:
 
     def outputs(self, op: str) -> Sequence[Tensor]:
         """The outputs of an op, with their static shapes."""
-        if op in self.variables:
-            return [Tensor("resource", ())]
+        if self.handle(op) in self.variables:
+            return [Tensor("resource", ())] * (1 if op in self.variables else 2)
         pairs = [run.outputs(op) for run in self._samples()]
         found = []
         for one, other in zip(*pairs, strict=True):
@@ -479,10 +726,17 @@ class Program:
             found.append(Tensor(dtype, shape))
         return found
 
+    def handle(self, source: str) -> str:
+        """A tensor, or the variable whose handle a branch of TensorFlow 1 gets from it."""
+        op = self.ops[producer_of(source)]
+        return op.inputs[0] if op.type == "Switch" else source
+
     def _samples(self) -> Sequence[_Run]:
         """Two runs with different numbers of rows, of the ops that exist so far."""
         if not self._sample_runs:
-            values = {name: np.full(shape, 0.5) for name, shape in self.variables.items()}
+            values = {
+                name: np.full(shape, _SAMPLE_VALUE) for name, shape in self.variables.items()
+            }
             self._sample_runs += [_Run(self, rows, values) for rows in _SAMPLE_ROWS]
         return self._sample_runs
 
@@ -491,6 +745,8 @@ class Program:
     def batch(self, rows: int, rng: np.random.Generator) -> dict[str, Array]:
         """Random rows for each input."""
         shapes = {key: self.ops[name].attributes["shape"] for name, (key, _) in self.fed.items()}
+        for drawn, _ in self.drawn.values():
+            shapes |= drawn
         return {key: rng.normal(size=(rows, *shape[1:])) for key, shape in shapes.items()}
 
     def run(
@@ -514,7 +770,14 @@ class Program:
             name: batch[key] if tower is None else batch[key][ends[tower] : ends[tower + 1]]
             for name, (key, tower) in self.fed.items()
         }
-        run = _Run(self, fed, {name: values[name] for name in self.variables})
+        drawn = {
+            name: [
+                batch[key] if tower is None else batch[key][ends[tower] : ends[tower + 1]]
+                for key in shapes
+            ]
+            for name, (shapes, tower) in self.drawn.items()
+        }
+        run = _Run(self, fed | drawn, {name: values[name] for name in self.variables})
         for op in self._order(schedule):
             run.execute(op)
         return run.values
@@ -527,6 +790,8 @@ class Program:
             if name not in reached:
                 reached.add(name)
                 stack += map(producer_of, self.ops[name].inputs)
+                if self.ops[name].type == "If":
+                    stack += [op for op, call in self.callers.items() if call == name]
         return reached
 
     def _order(self, schedule: random.Random | None) -> list[str]:
@@ -535,6 +800,8 @@ class Program:
         if schedule is None:
             return order
         waiting = {name: {producer_of(each) for each in self.ops[name].inputs} for name in order}
+        for name in waiting.keys() & self.sides.keys():
+            waiting[name].add(producer_of(self.sides[name][0]))
         readers = defaultdict(list)
         for name, sources in waiting.items():
             for source in sources:
@@ -556,7 +823,7 @@ class _Run:
     """One run of a program; with a number of rows instead of inputs, for shapes alone."""
 
     def __init__(
-        self, program: Program, fed: Mapping[str, Array] | int, values: Mapping[str, Array]
+        self, program: Program, fed: Mapping[str, Any] | int, values: Mapping[str, Array]
     ) -> None:
         self.program, self.fed, self.values = program, fed, dict(values)
         self._outputs: dict[str, list[Array]] = {}
@@ -582,7 +849,17 @@ class _Run:
         self, name: str, value: Callable[[str], Array], seen: dict[str, Array]
     ) -> list[Array]:
         program, op = self.program, self.program.ops[name]
-        data = [each for each in op.inputs if not each.startswith("^")]
+        variables = {} if isinstance(self.fed, int) else program.loop_variables.get(name, {})
+        data = [
+            variables.get(i, each) for i, each in enumerate(op.inputs) if not each.startswith("^")
+        ]
+        if name in program.drawn:
+            if not isinstance(self.fed, int):
+                return list(self.fed[name])
+            shapes = program.drawn[name][0].values()
+            return [np.full([dim or self.fed for dim in shape], 0.5) for shape in shapes]
+        if op.type == "While":
+            return self._loop(name, value)
         if name in program.gradients:
             return [self._gradient(program.gradients[name])]
         if op.type == "Const":
@@ -592,28 +869,63 @@ class _Run:
                 dims = op.attributes["shape"]
                 return [np.full([self.fed if dim == -1 else dim for dim in dims], 0.5)]
             return [self.fed[name]]
-        if op.type in ("VarHandleOp", "NoOp"):
+        if op.type in _WITHOUT_VALUE or program.handle(name) in program.variables:
             return []
         if op.type == "ReadVariableOp":
             seen[name] = self.values[data[0]]
             return [seen[name]]
         if op.type in UPDATES:
             count, update = UPDATES[op.type]
+            data = [program.handle(each) for each in data]
             operands = [
                 self.values[each] if each in program.variables else value(each) for each in data
             ]
             made = update(op.attributes, *operands)
-            if not isinstance(self.fed, int):
+            condition, side = program.sides.get(name, ("", True))
+            is_run = not condition or bool(value(condition)) is side
+            if not isinstance(self.fed, int) and is_run:
                 for variable, new in zip(data[:count], made, strict=True):
                     self.values[variable] = np.broadcast_to(new, program.variables[variable])
             return []
         made = COMPUTES[op.type](op.attributes, *map(value, data))
         return made if isinstance(made, list) else [np.asarray(made)]
 
+    def _loop(self, name: str, outer: Callable[[str], Array]) -> list[Array]:
+        program = self.program
+        results = program.results[name]
+        names = [f"{name}:{i}" if i else name for i in range(len(results["/body"]))]
+        initial = map(outer, program.ops[name].inputs)
+        state = dict(zip(names, initial, strict=True))
+        while not isinstance(self.fed, int):
+            value = self._iteration(name, state, outer)
+            if not value(results["/cond"][0]):
+                break
+            state = {key: value(each) for key, each in zip(names, results["/body"], strict=True)}
+        return list(state.values())
+
+    def _iteration(
+        self, loop: str, state: Mapping[str, Array], outer: Callable[[str], Array]
+    ) -> Callable[[str], Array]:
+        made: dict[str, list[Array]] = {}
+
+        def value(source: str) -> Array:
+            op, _, output = source.partition(":")
+            if source in state:
+                return state[source]
+            return made[op][int(output or 0)] if op in made else outer(source)
+
+        for op in self.program.ops:
+            if self.program.callers.get(op) == loop:
+                made[op] = self._compute(op, value, {})
+        return value
+
     def _gradient(self, taken: Taken) -> Array:
         program = self.program
         op = program.ops[taken.variable]
-        shape = program.variables[op.inputs[0] if op.inputs else taken.variable]
+        if taken.lookup:
+            shape = self._outputs[taken.lookup][0].shape
+        else:
+            shape = program.variables[op.inputs[0] if op.inputs else taken.variable]
         if isinstance(self.fed, int):
             return np.zeros(shape)
         gradient, affected = np.zeros(shape), self._affected(taken)
@@ -635,10 +947,12 @@ class _Run:
             return changed.get(name, self._outputs[name])[int(output or 0)]
 
         for name in affected:
-            is_read = self.program.ops[name].type == "ReadVariableOp"
-            changed[name] = (
-                [self._seen[name] + change] if is_read else self._compute(name, value, {})
-            )
+            if name == taken.lookup:
+                changed[name] = [self._outputs[name][0] + change]
+            elif self.program.ops[name].type == "ReadVariableOp":
+                changed[name] = [self._seen[name] + change]
+            else:
+                changed[name] = self._compute(name, value, {})
         return float(value(taken.loss).sum())
 
     def _affected(self, taken: Taken) -> list[str]:
@@ -646,8 +960,10 @@ class _Run:
         program = self.program
         found: dict[str, bool] = {}
         for name, op in program.ops.items():
-            if op.type == "ReadVariableOp":
-                found[name] = taken.variable in (name, op.inputs[0])
+            if taken.lookup and name == taken.lookup:
+                found[name] = True
+            elif op.type == "ReadVariableOp":
+                found[name] = not taken.lookup and taken.variable in (name, op.inputs[0])
             elif op.type != "StopGradient" and name not in program.gradients:
                 found[name] = any(found.get(each.partition(":")[0]) for each in op.inputs)
             if name == producer_of(taken.loss):
@@ -666,10 +982,14 @@ class _Run:
 
 @dataclass(eq=False)
 class Value:
-    """A tensor: an output of an op."""
+    """A tensor: an output of an op.
+
+    In a loop, a loop variable has the name of its initial value, and a name of its own.
+    """
 
     program: Program
     name: str
+    loop_variable: str = ""
 
     @property
     def op(self) -> str:
@@ -681,6 +1001,12 @@ class Value:
         """The static shape."""
         output = int(self.name.partition(":")[2] or 0)
         return self.program.outputs(self.op)[output].shape or ()
+
+    @property
+    def sample(self) -> Array:
+        """The value in a run with samples as inputs."""
+        output = int(self.name.partition(":")[2] or 0)
+        return self.program._samples()[0].outputs(self.op)[output]
 
     def __add__(self, other: Any) -> Value:
         return self.program.add("AddV2", self, other)

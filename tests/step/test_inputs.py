@@ -1,0 +1,237 @@
+"""Inputs of towers: elements of pipelines, and placeholders with a fixed number of rows.
+
+NumPy runs the programs, so that a wrong expectation fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from support.steps import (
+    Program,
+    Value,
+    add_n,
+    compare,
+    differences,
+    mean,
+    relu,
+    split,
+    square,
+    total,
+)
+
+from placement_checks.step.comparison import State
+from placement_checks.step.terms import Assumption
+
+WIDTH = 3
+SHAPES = {"x": (None, WIDTH), "y": (None,)}
+Rows = tuple[Value, Value]
+Combine = Callable[[Sequence[Value]], Value]
+
+
+def _mean(gradients: Sequence[Value]) -> Value:
+    return add_n(gradients) / float(len(gradients))
+
+
+def _trained(program: Program, towers: Sequence[Rows], combine: Combine = _mean) -> Program:
+    w = program.variable("w", (WIDTH,))
+    losses = [mean(square(total(x * w.read(), 1) - y)) for x, y in towers]
+    program.train(w.descend(0.1, combine([program.gradient(loss, w) for loss in losses])))
+    return program
+
+
+# --- elements of pipelines ---
+
+
+def _draw(program: Program, iterator: Value, tower: int | None = None) -> Rows:
+    x, y = program.draw(iterator, SHAPES, tower)
+    return x, y
+
+
+def _one_gpu() -> Program:
+    program = Program()
+    return _trained(program, [_draw(program, program.iterator())])
+
+
+def _next_elements(program: Program, combine: Combine = _mean) -> Program:
+    iterator = program.iterator()
+    return _trained(program, [_draw(program, iterator, tower) for tower in range(2)], combine)
+
+
+def _own_pipelines(program: Program, shards: Sequence[int]) -> Program:
+    towers = []
+    for tower, shard in enumerate(shards):
+        towers.append(_draw(program, program.iterator(shard=shard), tower))
+    return _trained(program, towers)
+
+
+def _own_datasets(program: Program, shards: Sequence[int], seed: int = 1) -> Program:
+    towers = []
+    for tower, shard in enumerate(shards):
+        dataset = program.add("ShardDataset", program.add("RangeDataset", 0, 99, 1), 2, shard)
+        shuffled = program.add("ShuffleDataset", dataset, 9, seed, seed)
+        towers.append(_draw(program, program.iterator(shuffled), tower))
+    return _trained(program, towers)
+
+
+def _parts(program: Program) -> Program:
+    x, y = _draw(program, program.iterator())
+    return _trained(program, list(zip(split(x, 2), split(y, 2), strict=True)))
+
+
+def _pairs_of_two_draws(program: Program) -> Program:
+    """Each tower has the features of one element and the labels of the next one."""
+    iterator = program.iterator()
+    drawn = [_draw(program, iterator, tower) for tower in range(4)]
+    return _trained(program, [(drawn[i][0], drawn[i + 1][1]) for i in (0, 2)])
+
+
+PIPELINES: dict[str, tuple[State, Program]] = {
+    "next elements": (State.PROVED, _next_elements(Program())),
+    "pipelines of shards": (State.PROVED, _own_pipelines(Program(), (0, 1))),
+    "datasets of shards": (State.PROVED, _own_datasets(Program(), (0, 1))),
+    "equal datasets": (State.DIFFERS, _own_datasets(Program(), (1, 1))),
+    "equal datasets in orders of their own": (State.PROVED, _own_datasets(Program(), (1, 1), 0)),
+    "parts of one element": (State.PROVED, _parts(Program())),
+    "sum": (State.DIFFERS, _next_elements(Program(), add_n)),
+    "last element": (State.DIFFERS, _next_elements(Program(), lambda gradients: gradients[-1])),
+    "first element twice": (
+        State.DIFFERS,
+        _next_elements(Program(), lambda gradients: (gradients[0] + gradients[0]) / 2.0),
+    ),
+    "equal pipelines": (State.DIFFERS, _own_pipelines(Program(), (1, 1))),
+    "labels of another element": (State.DIFFERS, _pairs_of_two_draws(Program())),
+}
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_elements_of_pipelines(name: str) -> None:
+    expected, towers = PIPELINES[name]
+    found = compare(towers, _one_gpu())
+
+    assert found.variables["w"].state is expected, found.variables["w"]
+    if expected is State.PROVED:
+        several = name != "parts of one element"
+        assert found.assumed == ({Assumption.EQUAL_ROWS} if several else set())
+        assert differences(towers, _one_gpu(), found, (4, 4), 0)["w"] < 1e-5
+
+
+# --- fixed numbers of rows ---
+
+
+def _fixed(rows: Sequence[int], weights: Sequence[float]) -> Program:
+    """Placeholders with a fixed number of rows for each tower, and weights of the gradients."""
+    program = Program()
+    towers = [
+        (
+            program.placeholder("x", (count, WIDTH), tower if len(rows) > 1 else None),
+            program.placeholder("y", (count,), tower if len(rows) > 1 else None),
+        )
+        for tower, count in enumerate(rows)
+    ]
+
+    def combine(gradients: Sequence[Value]) -> Value:
+        pairs = zip(gradients, weights, strict=True)
+        return add_n([gradient * weight for gradient, weight in pairs])
+
+    return _trained(program, towers, combine)
+
+
+FIXED: dict[str, tuple[bool, Sequence[int], Sequence[float]]] = {
+    "equal": (True, (4, 4), (0.5, 0.5)),
+    "by rows": (True, (2, 6), (0.25, 0.75)),
+    "unequal": (False, (2, 6), (0.5, 0.5)),
+    "by rows of the other": (False, (2, 6), (0.75, 0.25)),
+    "added up": (False, (4, 4), (1.0, 1.0)),
+}
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_fixed_numbers_of_rows(name: str) -> None:
+    """If the numbers of rows are known, nothing is taken for granted."""
+    is_equal, rows, weights = FIXED[name]
+    towers, one = _fixed(rows, weights), _fixed([sum(rows)], [1.0])
+    found = compare(towers, one)
+
+    assert (found.variables["w"].state is State.PROVED) is is_equal
+    assert not is_equal or not found.assumed
+    assert (differences(towers, one, found, rows, 0)["w"] < 1e-5) is is_equal
+
+
+SLICES: dict[str, tuple[bool, Sequence[tuple[int, int]]]] = {
+    "halves": (True, [(0, 4), (4, 8)]),
+    "of two sizes": (True, [(0, 2), (2, 8)]),
+    "in another order": (True, [(6, 8), (0, 3), (3, 6)]),
+    "all but one row": (False, [(0, 4), (5, 8)]),
+    "one row twice": (False, [(0, 5), (4, 8)]),
+    "one half twice": (False, [(0, 4), (0, 4)]),
+    "half": (False, [(0, 4)]),
+}
+
+
+@pytest.mark.parametrize("name", SLICES)
+def test_slices_by_numbers(name: str) -> None:
+    """Sums over slices of eight rows are the sum if each row is in one of them."""
+    is_equal, slices = SLICES[name]
+
+    def build(bounds: Sequence[tuple[int, int]]) -> Program:
+        program = Program()
+        x, w = program.placeholder("x", (8, WIDTH)), program.variable("w", (WIDTH,))
+        losses = [total(square(total(x[low:high] * w.read(), 1))) for low, high in bounds]
+        program.train(w.descend(0.1, add_n([program.gradient(loss, w) for loss in losses])))
+        return program
+
+    towers, one = build(slices), build([(0, 8)])
+    found = compare(towers, one)
+    assert (found.variables["w"].state is State.PROVED) is is_equal
+    assert (differences(towers, one, found, (8,), 0)["w"] < 1e-5) is is_equal
+
+
+def test_statistics_of_a_fixed_number_of_rows() -> None:
+    def build(rows: Sequence[int]) -> Program:
+        program = Program()
+        w = program.variable("w", (WIDTH,))
+        gradients = []
+        for tower, count in enumerate(rows):
+            x = program.placeholder("x", (count, WIDTH), tower if len(rows) > 1 else None)
+            h = x * w.read()
+            gradients.append(program.gradient(mean(relu(h - mean(h, 0))), w))
+        program.train(w.descend(0.1, _mean(gradients)))
+        return program
+
+    found = compare(build([4, 4]), build([8]))
+    assert found.variables["w"].state is State.PROVED
+    assert found.assumed == {Assumption.OWN_STATISTICS}
+
+
+def test_programs_for_other_numbers_of_rows() -> None:
+    """A number is the number of rows in one of the programs alone."""
+    towers, one = _fixed([4, 4], [0.5, 0.5]), _fixed([6], [6.0 / 8.0])
+
+    assert compare(towers, one).variables["w"].state is not State.PROVED
+    assert compare(towers, _fixed([6], [1.0])).variables["w"].state is State.PROVED
+
+
+@pytest.mark.parametrize(("divisor", "is_equal"), [(8.0, True), (4.0, False), (2.0, False)])
+def test_a_number_in_place_of_the_number_of_rows(divisor: float, is_equal: bool) -> None:
+    """A sum that is divided by the rows of all towers is a mean only for this number of rows."""
+
+    def build(rows: Sequence[int]) -> Program:
+        program = Program()
+        w = program.variable("w", (WIDTH,))
+        towers = [
+            program.placeholder("x", (count, WIDTH), tower if len(rows) > 1 else None)
+            for tower, count in enumerate(rows)
+        ]
+        errors = [square(total(x * w.read(), 1)) for x in towers]
+        losses = [total(each) / divisor if len(rows) > 1 else mean(each) for each in errors]
+        gradients = [program.gradient(loss, w) for loss in losses]
+        program.train(w.descend(0.1, add_n(gradients)))
+        return program
+
+    towers, one = build([4, 4]), build([8])
+    found = compare(towers, one)
+    assert (found.variables["w"].state is State.PROVED) is is_equal
+    assert (differences(towers, one, found, (4, 4), 0)["w"] < 1e-5) is is_equal
+    assert compare(towers, build([6])).variables["w"].state is not State.PROVED
