@@ -108,9 +108,9 @@ OP_TYPES: Mapping[str, OpType] = {
     **dict.fromkeys(
         words(
             """
-            AvgPool MaxPool Conv2D Conv1D Conv3D DepthwiseConv2dNative LRN ResizeBilinear
+            AvgPool MaxPool Conv2D Conv3D DepthwiseConv2dNative LRN ResizeBilinear
             ResizeNearestNeighbor ResizeBicubic ResizeArea SpaceToDepth DepthToSpace MaxPool3D
-            AvgPool3D DecodeRaw ImageProjectiveTransformV2 L2Normalize
+            AvgPool3D DecodeRaw ImageProjectiveTransformV2
             Conv2DBackpropInput BiasAddOfChannels Dilation2D ExtractImagePatches
             ScaleAndTranslate MaxPoolV2 ExtractVolumePatches
             """

@@ -165,7 +165,10 @@ class _Capture:
 
     @property
     def has_renames(self) -> bool:
-        return self._files.read().has_files
+        try:
+            return not self._has_ended.is_set() and self._files.read().has_files
+        except OSError:  # the child has just ended, and the journal is closed
+            return False
 
     @property
     def has_queried(self) -> bool:
