@@ -21,6 +21,7 @@ from placement_checks.core.op_types import (
     RANDOM,
 )
 from placement_checks.core.placement import producer_of
+from placement_checks.step.graph import cone
 from placement_checks.step.kinds import Form
 from placement_checks.step.parts import WHOLE, Cut, Family, Part, finest
 from placement_checks.step.terms import Terms
@@ -60,11 +61,31 @@ class Batch:
     @property
     def listed(self) -> int:
         """The number of inputs that the program lists for each tower; 0 if it lists none."""
-        return max(map(len, self._reader.placement.step.inputs), default=0)
+        return max(map(len, self._listed_inputs), default=0)
+
+    @cached_property
+    def _listed_inputs(self) -> Sequence[Sequence[str]]:
+        """The inputs that the program lists for each tower.
+
+        An input of unknown shape that no loss depends on, such as a learning rate, has no rows.
+        """
+        reader = self._reader
+        inputs = reader.placement.step.inputs
+        shapeless = {
+            name for names in inputs for name in names if reader.shape(producer_of(name)) is None
+        }
+        if not shapeless:
+            return inputs
+        objectives = [producer_of(each) for call in reader.calls for each in call.objectives]
+        behind = cone(objectives, reader.edges)
+        return [
+            [name for name in names if name not in shapeless or producer_of(name) in behind]
+            for names in inputs
+        ]
 
     def _find_inputs(self) -> None:
         reader = self._reader
-        listed = reader.placement.step.inputs
+        listed = self._listed_inputs
         for tower, names in enumerate(listed):
             part = (Cut("feed", tower, len(listed)),) if len(listed) > 1 else WHOLE
             for number, name in enumerate(names):

@@ -11,7 +11,7 @@ from itertools import takewhile
 from typing import Any, NamedTuple
 
 from placement_checks.core.missing import Missing
-from placement_checks.core.op_types import GATHERERS, PLACEHOLDERS
+from placement_checks.core.op_types import GATHERERS, PLACEHOLDERS, is_gradient_update
 from placement_checks.core.placement import TRAINABLE, Placement, producer_of
 from placement_checks.step.explanation import Difference, Explanation, Obligation
 from placement_checks.step.gradients import with_names, with_values
@@ -22,7 +22,13 @@ from placement_checks.step.parts import WHOLE, Part
 from placement_checks.step.reader import StepReader, short_name
 from placement_checks.step.statistics import with_means
 from placement_checks.step.terms import Assumption, Terms
-from placement_checks.step.weights import Weights, compare_weights, gradient_in, multiple
+from placement_checks.step.weights import (
+    Weights,
+    compare_weights,
+    gradient_in,
+    multiple,
+    sources_of_gradients,
+)
 
 TOWERS, ONE_GPU = 0, 1  # the numbers of the programs
 
@@ -61,6 +67,8 @@ class StepEquality(NamedTuple):
             often each loss term counts in the gradient, or why this is unknown; without terms, if
             only the learning rate differs.
         parts: the part of the batch that each objective is computed from.
+        sources: for variables that the optimizer updates by gradients of other variables alone:
+            one of these.
     """
 
     variables: Mapping[str, Equality] = {}
@@ -69,6 +77,7 @@ class StepEquality(NamedTuple):
     assumed: frozenset[Assumption] = frozenset()
     weights: Mapping[str, Weights | Cause] = {}
     parts: Mapping[str, Part] = {}
+    sources: Mapping[str, str] = {}
 
     def improved_by(self, other: StepEquality) -> StepEquality:
         """These answers, with the proofs that other assumptions allow."""
@@ -127,6 +136,7 @@ def _compare(towers: Placement, one_gpu: Placement) -> StepEquality | Missing:
             found.assumed | one.assumed,
             {**found.weights, **one.weights},
             {**found.parts, **one.parts},
+            {**found.sources, **one.sources},
         )
     return found
 
@@ -174,7 +184,9 @@ def _compare_runs(
         comparison = Comparison(towers, one_gpu, roots, own_statistics=True, equal_rows=True)
         comparison.compare()
     weights = {name: comparison.weights(name) for name in names}
-    return found._replace(weights=weights, parts=comparison.parts())
+    return found._replace(
+        weights=weights, parts=comparison.parts(), sources=comparison.sources(found.trained)
+    )
 
 
 def _may_be_proved(answer: Equality) -> bool:
@@ -275,11 +287,28 @@ class Comparison:
             mine, its = self._changes(name, state, one.state(name, one.all_updates))
             if self._times_of_step(mine, its) is not None:
                 return Weights()
-        trained = {
-            towers.copies.get(each, each)
-            for each in towers.placement.collections.get(TRAINABLE, ())
-        }
-        return compare_weights(self.terms, name, mine, its, trained, self._parts_of_gradients)
+        return compare_weights(self.terms, mine, its, self._parts_of_gradients)
+
+    def sources(self, trained: Collection[str]) -> Mapping[str, str]:
+        """For trained variables whose optimizer takes only gradients of other ones: one of these.
+
+        Args:
+            trained: the names of the trained variables.
+        """
+        towers, found = self.towers, {}
+        for name in trained:
+            updates = towers.updates_by_gradients(self._copy(name))
+            if len(updates) != 1 or not is_gradient_update(towers.ops[updates[0]].type):
+                continue
+            forms = [
+                with_names(self.terms, towers.value(each, updates[0]), self._names)
+                for each in towers.data(updates[0])[1:]
+                if producer_of(each) not in towers.holder
+            ]
+            sources = sources_of_gradients(self.terms, forms)
+            if sources and name not in sources and sources <= {*trained}:
+                found[name] = min(sources)
+        return found
 
     def _updates_by_turns(self, copy: str) -> Sequence[str]:
         """Several updates by gradients of a variable, or of a slot that its update reads.

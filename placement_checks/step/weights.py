@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from placement_checks.step.kinds import (
@@ -74,7 +74,6 @@ class Weights(NamedTuple):
     Attributes:
         examples: the terms that depend on examples.
         penalties: the terms that do not.
-        source: the variable that the gradients are taken of, if it is another one; else ``""``.
         rates: settings of the optimizer, such as its learning rate, as multiples of those on one
             GPU, if they differ.
         is_same_batch: whether both programs have the same fixed number of rows in all.
@@ -82,7 +81,6 @@ class Weights(NamedTuple):
 
     examples: Sequence[ExampleTerm] = ()
     penalties: Sequence[Penalty] = ()
-    source: str = ""
     rates: Sequence[float] = ()
     is_same_batch: bool = False
 
@@ -116,21 +114,14 @@ class _Summand(NamedTuple):
 
 
 def compare_weights(
-    terms: Terms,
-    name: str,
-    ours: Form,
-    theirs: Form,
-    variables: Collection[str],
-    parts: Mapping[Origin, Part],
+    terms: Terms, ours: Form, theirs: Form, parts: Mapping[Origin, Part]
 ) -> Weights | Cause:
     """Compare the gradients in two values of a variable after the step.
 
     Args:
         terms: the terms.
-        name: the variable.
-        ours: its value, or its gradient, in the program for several GPUs.
+        ours: the change of the variable, or its gradient, in the program for several GPUs.
         theirs: the same in the program for one GPU.
-        variables: the variables that both programs train.
         parts: the part of the batch that the loss of a backward op is computed from.
 
     Returns:
@@ -146,9 +137,6 @@ def compare_weights(
         return many
     if isinstance(one, Cause):
         return one
-    sources = [{_source(terms, each) for each in side} for side in (many, one)]
-    if name in sources[1] and name not in sources[0] and sources[0] <= {*variables}:
-        return Weights(source=min(sources[0]))
     examples = _examples(terms, many, one)
     if isinstance(examples, Cause):
         return examples
@@ -162,6 +150,26 @@ def compare_weights(
         rates=[each for each in rates if each is not None],
         is_same_batch=WHOLE in terms.fixed,
     )
+
+
+def sources_of_gradients(terms: Terms, forms: Iterable[Form]) -> set[str]:
+    """The variables that gradients in forms are taken of; empty if one is of another tensor."""
+    found = set()
+    stack = [atom for form in forms for atom in terms.atoms_in(form)]
+    seen: set[AtomId] = set()
+    while stack:
+        atom = stack.pop()
+        if atom in seen or not terms[atom].is_backward:
+            continue
+        seen.add(atom)
+        if terms[atom].op != "Grad":
+            stack += [each for form in terms[atom].operands for each in terms.atoms_in(form)]
+            continue
+        source = terms.single(terms[atom].operands[1])
+        if source is None or source.op != "Var":
+            return set()
+        found.add(str(source.attrs[0]))
+    return found
 
 
 def multiple(terms: Terms, form: Form, other: Form) -> float | None:
@@ -214,12 +222,6 @@ def _find_gradients(terms: Terms, ours: Form, theirs: Form) -> _Place | Weights 
             _Place(*each, [other for other in pairs if other != each]) for each in pairs[::-1]
         ]
     return unlike or Weights()
-
-
-def _source(terms: Terms, summand: _Summand) -> str:
-    """The variable that a gradient is taken of; ``""`` if it is no variable."""
-    atom = terms.single(summand.gradient.operands[1])
-    return str(atom.attrs[0]) if atom is not None and atom.op == "Var" else ""
 
 
 def _backward_atoms(terms: Terms, form: Form, other: Form) -> Sequence[AtomId]:

@@ -17,7 +17,12 @@ NAMED = {
     if name.isupper() and isinstance(value, str | Collection)
 }
 OF_GRAPPLER = {"AutoReloadVariable"}  # core/grappler/op_types.cc alone knows it
-TABLES = {"core/op_types.py", "graph/graph_def.py", "run/graph_rewrites.py"}
+TABLES = {
+    "core/op_types.py",
+    "graph/graph_def.py",
+    "graph/inlining.py",
+    "run/graph_rewrites.py",
+}
 TERMS = "step/"  # a room that gives op types other meanings: ops of terms
 WORDS = {
     ("__init__.py", "Log"),  # classes of the package

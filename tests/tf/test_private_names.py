@@ -30,6 +30,8 @@ KNOWS_NAMES = (
     "tf/",
     "tf/c_library.py",
     "placer/worker/gpu_less_server.py",
+    "testing/markers.py",  # of pytest
+    "testing/patches.py",  # of pytest and unittest.mock
 )
 
 

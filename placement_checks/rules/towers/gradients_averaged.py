@@ -204,10 +204,10 @@ class _Comparison:
         self._penalties_are_right = False  # although the other terms are multiplied by a factor
         self._found = found
         self.assumes_equal_rows = Assumption.EQUAL_ROWS in self._found.assumed
-        for name in sorted(self._found.trained):
-            variable = self._found.copies[name][0]
-            if not matches_any(variable, rule.allow):
-                self._add(variable, name)
+        names = {found.copies[name][0]: name for name in found.trained}
+        for variable in many.variables:
+            if variable.name in names and not matches_any(variable.name, rule.allow):
+                self._add(variable.name, names[variable.name])
 
     def findings(self) -> Sequence[Finding]:
         """The findings on all variables."""
@@ -241,6 +241,8 @@ class _Comparison:
 
         A factor of all terms becomes a finding later (see `_scaled`).
         """
+        if source := self._found.sources.get(name):
+            return [self._mispaired(variable, source)]
         is_proved = self._found.variables[name].state is State.PROVED
         weights = self._found.weights.get(name)
         if is_proved and not (isinstance(weights, Weights) and weights.examples):
@@ -250,8 +252,6 @@ class _Comparison:
         assert weights is not None
         if isinstance(weights, Cause):
             return self._reason(name, weights)
-        if weights.source:
-            return [self._mispaired(variable, weights.source)]
         if not weights.examples:
             return []
         if found := self._incomplete(variable, weights.examples):
