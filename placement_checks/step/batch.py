@@ -67,19 +67,20 @@ class Batch:
     def _listed_inputs(self) -> Sequence[Sequence[str]]:
         """The inputs that the program lists for each tower.
 
-        An input of unknown shape that no loss depends on, such as a learning rate, has no rows.
+        A scalar, or an input of unknown shape, has no rows if no loss depends on it, such as a
+        learning rate.
         """
         reader = self._reader
         inputs = reader.placement.step.inputs
-        shapeless = {
-            name for names in inputs for name in names if reader.shape(producer_of(name)) is None
+        scalars = {
+            name for names in inputs for name in names if not reader.shape(producer_of(name))
         }
-        if not shapeless:
+        if not scalars:
             return inputs
         objectives = [producer_of(each) for call in reader.calls for each in call.objectives]
         behind = cone(objectives, reader.edges)
         return [
-            [name for name in names if name not in shapeless or producer_of(name) in behind]
+            [name for name in names if name not in scalars or producer_of(name) in behind]
             for names in inputs
         ]
 
