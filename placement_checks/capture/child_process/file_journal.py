@@ -41,7 +41,8 @@ class _Entry(NamedTuple):
     * ``run``: the start of the program in ns since 1970, and its temporary directory
     * ``holding``: a directory for files that are set aside
     * ``file``: the path of a file or directory, and its path while it is set aside
-    * ``status``: the path of a file or directory, its mode, owner, group, and two times in ns
+    * ``status``: the path of a file or directory, its type and mode, owner, group, and two times
+      in ns
     * ``moved``: both paths, device and inode of something that the program moves
     * ``created``: a path that the program creates
     * ``linked``: the path of a link that the program makes to a file of the user
@@ -216,7 +217,7 @@ class Journal:
             return
         status = os.lstat(path)
         owner, times = (status.st_uid, status.st_gid), (status.st_atime_ns, status.st_mtime_ns)
-        self._write("status", path, stat.S_IMODE(status.st_mode), *owner, *times)
+        self._write("status", path, status.st_mode, *owner, *times)
         self._noted.add(path)
 
     def note_move(self, before: str, after: str) -> None:
@@ -444,7 +445,9 @@ def _failure(
     for entry, reason in failed:
         before, after, *_ = entry.values
         is_status = entry.kind == "status"
-        place = f"its mode was {after:o}" if is_status else f"it is preserved as {after}"
+        place = (
+            f"its mode was {stat.S_IMODE(after):o}" if is_status else f"it is preserved as {after}"
+        )
         faults[before if is_status else after] = before, f"could not be restored: {reason}", place
     unknown = "is set aside, but the record is damaged", "its name ends with its former name"
     for after in left:
@@ -559,7 +562,9 @@ def _undo_status(
     *,
     clear: Callable[[str], None],
 ) -> bool:
-    is_missing = not os.path.lexists(path)
+    is_other = stat.S_ISDIR(mode) and (os.path.islink(path) or not os.path.isdir(path))
+    is_missing = is_other or not os.path.lexists(path)
+    mode = stat.S_IMODE(mode)
     if is_missing:
         clear(path)
         os.mkdir(path)

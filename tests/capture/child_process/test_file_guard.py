@@ -780,6 +780,21 @@ def test_an_unfinished_copy_is_deleted(home: Path, monkeypatch: pytest.MonkeyPat
     assert changes(before, tree(home)) == []
 
 
+@pytest.mark.parametrize(
+    "make", [lambda: written("empty"), lambda: Path("empty").symlink_to("notes.txt")]
+)
+def test_a_directory_that_something_else_replaces_is_restored(
+    home: Path, make: Callable[[], object]
+) -> None:
+    before = tree(home)
+    with guarded_only(home) as journal:
+        os.rmdir("empty")  # noqa: PTH106
+        make()
+
+    assert put_back(journal, hidden_name(home)) == [home / "empty"]
+    assert changes(before, tree(home)) == []
+
+
 def test_a_torn_last_line_does_not_count(home: Path) -> None:
     before = tree(home)
     with guarded_only(home) as journal:
