@@ -30,6 +30,8 @@ from gpu_truth.programs import PROGRAMS
 from placement_checks.core.errors import InputError
 from placement_checks.run.doctor.devices import PhysicalDevice
 
+pytestmark = pytest.mark.nightly
+
 ROOT = Path(__file__).parents[2]
 A100 = "NVIDIA A100 (compute capability 8.0)"
 ON_GPU_0 = "/job:localhost/replica:0/task:0/device:GPU:0"
