@@ -324,7 +324,7 @@ def _lifted(terms: Terms, gradient: Atom, monomial: Monomial, number: float) -> 
         ((monomial, factor),) = terms.summands(whole)
         lifted = terms.lifted(monomial, part)
         if isinstance(lifted, Cause):
-            degree = _degree(terms, monomial, part)
+            degree = degree_in_rows(terms, monomial, part)
             if degree is None:
                 return lifted
             is_joint = True
@@ -349,7 +349,7 @@ def _lifted(terms: Terms, gradient: Atom, monomial: Monomial, number: float) -> 
     )
 
 
-def _degree(terms: Terms, monomial: Monomial, part: Part) -> int | None:
+def degree_in_rows(terms: Terms, monomial: Monomial, part: Part) -> int | None:
     """The power of the number of rows that a term grows with; None if it is unknown.
 
     It is 1 for a sum over rows, and 0 for a mean, for the root of a mean, and for a row.
@@ -369,7 +369,9 @@ def _degree_of(terms: Terms, atom: Atom, part: Part) -> int | None:
     if atom.finest != part or atom.status.kind is Kind.UNKNOWN:
         return None
     if atom.op == "Grad":
-        degrees = {_degree(terms, each, part) for each, _ in terms.summands(atom.operands[0])}
+        degrees = {
+            degree_in_rows(terms, each, part) for each, _ in terms.summands(atom.operands[0])
+        }
         return degrees.pop() if len(degrees) == 1 else None
     if atom.op == "Rows" or atom.status.kind is Kind.SUM:
         return 1
@@ -377,7 +379,9 @@ def _degree_of(terms: Terms, atom: Atom, part: Part) -> int | None:
         return 0
     forms = atom.operands[1:] if atom.op == "Conditional" else atom.operands
     degrees = {
-        _degree(terms, monomial, part) for form in forms for monomial, _ in terms.summands(form)
+        degree_in_rows(terms, monomial, part)
+        for form in forms
+        for monomial, _ in terms.summands(form)
     }
     degree = degrees.pop() if len(degrees) == 1 else None
     if degree is None or atom.op in _HOMOGENEOUS:
