@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from placement_checks.step.kinds import ONE, AtomId, Cause, Form, Kind, Monomial, Origin
+from placement_checks.step.op_types import INSENSITIVE
 from placement_checks.step.parts import (
     OF_ANY_SIZE,
     WHOLE,
@@ -59,16 +60,6 @@ _UNFOLLOWED = frozenset(
         """
         While StridedSliceOf SplitV Split Unpack Range GatherNd Where Mean CustomGradient
         DynamicStitch DynamicPartition
-        """
-    )
-)
-# Ops with results, or gradients, that are the same for many other operands.
-_INSENSITIVE = frozenset(
-    words(
-        """
-        Sign Greater GreaterEqual Less LessEqual Equal NotEqual ArgMax ArgMin IsFinite IsInf IsNan
-        Floor Ceil Round Rint FloatToInt TopKV2 InTopK InTopKV2 Log PadV2 Roll
-        FloorDiv FloorMod Mod TruncateDiv TruncateMod
         """
     )
 )
@@ -310,7 +301,7 @@ class Explanation:
             return self._unlike_ops(one, two, place)
         below = Obligation.FUNCTION if one.op == "Grad" else place
         pairs = list(zip(one.operands, self._aligned(one, two), strict=True))
-        is_certain = one.op not in _INSENSITIVE and sum(x != y for x, y in pairs) == 1
+        is_certain = one.op not in INSENSITIVE and sum(x != y for x, y in pairs) == 1
         is_square = one.op == "Mul" and len(set(one.operands)) == len(set(two.operands)) == 1
         for number, (mine, other) in enumerate(pairs):
             if mine == other or depth >= _MAX_DEPTH:

@@ -23,7 +23,7 @@ from placement_checks.step.kinds import (
     Origin,
     RowExtent,
 )
-from placement_checks.step.op_types import op_type
+from placement_checks.step.op_types import INSENSITIVE, op_type
 from placement_checks.step.parts import WHOLE, Cut, Part, are_all_rows, finest, within
 from placement_checks.step.terms import Atom, Terms, are_close
 
@@ -205,11 +205,13 @@ def _find_gradients(terms: Terms, ours: Form, theirs: Form) -> _Place | Weights 
         if not one and not other:
             continue
         atoms = [terms[atom] for atom in (*one, *other)]
-        if len(one) != 1 or len(other) != 1 or one == other or atoms[0].op != atoms[1].op:
+        is_pair = len(one) == len(other) == 1 and one != other and atoms[0].op == atoms[1].op
+        is_pair = is_pair and len(atoms[0].operands) == len(atoms[1].operands)
+        if not is_pair or atoms[0].op in INSENSITIVE:
             text = "takes gradients in another way than on one GPU"
             unlike = unlike or Cause(atoms[0].op, text, atoms[0].origin)
             continue
-        pairs = list(zip(atoms[0].operands, atoms[1].operands, strict=False))
+        pairs = list(zip(atoms[0].operands, atoms[1].operands, strict=True))
         stack += [
             _Place(*each, [other for other in pairs if other != each]) for each in pairs[::-1]
         ]
@@ -375,7 +377,7 @@ def _degree_of(terms: Terms, atom: Atom, part: Part) -> int | None:
         return degrees.pop() if len(degrees) == 1 else None
     if atom.op == "Rows" or atom.status.kind is Kind.SUM:
         return 1
-    if atom.op == "Leaf" or atom.op == "MeanOf":
+    if atom.op in ("Leaf", "MeanOf") or atom.op.startswith(("Apply", "SparseApply")):
         return 0
     forms = atom.operands[1:] if atom.op == "Conditional" else atom.operands
     degrees = {

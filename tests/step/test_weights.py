@@ -5,7 +5,18 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.steps import Program, Value, add_n, apply, compare, mean, square, total
+from support.steps import (
+    Program,
+    Value,
+    add_n,
+    apply,
+    compare,
+    largest,
+    mean,
+    square,
+    stack,
+    total,
+)
 
 from placement_checks.step.comparison import State
 from placement_checks.step.kinds import Cause
@@ -70,3 +81,28 @@ def test_gradients_behind_other_ops_have_no_weights() -> None:
 
     assert isinstance(weights, Cause)
     assert weights.op == "Tanh"
+
+
+@pytest.mark.parametrize("kind", ["sign", "stack"])
+def test_gradients_that_ops_combine_or_take_the_sign_of_have_no_weights(kind: str) -> None:
+    """The sign of a sum is the sign of a mean, and the first operand is not all of a stack."""
+
+    def of(towers: int) -> Program:
+        made = Program()
+        w = made.variable("w", (3,))
+        gradients = []
+        for i in range(towers):
+            with made.tower(i):
+                x = made.placeholder("x", (None, 3), None if towers == 1 else i)
+                gradients.append(made.gradient(mean(square(total(x * w.read(), 1))), w))
+        if kind == "sign":
+            change = apply("Sign", add_n(gradients) if towers > 1 else gradients[0])
+        else:
+            change = largest(stack(gradients), 0)
+        made.train(w.descend(0.1, change))
+        return made
+
+    weights = compare(of(2), of(1)).weights["w"]
+
+    assert isinstance(weights, Cause)
+    assert weights.op == ("Sign" if kind == "sign" else "Pack")
