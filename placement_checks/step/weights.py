@@ -140,12 +140,16 @@ def compare_weights(
     place = _find_gradients(terms, ours, theirs)
     if not isinstance(place, _Place):
         return place
+    factor = _ratio_of_scales(terms, place.ours, place.theirs)
+    if isinstance(factor, Cause):
+        return factor
     many = _summands(terms, place.ours, parts)
     one = _summands(terms, place.theirs, parts)
     if isinstance(many, Cause):
         return many
     if isinstance(one, Cause):
         return one
+    many = [each._replace(number=each.number * factor) for each in many]
     sources = [{_source(terms, each) for each in side} for side in (many, one)]
     if name in sources[1] and name not in sources[0] and sources[0] <= {*variables}:
         return Weights(source=min(sources[0]))
@@ -249,11 +253,10 @@ def _summands(
 ) -> Sequence[_Summand] | Cause:
     """The summands of a sum of gradients. What is no gradient, such as weight decay, is left out.
 
-    Factors that depend on gradients, such as a clip by their norm, are left out if all summands
-    share them.
+    Factors that depend on gradients, such as a clip by their norm, are left out
+    (`_ratio_of_scales`).
     """
     gradients: list[tuple[AtomId, Monomial, float]] = []
-    scales: set[frozenset[tuple[AtomId, int]]] = set()
     for monomial, number in terms.summands(form):
         gradient = gradient_in(terms, monomial)
         if gradient is None:
@@ -261,15 +264,9 @@ def _summands(
                 atom = terms[max(monomial[0], *(atom for atom, _ in monomial[1]), ONE)]
                 return Cause(atom.op, "is added to gradients", atom.origin)
             continue
-        factors = [each for each in monomial[1] if each[0] != gradient]
-        scale = frozenset(each for each in factors if terms[each[0]].is_backward)
-        scales.add(scale)
+        scale = _scale(terms, monomial, gradient)
         rest = tuple(each for each in monomial[1] if each not in scale)
         gradients.append((gradient, (monomial[0], rest), number))
-    if len(scales) > 1:
-        atom = terms[max(atom for scale in scales for atom, _ in scale)]
-        text = "multiplies only some terms of the loss, and is not a constant"
-        return Cause(atom.op, text, atom.origin)
     found: list[_Summand] = []
     for gradient, monomial, number in gradients:
         atom = terms[gradient]
@@ -285,6 +282,48 @@ def _summands(
             made = guess
         found.append(made)
     return found
+
+
+_Scale = frozenset[tuple[AtomId, int]]
+
+
+def _scale(terms: Terms, monomial: Monomial, gradient: AtomId) -> _Scale:
+    """The factors of a gradient that depend on gradients."""
+    factors = [each for each in monomial[1] if each[0] != gradient]
+    return frozenset(each for each in factors if terms[each[0]].is_backward)
+
+
+def _ratio_of_scales(terms: Terms, ours: Form, theirs: Form) -> float | Cause:
+    """How many times the factors that depend on gradients are the factors on one GPU.
+
+    All summands must share these factors. A clip is compared for gradients that it does not clip.
+    Other factors, such as one divided by the norm, may undo a factor of the gradients.
+    """
+    found: list[_Scale] = []
+    for form in (ours, theirs):
+        scales = {
+            _scale(terms, monomial, gradient)
+            for monomial, _ in terms.summands(form)
+            if (gradient := gradient_in(terms, monomial)) is not None
+        }
+        if len(scales) > 1:
+            atom = terms[max(atom for scale in scales for atom, _ in scale)]
+            text = "multiplies only some terms of the loss, and is not a constant"
+            return Cause(atom.op, text, atom.origin)
+        found += scales
+    if found[0] == found[1]:
+        return 1.0
+    numbers = [1.0, 1.0]
+    for side, scale in enumerate(found):
+        for key, power in scale:
+            atom = terms[key]
+            bounds = [terms.constant(each) for each in atom.operands]
+            known = [each for each in bounds if each]
+            if atom.op not in ("Minimum", "Maximum") or len(known) != 1:
+                text = "multiplies the gradients, and depends on them in another way than a clip"
+                return Cause(atom.op, text, atom.origin)
+            numbers[side] *= known[0] ** power
+    return numbers[0] / numbers[1]
 
 
 def _guessed(
