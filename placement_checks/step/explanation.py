@@ -12,8 +12,18 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from placement_checks.step.kinds import ONE, AtomId, Cause, Form, Kind, Monomial, Origin
-from placement_checks.step.parts import OF_ANY_SIZE, Cut, Part, are_all_rows, describe, finest
+from placement_checks.step.op_types import INSENSITIVE
+from placement_checks.step.parts import (
+    OF_ANY_SIZE,
+    WHOLE,
+    Cut,
+    Part,
+    are_all_rows,
+    describe,
+    finest,
+)
 from placement_checks.step.terms import Atom, Terms, are_close
+from placement_checks.step.weights import degree_in_rows
 from placement_checks.util.text import words
 
 
@@ -50,16 +60,6 @@ _UNFOLLOWED = frozenset(
         """
         While StridedSliceOf SplitV Split Unpack Range GatherNd Where Mean CustomGradient
         DynamicStitch DynamicPartition
-        """
-    )
-)
-# Ops with results, or gradients, that are the same for many other operands.
-_INSENSITIVE = frozenset(
-    words(
-        """
-        Sign Greater GreaterEqual Less LessEqual Equal NotEqual ArgMax ArgMin IsFinite IsInf IsNan
-        Floor Ceil Round Rint FloatToInt TopKV2 InTopK InTopKV2 Log PadV2 Roll
-        FloorDiv FloorMod Mod TruncateDiv TruncateMod
         """
     )
 )
@@ -173,7 +173,11 @@ class Explanation:
         return place is not Obligation.FUNCTION or is_joint
 
     def _ratio(self, monomial: Monomial, number: float, other: float) -> Difference:
-        """Explain a coefficient. State that the program keeps, such as a sum, may be scaled."""
+        """Explain a coefficient.
+
+        State that the program keeps, such as a sum, may be scaled. So may a sum over rows if the
+        batches may have different numbers of rows: its divisor may be the number of rows.
+        """
         what = self._name(self._terms[self._main(monomial)])
         text = f"{what} counts {number / other:.4g} times as much as {self._there}"
         atoms = [self._terms[atom] for atom in (monomial[0], *(atom for atom, _ in monomial[1]))]
@@ -181,6 +185,10 @@ class Explanation:
             atom.op == "Var" and atom.attrs[0] not in self._trained for atom in atoms
         ) and not any(atom.is_backward for atom in atoms)
         is_certain = not is_state and not any(atom.op == "Random" for atom in atoms)
+        degree = 0 if WHOLE in self._terms.fixed else degree_in_rows(self._terms, monomial, WHOLE)
+        if degree == 1 and number / other > 0:
+            text += f", which is right if the batch has {other / number:.4g} times as many rows"
+        is_certain = is_certain and degree == 0
         return Difference(Obligation.WEIGHTS, text, self._cite(monomial), is_certain)
 
     def _have_similar(self, left: Iterable[Monomial], right: Iterable[Monomial]) -> bool:
@@ -293,7 +301,7 @@ class Explanation:
             return self._unlike_ops(one, two, place)
         below = Obligation.FUNCTION if one.op == "Grad" else place
         pairs = list(zip(one.operands, self._aligned(one, two), strict=True))
-        is_certain = one.op not in _INSENSITIVE and sum(x != y for x, y in pairs) == 1
+        is_certain = one.op not in INSENSITIVE and sum(x != y for x, y in pairs) == 1
         is_square = one.op == "Mul" and len(set(one.operands)) == len(set(two.operands)) == 1
         for number, (mine, other) in enumerate(pairs):
             if mine == other or depth >= _MAX_DEPTH:

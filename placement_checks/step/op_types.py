@@ -35,6 +35,17 @@ _MATRIX_PRODUCT = OpType(row_rules.matrix_product, normal_form=normal_forms.matr
 _SLICED = OpType(row_rules.sliced, is_linear=True)
 _QUOTIENT = OpType(row_rules.quotient, is_elementwise=True, normal_form=normal_forms.quotient)
 
+# Ops with results, or gradients, that are the same for many other operands.
+INSENSITIVE = frozenset(
+    words(
+        """
+        Sign Greater GreaterEqual Less LessEqual Equal NotEqual ArgMax ArgMin IsFinite IsInf IsNan
+        Floor Ceil Round Rint FloatToInt TopKV2 InTopK InTopKV2 Log PadV2 Roll
+        FloorDiv FloorMod Mod TruncateDiv TruncateMod
+        """
+    )
+)
+
 OP_TYPES: Mapping[str, OpType] = {
     # One element from one element of each operand.
     **dict.fromkeys(

@@ -23,7 +23,7 @@ from placement_checks.step.kinds import (
     Origin,
     RowExtent,
 )
-from placement_checks.step.op_types import op_type
+from placement_checks.step.op_types import INSENSITIVE, op_type
 from placement_checks.step.parts import WHOLE, Cut, Part, are_all_rows, finest, within
 from placement_checks.step.terms import Atom, Terms, are_close
 
@@ -131,12 +131,16 @@ def compare_weights(
     place = _find_gradients(terms, ours, theirs)
     if not isinstance(place, _Place):
         return place
+    factor = _ratio_of_scales(terms, place.ours, place.theirs)
+    if isinstance(factor, Cause):
+        return factor
     many = _summands(terms, place.ours, parts)
     one = _summands(terms, place.theirs, parts)
     if isinstance(many, Cause):
         return many
     if isinstance(one, Cause):
         return one
+    many = [each._replace(number=each.number * factor) for each in many]
     examples = _examples(terms, many, one)
     if isinstance(examples, Cause):
         return examples
@@ -213,11 +217,13 @@ def _find_gradients(terms: Terms, ours: Form, theirs: Form) -> _Place | Weights 
         if not one and not other:
             continue
         atoms = [terms[atom] for atom in (*one, *other)]
-        if len(one) != 1 or len(other) != 1 or one == other or atoms[0].op != atoms[1].op:
+        is_pair = len(one) == len(other) == 1 and one != other and atoms[0].op == atoms[1].op
+        is_pair = is_pair and len(atoms[0].operands) == len(atoms[1].operands)
+        if not is_pair or atoms[0].op in INSENSITIVE:
             text = "takes gradients in another way than on one GPU"
             unlike = unlike or Cause(atoms[0].op, text, atoms[0].origin)
             continue
-        pairs = list(zip(atoms[0].operands, atoms[1].operands, strict=False))
+        pairs = list(zip(atoms[0].operands, atoms[1].operands, strict=True))
         stack += [
             _Place(*each, [other for other in pairs if other != each]) for each in pairs[::-1]
         ]
@@ -249,11 +255,10 @@ def _summands(
 ) -> Sequence[_Summand] | Cause:
     """The summands of a sum of gradients. What is no gradient, such as weight decay, is left out.
 
-    Factors that depend on gradients, such as a clip by their norm, are left out if all summands
-    share them.
+    Factors that depend on gradients, such as a clip by their norm, are left out
+    (`_ratio_of_scales`).
     """
     gradients: list[tuple[AtomId, Monomial, float]] = []
-    scales: set[frozenset[tuple[AtomId, int]]] = set()
     for monomial, number in terms.summands(form):
         gradient = gradient_in(terms, monomial)
         if gradient is None:
@@ -261,15 +266,9 @@ def _summands(
                 atom = terms[max(monomial[0], *(atom for atom, _ in monomial[1]), ONE)]
                 return Cause(atom.op, "is added to gradients", atom.origin)
             continue
-        factors = [each for each in monomial[1] if each[0] != gradient]
-        scale = frozenset(each for each in factors if terms[each[0]].is_backward)
-        scales.add(scale)
+        scale = _scale(terms, monomial, gradient)
         rest = tuple(each for each in monomial[1] if each not in scale)
         gradients.append((gradient, (monomial[0], rest), number))
-    if len(scales) > 1:
-        atom = terms[max(atom for scale in scales for atom, _ in scale)]
-        text = "multiplies only some terms of the loss, and is not a constant"
-        return Cause(atom.op, text, atom.origin)
     found: list[_Summand] = []
     for gradient, monomial, number in gradients:
         atom = terms[gradient]
@@ -285,6 +284,48 @@ def _summands(
             made = guess
         found.append(made)
     return found
+
+
+_Scale = frozenset[tuple[AtomId, int]]
+
+
+def _scale(terms: Terms, monomial: Monomial, gradient: AtomId) -> _Scale:
+    """The factors of a gradient that depend on gradients."""
+    factors = [each for each in monomial[1] if each[0] != gradient]
+    return frozenset(each for each in factors if terms[each[0]].is_backward)
+
+
+def _ratio_of_scales(terms: Terms, ours: Form, theirs: Form) -> float | Cause:
+    """How many times the factors that depend on gradients are the factors on one GPU.
+
+    All summands must share these factors. A clip is compared for gradients that it does not clip.
+    Other factors, such as one divided by the norm, may undo a factor of the gradients.
+    """
+    found: list[_Scale] = []
+    for form in (ours, theirs):
+        scales = {
+            _scale(terms, monomial, gradient)
+            for monomial, _ in terms.summands(form)
+            if (gradient := gradient_in(terms, monomial)) is not None
+        }
+        if len(scales) > 1:
+            atom = terms[max(atom for scale in scales for atom, _ in scale)]
+            text = "multiplies only some terms of the loss, and is not a constant"
+            return Cause(atom.op, text, atom.origin)
+        found += scales
+    if found[0] == found[1]:
+        return 1.0
+    numbers = [1.0, 1.0]
+    for side, scale in enumerate(found):
+        for key, power in scale:
+            atom = terms[key]
+            bounds = [terms.constant(each) for each in atom.operands]
+            known = [each for each in bounds if each]
+            if atom.op not in ("Minimum", "Maximum") or len(known) != 1:
+                text = "multiplies the gradients, and depends on them in another way than a clip"
+                return Cause(atom.op, text, atom.origin)
+            numbers[side] *= known[0] ** power
+    return numbers[0] / numbers[1]
 
 
 def _guessed(
@@ -326,7 +367,7 @@ def _lifted(terms: Terms, gradient: Atom, monomial: Monomial, number: float) -> 
         ((monomial, factor),) = terms.summands(whole)
         lifted = terms.lifted(monomial, part)
         if isinstance(lifted, Cause):
-            degree = _degree(terms, monomial, part)
+            degree = degree_in_rows(terms, monomial, part)
             if degree is None:
                 return lifted
             is_joint = True
@@ -351,7 +392,7 @@ def _lifted(terms: Terms, gradient: Atom, monomial: Monomial, number: float) -> 
     )
 
 
-def _degree(terms: Terms, monomial: Monomial, part: Part) -> int | None:
+def degree_in_rows(terms: Terms, monomial: Monomial, part: Part) -> int | None:
     """The power of the number of rows that a term grows with; None if it is unknown.
 
     It is 1 for a sum over rows, and 0 for a mean, for the root of a mean, and for a row.
@@ -371,15 +412,19 @@ def _degree_of(terms: Terms, atom: Atom, part: Part) -> int | None:
     if atom.finest != part or atom.status.kind is Kind.UNKNOWN:
         return None
     if atom.op == "Grad":
-        degrees = {_degree(terms, each, part) for each, _ in terms.summands(atom.operands[0])}
+        degrees = {
+            degree_in_rows(terms, each, part) for each, _ in terms.summands(atom.operands[0])
+        }
         return degrees.pop() if len(degrees) == 1 else None
     if atom.op == "Rows" or atom.status.kind is Kind.SUM:
         return 1
-    if atom.op == "Leaf" or atom.op == "MeanOf":
+    if atom.op in ("Leaf", "MeanOf") or atom.op.startswith(("Apply", "SparseApply")):
         return 0
     forms = atom.operands[1:] if atom.op == "Conditional" else atom.operands
     degrees = {
-        _degree(terms, monomial, part) for form in forms for monomial, _ in terms.summands(form)
+        degree_in_rows(terms, monomial, part)
+        for form in forms
+        for monomial, _ in terms.summands(form)
     }
     degree = degrees.pop() if len(degrees) == 1 else None
     if degree is None or atom.op in _HOMOGENEOUS:

@@ -334,6 +334,25 @@ def test_micro_batches() -> None:
     check(net.descend(add_n(sums) / 2.0), one_gpu(), PROVED)
 
 
+@pytest.mark.parametrize("times", [1, 2])
+def test_decay_after_the_step(times: int) -> None:
+    """A decay that each tower repeats differs, for any number of rows."""
+
+    def build(count: int) -> Program:
+        net = Net()
+        moment = net.program.variable("w/Momentum", (WIDTH,), is_trained=False)
+        gradients = net.gradients([net.loss(x, y) for x, y in net.parts(count)])
+        update = net.w.apply_momentum(moment, RATE, add_n(gradients) / float(count))
+        for _ in range(min(count, times)):
+            with net.program.after(update):
+                update = net.w.assign(net.w.read() * 0.9)
+        net.program.train(update)
+        return net.program
+
+    found = compare(build(2), build(1))
+    assert found.variables["w"].state is (PROVED if times == 1 else DIFFERS)
+
+
 def test_decay_before_the_step() -> None:
     """Both programs read the variable after it was decayed."""
 

@@ -213,6 +213,40 @@ def test_programs_for_other_numbers_of_rows() -> None:
     assert compare(towers, _fixed([6], [1.0])).variables["w"].state is State.PROVED
 
 
+@pytest.mark.parametrize(
+    ("rows", "of_one", "divisor", "state"),
+    [
+        ((4, 4), 8, 16.0, State.DIFFERS),
+        ((4, 4), 4, 8.0, State.UNKNOWN),
+        ((None, None), None, 8.0, State.UNKNOWN),
+        ((None, None), None, 4.0, State.PROVED),
+    ],
+)
+def test_a_sum_divided_by_a_batch_that_grows_with_the_towers(
+    rows: Sequence[int | None], of_one: int | None, divisor: float, state: State
+) -> None:
+    """The divisor may be the number of rows, unless both programs have equally many rows."""
+
+    def build(rows: Sequence[int | None], divisor: float) -> Program:
+        program = Program()
+        w = program.variable("w", (WIDTH,))
+        gradients = []
+        for tower, count in enumerate(rows):
+            x = program.placeholder("x", (count, WIDTH), tower if len(rows) > 1 else None)
+            loss = total(square(total(x * w.read(), 1))) / divisor
+            gradients.append(program.gradient(loss, w))
+        program.train(w.descend(0.1, add_n(gradients) if len(rows) > 1 else gradients[0]))
+        return program
+
+    one = build([of_one], 8.0 if of_one == 8 else 4.0)
+    answer = compare(build(rows, divisor), one).variables["w"]
+
+    assert answer.state is state
+    if state is State.UNKNOWN:
+        assert answer.difference is not None
+        assert "right if the batch has 2 times as many rows" in answer.difference.text
+
+
 @pytest.mark.parametrize(("divisor", "is_equal"), [(8.0, True), (4.0, False), (2.0, False)])
 def test_a_number_in_place_of_the_number_of_rows(divisor: float, is_equal: bool) -> None:
     """A sum that is divided by the rows of all towers is a mean only for this number of rows."""

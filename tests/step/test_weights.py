@@ -5,7 +5,18 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.steps import Program, Value, add_n, apply, compare, mean, square, total
+from support.steps import (
+    Program,
+    Value,
+    add_n,
+    apply,
+    compare,
+    largest,
+    mean,
+    square,
+    stack,
+    total,
+)
 
 from placement_checks.step.comparison import State
 from placement_checks.step.kinds import Cause
@@ -70,3 +81,69 @@ def test_gradients_behind_other_ops_have_no_weights() -> None:
 
     assert isinstance(weights, Cause)
     assert weights.op == "Tanh"
+
+
+@pytest.mark.parametrize("kind", ["sign", "stack"])
+def test_gradients_that_ops_combine_or_take_the_sign_of_have_no_weights(kind: str) -> None:
+    """The sign of a sum is the sign of a mean, and the first operand is not all of a stack."""
+
+    def of(towers: int) -> Program:
+        made = Program()
+        w = made.variable("w", (3,))
+        gradients = []
+        for i in range(towers):
+            with made.tower(i):
+                x = made.placeholder("x", (None, 3), None if towers == 1 else i)
+                gradients.append(made.gradient(mean(square(total(x * w.read(), 1))), w))
+        if kind == "sign":
+            change = apply("Sign", add_n(gradients) if towers > 1 else gradients[0])
+        else:
+            change = largest(stack(gradients), 0)
+        made.train(w.descend(0.1, change))
+        return made
+
+    weights = compare(of(2), of(1)).weights["w"]
+
+    assert isinstance(weights, Cause)
+    assert weights.op == ("Sign" if kind == "sign" else "Pack")
+
+
+@pytest.mark.parametrize(
+    ("scaling", "ratio"), [("clip", 2.0), ("larger clip", 1.0), ("norm", None), ("mean", 1.0)]
+)
+def test_factors_that_depend_on_gradients(scaling: str, ratio: float | None) -> None:
+    """The sum is clipped by a norm, by a norm for a sum, or divided by its norm."""
+
+    def of(towers: int) -> Program:
+        made = Program()
+        w = made.variable("w", (3,))
+        gradients = []
+        for i in range(towers):
+            with made.tower(i):
+                x = made.placeholder("x", (None, 3), None if towers == 1 else i)
+                gradients.append(made.gradient(mean(square(total(x * w.read(), 1))), w))
+        gradient = add_n(gradients) if towers > 1 else gradients[0]
+        if scaling == "mean":
+            gradient = gradient / float(towers)
+        inverse = apply("RealDiv", 1.0, apply("Sqrt", total(square(gradient))))
+        if scaling == "norm":
+            made.train(w.descend(0.1, gradient * inverse))
+            return made
+        bound = 0.5 * towers if scaling == "larger clip" else 0.5
+        gradient = gradient * (apply("Minimum", inverse, 1.0 / bound) * bound)
+        if scaling == "larger clip":
+            gradient = gradient / float(towers)
+        made.train(w.descend(0.1, gradient))
+        return made
+
+    found = compare(of(2), of(1))
+
+    weights = found.weights.get("w", Weights())
+    if ratio is None:
+        assert isinstance(weights, Cause)
+        return
+    assert isinstance(weights, Weights)
+    assert all(
+        each == pytest.approx(ratio) for term in weights.examples for each in term.ratios.values()
+    )
+    assert bool(weights.examples) is (scaling != "mean")

@@ -260,6 +260,7 @@ COMPUTES: dict[str, Callable[..., Any]] = {
     "Log1p": _elementwise(np.log1p),
     "Sqrt": _elementwise(np.sqrt),
     "Rsqrt": _elementwise(lambda x: 1 / np.sqrt(x)),
+    "Sign": _elementwise(np.sign),
     "Tanh": _elementwise(np.tanh),
     "Sin": _elementwise(np.sin),
     "Relu": _elementwise(lambda x: np.maximum(x, 0.0)),

@@ -41,7 +41,9 @@ class EqualToOneGpu(Rule):
     rule is broken. A finding states what is not equal, such as a part of the batch that does not
     count. Otherwise the rule is not checked, and names the op that cannot be followed: an op of
     an unknown type, or a loss that combines the rows of a tower. Learning rates and other
-    settings of the optimizer may differ on purpose, so they break no rule.
+    settings of the optimizer may differ on purpose, so they break no rule. Nor does the divisor
+    of a sum over rows, unless both programs have the same fixed number of rows: a batch that grows
+    with the number of GPUs needs another divisor.
 
     `allow` lists variables that may differ, or patterns such as bn/*.
     """

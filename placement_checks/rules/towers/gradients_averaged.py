@@ -89,10 +89,11 @@ class GradientsAveraged(Rule):
     of a term in an update is its coefficient in the tower's loss, times the coefficient of the
     tower's gradient. For a mean over rows, and for a penalty such as weight decay, the
     coefficients of all towers must add up to the coefficient on one GPU. A sum over rows must have
-    this coefficient in each tower. The rule ignores factors that all terms of an update share and
-    that depend on gradients, such as a clip by the norm of the averaged gradient. It also ignores
-    other learning rates. The program is compared with its reference or, without a reference, with
-    the program built for one GPU.
+    this coefficient in each tower. A clip by the norm of the gradients is compared for gradients
+    that it does not clip. Variables are not checked if their gradients have other factors that
+    depend on gradients, such as one divided by the norm, and these differ from one GPU. Other
+    learning rates are ignored. The program is compared with its reference or, without a reference,
+    with the program built for one GPU.
 
     If the loss of a tower combines its rows, such as the root of a mean or a mean over tokens, the
     coefficients are compared as for a mean. If they are right, the variables are not checked,

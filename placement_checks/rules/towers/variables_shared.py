@@ -13,7 +13,7 @@ from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import MirroredVariable, variable_layout
 from placement_checks.analysis.variables.roles import roles
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.ids import SiteIndex
+from placement_checks.core.ids import OpId, SiteIndex
 from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing, NotApplicable
 from placement_checks.core.op_types import RANDOM_SEEDED, RESTORES, is_gradient_update
@@ -63,8 +63,9 @@ class VariablesShared(Rule):
     sum and empties the variables.
 
     Copies that the program makes itself must start equal. Random initial values with seeds of
-    their own are a finding in a whole program, unless an op assigns one copy to another. A
-    function does not show what runs before the first step, so a note mentions them.
+    their own are a finding in a whole program, unless an op assigns one copy to another, or
+    restores a copy that has another name in the checkpoint. A function does not show what runs
+    before the first step, so a note mentions them.
 
     A variable in TRAINABLE_VARIABLES must also be in GLOBAL_VARIABLES. Otherwise it is trained,
     but global_variables_initializer() does not set it and a Saver does not save it. Copies may be
@@ -309,7 +310,7 @@ def _unequal_starts(placement: Placement) -> Iterator[Finding]:
             drawn, of_first = draws[name], draws[first]
             if drawn is None or of_first is None or not (drawn or of_first):
                 continue
-            if drawn == of_first and all(seed != _NO_SEED for _, seed in drawn):
+            if len(drawn) == len(of_first) and all(map(_draw_alike, drawn, of_first)):
                 continue
             yield Finding(
                 **about(placement.ops[name]),
@@ -325,13 +326,26 @@ def _unequal_starts(placement: Placement) -> Iterator[Finding]:
 _NO_SEED = (0, 0)
 
 
+class _Draw(NamedTuple):
+    """A random op, its type and its seeds."""
+
+    op: OpId
+    type: str
+    seeds: tuple[object, object]
+
+
+def _draw_alike(one: _Draw, other: _Draw) -> bool:
+    """Whether two random ops yield the same numbers in the run that initializes the variables."""
+    return one == other or (one[1:] == other[1:] and one.seeds != _NO_SEED)
+
+
 def _initial_draws(
     placement: Placement, name: str, group: MirroredVariable
-) -> Sequence[tuple[str, object]] | None:
+) -> Sequence[_Draw] | None:
     """The random ops of a variable's initial value, in order, with their seeds.
 
-    None if the variable may start in another way: it takes the value of another copy, or several
-    ops set it before the step.
+    None if the variable may start in another way: it takes the value of another copy, a checkpoint
+    has it under another name, or several ops set it before the step.
     """
     analysis = analyze(placement)
     flow, details = analysis.flow, placement.details
@@ -342,7 +356,9 @@ def _initial_draws(
             continue
         behind = flow.reachable(values)
         if any(flow.types[op] in RESTORES for op in behind):
-            continue
+            if any(name.encode() in (details.value(flow.names[op]) or ()) for op in behind):
+                continue
+            return None  # perhaps the copies restore the same value
         if not others.isdisjoint(behind):
             return None
         initializers.append(behind)
@@ -351,7 +367,7 @@ def _initial_draws(
     draws = [op for op in sorted(initializers[0]) if flow.types[op] in RANDOM_SEEDED]
     attributes = [details.attributes(flow.names[op]) for op in draws]
     return [
-        (flow.types[op], (each.get("seed", 0), each.get("seed2", 0)))
+        _Draw(op, flow.types[op], (each.get("seed", 0), each.get("seed2", 0)))
         for op, each in zip(draws, attributes, strict=True)
     ]
 
