@@ -214,14 +214,22 @@ class CapturedRun:
 
     def _run_function(self) -> CapturedProgram:
         """Run a function that trains, or that builds and returns its step."""
+        path = self._script.target.path
+        main = str(Path(path).resolve()) if path.endswith(".py") else path
+        with self._values.in_imports(main):  # a function may import modules when it is called
+            built = self._build_function()
+        self._values.check()
+        return self._record(built)
+
+    def _build_function(self) -> CapturedProgram:
         if not self._script.eager:
-            return self._record(build(self._load_function(), self._gpus, self._answer))
+            return build(self._load_function(), self._gpus, self._answer)
         placeholder = Program(self._script.name, lambda: None)
         with record_eager_code(placeholder, self._gpus, self._answer) as building:
             self._report_query(building)
             # The import of its module may already create variables and strategies.
             building.program = self._load_function()
-            return self._record(build_eagerly(building))
+            return build_eagerly(building)
 
     def _report_query(self, building: BuildRecorder) -> None:
         """Report to the parent as soon as the program asks for the number of GPUs."""
