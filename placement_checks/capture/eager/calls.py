@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,7 @@ from placement_checks.graph.gradients import GradientNotes, OptimizerCall, is_to
 from placement_checks.tf.distribution import is_default_strategy, replica_values
 from placement_checks.tf.eager import (
     VARIABLE_CREATING_FUNCTION,
+    eager_device,
     traced_functions,
     variable_handle,
 )
@@ -50,7 +52,7 @@ class NotAGraphProgram(BaseException):
     """Ends a program that is built into a graph, but must run eagerly."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # `==` of tensors is not a bool
 class SeenCall:
     """A call of a function that trains, or that applies gradients of another function."""
 
@@ -92,8 +94,11 @@ class CallWatch:
         missing: the functions that train, but had not been called at the last repeated step.
         others: the names of the functions that ran and do not train.
         eager_gradients: the number of times that gradients were taken outside of functions.
+        in_replica: whether one of them was taken in a replica of a strategy.
         in_graph: whether the program called a traced function, or took gradients with a tape,
             while a graph was built.
+        devices: the device scopes of the calls that train a variable, by the id of its handle. CPU
+            devices simulate the GPUs.
         repeated: whether the program called a step twice. All code between two calls of the step
             has then been executed.
     """
@@ -110,7 +115,9 @@ class CallWatch:
         self.missing: Sequence[str] = ()
         self.uncalled = UncalledFunctions()
         self.others: dict[str, None] = {}
+        self.devices: defaultdict[int, set[str]] = defaultdict(set)
         self.eager_gradients = 0
+        self.in_replica = False
         self.in_graph = False
         self.repeated = False
         self._notes = notes
@@ -174,6 +181,9 @@ class CallWatch:
                         "tf.config.run_functions_eagerly",
                     )
                 self.eager_gradients += 1
+                self.in_replica |= not tf.distribute.in_cross_replica_context() and (
+                    tf.distribute.has_strategy()
+                )
             else:
                 graph = tf.compat.v1.get_default_graph()
                 self.in_graph |= is_top_level(graph) and not self._notes[graph].is_taking
@@ -235,6 +245,9 @@ class CallWatch:
                 SeenCall(function, list(inputs), list(captured), users_line(stack), method)
             )
         self.skipped_steps += 1
+        step = next(step for step in self.steps if step.function is function)
+        for handle in trained_handles(step, self._notes):
+            self.devices[handle].add(eager_device())
         self.repeated |= not is_new
         if self.repeated:
             self.missing = self._missing_functions()
