@@ -255,8 +255,8 @@ def check_comparable(
             f"{reference.name} has {len(towers)}"
         )
     if len(towers) > 1 and not same_towers:
-        single = reference.built.program
-        is_own_build = bool(single) and single.is_same(program.built.program)
+        single, own_program = reference.built.program, program.built.program
+        is_own_build = single and own_program and single.is_same(own_program)
         raise InputError(
             reference.name,
             f"it has {len(towers)} towers, on {join_and(towers)}, but a reference has one tower",

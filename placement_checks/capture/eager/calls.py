@@ -25,7 +25,7 @@ from placement_checks.capture.eager.devices import (
 from placement_checks.capture.eager.notes import graph_tensors
 from placement_checks.capture.eager.uncalled import UncalledFunctions, record_uncalled
 from placement_checks.core.keras_parts import FIT, STEPPING, TRAIN_ON_BATCH
-from placement_checks.core.op_types import is_update
+from placement_checks.core.op_types import VARIABLE_LOOKUPS, VARIABLE_READS, is_update
 from placement_checks.core.user_code import users_line
 from placement_checks.graph.gradients import GradientNotes, OptimizerCall, is_top_level
 from placement_checks.tf.distribution import is_default_strategy, replica_values
@@ -45,6 +45,7 @@ from placement_checks.tf.patching import patched
 from placement_checks.tf.process_state import is_eager_by_default
 from placement_checks.util.walks import walk
 
+_READS = VARIABLE_READS | VARIABLE_LOOKUPS
 _MOST_STEPS = 20  # calls of steps to skip while waiting for a different step
 
 
@@ -148,8 +149,10 @@ class CallWatch:
                     raise NotAGraphProgram
             if not is_eager or getattr(self._thread, "calls", False):
                 return original(function, tensor_inputs, captured_inputs)
-            if is_training_function(function.graph, self._notes) or self._applies_gradients(
-                function.graph
+            if (
+                is_training_function(function.graph, self._notes)
+                or self._applies_gradients(function.graph)
+                or self._applies_sums(function.graph, [*tensor_inputs, *captured_inputs])
             ):
                 self._note_step(function, tensor_inputs, captured_inputs)
                 return zeros_like(function.structured_outputs)
@@ -224,6 +227,30 @@ class CallWatch:
             tensor.graph in graphs and _handle_id(call.variable) in trained
             for call in self._applied
             for tensor in graph_tensors(replica_values(call.gradient)[0])
+        )
+
+    def _applies_sums(self, graph: Any, values: Sequence[Any]) -> bool:
+        """Whether a function updates variables with the gradients that earlier steps added up.
+
+        The steps take gradients of variables that they do not update, and update other variables,
+        which this function reads. ``values`` are the inputs of the function.
+        """
+        taking = [step for step in self.steps if trained_handles(step, self._notes)]
+        if not taking:
+            return False
+        uses = list(_variable_uses(graph, values))
+        updated = {handle for handle, op in uses if is_update(op.type)}
+        if updated.isdisjoint(waiting_handles(taking, self._notes)):
+            return False
+        sums = {
+            handle
+            for step in taking
+            for handle, op in _variable_uses(step.graph, [*step.inputs, *step.captured])
+            if is_update(op.type)
+        }
+        return any(
+            handle in sums and op.type in _READS and op.outputs[0].dtype.is_floating
+            for handle, op in uses
         )
 
     def _note_step(self, function: Any, inputs: Sequence[Any], captured: Sequence[Any]) -> None:
@@ -315,6 +342,34 @@ def trained_handles(step: SeenCall, notes: Mapping[Any, GradientNotes]) -> set[i
         source for graph in graphs if graph in notes for source, _ in notes[graph].by_source
     ]
     return {handle for source in sources if (handle := _handle_id(source)) is not None}
+
+
+def updates_nothing_trained(steps: Sequence[SeenCall], notes: Mapping[Any, GradientNotes]) -> bool:
+    """Whether steps take gradients, but update no variable that they take the gradient of."""
+    trained = {handle for step in steps for handle in trained_handles(step, notes)}
+    waiting = waiting_handles(steps, notes)
+    return bool(waiting) and waiting == trained
+
+
+def waiting_handles(steps: Sequence[SeenCall], notes: Mapping[Any, GradientNotes]) -> set[int]:
+    """The variables that steps compute the gradients of, but do not update."""
+    trained = {handle for step in steps for handle in trained_handles(step, notes)}
+    for step in steps:
+        for handle, op in _variable_uses(step.graph, [*step.inputs, *step.captured]):
+            if op.type not in _READS:  # an update, or a branch that may contain one
+                trained.discard(handle)
+    return trained
+
+
+def _variable_uses(graph: Any, values: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+    """The ops of a function that use a variable, each with the id of the variable's handle.
+
+    ``values`` are the inputs of the function.
+    """
+    for tensor, value in zip(graph.inputs, values, strict=False):
+        if tensor.dtype == tf.resource:
+            for op in tensor.consumers():
+                yield id(value), op
 
 
 def _handle_id(variable: Any) -> int | None:

@@ -17,7 +17,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from placement_checks.capture.eager.calls import CallWatch, SeenCall, trained_handles
+from placement_checks.capture.eager.calls import (
+    CallWatch,
+    SeenCall,
+    trained_handles,
+    updates_nothing_trained,
+)
 from placement_checks.capture.eager.notes import TracingNotes, graph_tensors
 from placement_checks.capture.eager.step_graph import FlatStep
 from placement_checks.capture.eager.variables import state_before_step, step_strategy
@@ -69,7 +74,11 @@ def read_steps(
     reader = _StepReader(steps, notes, program)
     built = reader.read(gpus, [step.name for step in calls.steps if step not in steps])
     if not calls.missing:
-        return built
+        if not updates_nothing_trained(steps, notes.gradients):
+            return built
+        names = join_and(step.name for step in steps)
+        note = f"the gradients of {names} are applied by code that the rules do not check"
+        return replace(built, notes=[*built.notes, note])
     missing = (
         f"{join_and(calls.missing)} {'was' if len(calls.missing) == 1 else 'were'} not called in "
         f"the first {plural(calls.skipped_steps, 'training step')}: not checked by the rules"
