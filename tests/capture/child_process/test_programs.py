@@ -17,7 +17,7 @@ from support.forked import start_forked
 
 from placement_checks.capture.programs import load, load_for_one_gpu
 from placement_checks.core.errors import InputError
-from placement_checks.core.missing import Missing
+from placement_checks.core.missing import FixedGpus
 from placement_checks.core.program import CapturedProgram
 from placement_checks.targets.forms import resolve
 
@@ -253,7 +253,7 @@ def test_a_program_that_trains_in_a_thread(folder: Path, monkeypatch: pytest.Mon
 def test_a_program_without_a_gpu_option_is_built_for_one_number(folder: Path) -> None:
     program = "from model import train\ntrain(2)\n"
 
-    assert load_for_one_gpu(watched(folder, program)) == Missing(
+    assert load_for_one_gpu(watched(folder, program)) == FixedGpus(
         "the program does not receive the number of GPUs",
         option="write {gpus} in its arguments, or --let NAME={gpus}",
     )
