@@ -133,3 +133,9 @@ def test_a_constant_that_is_not_the_number_of_towers(run: Run) -> None:
 
     assert ran.status == 2
     assert "pass {gpus} to the argument or constant that sets the number of towers" in ran.err
+
+
+@pytest.mark.usefixtures("folder")
+def test_timings_need_no_reference(run: Run) -> None:
+    assert "no reference program" in run("time", "train.py:build").err
+    assert "no reference program" not in run("time", "train.py:build", *LET).err
