@@ -24,7 +24,7 @@ from placement_checks.capture.in_process.builder import build
 from placement_checks.core.cluster_spec import TF_CONFIG
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.machines import Machine
-from placement_checks.core.missing import Missing
+from placement_checks.core.missing import FixedGpus, Missing
 from placement_checks.core.program import (
     BuiltGraph,
     CapturedProgram,
@@ -288,7 +288,7 @@ class _Builds:
                 f"write {{gpus}} where the program reads the number, such as {fix}",
                 is_predicate=True,
             )
-        return Missing(
+        return FixedGpus(
             f"the program {same_graph}",
             option=f"pass it the number: {{gpus}} in its arguments, or {fix}",
         )

@@ -139,7 +139,8 @@ def _complete(call: Settings, target: Target) -> Settings:
             "pass --gpus N",
             is_predicate=True,
         )
-    if settings.reference is None and target.kind != "program":
+    runs_itself = target.kind == "program" or settings.let  # with another number of GPUs
+    if settings.reference is None and not runs_itself:
         raise UsageError(
             "",
             "no reference program is named",

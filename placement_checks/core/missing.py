@@ -31,6 +31,12 @@ class Missing:
         return f"{self.reason}{fix}" + (f" ({self.option})" if self.option else "")
 
 
+class FixedGpus(Missing):
+    """The reason why a program can only be built for one number of GPUs: its code sets it."""
+
+    __slots__ = ()
+
+
 class NotApplicable(Missing):
     """The reason why a rule that compares towers does not apply: there is one tower."""
 

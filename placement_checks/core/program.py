@@ -21,7 +21,7 @@ from placement_checks.core.builder_result import is_in_graph, parse_builder_resu
 from placement_checks.core.cluster_spec import RecordedServer
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.machines import GpuLimit, Machine
-from placement_checks.core.missing import Missing
+from placement_checks.core.missing import FixedGpus, Missing
 from placement_checks.core.placement import Placement
 from placement_checks.core.ranks import RankRecord
 from placement_checks.core.target import NONE, Arguments, Loadable, Script, Target
@@ -197,7 +197,7 @@ class Program(Loadable):
             return None
         if "num_gpus" in self.given.names:
             return Missing("the target sets num_gpus", option="write num_gpus={gpus} there")
-        return Missing("the builder has no argument num_gpus")
+        return FixedGpus("the builder has no argument num_gpus")
 
     @property
     def _is_passed_num_gpus(self) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from placement_checks.core.missing import Missing
+from placement_checks.core.missing import FixedGpus, Missing
 from placement_checks.core.settings import DEFAULT_LIMIT, DEFAULTS, Settings
 
 GPUS = "{gpus}"  # Python parses it as a set with the name ``gpus``
@@ -213,7 +213,7 @@ class Script(Loadable):
         if self.takes_num_gpus:
             return None
         reason = "the program does not receive the number of GPUs"
-        return Missing(reason, option="write {gpus} in its arguments, or --let NAME={gpus}")
+        return FixedGpus(reason, option="write {gpus} in its arguments, or --let NAME={gpus}")
 
     def is_same(self, other: object) -> bool:
         """Whether both are the same program with the same settings."""

@@ -255,10 +255,14 @@ def check_comparable(
             f"{reference.name} has {len(towers)}"
         )
     if len(towers) > 1 and not same_towers:
+        single, own_program = reference.built.program, program.built.program
+        is_own_build = single and own_program and single.is_same(own_program)
         raise InputError(
             reference.name,
             f"it has {len(towers)} towers, on {join_and(towers)}, but a reference has one tower",
-            "name the program for one GPU as the reference",
+            "pass {gpus} to the argument or constant that sets the number of towers"
+            if is_own_build
+            else "name the program for one GPU as the reference",
         )
     for each in (reference, program):
         _check_trains(each)

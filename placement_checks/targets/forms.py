@@ -121,7 +121,7 @@ def resolve(
 
     Raises:
         UsageError: a setting for a process is given, but the target is not code in a file or
-            module; ``let`` is given for a function; or ``target`` has none of the known types.
+            module; or ``target`` has none of the known types.
         InputError: the target does not exist, or is a placement log.
     """
     if isinstance(target, str | Path):
@@ -129,14 +129,6 @@ def resolve(
     own = settings.of_process()
     wants_process = own != DEFAULTS or tree is not None
     if isinstance(target, Target) and target.is_code:
-        if own.let and target.kind == "function":
-            raise UsageError(
-                f"--let {next(iter(own.let))}",
-                f"is for a whole program, but {target.name} is a function",
-                "name the program without the function, or pass the value as an argument: "
-                "train.py:build(NAME=4)",
-                is_predicate=True,
-            )
         if target.kind == "program" or wants_process:
             return Script(target, own, tree=tree, rows=rows)
         return target

@@ -24,8 +24,8 @@ from types import ModuleType
 from typing import Any
 
 from placement_checks.core.devices import VISIBLE_GPUS
-from placement_checks.core.errors import InputError, MissingTargetError, UsageError
-from placement_checks.core.program import Program, TargetLike
+from placement_checks.core.errors import InputError, MissingTargetError
+from placement_checks.core.program import Program
 from placement_checks.core.settings import Settings
 from placement_checks.core.target import Script, Target
 from placement_checks.core.user_code import is_user_file, users_code
@@ -103,30 +103,19 @@ def eager_script(program: Program | Script, error: InputError) -> Script:
     return Script(target, Settings(args=tuple(program.argv)), eager=True)
 
 
-def target_of_function(function: TargetLike) -> Target:
-    """Return the target that names a function, for a program that runs as several processes.
+def target_of_function(function: Program | Callable[..., object]) -> Target:
+    """Return the target that names a function, for a program that runs in processes of its own.
 
     Raises:
         InputError: another process cannot import the function.
-        UsageError: the argument is not a function.
     """
-    if isinstance(function, Program):
-        program = function
-    elif callable(function):
-        program = Program("", function)
-    else:
-        raise UsageError(
-            f"horovod for {function!r:.60}",
-            "needs a program in a file or module",
-            "name the program by a string such as 'train.py', or pass its function",
-            is_predicate=True,
-        )
+    program = function if isinstance(function, Program) else Program("", function)
     target = _target_of(program)
     if target is None:
         raise InputError(
             getattr(program.build, "__qualname__", str(program.build)),
-            "cannot be imported by the processes of the ranks: it is not a function at the top "
-            "level of a file",
+            "cannot be imported by another process: it is not a function at the top level of a "
+            "file",
             "name the function by a target: 'train.py:main(depth=50)'",
             is_predicate=True,
         )

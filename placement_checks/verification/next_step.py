@@ -187,9 +187,8 @@ def _reference_option(evidence: Evidence) -> str | None:
     target = program.target
     named = f"{target.path}:{target.function}" if target else name
     file, colon, _ = named.rpartition(":")
-    if evidence.placement.step.traced:
-        return f"a function that trains the same on one GPU: --reference {file}{colon}FUNCTION"
-    return f"the function that builds it for one GPU: --reference {file}{colon}build_single"
+    verb = "trains" if evidence.placement.step.traced else "builds"
+    return f"a function that {verb} the same for one GPU: --reference {file}{colon}FUNCTION"
 
 
 def _configuration(

@@ -15,13 +15,14 @@ from placement_checks.core import limits
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.machines import Machine
-from placement_checks.core.missing import Missing
+from placement_checks.core.missing import FixedGpus, Missing
 from placement_checks.core.op_types import INITIALIZATION_TESTS, NO_OP, VARIABLE_READS
 from placement_checks.core.placement import Placement
-from placement_checks.core.program import CapturedProgram, TargetLike
-from placement_checks.core.settings import Settings
+from placement_checks.core.program import CapturedProgram, Program, TargetLike
+from placement_checks.core.settings import DEFAULTS, Settings
 from placement_checks.core.strategies import ONE_DEVICE, Strategy
-from placement_checks.core.target import Loadable, Target
+from placement_checks.core.target import Loadable
+from placement_checks.targets.gpu_constants import offer_constants
 from placement_checks.util.progress import step
 from placement_checks.util.resources import gc_paused
 from placement_checks.verification.policy import declared_by
@@ -45,8 +46,8 @@ def place(
     """Build a program or read a graph, and let the placer assign a device to each op.
 
     A whole program, ``train.py``, runs in its own process until its first training step. The last
-    five arguments are for such a process. A function runs in its own process, too, if ``args``,
-    ``v1``, ``limit`` or ``horovod`` is given; ``let`` is only for whole programs.
+    five arguments are for such a process. A function runs in its own process, too, if one of them
+    is given.
 
     Args:
         target: a builder, a `Program`, a ``tf.Graph``, the path of a saved graph, or a target as
@@ -63,7 +64,8 @@ def place(
         args: command-line arguments; ``{gpus}`` is replaced by the number of GPUs, and
             ``{gpu_list}`` by ``0,1,…``. An argument with ``{each_gpu}`` is repeated for each GPU.
         v1: whether the program runs with the API of TensorFlow 1.
-        let: values that replace assignments in the source, such as ``{"NUM_GPUS": "{gpus}"}``.
+        let: values that replace assignments in the source, such as ``{"NUM_GPUS": "{gpus}"}``. For
+            a function, its module is imported with these values.
         limit: the longest time until the first training step, in seconds; 300 by default.
         horovod: the number of ranks of a Horovod program, which have one GPU each. ``gpus`` is
             then not used, and ``machine`` must be None.
@@ -86,7 +88,8 @@ def place(
         limit=limit,
         horovod=horovod or None,
     ).check()
-    if horovod and not isinstance(target, str | Path | Target):
+    in_own_process = settings.of_process() != DEFAULTS
+    if in_own_process and (callable(target) or isinstance(target, Program)):
         target = target_of_function(target)
     return request(resolve(target, settings), settings, for_one_gpu=True).placed()
 
@@ -221,13 +224,21 @@ def _declared(settings: Settings, program: CapturedProgram) -> Settings:
 def with_single_gpu(evidence: Evidence) -> Evidence:
     """Build the program of the evidence for one GPU, and add the result to the evidence.
 
+    If its code sets the number of GPUs, the reason names the constants that may be this number.
+
     Raises:
         InputError: the program gets the number of GPUs, but ignores it.
     """
     if not evidence.program:
         return evidence
     single = single_gpu(evidence.program)
-    return replace(evidence, single_gpu=single.requested if single else single)
+    if single:
+        return replace(evidence, single_gpu=single.requested)
+    if isinstance(single, FixedGpus) and evidence.program.program:
+        with contextlib.suppress(Exception):  # rules that need towers report the error
+            towers = len(analyze(evidence.placement).towers)
+            single = offer_constants(single, evidence.program.program, towers)
+    return replace(evidence, single_gpu=single)
 
 
 def single_gpu(built: CapturedProgram) -> CapturedProgram | Missing:

@@ -279,9 +279,9 @@ def test_a_file_of_the_first_capture_that_lets_the_second_fail(
     (verdict,) = json.loads(ran.out)["programs"][0]["rules"]
     assert verdict["state"] == "not-checked"
     assert verdict["reason"] == (
-        "the program cannot be compared with its build for one GPU: built for one GPU, before its "
-        "first training step it raised AssertionError: it is for another number; the run for 2 "
-        "GPUs created log; if that is the cause, give each run its own path: --logdir=log{gpus}"
+        "built for one GPU, before its first training step it raised AssertionError: it is for "
+        "another number; the run for 2 GPUs created log; if that is the cause, give each run its "
+        "own path: --logdir=log{gpus}"
     )
     assert ran.err.count("train on 1") == 1
 

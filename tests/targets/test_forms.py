@@ -112,6 +112,8 @@ def test_a_whole_program_has_a_process_of_its_own_and_a_function_only_with_optio
     assert resolve("t.py", arguments) == Script(program, arguments)
     assert resolve("t.py:build") == resolve("t.py:build", Settings(gpus=4)) == function
     assert resolve("t.py:build", limit) == Script(function, limit)
+    values = Settings(let={"N": "{gpus}"})
+    assert resolve("t.py:build", values) == Script(function, values)
     assert isinstance(resolve(print), Program)
 
 
@@ -119,7 +121,7 @@ def test_a_whole_program_has_a_process_of_its_own_and_a_function_only_with_optio
     ("target", "settings", "message"),
     [
         ("graph(1).pb", Settings(v1=True), "--v1"),
-        ("t.py:build", Settings(let={"N": "2"}), "--let N"),
+        ("graph(1).pb", Settings(let={"N": "2"}), "--let"),
     ],
 )
 def test_options_that_do_not_apply(target: str, settings: Settings, message: str) -> None:

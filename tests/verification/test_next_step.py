@@ -273,8 +273,8 @@ def test_another_function_is_the_reference_of_one_that_does_not() -> None:
     sound = report(*NOT_COMPARED, program=built(lambda: None), reference=NO_REFERENCE)
 
     assert next_step([sound]) == (
-        "next: compare numbers, with the function that builds it for one GPU: "
-        "--reference train.py:build_single"
+        "next: compare numbers, with a function that builds the same for one GPU: "
+        "--reference train.py:FUNCTION"
     )
 
 
@@ -287,7 +287,7 @@ def test_the_reference_of_a_function_that_trains_trains_too() -> None:
     )
 
     assert next_step([sound]) == (
-        "next: compare numbers, with a function that trains the same on one GPU: "
+        "next: compare numbers, with a function that trains the same for one GPU: "
         "--reference train.py:FUNCTION"
     )
 

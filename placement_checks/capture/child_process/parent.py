@@ -91,7 +91,8 @@ class _Task(NamedTuple):
     @classmethod
     def now(cls, script: Script, gpus: int, variables: Mapping[str, str]) -> Self:
         """Describe a capture that starts in the present state of this process."""
-        path = tuple(sys.path) if script.eager or script.settings.horovod else ()
+        is_function = script.target.kind == "function"
+        path = tuple(sys.path) if is_function or script.settings.horovod else ()
         inherited = frozenset(os.environ.items())
         return cls(script, gpus, tuple(variables.items()), inherited, str(Path.cwd()), path)
 

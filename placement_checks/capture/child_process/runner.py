@@ -21,6 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
+from placement_checks.capture.child_process import spawned
 from placement_checks.capture.child_process.file_guard import guard_files
 from placement_checks.capture.child_process.file_journal import Journal
 from placement_checks.capture.child_process.held_effects import HeldEffects
@@ -162,6 +163,7 @@ class CapturedRun:
             InputError: the program failed, or ended without a training step.
         """
         threading.Thread(target=self._time_out, daemon=True).start()
+        threading.Thread(target=self._watch_processes, daemon=True).start()
         if self._effects is not None:
             self._files.enter_context(self._effects.hold())
         self._files.enter_context(guard_files(self._journal, self._control))
@@ -210,18 +212,28 @@ class CapturedRun:
         self._values.check()
         if building.calls.means_eager and not building.watch.sessions:
             raise no_traced_step_error(self._script.target.name, building.calls)
+        if not building.watch.sessions and spawned.has_started_processes():
+            raise spawned.ended_error(self._script.target.name)
         raise _no_step_error(self._script.target.name, building.watch, started)
 
     def _run_function(self) -> CapturedProgram:
         """Run a function that trains, or that builds and returns its step."""
+        path = self._script.target.path
+        main = str(Path(path).resolve()) if path.endswith(".py") else path
+        with self._values.in_imports(main):  # a function may import modules when it is called
+            built = self._build_function()
+        self._values.check()
+        return self._record(built)
+
+    def _build_function(self) -> CapturedProgram:
         if not self._script.eager:
-            return self._record(build(self._load_function(), self._gpus, self._answer))
+            return build(self._load_function(), self._gpus, self._answer)
         placeholder = Program(self._script.name, lambda: None)
         with record_eager_code(placeholder, self._gpus, self._answer) as building:
             self._report_query(building)
             # The import of its module may already create variables and strategies.
             building.program = self._load_function()
-            return self._record(build_eagerly(building))
+            return build_eagerly(building)
 
     def _report_query(self, building: BuildRecorder) -> None:
         """Report to the parent as soon as the program asks for the number of GPUs."""
@@ -277,7 +289,7 @@ class CapturedRun:
         return without_live_objects(built)
 
     def _time_out(self) -> None:
-        """At the time limit, send the steps that were captured so far, or else an error.
+        """At the time limit, end the capture.
 
         The error names the current source line. The time that an early capture waited for its turn
         does not count.
@@ -287,18 +299,28 @@ class CapturedRun:
             threading.Event().wait(rest)
             waited = 0.0 if self._effects is None else self._effects.seconds
             rest = end + waited - time.monotonic()
+        line = users_line(traceback.extract_stack(sys._current_frames()[self._main_thread]))
+        limit = self._script.limit
+        fix = f"raise the limit, --limit {2 * limit:g}, or do less before the first training step"
+        if spawned.has_started_processes():
+            fix = spawned.advice(self._script.target.name)
+        self._give_up(
+            f"did not reach a training step within {limit:g} s{line and f', and is at {line}'}",
+            fix,
+        )
+
+    def _watch_processes(self) -> None:
+        """Send an error if the program waits for processes that have failed."""
+        message = spawned.wait_for_failure(self._main_thread)
+        self._give_up(message, spawned.advice(self._script.target.name))
+
+    def _give_up(self, message: str, fix: str) -> None:
+        """Send the steps that were captured so far, or else an error, and exit the process."""
         if self._building is not None and self._building.has_step:
             self._answer(self._building)
         self._answering.acquire()
-        line = users_line(traceback.extract_stack(sys._current_frames()[self._main_thread]))
-        limit = self._script.limit
-        error = InputError(
-            self._script.target.name,
-            f"did not reach a training step within {limit:g} s{line and f', and is at {line}'}",
-            f"raise the limit, --limit {2 * limit:g}, or do less before the first training step",
-            is_predicate=True,
-        )
-        send_and_exit(error, self._channels)
+        name = self._script.target.name
+        send_and_exit(InputError(name, message, fix, is_predicate=True), self._channels)
 
 
 @gc_paused()

@@ -1,9 +1,10 @@
 """Compiles a program with new values for the names that it assigns to: ``--let NAME=VALUE``.
 
 NAME is a name, or a dotted name as in the source code, such as ``config.num_gpus``. In the main
-file, each assignment to NAME gets the new value, also in functions and classes. In imported
-modules of the user, a name without a dot is only replaced outside of functions, because local
-variables of the same name are unrelated. The files do not change, and line numbers stay the same.
+file, or in the file of the function that a target names, each assignment to NAME gets the new
+value, also in functions and classes. In other modules of the user, a name without a dot is only
+replaced outside of functions, because local variables of the same name are unrelated. The files do
+not change, and line numbers stay the same.
 
 VALUE is a Python literal, such as a number, a list, True or None, or a string without quotes, such
 as a path or a word. ``0,1`` is a string, and not a tuple. If the source code assigns a string,
@@ -20,6 +21,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -66,13 +68,16 @@ class SourceValues:
             raise compile_error(error, str(path)) from None
 
     @contextlib.contextmanager
-    def in_imports(self) -> Iterator[None]:
-        """Replace values in the modules that are imported in this block."""
+    def in_imports(self, main: str = "") -> Iterator[None]:
+        """Replace values in the modules that are imported in this block.
+
+        ``main`` is the module of the function that a target names: its name, or its absolute path.
+        """
         if not self._let:
             yield
             return
         sys.addaudithook(self._note_configuration)
-        with patched(Patch.MODULE_CODE, self._code_of_module):
+        with patched(Patch.MODULE_CODE, partial(self._code_of_module, main)):
             yield
 
     def check(self) -> None:
@@ -87,7 +92,7 @@ class SourceValues:
             if name not in self._replaced:
                 raise _unassigned_error(name, text, self._assigned, self._configurations)
 
-    def _code_of_module(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _code_of_module(self, main: str, original: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap ``SourceFileLoader.get_code``, to replace values in modules of the user."""
 
         def get_code(loader: Any, name: str) -> Any:
@@ -96,7 +101,7 @@ class SourceValues:
                 return original(loader, name)
             with contextlib.suppress(*_PARSER_ERRORS):  # the original raises the same error
                 tree = ast.parse(loader.get_data(file), file)
-                if self._replace(tree, Path(file), is_main=False):
+                if self._replace(tree, Path(file), is_main=main in (name, file)):
                     return compile(tree, file, "exec", dont_inherit=True)
             return original(loader, name)
 
@@ -124,7 +129,9 @@ class SourceValues:
                 raise self._refused from None
             if replacing.has_replaced:
                 replaced.add(name)
-        self._assigned[path] = names
+        self._assigned = (
+            {path: names, **self._assigned} if is_main else {**self._assigned, path: names}
+        )
         self._replaced |= replaced
         return bool(replaced)
 

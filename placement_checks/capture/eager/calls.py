@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,12 +25,13 @@ from placement_checks.capture.eager.devices import (
 from placement_checks.capture.eager.notes import graph_tensors
 from placement_checks.capture.eager.uncalled import UncalledFunctions, record_uncalled
 from placement_checks.core.keras_parts import FIT, STEPPING, TRAIN_ON_BATCH
-from placement_checks.core.op_types import is_update
+from placement_checks.core.op_types import VARIABLE_LOOKUPS, VARIABLE_READS, is_update
 from placement_checks.core.user_code import users_line
 from placement_checks.graph.gradients import GradientNotes, OptimizerCall, is_top_level
 from placement_checks.tf.distribution import is_default_strategy, replica_values
 from placement_checks.tf.eager import (
     VARIABLE_CREATING_FUNCTION,
+    eager_device,
     traced_functions,
     variable_handle,
 )
@@ -43,6 +45,7 @@ from placement_checks.tf.patching import patched
 from placement_checks.tf.process_state import is_eager_by_default
 from placement_checks.util.walks import walk
 
+_READS = VARIABLE_READS | VARIABLE_LOOKUPS
 _MOST_STEPS = 20  # calls of steps to skip while waiting for a different step
 
 
@@ -50,7 +53,7 @@ class NotAGraphProgram(BaseException):
     """Ends a program that is built into a graph, but must run eagerly."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # `==` of tensors is not a bool
 class SeenCall:
     """A call of a function that trains, or that applies gradients of another function."""
 
@@ -92,8 +95,11 @@ class CallWatch:
         missing: the functions that train, but had not been called at the last repeated step.
         others: the names of the functions that ran and do not train.
         eager_gradients: the number of times that gradients were taken outside of functions.
+        in_replica: whether one of them was taken in a replica of a strategy.
         in_graph: whether the program called a traced function, or took gradients with a tape,
             while a graph was built.
+        devices: the device scopes of the calls that train a variable, by the id of its handle. CPU
+            devices simulate the GPUs.
         repeated: whether the program called a step twice. All code between two calls of the step
             has then been executed.
     """
@@ -110,7 +116,9 @@ class CallWatch:
         self.missing: Sequence[str] = ()
         self.uncalled = UncalledFunctions()
         self.others: dict[str, None] = {}
+        self.devices: defaultdict[int, set[str]] = defaultdict(set)
         self.eager_gradients = 0
+        self.in_replica = False
         self.in_graph = False
         self.repeated = False
         self._notes = notes
@@ -141,8 +149,10 @@ class CallWatch:
                     raise NotAGraphProgram
             if not is_eager or getattr(self._thread, "calls", False):
                 return original(function, tensor_inputs, captured_inputs)
-            if is_training_function(function.graph, self._notes) or self._applies_gradients(
-                function.graph
+            if (
+                is_training_function(function.graph, self._notes)
+                or self._applies_gradients(function.graph)
+                or self._applies_sums(function.graph, [*tensor_inputs, *captured_inputs])
             ):
                 self._note_step(function, tensor_inputs, captured_inputs)
                 return zeros_like(function.structured_outputs)
@@ -174,6 +184,9 @@ class CallWatch:
                         "tf.config.run_functions_eagerly",
                     )
                 self.eager_gradients += 1
+                self.in_replica |= not tf.distribute.in_cross_replica_context() and (
+                    tf.distribute.has_strategy()
+                )
             else:
                 graph = tf.compat.v1.get_default_graph()
                 self.in_graph |= is_top_level(graph) and not self._notes[graph].is_taking
@@ -216,6 +229,30 @@ class CallWatch:
             for tensor in graph_tensors(replica_values(call.gradient)[0])
         )
 
+    def _applies_sums(self, graph: Any, values: Sequence[Any]) -> bool:
+        """Whether a function updates variables with the gradients that earlier steps added up.
+
+        The steps take gradients of variables that they do not update, and update other variables,
+        which this function reads. ``values`` are the inputs of the function.
+        """
+        taking = [step for step in self.steps if trained_handles(step, self._notes)]
+        if not taking:
+            return False
+        uses = list(_variable_uses(graph, values))
+        updated = {handle for handle, op in uses if is_update(op.type)}
+        if updated.isdisjoint(waiting_handles(taking, self._notes)):
+            return False
+        sums = {
+            handle
+            for step in taking
+            for handle, op in _variable_uses(step.graph, [*step.inputs, *step.captured])
+            if is_update(op.type)
+        }
+        return any(
+            handle in sums and op.type in _READS and op.outputs[0].dtype.is_floating
+            for handle, op in uses
+        )
+
     def _note_step(self, function: Any, inputs: Sequence[Any], captured: Sequence[Any]) -> None:
         """Record a step. It is the last step if its function was called before.
 
@@ -235,6 +272,9 @@ class CallWatch:
                 SeenCall(function, list(inputs), list(captured), users_line(stack), method)
             )
         self.skipped_steps += 1
+        step = next(step for step in self.steps if step.function is function)
+        for handle in trained_handles(step, self._notes):
+            self.devices[handle].add(eager_device())
         self.repeated |= not is_new
         if self.repeated:
             self.missing = self._missing_functions()
@@ -302,6 +342,34 @@ def trained_handles(step: SeenCall, notes: Mapping[Any, GradientNotes]) -> set[i
         source for graph in graphs if graph in notes for source, _ in notes[graph].by_source
     ]
     return {handle for source in sources if (handle := _handle_id(source)) is not None}
+
+
+def updates_nothing_trained(steps: Sequence[SeenCall], notes: Mapping[Any, GradientNotes]) -> bool:
+    """Whether steps take gradients, but update no variable that they take the gradient of."""
+    trained = {handle for step in steps for handle in trained_handles(step, notes)}
+    waiting = waiting_handles(steps, notes)
+    return bool(waiting) and waiting == trained
+
+
+def waiting_handles(steps: Sequence[SeenCall], notes: Mapping[Any, GradientNotes]) -> set[int]:
+    """The variables that steps compute the gradients of, but do not update."""
+    trained = {handle for step in steps for handle in trained_handles(step, notes)}
+    for step in steps:
+        for handle, op in _variable_uses(step.graph, [*step.inputs, *step.captured]):
+            if op.type not in _READS:  # an update, or a branch that may contain one
+                trained.discard(handle)
+    return trained
+
+
+def _variable_uses(graph: Any, values: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+    """The ops of a function that use a variable, each with the id of the variable's handle.
+
+    ``values`` are the inputs of the function.
+    """
+    for tensor, value in zip(graph.inputs, values, strict=False):
+        if tensor.dtype == tf.resource:
+            for op in tensor.consumers():
+                yield id(value), op
 
 
 def _handle_id(variable: Any) -> int | None:

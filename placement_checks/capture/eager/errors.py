@@ -38,7 +38,9 @@ EXAMPLE_STEP = "{'step': train_step, 'args': (x, y)}"
 EXAMPLE_MODEL = "{'model': model, 'x': x, 'y': y, 'batch': 64}"
 # TensorFlow's messages for eager code that runs while a graph is built.
 _EAGER_ONLY = re.compile(
-    r"symbolic `?(tf\.)?Tensor|\bonly .*\beager (execution|mode)|Tensor\.\w+ is undefined", re.I
+    r"symbolic `?(tf\.)?Tensor|\bonly .*\beager (execution|mode)|Tensor\.\w+ is undefined"
+    r"|capture an EagerTensor without building a function",
+    re.I,
 )
 # TensorFlow's messages for graph code that runs eagerly.
 _GRAPH_ONLY = re.compile(
@@ -180,11 +182,12 @@ def _with_note(error: InputError, when: str, other: InputError) -> InputError:
 def no_traced_step_error(program: str, calls: CallWatch) -> InputError:
     """Return the error for eager code that ended without a call of a training function."""
     if calls.eager_gradients:
+        step = "the function that calls strategy.run" if calls.in_replica else "the training step"
         return InputError(
             program,
             f"took gradients outside of any tf.function, {plural(calls.eager_gradients, 'time')}: "
             "such a training step has no graph that could be checked",
-            f"decorate the training step with @tf.function, or return it: {EXAMPLE_STEP}",
+            f"decorate {step} with @tf.function, or return it: {EXAMPLE_STEP}",
             is_predicate=True,
         )
     if calls.others:

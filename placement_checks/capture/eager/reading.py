@@ -17,10 +17,17 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from placement_checks.capture.eager.calls import CallWatch, SeenCall, trained_handles
+from placement_checks.capture.eager.calls import (
+    CallWatch,
+    SeenCall,
+    trained_handles,
+    updates_nothing_trained,
+)
 from placement_checks.capture.eager.notes import TracingNotes, graph_tensors
 from placement_checks.capture.eager.step_graph import FlatStep
 from placement_checks.capture.eager.variables import state_before_step, step_strategy
+from placement_checks.core.devices import Device
+from placement_checks.core.errors import InputError
 from placement_checks.core.op_types import LOOPS, OPTIONAL_VALUE, PIPELINE_OUTPUTS
 from placement_checks.core.placement import (
     GLOBAL,
@@ -47,6 +54,7 @@ from placement_checks.graph.reading import GraphSource
 from placement_checks.tf.distribution import replica_values
 from placement_checks.tf.eager import next_element, variable_handle
 from placement_checks.tf.keras import parts_of_keras, tensorflow_variable
+from placement_checks.tf.simulated_devices import requested_name
 from placement_checks.util.text import join_and, plural
 
 
@@ -58,18 +66,44 @@ def read_steps(
     If calls train a variable in common, the first one is read.
 
     Raises:
-        InputError: the steps are inside of one op, such as a loop over a dataset.
+        InputError: the steps are inside of one op, such as a loop over a dataset; or each GPU has
+            its own call of the step.
     """
+    _check_one_call(calls, program.name)
     steps = alternating_steps(calls.steps, notes)
     reader = _StepReader(steps, notes, program)
     built = reader.read(gpus, [step.name for step in calls.steps if step not in steps])
     if not calls.missing:
-        return built
+        if not updates_nothing_trained(steps, notes.gradients):
+            return built
+        names = join_and(step.name for step in steps)
+        note = f"the gradients of {names} are applied by code that the rules do not check"
+        return replace(built, notes=[*built.notes, note])
     missing = (
         f"{join_and(calls.missing)} {'was' if len(calls.missing) == 1 else 'were'} not called in "
         f"the first {plural(calls.skipped_steps, 'training step')}: not checked by the rules"
     )
     return replace(built, notes=[*built.notes, missing])
+
+
+def _check_one_call(calls: CallWatch, program: str) -> None:
+    """Check that no step is called once for each GPU: the towers are then no parts of one step.
+
+    Raises:
+        InputError: calls on several GPUs train the same variable.
+    """
+    for scopes in calls.devices.values():
+        devices = sorted(map(Device.parse, map(requested_name, scopes)), key=str)
+        # A coordinator schedules steps on the GPUs of several workers.
+        gpus = [device for device in devices if device.is_gpu and not device.job]
+        if len(gpus) > 1:
+            raise InputError(
+                program,
+                f"calls {calls.steps[-1].name} separately on {join_and(gpus)}, so no step has all "
+                "towers",
+                "call it once, and loop over the GPUs inside of the tf.function",
+                is_predicate=True,
+            )
 
 
 class _StepReader:

@@ -7,14 +7,19 @@ calls by the bodies of the functions, and turns captured variables and constants
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from placement_checks.capture.eager.calls import SeenCall, called_graphs, is_training_function
+from placement_checks.capture.eager.calls import (
+    SeenCall,
+    called_graphs,
+    is_training_function,
+    trained_handles,
+)
 from placement_checks.capture.eager.notes import TracingNotes
 from placement_checks.capture.eager.packed_gradients import split_packed_sums
 from placement_checks.capture.eager.variables import RecordedVariable
@@ -80,8 +85,11 @@ class OuterGraph(NamedTuple):
     results: Sequence[Result]
 
 
-def outer_graph(steps: Sequence[SeenCall]) -> OuterGraph:
-    """Build a graph that calls the steps. Steps share the placeholder of a captured tensor."""
+def outer_graph(steps: Sequence[SeenCall], applying: Collection[SeenCall]) -> OuterGraph:
+    """Build a graph that calls the steps. Steps share the placeholder of a captured tensor.
+
+    The steps ``applying`` wait for the steps before them, whose gradients they apply.
+    """
     graph_def = GraphDef()
     functions: dict[str, Any] = {}
     arguments: dict[str, Any] = {}
@@ -120,8 +128,9 @@ def outer_graph(steps: Sequence[SeenCall]) -> OuterGraph:
                     inputs[slot.replica].append(f"{source}:0")
         argument_names |= _argument_names(of_step, set(argument_names.values()))
         call = free_name(step.graph.name, {*calls, *arguments})
+        waits = [f"^{each}" for each in calls] if step in applying else []
         calls.append(call)
-        node = graph_def.node.add(name=call, op=FUNCTION_CALL, input=sources)
+        node = graph_def.node.add(name=call, op=FUNCTION_CALL, input=[*sources, *waits])
         node.attr["f"].func.name = name
         results += [
             Result(tensor, f"{call}:{index}") for index, tensor in enumerate(step.graph.outputs)
@@ -217,7 +226,8 @@ class FlatStep:
 
     def __init__(self, steps: Sequence[SeenCall], notes: TracingNotes, program: str) -> None:
         self._notes = notes
-        self._outer = outer_graph(steps)
+        applying = [step for step in steps if not trained_handles(step, notes.gradients)]
+        self._outer = outer_graph(steps, applying)
         self.graphs = self._outer.graphs
         self.arguments = self._outer.arguments
         self.fed = self._outer.fed

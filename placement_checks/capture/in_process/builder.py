@@ -204,6 +204,9 @@ def build(
     with hold_logs(unless=EagerOnlyError) as release_logs:
 
         def train(building: BuildRecorder) -> None:
+            if not building.watch.steps:  # a thread without the default graph runs eagerly
+                is_main = threading.current_thread() is threading.main_thread()
+                raise NotAGraphProgram if is_main else SystemExit  # threads end silently with this
             release_logs()
             on_train_step(building)
 

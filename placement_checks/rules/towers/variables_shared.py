@@ -427,7 +427,7 @@ def _collection_sizes(placement: Placement, single: Placement | Missing) -> str:
     sizes = {key: len(placement.collections.get(key, ())) for key in _COLLECTIONS}
     summary = f"{sizes[TRAINABLE]:,} trainable and {plural(sizes[GLOBAL], 'global variable')}"
     if not single:
-        reason = f"only the data flow was checked: {single}"
+        reason = f"only the data flow was checked: {single.reason}"
         return f"{summary}; {reason}" if placement.collections else reason
     gpus = _gpu_count(placement) or "several"
     before = {key: len(single.collections.get(key, ())) for key in _COLLECTIONS}

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.one_version
 
 TRAIN = """
 import sys
+import threading
 
 import tensorflow as tf
 
@@ -129,6 +130,42 @@ class Trainer:
         towers(2)
 
 
+@tf.function
+def shared_step(x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(shared * x)
+    shared.assign_sub(tape.gradient(loss, shared))
+
+
+def replicas():
+    def replica(x):
+        with tf.GradientTape() as tape:
+            tape.gradient(shared * x, shared)
+
+    strategy.run(replica, args=(1.0,))
+
+
+def towers_in_threads():
+    def tower(gpu):
+        with tf.device(f"/gpu:{gpu}"):
+            shared_step(tf.ones([4]))
+
+    for gpu in (0, 1):
+        thread = threading.Thread(target=tower, args=[gpu])
+        thread.start()
+        thread.join()
+
+
+def in_thread():
+    def loop():
+        for _ in range(3):
+            shared_step(tf.ones([4]))
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    thread.join()
+
+
 if __name__ == "__main__":
     towers(int(sys.argv[1]))
     sys.exit(0)
@@ -233,6 +270,15 @@ def test_a_function_may_return_its_step() -> None:
 
 
 @pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("target", ["train.py:in_thread", script("train.py:in_thread", limit=90)])
+def test_a_step_in_a_thread_is_captured_with_its_variables(target: str | Script) -> None:
+    """The thread does not have the default graph in which the function is built at first."""
+    built = load(resolve(target), 2)
+
+    assert "made_at_import" in {variable.name for variable in built.requested.variables}
+
+
+@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(
     ("function", "message"),
     [
@@ -257,7 +303,18 @@ def test_a_function_may_return_its_step() -> None:
         (
             "raises",
             ": the builder raised AttributeError: 'SymbolicTensor' object has no attribute "
-            "'no_such_name'; look at train.py:90",
+            "'no_such_name'; look at train.py:91",
+        ),
+        (
+            "replicas",
+            " took gradients outside of any tf.function, 2 times: such a training step has no "
+            "graph that could be checked; decorate the function that calls strategy.run with "
+            "@tf.function, or return it: {'step': train_step, 'args': (x, y)}",
+        ),
+        (
+            "towers_in_threads",
+            " calls shared_step separately on /device:GPU:0 and /device:GPU:1, so no step has all "
+            "towers; call it once, and loop over the GPUs inside of the tf.function",
         ),
     ],
 )

@@ -17,7 +17,7 @@ from support.forked import start_forked
 
 from placement_checks.capture.programs import load, load_for_one_gpu
 from placement_checks.core.errors import InputError
-from placement_checks.core.missing import Missing
+from placement_checks.core.missing import FixedGpus
 from placement_checks.core.program import CapturedProgram
 from placement_checks.targets.forms import resolve
 
@@ -253,7 +253,7 @@ def test_a_program_that_trains_in_a_thread(folder: Path, monkeypatch: pytest.Mon
 def test_a_program_without_a_gpu_option_is_built_for_one_number(folder: Path) -> None:
     program = "from model import train\ntrain(2)\n"
 
-    assert load_for_one_gpu(watched(folder, program)) == Missing(
+    assert load_for_one_gpu(watched(folder, program)) == FixedGpus(
         "the program does not receive the number of GPUs",
         option="write {gpus} in its arguments, or --let NAME={gpus}",
     )
@@ -280,6 +280,63 @@ def test_a_program_that_trains_in_its_own_child_process(folder: Path) -> None:
         "child process "
         "calls: train.py:train"
     )
+
+
+SPAWNED = """
+    import multiprocessing
+    import sys
+
+    if __name__ == "__main__":
+        context = multiprocessing.get_context("spawn")
+        queue = context.Queue()
+        process = context.Process(target=sys.exit, args=[STATUS])
+        process.start()
+        WAIT
+"""
+ADVICE = "name the function that the processes of multiprocessing call: train.py:FUNCTION"
+
+
+@pytest.mark.parametrize(
+    ("wait", "status", "limit", "message"),
+    [
+        (
+            "queue.get()",
+            "3",
+            100,
+            "waits at train.py:10 for processes that multiprocessing started, but they have "
+            "ended, one with exit status 3",
+        ),
+        (
+            "queue.get()",
+            "0",
+            5,
+            "did not reach a training step within 5 s, and is at train.py:10",
+        ),
+        (
+            "process.join()",
+            "3",
+            100,
+            "took no training step itself, but started processes with multiprocessing, which are "
+            "not captured",
+        ),
+    ],
+    ids=["waits", "waits too long", "ends"],
+)
+def test_a_program_that_trains_in_new_interpreters(
+    folder: Path, wait: str, status: str, limit: float, message: str
+) -> None:
+    program = SPAWNED.replace("STATUS", status).replace("WAIT", wait)
+
+    assert refused(folder, program, limit=limit) == f"train.py {message}; {ADVICE}"
+
+
+def test_a_failed_process_does_not_end_a_program_that_goes_on(folder: Path) -> None:
+    """It trains itself, after the time in which a wait for the process would be noticed."""
+    program = SPAWNED.replace("STATUS", "3").replace(
+        "WAIT", "process.join(); import time, model; time.sleep(4); model.train(2)"
+    )
+
+    assert len(watched(folder, program).fed) == 2
 
 
 def test_a_program_that_starts_another_program(folder: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from placement_checks import place, watch
+from placement_checks.util.walks import walk
 
 RATE = 0.1
 
@@ -163,6 +164,65 @@ def accumulated() -> None:
             apply()
 
 
+def accumulated_by_hand() -> None:
+    """The second function computes the update itself, without a call that shows it."""
+    (a,) = variables("a")
+    total = tf.Variable(tf.zeros([3]), trainable=False, name="total")
+
+    @tf.function
+    def add_up(x: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(a * x)
+        total.assign_add(tape.gradient(loss, a))
+
+    @tf.function
+    def apply() -> None:
+        a.assign_sub(RATE * total)
+        total.assign(tf.zeros([3]))
+
+    for number in range(1, 12):
+        add_up(tf.ones([3]))
+        if number % 4 == 0:
+            apply()
+
+
+def applied_eagerly() -> None:
+    """No function applies the gradients that a function adds up."""
+    (a,) = variables("a")
+    total = tf.Variable(tf.zeros([3]), trainable=False, name="total")
+
+    @tf.function
+    def add_up(x: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(a * x)
+        total.assign_add(tape.gradient(loss, a))
+
+    for _ in range(4):
+        add_up(tf.ones([3]))
+    a.assign_sub(RATE * total)
+
+
+def clipped() -> None:
+    """A function that changes weights after each step applies no gradients."""
+    (a,) = variables("a")
+    count = tf.Variable(0.0, trainable=False, name="count")
+
+    @tf.function
+    def train(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(a * x)
+        count.assign_add(1.0)
+        return descend(tape, loss, [a])
+
+    @tf.function
+    def clip() -> None:
+        a.assign(tf.clip_by_value(a, -count, count))
+
+    for _ in range(3):
+        train(tf.ones([3]))
+        clip()
+
+
 def evaluated() -> None:
     """A function that takes no gradients is called after training."""
     (a,) = variables("a")
@@ -222,6 +282,22 @@ LINE = r"tests/capture/eager/test_turns.py:\d+"
             2,
             [f"run until 2 alternating training steps: add_up, at {LINE} and apply, at {LINE}"],
         ),
+        (
+            accumulated_by_hand,
+            {"a"},
+            2,
+            [f"run until 2 alternating training steps: add_up, at {LINE} and apply, at {LINE}"],
+        ),
+        (
+            applied_eagerly,
+            set(),
+            1,
+            [
+                f"run until its first training step, add_up, at {LINE}",
+                "the gradients of add_up are applied by code that the rules do not check",
+            ],
+        ),
+        (clipped, {"a"}, 1, [f"run until its first training step, train, at {LINE}"]),
         (evaluated, {"a"}, 1, [f"run until its first training step, train, at {LINE}"]),
         (
             short_batch,
@@ -261,6 +337,21 @@ def test_the_selected_steps(
     assert len(code.built.notes) == len(notes)
     for note, expected in zip(code.built.notes, notes, strict=True):
         assert re.fullmatch(expected, note)
+
+
+@pytest.mark.parametrize("program", [accumulated, accumulated_by_hand])
+def test_gradients_are_added_up_before_they_are_applied(program: Callable[[], None]) -> None:
+    with watch(2, eager=True) as code:
+        program()
+
+    assert code.built is not None
+    nodes = {node.name: node for node in code.built.graph_def.node}
+    (reset,) = (name for name, node in nodes.items() if node.op == "AssignVariableOp")
+
+    def inputs(name: str) -> list[str]:
+        return [source.lstrip("^").partition(":")[0] for source in nodes[name].input]
+
+    assert "AssignAddVariableOp" in {nodes[name].op for name in walk([reset], inputs)}
 
 
 def test_shared_variables_of_steps_are_one() -> None:
