@@ -370,6 +370,7 @@ class CapturedProgram:
         applied: the gradients that the program declares or passed to optimizers.
         fed: the values fed to the first training step, arrays by the names of tensors (``x:0``);
             empty if the program was not captured, or feeds nothing.
+        sets_fed_values: whether a run before the step set variables to fed values.
         step_count: the number of different training steps that alternate, as in GANs.
         notes: notes for reports, besides the verdicts.
         gradients_inside: the place and the fix if all gradients are taken inside a loop or another
@@ -394,6 +395,7 @@ class CapturedProgram:
     initial: InitialState = field(default=InitialState(), repr=False)
     applied: Sequence[AppliedGradient] = field(default=(), repr=False)
     fed: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    sets_fed_values: bool = False
     step_count: int = 1
     notes: Sequence[str] = ()
     gradients_inside: str = ""

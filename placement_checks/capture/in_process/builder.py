@@ -145,6 +145,7 @@ class BuildRecorder:
             initial=initial_state(graph),
             applied=applied_in_graph(calls, graph, self._tracing.reductions.result),
             fed=self.watch.fed,
+            sets_fed_values=self.watch.sets_fed_values,
             step_count=max(1, len(self.watch.own_steps)),
             asked_for_gpus=bool(self.gpu_queries) or self.program.takes_num_gpus,
             visible=visible_limit(),

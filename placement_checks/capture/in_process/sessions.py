@@ -107,6 +107,7 @@ class SessionWatch:
         graphs: the graphs that runs fetched from.
         accumulations: the distinct runs that accumulated gradients without training; they were
             executed.
+        sets_fed_values: whether a run that trains nothing set variables to fed values.
         rows: as `Script.rows`.
         later_error: the error that ended the program after a training step, which returned zeros.
     """
@@ -120,6 +121,7 @@ class SessionWatch:
         self.servers: list[str] = []
         self.graphs: dict[tf.Graph, RunAnalyzer] = {}
         self.accumulations: dict[_Fetches, SeenStep] = {}
+        self.sets_fed_values = False
         self.rows: RowsToRead = "all"
         self.later_error: InputError | None = None
         self._initializations: set[_Fetches] = set()
@@ -211,6 +213,7 @@ class SessionWatch:
             run = self._classify(session.graph, fetched)
             key = session.graph, frozenset(map(op_of, fetched))
             trains = bool(run.updates) and not self._initializes(run, key)
+            self.sets_fed_values |= bool(feeds) and run.changes and not trains
             if trains:
                 self._note_step(session, run, fetched, feeds, original)
             elif run.keeps_gradients:

@@ -65,7 +65,8 @@ class VariablesShared(Rule):
     Copies that the program makes itself must start equal. Random initial values with seeds of
     their own are a finding in a whole program, unless an op assigns one copy to another, or
     restores a copy that has another name in the checkpoint. A function does not show what runs
-    before the first step, so a note mentions them.
+    before the first step, nor do values that the program feeds to its variables. Then a note
+    mentions the copies.
 
     A variable in TRAINABLE_VARIABLES must also be in GLOBAL_VARIABLES. Otherwise it is trained,
     but global_variables_initializer() does not set it and a Saver does not save it. Copies may be
@@ -140,8 +141,12 @@ class VariablesShared(Rule):
         )
         starts = list(_unequal_starts(placement))
         program = evidence.program
-        is_whole = not isinstance(program, Missing) and isinstance(program.program, Script)
-        # A function does not show what the program assigns before the first step.
+        # A function, and values that are fed, do not show how variables start.
+        is_whole = (
+            not isinstance(program, Missing)
+            and isinstance(program.program, Script)
+            and not program.sets_fed_values
+        )
         findings = [*diverging.values(), *(starts if is_whole else ())]
         findings += [_duplicate(placement, lines, copy) for copy in copies.values()]
         if single:
