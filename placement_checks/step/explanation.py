@@ -46,12 +46,15 @@ class Difference(NamedTuple):
         text: the difference.
         origin: the op that shows it; None if no op does.
         is_certain: whether all ops on the way are understood, so that the values do differ.
+        is_followed: whether the place where both values part is understood. It is not if an op
+            there cannot be followed, or if both depend on variables that are not trained.
     """
 
     obligation: Obligation
     text: str
     origin: Origin | None = None
     is_certain: bool = True
+    is_followed: bool = True
 
 
 # Ops that terms cannot follow: a difference behind them shows no mistake.
@@ -254,7 +257,7 @@ class Explanation:
             Obligation.FUNCTION,
             f"the towers differ from each other: {inner.text}",
             origin,
-            is_certain=not is_unknown,
+            is_certain=not is_unknown and inner.is_followed,
         )
 
     def _missing(self, around: Part, members: Iterable[Cut]) -> str:
@@ -316,7 +319,7 @@ class Explanation:
                 found = Difference(Obligation.UPDATE, text, found.origin, is_certain=False)
             if one.op in _UNFOLLOWED:
                 text = f"the op type {one.op} cannot be followed"
-                return Difference(below, text, one.origin, is_certain=False)
+                return Difference(below, text, one.origin, is_certain=False, is_followed=False)
             is_certain = found.is_certain and (is_certain or is_square)
             if one.op in _OF_DIFFERENCES and number == 0:
                 is_certain = is_certain and not self._is_shift(mine, other)
@@ -382,7 +385,7 @@ class Explanation:
             weak = self._find_op(monomial, _UNFOLLOWED)
             if weak is not None:
                 text = f"the op type {weak.op} cannot be followed"
-                return Difference(place, text, weak.origin, is_certain=False)
+                return Difference(place, text, weak.origin, is_certain=False, is_followed=False)
         for monomial in (*left, *right):
             unknown = self._unknown_in(monomial)
             if unknown is not None:
@@ -413,7 +416,20 @@ class Explanation:
         text = f"it is {self._name(one)}, but {self._name(two)} {self._there}"
         # Another op may compute the same, but another variable does not.
         are_known = one.op == two.op == "Var" and {one.attrs[0], two.attrs[0]} <= self._variables
-        return Difference(place, text, one.origin, is_certain=are_known)
+        is_followed = not (self._is_state(one) and self._is_state(two))
+        return Difference(place, text, one.origin, are_known, is_followed)
+
+    def _is_state(self, atom: Atom) -> bool:
+        """Whether an atom depends on variables that are not trained, and on no row."""
+        variables = {
+            each.attrs[0]
+            for each in (
+                atom,
+                *map(self._terms.__getitem__, self._terms.all_atoms_in(atom.operands)),
+            )
+            if each.op == "Var"
+        }
+        return bool(variables) and not atom.parts and variables.isdisjoint(self._trained)
 
     # --- causes ---
 

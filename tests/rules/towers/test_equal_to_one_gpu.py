@@ -65,7 +65,25 @@ def of_products(x: Value, y: Value, w: Value) -> Value:
     return mean(square(total(x * w, 1) - y)) * mean(y)
 
 
+def weighted(number: Callable[[Program, int], Value]) -> Evidence:
+    """Towers whose gradients are multiplied by numbers that the program keeps or gets."""
+    made = Program()
+    x, y = made.placeholder("x", (None, 3)), made.placeholder("y", (None,))
+    w = made.variable("w", (3,))
+    weights = [number(made, tower) for tower in (0, 1)]
+    gradients = []
+    for tower, (part, labels) in enumerate(zip(split(x, 2), split(y, 2), strict=True)):
+        with made.scope(f"tower_{tower}"):
+            loss = squares(part, labels, w.read())
+            gradients.append(made.gradient(loss, w) * weights[tower])
+    made.train(w.descend(0.1, add_n(gradients)))
+    return evidence(made)
+
+
 CASES = {
+    "weights that the program keeps": not_checked(
+        weighted(lambda made, i: made.variable(f"weight_{i}", is_trained=False).read())
+    ),
     "averaged": kept(evidence(program(2))),
     "three towers": kept(evidence(program(3, losses=[squares] * 3, rows=(0, 1, 2)))),
     "compared with the reference": kept(
