@@ -421,6 +421,8 @@ def _degree_of(terms: Terms, atom: Atom, part: Part) -> int | None:
     if atom.op in ("Leaf", "MeanOf") or atom.op.startswith(("Apply", "SparseApply")):
         return 0
     forms = atom.operands[1:] if atom.op == "Conditional" else atom.operands
+    if atom.op in ("Maximum", "Minimum"):  # a count of rows that is at least 1 is a count of rows
+        forms = tuple([form for form in forms if terms.parts(form)])
     degrees = {
         degree_in_rows(terms, monomial, part)
         for form in forms

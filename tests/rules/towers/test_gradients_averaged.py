@@ -179,7 +179,7 @@ def all_rows(tower: Tower) -> Value:
 def own_tokens(tower: Tower) -> Value:
     """A sum that is divided by the number of the tower's rows with a positive label."""
     mask = to_float(apply("Greater", tower.y, 0.0))
-    return total(tower.errors * mask) / total(mask)
+    return total(tower.errors * mask) / apply("Maximum", total(mask), 1.0)
 
 
 def all_tokens(tower: Tower) -> Value:
