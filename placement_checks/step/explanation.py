@@ -215,8 +215,9 @@ class Explanation:
         It is certain only if the term of all rows is among the terms for one GPU.
         """
         for (form, around, siblings), members in groups.items():
-            expected = {monomial for monomial, _ in self._terms.summands(form)}
-            is_expected = bool(around) or bool(expected & right.keys())
+            whole = dict(self._terms.summands(form))
+            times = next((whole[each] / right[each] for each in whole if each in right), None)
+            is_expected = bool(around) or times is not None
             first = next(iter(members.values()))[0]
             if not are_all_rows(members):
                 others = [
@@ -234,10 +235,11 @@ class Explanation:
                     self._cite(first),
                     is_expected,
                 )
-            weights = [weight for _, weight in members.values()]
+            weights = [weight * (times or 1.0) for _, (_, weight) in sorted(members.items())]
             shown = ", ".join(f"{weight:.3g}" for weight in weights)
             if not are_close(weights):
                 text = f"the parts of the batch count {shown} times"
+                text += "" if times is None else " as much as on one GPU"
                 if siblings[0] in OF_ANY_SIZE and min(weights) / max(weights) > 0:
                     text += ", which is right only for rows in this proportion"
                 return Difference(Obligation.WEIGHTS, text, self._cite(first))
