@@ -25,9 +25,10 @@ from placement_checks.tf.process_state import GlobalState
 tf1 = tf.compat.v1
 
 PACKAGE = Path(placement_checks.__file__).parent
-# The last two run in processes that load only the C library.
+# The modules of the placer run in processes that load only the C library.
 KNOWS_NAMES = (
     "tf/",
+    "capture/child_process/spawned.py",  # of multiprocessing
     "tf/c_library.py",
     "placer/worker/gpu_less_server.py",
     "testing/markers.py",  # of pytest
