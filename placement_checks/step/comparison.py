@@ -290,23 +290,28 @@ class Comparison:
         return compare_weights(self.terms, mine, its, self._parts_of_gradients)
 
     def sources(self, trained: Collection[str]) -> Mapping[str, str]:
-        """For trained variables whose optimizer takes only gradients of other ones: one of these.
+        """For variables whose optimizer takes only gradients of other ones: one of these.
+
+        An optimizer must update these, too: a variable may take the gradients of its local copy.
 
         Args:
             trained: the names of the trained variables.
         """
         towers, found = self.towers, {}
-        for name in trained:
-            updates = towers.updates_by_gradients(self._copy(name))
-            if len(updates) != 1 or not is_gradient_update(towers.ops[updates[0]].type):
-                continue
+        updates = {name: towers.updates_by_gradients(self._copy(name)) for name in trained}
+        optimized = {
+            name: ops[0]
+            for name, ops in updates.items()
+            if len(ops) == 1 and is_gradient_update(towers.ops[ops[0]].type)
+        }
+        for name, update in optimized.items():
             forms = [
-                with_names(self.terms, towers.value(each, updates[0]), self._names)
-                for each in towers.data(updates[0])[1:]
+                with_names(self.terms, towers.value(each, update), self._names)
+                for each in towers.data(update)[1:]
                 if producer_of(each) not in towers.holder
             ]
             sources = sources_of_gradients(self.terms, forms)
-            if sources and name not in sources and sources <= {*trained}:
+            if sources and name not in sources and sources <= optimized.keys():
                 found[name] = min(sources)
         return found
 

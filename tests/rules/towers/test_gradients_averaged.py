@@ -306,6 +306,28 @@ def crossed(*, on_one: bool = False) -> Evidence:
 
 
 SHAPES = [("x", (None, 3)), ("y", (None,))]
+
+
+def of_local_copies() -> Evidence:
+    """Towers read a local copy, which then gets the value of the variable that it copies."""
+
+    def of(count: int) -> Program:
+        made = Program()
+        w, local = made.variable("w", (3,)), made.variable("local", (3,))
+        gradients = []
+        for i in range(count):
+            with made.tower(i):
+                x = made.placeholder("x", (None, 3), None if count == 1 else i)
+                loss = mean(square(total(x * local.read(), 1)))
+                gradients.append(made.gradient(loss, local))
+        update = w.descend(0.1, average(gradients))
+        with made.after(update):
+            made.train(local.assign(w.read()))
+        return made
+
+    return compared(of(2), of(1))
+
+
 ONE_PENALTY = program(loss=penalized())
 
 CASES = {
@@ -435,6 +457,7 @@ CASES = {
     "weight decay that is added to the mean": kept(decayed(average, in_towers=False)),
     "weight decay that is added to a sum": broken(decayed(added_up, in_towers=False)),
     "the gradient of another variable": broken(crossed()),
+    "the gradient of a local copy": kept(of_local_copies()),
     "the gradient of another variable, on one GPU too": broken(crossed(on_one=True)),
     "a reference, and a program for one GPU with another scale": kept(
         compared(
