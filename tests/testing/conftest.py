@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+# pytester forgets what the tests of a test import, and a second import would make other classes.
+from placement_checks.verification import configuration  # noqa: F401
+
 
 @pytest.fixture
 def pytester(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:

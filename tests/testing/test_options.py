@@ -9,7 +9,6 @@ import pytest
 from placement_checks.core.missing import Missing
 from placement_checks.testing import pytest_plugin
 from placement_checks.tf import startup
-from placement_checks.verification import configuration  # noqa: F401, pytester would forget it
 
 TWO = """
 import pytest
