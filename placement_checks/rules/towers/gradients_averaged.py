@@ -328,12 +328,15 @@ class _Comparison:
             for each in weights.penalties
             if not _close(each.coefficient / factor, each.expected)
         ]
-        is_declared = scale != 1 or len({*shares.values()}) > 1
-        if findings or is_proved or is_declared or factor in self.compensated:
+        if findings or is_proved or variable in self._scaled:
             return findings
-        if variable in self._scaled:
+        if joint := self._joint(terms):
+            return joint
+        is_declared = scale != 1 or len({*shares.values()}) > 1
+        is_explained = is_declared or factor in self.compensated
+        if is_explained and not any(each.is_guess for each in terms):
             return []
-        return self._joint(terms) or self._reason(name, Cause("", _OTHER))
+        return self._reason(name, Cause("", _OTHER))
 
     def _joint(self, terms: Sequence[ExampleTerm]) -> str:
         """Return why the loss on all rows is not the mean of the losses; empty if it may be."""

@@ -356,6 +356,9 @@ CASES = {
     # The mean of the towers' roots is not the root of the mean, but the factor must be right.
     "a sum of roots of means": broken(same(added_up, roots)),
     "a mean of roots of means": not_checked(same(average, roots)),
+    "a sum of roots of means, and a scale of 2 is declared": not_checked(
+        same(added_up, roots), scale=2.0
+    ),
     "a sum of means that combine rows": broken(same(added_up, running_sums)),
     "a mean of means that combine rows": not_checked(same(average, running_sums)),
     "a mean of means over the tokens of each tower": not_checked(same(average, own_tokens)),
