@@ -36,14 +36,12 @@ class WeightedTerm(NamedTuple):
     Attributes:
         term: the term.
         weight: its weight.
-        gradient: the tensor of the term's gradient that the backward pass yields.
         source: the variable that the gradient is taken with respect to, if this is not the updated
             variable; else ``""``.
     """
 
     term: Term
     weight: Weight
-    gradient: str
     source: str = ""
 
 
@@ -302,7 +300,7 @@ class Objective:
             for loss in losses:
                 for term, weight in self._terms_of(loss).get(first, ()):
                     total = weight.times(Weight(coefficient, factors))
-                    yield WeightedTerm(term, total, key.tensor, "" if is_own else source)
+                    yield WeightedTerm(term, total, "" if is_own else source)
 
     def _terms_of(self, loss: str) -> Mapping[str, Sequence[tuple[Term, Weight]]]:
         """Return the terms of a loss, by the first copies of the variables that they depend on.
