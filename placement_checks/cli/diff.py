@@ -173,7 +173,6 @@ def _compare_since(
 def _compare_two(
     old: str, new: str, *, settings: Settings, options: _Options, outputs: Sequence[Output]
 ) -> int:
-    settings = with_defaults(settings)
     baseline = files.read_target(old)
     if files.read_target(new) is not None:
         if baseline is None:
@@ -192,7 +191,7 @@ def _compare_two(
     with open_outputs(outputs) as streams:
         with stdout_for_report(), live(), early_captures(options.jobs):
             if baseline is not None:
-                compared = [gather(parse_target(new), settings, rows="none")]
+                compared = [gather(parse_target(new), with_defaults(settings, new), rows="none")]
                 difference = compare_with_baseline(baseline, compared[0].placement, old)
             else:
                 compared = _gather_both(old, new, settings)
@@ -218,10 +217,11 @@ def _compare_two(
 def _gather_both(old: str, new: str, settings: Settings) -> list[Evidence]:
     targets = [parse_target(old), parse_target(new)]
     kinds = [target.kind for target in targets]
+    sides = [with_defaults(settings, name) for name in (old, new)]
     # A log has no arguments: they belong to the program that the log is compared with.
     own = [
-        replace(settings, args=()) if kind == "log" and set(kinds) != {"log"} else settings
-        for kind in kinds
+        replace(each, args=()) if kind == "log" and set(kinds) != {"log"} else each
+        for kind, each in zip(kinds, sides, strict=True)
     ]
     for each in zip(targets, own, strict=True):
         announce(*each, (), rows="none")

@@ -76,7 +76,7 @@ def command(name: str, target: str | None, settings: Settings, graph: str | None
         explain.write_rule(text, example(name), Console(file=sys.stdout))
         return 0
     with stdout_for_report(), live():
-        lines = _object_lines(name, target, with_defaults(settings), graph)
+        lines = _object_lines(name, target, with_defaults(settings, target), graph)
     sys.stdout.writelines(f"{printable(line)}\n" for line in lines)
     return 0
 

@@ -222,13 +222,13 @@ def report_options(*formats: str) -> Callable[[Command], Command]:
     return decorate
 
 
-def with_defaults(settings: Settings) -> Settings:
-    """Complete the settings of a call with the settings of pyproject.toml.
+def with_defaults(settings: Settings, target: str) -> Settings:
+    """Complete the settings of a call with the settings of a target in pyproject.toml.
 
     Raises:
         ConfigError: pyproject.toml is invalid.
     """
-    return configuration.load(Path.cwd()).complete(settings)
+    return configuration.load(Path.cwd()).complete_for(target, settings)
 
 
 def _gather(

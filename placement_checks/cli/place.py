@@ -79,7 +79,7 @@ def command(
     """
     outputs = parse_outputs(files, output_format, _FORMATS)
     _check_options(shows_transfers, rows, tensorboard, {each.format for each in outputs})
-    settings = with_defaults(settings)
+    settings = with_defaults(settings, target)
     with open_outputs(outputs) as streams:
         with stdout_for_report(), live():
             evidence = gather(parse_target(target), settings, rows="none")

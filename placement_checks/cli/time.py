@@ -25,7 +25,7 @@ from placement_checks.cli.options import (
 )
 from placement_checks.cli.output import open_output, open_outputs, parse_outputs, write_stderr
 from placement_checks.core.errors import InputError, UsageError
-from placement_checks.core.settings import DEFAULTS, Settings
+from placement_checks.core.settings import Settings
 from placement_checks.core.target import Target
 from placement_checks.core.timing import Timing
 from placement_checks.report.commands import time as timing_report
@@ -130,8 +130,7 @@ def command(target: str, settings: Settings, options: _Options) -> int:
 def _complete(call: Settings, target: Target) -> Settings:
     """Complete the settings of the call with the target's settings in pyproject.toml."""
     configured = configuration.load(Path.cwd())
-    own = (settings for name, settings in configured.programs if name == target.name)
-    settings = configured.complete(call, next(own, DEFAULTS))
+    settings = configured.complete_for(target.name, call)
     if settings.machine is not None and settings.gpus is None:
         raise UsageError(
             f"machine = '{settings.machine}'",

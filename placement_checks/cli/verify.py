@@ -229,7 +229,8 @@ def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> 
         if options.declare and results.reports:
             status = _write_declarations(results, streams)
         else:
-            to_add = [] if settings.rules else [(target, settings) for target in targets]
+            new = [each for each in targets if configured.entry_of(each, settings.args) is None]
+            to_add = [] if settings.rules else [(target, settings) for target in new]
             status = _write_report(results, settings.rules, options, streams, to_add)
     for error in results.errors:
         print_error(error, details=any(each.format == "text" for each in outputs))

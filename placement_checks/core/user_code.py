@@ -30,8 +30,12 @@ _LIBRARIES = tuple(
     }
     | {str(_OURS) + os.sep}
 )
-# The user's code outside of files: notebook cells, the interactive prompt, doctests, `exec`.
-_UNSAVED = re.compile(r"<(ipython-input.*|stdin|doctest .*|string)>|.*/ipykernel_\d+/\d+\.py")
+# The user's code outside of files: cells of Jupyter and Colab, the prompts of Python (`<stdin>`
+# before Python 3.13) and of the module `code`, doctests, `exec`.
+_UNSAVED = re.compile(
+    r"<(ipython-input.*|python-input-\d+|stdin|console|doctest .*|string)>"
+    r"|.*/ipykernel_\d+/\d+\.py|.*/ipython-input-[-\w]+\.py"
+)
 # Code that Python generates for a dataclass looks like code given to `exec`.
 _GENERATED = ("<string>", "__init__")
 

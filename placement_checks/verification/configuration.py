@@ -74,6 +74,19 @@ class Config:
         """The settings of a call, completed by the program's settings, then by shared settings."""
         return call.defaulting_to(own).defaulting_to(self.settings)
 
+    def entry_of(self, target: str, args: Sequence[str] = ()) -> Settings | None:
+        """The settings of the first configured program with this target, and with these arguments.
+
+        Without arguments, those of the program do not matter.
+        """
+        name = rebase(target, Path.cwd())
+        entries = (own for each, own in self.programs if each == name)
+        return next((own for own in entries if not args or tuple(own.args) == tuple(args)), None)
+
+    def complete_for(self, target: str, call: Settings) -> Settings:
+        """The settings of a call that names a target."""
+        return self.complete(call, self.entry_of(target, call.args) or DEFAULTS)
+
     def select(
         self, targets: Sequence[str], call: Settings, command: str
     ) -> list[tuple[str, Settings]]:
@@ -88,7 +101,7 @@ class Config:
             UsageError: there is no program, or there are arguments but no target.
         """
         if targets:
-            return [(target, self.complete(call)) for target in targets]
+            return [(target, self.complete_for(target, call)) for target in targets]
         if call.args:
             raise UsageError(
                 f"-- {call.args[0]}",

@@ -198,14 +198,14 @@ def _old_settings(
     job: Job, call: Settings, old: configuration.Config, *, is_named: bool
 ) -> Settings:
     """The settings of a program at the revision, on the machine of the working tree."""
-    if is_named:
-        own = old.complete(call)
-    else:
-        entries = [settings for text, settings in old.programs if text == job.target]
-        same = [each for each in entries if each.args == job.settings.args] or entries
-        if len(same) != 1:
-            return job.settings
+    entries = [settings for text, settings in old.programs if text == job.old_target]
+    same = [each for each in entries if each.args == job.settings.args] or entries
+    if len(same) == 1:
         own = old.complete(call, same[0])
+    elif is_named:
+        own = old.complete_for(job.old_target, call)
+    else:
+        return job.settings
     new = job.settings
     return replace(own, gpus=new.gpus, machine=new.machine, horovod=new.horovod)
 

@@ -110,3 +110,12 @@ def test_an_unknown_object_is_an_error_of_one_line(run: Run, arguments: str) -> 
 
     assert (ran.status, ran.out) == (2, "")
     assert ran.err.splitlines()[-1] == f"placement-checks: {BAD[arguments]}"
+
+
+def test_a_program_has_the_settings_of_its_entry(run: Run) -> None:
+    Path("pyproject.toml").write_text(
+        "[tool.placement_checks]\nprograms = [{ target = 'train.py:build', gpus = 4 }]\n"
+    )
+
+    assert run("explain", "/gpu:3", "train.py:build").status == 0
+    assert run("place", "train.py:build").out.count("/device:GPU:3") > 0

@@ -51,14 +51,20 @@ def test_the_sound_towers_keep_every_rule(run: Run, gpus: int, form: str) -> Non
         assert re.search(r"\n1 program, rules: \d+ kept, 0 broken, \d+ not checked\.\n", ran.out)
 
 
+SMALL = """
+import tensorflow as tf
+
+def build():
+    with tf.device("/gpu:0"):
+        tf.sqrt(tf.compat.v1.placeholder(tf.float32))
+"""
+
+
 def test_the_programs_of_the_configuration_are_verified(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("small.py").write_text(
-        "import tensorflow as tf\n\ndef build():\n    with tf.device('/gpu:0'):\n"
-        "        tf.sqrt(tf.compat.v1.placeholder(tf.float32))\n"
-    )
+    Path("small.py").write_text(SMALL)
     Path("pyproject.toml").write_text(
         "[tool.placement_checks]\nprograms = [\n"
         "  { target = 'small.py:build', gpus = 1 },\n"
@@ -69,6 +75,23 @@ def test_the_programs_of_the_configuration_are_verified(
 
     assert ran.status == 0
     assert re.search(r"^2 programs, rules: \d+ kept, 0 broken", ran.out, re.MULTILINE)
+
+
+@pytest.mark.parametrize("target", ["small.py:build", "./small.py:build"])
+def test_a_named_program_has_the_settings_of_its_entry(
+    target: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("small.py").write_text(SMALL)
+    Path("pyproject.toml").write_text(
+        "[tool.placement_checks]\nprograms = [{ target = 'small.py:build', gpus = 1 }]\n"
+    )
+
+    ran = run("verify", target)
+
+    assert ran.status == 0
+    assert "gpu*1" in ran.out
+    assert "pyproject.toml" not in ran.out  # it is listed there
 
 
 @pytest.mark.smoke

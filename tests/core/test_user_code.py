@@ -154,7 +154,17 @@ def build():
 
 @pytest.mark.parametrize(
     "name",
-    ["<ipython-input-3-0f2d>", "/tmp/ipykernel_7/42.py", "<stdin>", "<string>", "<doctest a[0]>"],
+    [
+        "<ipython-input-3-0f2d>",
+        "/tmp/ipykernel_7/42.py",
+        "/tmp/ipython-input-3757364245.py",
+        "/tmp/ipython-input-1-2948238912.py",
+        "<stdin>",
+        "<python-input-0>",
+        "<console>",
+        "<string>",
+        "<doctest a[0]>",
+    ],
 )
 def test_lines_of_code_without_a_file(name: str) -> None:
     """The method that Python generates for the dataclass is skipped."""

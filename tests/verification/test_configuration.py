@@ -88,6 +88,41 @@ def test_programs_are_strings_or_tables_with_settings_of_their_own(
     ]
 
 
+@pytest.mark.parametrize(
+    ("target", "args", "entry"),
+    [
+        ("train.py", (), Settings(gpus=1)),
+        ("./train.py", (), Settings(gpus=1)),
+        ("train.py", ("--wide",), Settings(args=("--wide",), limit=9.0)),
+        ("train.py", ("--narrow",), None),
+        ("train.py:build", (), None),
+    ],
+)
+def test_a_named_target_has_the_settings_of_its_entry(
+    target: str, args: tuple[str, ...], entry: Settings | None, project: Callable[..., Path]
+) -> None:
+    """Arguments of the call select the entry with the same arguments."""
+    config = load(
+        project(
+            """
+            soft = true
+            programs = [
+              { target = "train.py", gpus = 1 },
+              { target = "train.py", args = ["--wide"], limit = 9 },
+              "other.py",
+            ]
+            """
+        )
+    )
+    call = Settings(args=args, v1=True)
+
+    assert config.entry_of(target, args) == entry
+    own = replace(entry or Settings(), args=args, v1=True, soft=True)
+    assert config.select([target], call, "") == [(target, own)]
+    assert config.complete_for(target, call) == own
+
+
+
 def test_paths_are_relative_to_the_nearest_file(
     project: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
