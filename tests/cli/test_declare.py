@@ -120,6 +120,11 @@ def test_a_configured_program_has_no_entry(run: Run) -> None:
     )
 
     assert run("verify").out.splitlines()[-1].startswith("1 program, rules: ")
-    assert "next: add it to pyproject.toml: " in run("verify", target("memory_all")).out
+    named = run("verify", target("memory_all")).out
+    assert named.splitlines()[-1].startswith("1 program, rules: ")
+    Path("pyproject.toml").unlink()
+    options = ("--without", "gradients-equal", "--without", "session-memory")
+    alone = run("verify", target("memory_all"), *options).out
+    assert "next: add it to pyproject.toml: " in alone
     of_one_rule = run("verify", target("memory_all"), "--rule", "placeable").out
     assert of_one_rule.splitlines()[-1].startswith("1 program, rules: ")
