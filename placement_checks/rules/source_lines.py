@@ -17,8 +17,11 @@ from placement_checks.analysis.variables.layout import made_by_get_variable
 from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import PASSES_READ, VARIABLES
 from placement_checks.core.placement import Frame, Placement
+from placement_checks.rules.assignments import assigned_at, given_at
 
 _MOST_OPS = 1_000  # of each kind, in a comparison of stacks
+# Parts of a statement that have frames of their own up to Python 3.11.
+_COMPREHENSIONS = frozenset({"<dictcomp>", "<genexpr>", "<listcomp>", "<setcomp>"})
 
 
 def blame(
@@ -44,10 +47,34 @@ def blame(
     Returns:
         The source lines, the outermost first; empty if no line of ``ops`` is known.
     """
+    return unique_lines(_blamed(placement, ops, against))
+
+
+def blame_selection(
+    placement: Placement, ops: Sequence[str], against: Iterable[str] = ()
+) -> tuple[str, ...]:
+    """Return the lines as `blame` does, down to the slice or list that selects the ops' inputs.
+
+    Use it if a tower is missing or counts twice. The line that `blame` finds often only uses a
+    list that a plain assignment of Python has made, which builds no op.
+    """
+    frames = _blamed(placement, ops, against)
+    return unique_lines([*frames[:-1], *map(assigned_at, frames[-1:])])
+
+
+def blame_argument(placement: Placement, op: str, name: str) -> tuple[str, ...]:
+    """Return the lines of an op, down to the line that gives an argument its value, as a seed."""
+    return unique_lines(given_at(placement.details.frames(op), name))
+
+
+def _blamed(placement: Placement, ops: Sequence[str], against: Iterable[str]) -> Sequence[Frame]:
     first, *others = _stacks(placement, ops) or [()]
     right = [depth for each in _stacks(placement, against) if (depth := _parting(first, each))]
     wrong = [_parting(first, each) or len(first) for each in others]
-    return unique_lines(first[: max(right, default=min(wrong, default=len(first)))])
+    depth = max(right, default=min(wrong, default=len(first)))
+    while depth < len(first) and first[depth].function in _COMPREHENSIONS:
+        depth += 1
+    return first[:depth]
 
 
 def _stacks(placement: Placement, ops: Iterable[str]) -> list[tuple[Frame, ...]]:
@@ -68,6 +95,16 @@ def _parting(stack: Sequence[Frame], other: Sequence[Frame]) -> int:
         return min(len(stack), len(other))
     frame, its = stack[depth], other[depth]
     return depth + 1 if depth or (frame.file, frame.function) == (its.file, its.function) else 0
+
+
+def blame_creation(placement: Placement, variable: str) -> tuple[str, ...]:
+    """Return the lines of a variable, down to the line that creates the object with it.
+
+    This is the call of a class, such as a model, whose ``__init__`` creates the variable.
+    """
+    frames = placement.details.frames(variable)
+    depths = [depth for depth, each in enumerate(frames) if each.function == "__init__"]
+    return unique_lines(frames[: depths[-1]] if depths and depths[-1] else frames)
 
 
 def lines_to(placement: Placement, op: str, line: str | None) -> tuple[str, ...]:
