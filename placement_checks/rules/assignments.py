@@ -14,11 +14,14 @@ from functools import lru_cache
 
 from placement_checks.core.placement import Frame
 
+# Parts of a statement that have frames of their own up to Python 3.11.
+COMPREHENSIONS = frozenset({"<dictcomp>", "<genexpr>", "<listcomp>", "<setcomp>"})
 _CHANGES = frozenset({"append", "extend", "insert", "pop", "remove", "clear"})  # of a list
-# Functions of Python that build no op.
+# Functions of Python and TensorFlow that build no op.
 _PURE = frozenset(
     {"enumerate", "filter", "len", "list", "max", "min", "range", "reversed", "sorted", "sum"}
     | {"tuple", "zip"}
+    | {"get_collection", "global_variables", "trainable_variables"}
 )
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
 
@@ -119,9 +122,7 @@ def _default_line(
     for call in _expressions(statement):
         if not isinstance(call, ast.Call):
             continue
-        called = call.func.attr if isinstance(call.func, ast.Attribute) else None
-        called = call.func.id if isinstance(call.func, ast.Name) else called
-        if called != function.name:
+        if _name(call.func) != function.name:
             continue
         is_method = isinstance(call.func, ast.Attribute) and names[:1] == ["self"]
         is_given = (
@@ -145,7 +146,8 @@ def _function(frame: Frame) -> _Function | None:
         and each.lineno <= frame.line <= (each.end_lineno or 0)
     ]
     found = max(around, key=lambda each: getattr(each, "lineno", 0), default=module)
-    return found if getattr(found, "name", "<module>") == frame.function else None
+    names = {getattr(found, "name", "<module>"), *COMPREHENSIONS}
+    return found if frame.function in names else None
 
 
 @lru_cache(maxsize=16)
@@ -213,12 +215,18 @@ def _is_plain(statement: ast.stmt) -> bool:
 
 
 def _builds(expression: ast.AST) -> bool:
-    """Whether an expression may build ops: it calls a function that is not Python's own."""
+    """Whether an expression may build ops: it calls a function that is not known to build none."""
     return any(
-        isinstance(each, ast.Call)
-        and not (isinstance(each.func, ast.Name) and each.func.id in _PURE)
+        isinstance(each, ast.Call) and _name(each.func) not in _PURE
         for each in ast.walk(expression)
     )
+
+
+def _name(function: ast.expr) -> str:
+    """Return the name of a called function or method; ``""`` for other expressions."""
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
 
 
 def _is_first_value(value: ast.expr) -> bool:

@@ -17,11 +17,9 @@ from placement_checks.analysis.variables.layout import made_by_get_variable
 from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import PASSES_READ, VARIABLES
 from placement_checks.core.placement import Frame, Placement
-from placement_checks.rules.assignments import assigned_at, given_at
+from placement_checks.rules.assignments import COMPREHENSIONS, assigned_at, given_at
 
 _MOST_OPS = 1_000  # of each kind, in a comparison of stacks
-# Parts of a statement that have frames of their own up to Python 3.11.
-_COMPREHENSIONS = frozenset({"<dictcomp>", "<genexpr>", "<listcomp>", "<setcomp>"})
 
 
 def blame(
@@ -58,8 +56,13 @@ def blame_selection(
     Use it if a tower is missing or counts twice. The line that `blame` finds often only uses a
     list that a plain assignment of Python has made, which builds no op.
     """
-    frames = _blamed(placement, ops, against)
-    return unique_lines([*frames[:-1], *map(assigned_at, frames[-1:])])
+    frames = list(_blamed(placement, ops, against))
+    for last in frames[-1:]:
+        if (assigned := assigned_at(last)) != last:
+            while len(frames) > 1 and frames[-1].function in COMPREHENSIONS:
+                frames.pop()
+            frames[-1] = assigned
+    return unique_lines(frames)
 
 
 def blame_argument(placement: Placement, op: str, name: str) -> tuple[str, ...]:
@@ -72,7 +75,7 @@ def _blamed(placement: Placement, ops: Sequence[str], against: Iterable[str]) ->
     right = [depth for each in _stacks(placement, against) if (depth := _parting(first, each))]
     wrong = [_parting(first, each) or len(first) for each in others]
     depth = max(right, default=min(wrong, default=len(first)))
-    while depth < len(first) and first[depth].function in _COMPREHENSIONS:
+    while depth < len(first) and first[depth].function in COMPREHENSIONS:
         depth += 1
     return first[:depth]
 

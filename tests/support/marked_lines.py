@@ -15,15 +15,7 @@ MARK = "# <-"
 # Lines that no report can name.
 WITHOUT_LINE = {
     "memory_all": "a ConfigProto is not an op, so its line is unknown",
-    "average_moved_per_tower": "the report names the loop in the helper instead of its call",
-    # No op is built by a plain assignment of Python.
-    **dict.fromkeys(
-        [
-            *("first_weight_only", "last_weight_only", "pairs_shifted", "perplexity_of_last"),
-            *("same_slice:build_split", "swapped_labels"),
-        ],
-        "the report names the line that uses the value instead of its assignment",
-    ),
+    "swapped_labels": "the report names the line that uses the value instead of its assignment",
     "one_variable_dropped": "no op is built in the branch, so it may not have run",
 }
 
