@@ -3,9 +3,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing
+from placement_checks.core.op_types import PASSES_READ
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import AVERAGE, Rule, about, add_up, matches_any
@@ -144,6 +146,7 @@ def _finding(
     placement = placements[0]
     origin = difference.origin
     op = name if origin is None or origin.program == ONE_GPU else origin.op
+    computed, right = _in_update(placement, op)
     subject = placement.ops.get(name, name)
     if difference.obligation is Obligation.ROWS:
         message = difference.text
@@ -151,12 +154,33 @@ def _finding(
         message = f"{name} gets another value than on one GPU: {difference.text}"
     return Finding(
         **about(subject),
-        ops=(op,),
+        ops=computed or (op,),
+        against=right if computed else (),
         message=message,
         consequence=_CONSEQUENCES.get(difference.obligation, ""),
         fix=_fix(placement, difference),
         group_key=(difference.obligation, difference.text),
     )
+
+
+def _in_update(placement: Placement, variable: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the ops of a variable's update that compute with its value, and its gradients.
+
+    Such an op is a weight decay that the program adds to gradients. Ops of the loss do not count.
+    """
+    analysis = analyze(placement)
+    flow, backward = analysis.flow, analysis.backward.ops
+    updates = analysis.updates.by_variable.get(variable, ())
+    values = [value for update in updates for value in update.values]
+    behind = sorted(flow.reachable(values, until=backward.__getitem__))
+    reads, computed = {flow.number.get(variable)}, []
+    for op in behind:
+        if not backward[op] and not reads.isdisjoint(flow.inputs[op]):
+            if flow.types[op] in PASSES_READ:
+                reads.add(op)
+            elif not analysis.reads_by_site.in_loss(op):
+                computed.append(flow.names[op])
+    return tuple(computed), tuple(flow.names[op] for op in behind if backward[op])
 
 
 def _fix(placement: Placement, difference: Difference) -> str:
