@@ -13,6 +13,7 @@ from placement_checks.analysis.variables.running_statistics import statistics
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import OpId
 from placement_checks.core.impact import Impact
+from placement_checks.core.mistakes import AVERAGE
 from placement_checks.core.op_types import (
     ADDITIONS,
     ADDS,
@@ -34,7 +35,6 @@ from placement_checks.core.op_types import (
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.variables import Variable
 from placement_checks.rules.base import (
-    AVERAGE,
     Rule,
     about,
     matches_any,
