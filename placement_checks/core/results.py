@@ -53,11 +53,12 @@ class Finding:
         path: the ops that show the violation, in order; each is a text or a `PathStep`.
         devices: the devices at fault, which the page highlights. By default the device of
             ``placed`` or of the object, if the evidence is an assigned device.
-        ops: the ops with the source lines to show; by default the object.
+        ops: the ops at fault, with the source lines to show; by default the object.
+        against: ops that are right. The line to edit is the last one that separates ``ops`` from
+            them (`rules.source_lines.blame`).
         placed: the op with the wrong device.
         frames: the user's source lines that all of ``ops`` were built through, the outermost
-            first. The last one is the line to edit. A rule sets them if this is not the innermost
-            line.
+            first. The last one is the line to edit. A rule sets them only if no op has this line.
         device_line: the ``with tf.device(…)`` that decided the device of ``placed``.
         follows: the broken rule whose findings on the same objects cause this finding.
         known: the library with this behavior, such as ``Keras 3``, if no line of the user is at
@@ -76,6 +77,7 @@ class Finding:
     group_key: Hashable = field(default=None, compare=False)
     path: tuple[str, ...] = ()
     ops: tuple[str, ...] = field(default=(), compare=False)
+    against: tuple[str, ...] = field(default=(), compare=False)
     placed: str | None = field(default=None, compare=False)
     frames: tuple[str, ...] = ()
     device_line: str | None = None

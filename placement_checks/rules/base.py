@@ -22,10 +22,10 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import TowerIndex
 from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing, NotApplicable
-from placement_checks.core.placement import Frame, Op, Placement
+from placement_checks.core.placement import Op, Placement
 from placement_checks.core.results import EvidenceKind, Finding, PathStep, State, Verdict
 from placement_checks.rules.requirements import Need
-from placement_checks.rules.source_lines import unique_lines
+from placement_checks.rules.source_lines import blame
 from placement_checks.util.text import listed
 
 REUSE = "with tf.compat.v1.variable_scope(tf.compat.v1.get_variable_scope(), reuse=i > 0):"
@@ -33,7 +33,6 @@ NUMBERED_NAME = re.compile(r"(.*?)[_:-]?(\d+)")  # tower_0, gpu:1, conv2
 _SPECIAL = re.compile(r"([*?[])")  # in patterns
 Fields = Mapping[str, Any]  # values of fields of a rule, by name
 _T = TypeVar("_T")
-_MOST_OPS = 1_000  # a finding compares the source lines of its first ops
 _PATH_ENDS = 4  # ops at each end of a long path
 KERAS = "Keras 3"
 _MOST_NAMES = 4  # names in a message
@@ -283,50 +282,13 @@ def path_lines(placement: Placement, ops: Sequence[int]) -> tuple[PathStep, ...]
 
 def locate(finding: Finding, placement: Placement) -> Finding:
     """Return a finding with its source lines, and with the line that decided its device."""
-    ops = finding.ops or (finding.object,)
     return replace(
         finding,
         frames=finding.frames
-        or _shared_lines(placement, ops)
-        or unique_lines(placement.details.frames(finding.object)),
+        or blame(placement, finding.ops or (finding.object,), finding.against)
+        or blame(placement, (finding.object,), finding.against),
         device_line=None if finding.placed is None else device_line(placement, finding.placed),
     )
-
-
-def frames_to(placement: Placement, ops: Sequence[str], line: str | None) -> tuple[str, ...]:
-    """Return the source lines that ops were built through, down to the line to edit.
-
-    The result is empty if ``line`` is None. Then `Rule.judge` finds the lines.
-    """
-    if line is None:
-        return ()
-    frames = _shared_lines(placement, ops)
-    if line not in frames:
-        frames = unique_lines(placement.details.frames(ops[0]))
-    return frames[: frames.index(line) + 1] if line in frames else (line,)
-
-
-def _shared_lines(placement: Placement, ops: Sequence[str]) -> tuple[str, ...]:
-    stacks = [placement.details.frames(op) for op in ops[:_MOST_OPS]]
-    return unique_lines(_distinguishing_frames(stacks))
-
-
-def _distinguishing_frames(stacks: Sequence[Sequence[Frame]]) -> Sequence[Frame]:
-    """Return the first op's frames, outermost first, down to the first that differs in other ops.
-
-    All ops share the outer frames, such as a call of ``main``, so these do not identify any op. If
-    the stacks never differ, the result is the shortest stack. If no function built all of the ops,
-    the result is the whole stack of the first op. Ops without frames, which only a library
-    created, are ignored.
-    """
-    known = [stack for stack in stacks if stack]
-    if not known:
-        return ()
-    for depth, frames in enumerate(zip(*known, strict=False)):
-        if len(set(frames)) > 1:
-            functions = {(frame.file, frame.function) for frame in frames}
-            return known[0][: depth + 1] if depth or len(functions) == 1 else known[0]
-    return min(known, key=len)
 
 
 def device_line(placement: Placement, name: str) -> str | None:

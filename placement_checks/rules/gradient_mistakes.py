@@ -43,7 +43,7 @@ from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import PathStep
 from placement_checks.rules.base import path_lines
 from placement_checks.rules.ranks import ranks_of
-from placement_checks.rules.source_lines import frames_up_to, joining_ops
+from placement_checks.rules.source_lines import blame, joining_ops
 
 if TYPE_CHECKING:
     _Finder = Callable[[Placement, str, Diagnosis], "MistakeLocation"]
@@ -177,7 +177,7 @@ def _calling_line(placement: Placement, op: OpId, gradient: OpId) -> MistakeLoca
     names, backward = analysis.flow.names, analysis.backward.ops
     behind = sorted(analysis.flow.reachable([gradient], until=backward.__getitem__))
     computed = next((names[op] for op in behind if backward[op]), names[gradient])
-    return MistakeLocation([names[op]], frames_up_to(placement, names[op], computed))
+    return MistakeLocation([names[op]], blame(placement, [names[op]], [computed]))
 
 
 def _find_counts(placement: Placement, variable: str, diagnosis: Diagnosis) -> MistakeLocation:

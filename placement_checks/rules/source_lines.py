@@ -1,45 +1,84 @@
-"""Find the source line to edit, if it is not the innermost line of an op.
+"""Find the source line that the user must edit.
 
-`frames_up_to` finds a misplaced call of a correct helper. `LoopLines` finds the line in the loop
-over towers if the same lines build all towers; `variable_line` finds the line that gives a tower
-its own variable. `joining_ops` finds the ops that combine the towers' gradients.
+`blame` is the one answer: a rule names the ops at fault, and the ops that are right. The other
+functions find such ops: `built_once` and `joining_ops` find the ops that combine the towers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from functools import cached_property
-from itertools import groupby
+from itertools import groupby, islice
 
 from placement_checks.analysis.graph.data_flow import union
 from placement_checks.analysis.graph.updates import Update
-from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import made_by_get_variable
 from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import PASSES_READ, VARIABLES
 from placement_checks.core.placement import Frame, Placement
 
+_MOST_OPS = 1_000  # of each kind, in a comparison of stacks
 
-def frames_up_to(placement: Placement, op: str, other: str) -> tuple[str, ...]:
-    """Return the source lines of an op, down to the last function that also built ``other``.
 
-    For example, a program calls a helper that clips gradients in each tower. The helper is
-    correct, but its call is misplaced: the line to edit is in the function that computes the
-    gradients (``other``) and calls the helper. If no function built both ops, the result is all
-    lines of the op.
+def blame(
+    placement: Placement, ops: Sequence[str], against: Iterable[str] = ()
+) -> tuple[str, ...]:
+    """Return the source lines that ops were built through, down to the line to edit.
+
+    The line to edit is the last one that separates the ops at fault from the ops that are right:
+    the line of the innermost function that built both. For example, a program calls a helper that
+    clips gradients in each tower. The helper is correct, but its call is misplaced: the line to
+    edit is in the function that computes the gradients and calls the helper.
+
+    If no function built an op of ``against``, the line separates the first op from the others of
+    ``ops``. All ops share the outer frames, such as a call of ``main``, so these do not identify
+    any op. A single op is identified by its innermost line.
+
+    Args:
+        placement: the program.
+        ops: the names of the ops at fault. Ops without frames, which only a library created, are
+            ignored.
+        against: the names of ops that are right.
+
+    Returns:
+        The source lines, the outermost first; empty if no line of ``ops`` is known.
     """
-    frames, others = placement.details.frames(op), placement.details.frames(other)
-    depth = 0
-    while depth < min(len(frames), len(others)) and frames[depth] == others[depth]:
-        depth += 1
-    if others and depth == len(others):
-        frames = frames[:depth]
-    elif others and depth < len(frames):
-        frame, other_frame = frames[depth], others[depth]
-        if (frame.file, frame.function) == (other_frame.file, other_frame.function):
-            frames = frames[: depth + 1]
-    return unique_lines(frames)
+    first, *others = _stacks(placement, ops) or [()]
+    right = [depth for each in _stacks(placement, against) if (depth := _parting(first, each))]
+    wrong = [_parting(first, each) or len(first) for each in others]
+    return unique_lines(first[: max(right, default=min(wrong, default=len(first)))])
+
+
+def _stacks(placement: Placement, ops: Iterable[str]) -> list[tuple[Frame, ...]]:
+    """Return the distinct stacks of the first ops."""
+    stacks = (tuple(placement.details.frames(op)) for op in islice(ops, _MOST_OPS))
+    return list(dict.fromkeys(stack for stack in stacks if stack))
+
+
+def _parting(stack: Sequence[Frame], other: Sequence[Frame]) -> int:
+    """Return the depth of the frame at which a stack leaves another one.
+
+    This is the first frame that differs; the last common frame if the other stack ends there; and
+    0 if no function built both.
+    """
+    pairs = enumerate(zip(stack, other, strict=False))
+    depth = next((depth for depth, (frame, its) in pairs if frame != its), None)
+    if depth is None:
+        return min(len(stack), len(other))
+    frame, its = stack[depth], other[depth]
+    return depth + 1 if depth or (frame.file, frame.function) == (its.file, its.function) else 0
+
+
+def lines_to(placement: Placement, op: str, line: str | None) -> tuple[str, ...]:
+    """Return the source lines that an op was built through, down to a line that is known.
+
+    The result is empty if ``line`` is None, and only this line if the op was not built through it.
+    """
+    frames = blame(placement, (op,))
+    if line is None:
+        return ()
+    return frames[: frames.index(line) + 1] if line in frames else (line,)
 
 
 def unique_lines(frames: Sequence[Frame | str]) -> tuple[str, ...]:
@@ -63,81 +102,44 @@ def joining_ops(placement: Placement, updates: Iterable[Update]) -> Iterator[OpI
 _MOST_JOINING = 200  # later ops use the averages that the first ops compute
 
 
-class LoopLines:
-    """The source lines of the functions that build several towers.
+def shared_variables(placement: Placement, apart: Collection[str]) -> list[str]:
+    """Return the ops that are right if towers do not share the variables of ``apart``.
+
+    These are the variables that they share, and `built_once`. A function that also creates shared
+    variables is not the cause: the scopes around its call are right.
+    """
+    towers = analyze(placement).towers
+    shared = [
+        variable.name
+        for variable in placement.variables
+        if variable.name not in apart and sum(variable.name in tower.reads for tower in towers) > 1
+    ]
+    return [*shared, *built_once(placement)]
+
+
+def made_by_tf_variable(placement: Placement, variable: str) -> bool:
+    """Return whether tf.Variable created a variable instead of get_variable.
+
+    No scope makes such a variable shared, so the line to edit is the call of tf.Variable.
+    """
+    return variable not in placement.cached(made_by_get_variable)
+
+
+def built_once(placement: Placement) -> Sequence[str]:
+    """Return the names of ops that are built once, in the function with the loop over towers.
 
     TensorFlow does not record the line of a loop, a name scope or a variable scope. A function
     that is called once per tower builds ops of one tower. The loop over towers is in an outer
     function, which also builds the ops that combine the towers.
-    """
-
-    def __init__(self, placement: Placement, shared: Iterable[str] = ()) -> None:
-        """
-        Args:
-            placement: the program.
-            shared: further ops that are built once for all towers, such as shared variables.
-        """
-        self._placement = placement
-        self._shared = shared
-
-    @cached_property
-    def _calls(self) -> set[tuple[Frame, ...]]:
-        """The outer frames of ops that are built once for all towers."""
-        shared = [*self._shared, *_ops_across_towers(analyze(self._placement))]
-        return {
-            tuple(frames[:depth])
-            for frames in map(self._placement.details.frames, shared)
-            for depth in range(len(frames))
-        }
-
-    def line(self, op: str) -> str | None:
-        """Return the innermost source line of an op in a function that builds several towers.
-
-        If no such function is known, the result is the innermost line of all; None if there is no
-        line.
-        """
-        frames = tuple(self._placement.details.frames(op))
-        depths = [depth for depth in range(len(frames)) if frames[:depth] in self._calls]
-        return str(frames[max(depths, default=-1)]) if frames else None
-
-
-def loop_lines_of_variables(placement: Placement, apart: Collection[str]) -> LoopLines:
-    """Return the source lines around ``apart``, variables that towers do not share.
-
-    A function that also creates shared variables is not the cause: the scopes around its call are
-    right.
-    """
-    towers = analyze(placement).towers
-    shared = (
-        variable.name
-        for variable in placement.variables
-        if variable.name not in apart and sum(variable.name in tower.reads for tower in towers) > 1
-    )
-    return LoopLines(placement, shared)
-
-
-def variable_line(placement: Placement, lines: LoopLines, variable: str) -> str | None:
-    """Return the line to edit so that towers share a variable; None if it is unknown.
-
-    If `tf.Variable` created the variable, this is its call, because no scope makes such a
-    variable shared. Otherwise it is the line in the loop over towers.
-    """
-    if made_by_tf_variable(placement, variable):
-        return placement.where(variable)
-    return lines.line(variable)
-
-
-def made_by_tf_variable(placement: Placement, variable: str) -> bool:
-    """Return whether tf.Variable created a variable instead of get_variable."""
-    return variable not in placement.cached(made_by_get_variable)
-
-
-def _ops_across_towers(analysis: TowerAnalysis) -> list[str]:
-    """Return the names of ops that combine values of several towers.
 
     Ops that request no tower's GPU are preferred. If no op combines towers, for example in towers
     that share nothing, the result is the inputs that several towers read, except variables.
     """
+    return placement.cached(_built_once)
+
+
+def _built_once(placement: Placement) -> Sequence[str]:
+    analysis = analyze(placement)
     flow, tower_of = analysis.flow, analysis.tower_of
     joining = [
         op

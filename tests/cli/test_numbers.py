@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from support.commands import Run
 
+from placement_checks.core.mistakes import AVERAGE
+
 SMALL = "fixtures/sound/graph/styles.py:name_scopes"
 NUMERIC = ("--rule", "gradients-equal", "--rule", "weights-equal")
 

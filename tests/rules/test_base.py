@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.graphs import op, placement
 
 from placement_checks.core.results import Finding
-from placement_checks.rules.base import Rule, exact_pattern, frames_to, locate, matches_any
+from placement_checks.rules.base import Rule, exact_pattern, locate, matches_any
 from placement_checks.rules.devices.no_fallback import NoFallback
 
 
@@ -110,22 +110,6 @@ def test_a_line_on_which_one_function_calls_another_is_named_once() -> None:
     finding = Finding("a", "MatMul", "assigned", "", "")
 
     assert locate(finding, graph).frames == ("a.py:3", "b.py:5")
-
-
-@pytest.mark.parametrize(
-    ("line", "lines"),
-    [
-        ("train.py:40", "train.py:88 train.py:40"),
-        # Not all ops were built through this line, so the lines are the first op's.
-        ("model.py:12", "train.py:88 train.py:40 model.py:12"),
-        ("other.py:1", "other.py:1"),
-        (None, ""),
-    ],
-)
-def test_the_lines_end_with_the_line_to_edit(line: str | None, lines: str) -> None:
-    graph = placement(op("w", "VarHandleOp"), op("out", "MatMul"), lines=LINES)
-
-    assert frames_to(graph, ("w", "out"), line) == tuple(lines.split())
 
 
 def test_lines_that_a_rule_chooses_stay() -> None:

@@ -1,4 +1,4 @@
-"""The lines that findings name for ops that the same lines build in each tower."""
+"""The line to edit: where the ops at fault part from the ops that are right."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 from support.graphs import HandWrittenDetails, op, placement
 from support.towers import host, on, program
 
-from placement_checks.core.placement import Frame
-from placement_checks.rules.source_lines import LoopLines, frames_up_to
+from placement_checks.core.placement import Frame, Placement
+from placement_checks.rules.source_lines import blame, built_once, lines_to
 
 LOOP = {  # build() loops over towers, and averages
     "shared": "main.py:3 main.py:20 net.py:5 net.py:1",
@@ -17,8 +17,12 @@ LOOP = {  # build() loops over towers, and averages
 }
 
 
+def line_in_loop(graph: Placement, op: str, *shared: str) -> str | None:
+    return next(reversed(blame(graph, [op], [*shared, *built_once(graph)])), None)
+
+
 def line(op: str, lines: dict[str, str], *shared: str) -> str | None:
-    return LoopLines(program(lines={**LOOP, **lines}), shared).line(op)
+    return line_in_loop(program(lines={**LOOP, **lines}), op, *shared)
 
 
 def test_the_loop_is_in_the_function_that_combines_towers() -> None:
@@ -49,7 +53,7 @@ def test_without_combining_ops_the_loop_is_in_the_function_that_splits_the_batch
         lines={"x": "main.py:3 main.py:10", "tower_1/w": "main.py:3 main.py:20 net.py:5"},
     )
 
-    assert LoopLines(graph).line("tower_1/w") == "main.py:20"
+    assert line_in_loop(graph, "tower_1/w") == "main.py:20"
 
 
 def test_an_average_in_a_helper_locates_its_call() -> None:
@@ -59,7 +63,7 @@ def test_an_average_in_a_helper_locates_its_call() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "expected"), [("other.py:7 other.py:9", "other.py:7"), ("", None)]
+    ("lines", "expected"), [("other.py:7 other.py:9", "other.py:9"), ("", None)]
 )
 def test_ops_without_a_line_in_a_common_function(lines: str, expected: str | None) -> None:
     assert line("own", {"own": lines}) == expected
@@ -68,7 +72,7 @@ def test_ops_without_a_line_in_a_common_function(lines: str, expected: str | Non
 def test_the_innermost_line_without_a_common_function() -> None:
     graph = program(gpus=[0], lines={"w": "main.py:20 net.py:5"})
 
-    assert LoopLines(graph).line("w") == "net.py:5"
+    assert line_in_loop(graph, "w") == "net.py:5"
 
 
 class Details(HandWrittenDetails):
@@ -99,4 +103,42 @@ def test_the_line_is_in_a_function_that_built_both(
     details = Details({"a": lines, "b": others}, {}, {}, {}, {})
     graph = replace(placement(op("a", "Mul"), op("b", "Mul")), details=details)
 
-    assert frames_up_to(graph, "a", "b") == tuple(f"net.py:{number}" for number in expected)
+    assert blame(graph, ["a"], ["b"]) == tuple(f"net.py:{number}" for number in expected)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right", "expected"),
+    [
+        pytest.param(["loop:9 f:3", "loop:9 f:4"], ["loop:8"], [9], id="a call for all of them"),
+        pytest.param(["loop:9 f:3", "loop:9 f:4"], ["other:8"], [9, 3], id="nothing in common"),
+        pytest.param(["loop:9 f:3", "loop:9 f:4"], [], [9, 3], id="the first of several"),
+        pytest.param(["loop:9 f:3", "loop:9 f:3"], [], [9, 3], id="one line for all"),
+        pytest.param(["loop:9 f:3"], ["loop:8", "loop:9 f:2"], [9, 3], id="the closest one"),
+        pytest.param(["loop:9 f:3"], ["other:8", "loop:8"], [9], id="only what is in common"),
+        pytest.param(["", "loop:9 f:3"], [""], [9, 3], id="ops of a library"),
+        pytest.param([""], ["loop:9"], [], id="only ops of a library"),
+    ],
+)
+def test_the_line_separates_wrong_ops_from_right_ones(
+    wrong: list[str], right: list[str], expected: list[int]
+) -> None:
+    lines = {f"wrong_{n}": each for n, each in enumerate(wrong)}
+    lines |= {f"right_{n}": each for n, each in enumerate(right)}
+    graph = replace(
+        placement(*(op(name, "Mul") for name in lines)), details=Details(lines, {}, {}, {}, {})
+    )
+    at_fault = [name for name in lines if name.startswith("wrong")]
+    against = [name for name in lines if name.startswith("right")]
+
+    assert blame(graph, at_fault, against) == tuple(f"net.py:{number}" for number in expected)
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"), [("net.py:9", [9]), ("net.py:3", [9, 3]), ("net.py:1", [1]), (None, [])]
+)
+def test_the_lines_end_with_a_known_line(known: str | None, expected: list[int]) -> None:
+    graph = replace(
+        placement(op("a", "Mul")), details=Details({"a": "build:9 clip:3"}, {}, {}, {}, {})
+    )
+
+    assert lines_to(graph, "a", known) == tuple(f"net.py:{number}" for number in expected)

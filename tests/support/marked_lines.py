@@ -1,14 +1,17 @@
-"""Check whether a report names the marked line of a program, the line to edit."""
+"""Compare the lines that a report names with the marked lines of a program, the lines to edit."""
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 from support.reports import written
 
 from placement_checks import Report
+from placement_checks.report.common.findings import Sections
 
-MARK = "# <- "
+MARK = "# <-"
 # Lines that no report can name.
 WITHOUT_LINE = {
     "memory_all": "a ConfigProto is not an op, so its line is unknown",
@@ -30,10 +33,55 @@ def names_the_edit(report: Report, file: Path) -> bool:
 
     Lines have at most 200 characters, except for the line with the path of a saved case.
     """
-    marked = [line.strip() for line in file.read_text().splitlines() if MARK in line]
+    marked = [line.strip() for line in file.read_text().splitlines() if f"{MARK} " in line]
     assert marked
     lines = written(report).splitlines()
     assert len(lines) <= 60
     assert max(len(line) for line in lines if "--batch /" not in line) <= 200
     shown = " ".join(" ".join(lines).split())
     return any(" ".join(line[:90].split()) in shown for line in marked)
+
+
+def stated_lines(report: Report, file: Path, builder: str) -> list[str]:
+    """The lines that the root causes of a report name, each with its distance to a marked line.
+
+    An entry is ``RULE: LINE, DISTANCE``. The distance is the number of lines from the nearest
+    marked line to the named line, such as ``+1``, or ``in another file`` or ``unknown``.
+    """
+    marks = list(_marks(file, builder))
+    assert marks, f"no line of {builder} is marked"
+    named = {
+        (section.rule, group.where): None
+        for section in Sections(report.verdicts).causes
+        for group in section.groups
+    }
+    return [f"{rule}: {_distance(where, file, marks)}" for rule, where in named]
+
+
+def _distance(where: str | None, file: Path, marks: list[int]) -> str:
+    if where is None:
+        return "no line, unknown"
+    path, _, number = where.rpartition(":")
+    if Path(path).name != file.name:
+        return f"{Path(path).name}:{number}, in another file"
+    distance = min((int(number) - mark for mark in marks), key=abs)
+    return f"line {number}, {distance:+d}" if distance else f"line {number}, exact"
+
+
+def _marks(file: Path, builder: str) -> Iterator[int]:
+    """The marked lines of a builder, and of the functions of its file that it uses."""
+    text = file.read_text(encoding="utf-8")
+    functions = {
+        each.name: each for each in ast.parse(text).body if isinstance(each, ast.FunctionDef)
+    }
+    names, used = [builder], set[str]()
+    while names:
+        if (name := names.pop()) in functions and name not in used:
+            used.add(name)
+            names += [each.id for each in ast.walk(functions[name]) if isinstance(each, ast.Name)]
+    for number, line in enumerate(text.splitlines(), 1):
+        if MARK in line and any(
+            functions[name].lineno <= number <= int(functions[name].end_lineno or 0)
+            for name in used
+        ):
+            yield number

@@ -21,14 +21,13 @@ from placement_checks.rules.base import (
     device_line,
     device_names,
     devices_text,
-    frames_to,
     is_on,
     path_lines,
     requested_device,
     shared_device,
 )
 from placement_checks.rules.requirements import Need
-from placement_checks.rules.source_lines import joining_ops
+from placement_checks.rules.source_lines import joining_ops, lines_to
 from placement_checks.util.text import plural, range_text
 
 
@@ -97,7 +96,7 @@ class AveragingOnHost(Rule):
         return Finding(
             **about(op, "assigned"),
             placed=op.name,
-            frames=frames_to(placement, (op.name,), device_line(placement, op.name)),
+            frames=lines_to(placement, op.name, device_line(placement, op.name)),
             group_key=(assigned, op.requested),
             path=path_lines(
                 placement, [number, *gradient_flow(placement).gradient_inputs(number)]

@@ -14,7 +14,7 @@ from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, about, path_lines
 from placement_checks.rules.requirements import Need
-from placement_checks.rules.source_lines import frames_up_to
+from placement_checks.rules.source_lines import blame
 from placement_checks.util.text import join_and, plural
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class TowersOverlap(Rule):
         by_control = [edge for edge in edges if edge[1] in control_inputs.get(edge[0], ())]
         leaving = (edge for edge in edges if analysis.tower_of[edge[1]] != late)
         waiting, awaited = by_control[0] if by_control else next(leaving)
-        frames = frames_up_to(placement, names[waiting], names[awaited])
+        frames = blame(placement, [names[waiting]], [names[awaited]])
         return Finding(
             **about(analysis.towers[late].devices[0].short, "executed"),
             ops=(names[path[0]],),

@@ -24,7 +24,7 @@ from placement_checks.rules.gradient_mistakes import MistakeLocation, locate_mis
 from placement_checks.rules.ranks import ranks_of, tower_kind
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.runs.gradients_equal import with_rows
-from placement_checks.rules.source_lines import frames_up_to
+from placement_checks.rules.source_lines import blame
 from placement_checks.rules.step_equality import explain_numbers
 from placement_checks.util.text import listed, plural
 from placement_checks.util.walks import walk
@@ -515,5 +515,5 @@ def repeated_updates(
         others = [op for op in updates if not is_gradient_update(types[op])]
         return len(updates), MistakeLocation([names[op] for op in others])
     trained = next(iter(gradient_flow(placement).trained.values()), ())
-    frames = frames_up_to(placement, names[updates[0]], names[trained[0].op]) if trained else ()
+    frames = blame(placement, [names[updates[0]]], [names[trained[0].op]]) if trained else ()
     return len(updates), MistakeLocation([names[op] for op in updates], frames)

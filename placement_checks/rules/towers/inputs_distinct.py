@@ -40,7 +40,6 @@ from placement_checks.rules.base import (
     Rule,
     about,
     first_of_each,
-    frames_to,
     library_limit,
     matches_any,
     path_lines,
@@ -51,7 +50,7 @@ from placement_checks.rules.base import (
 )
 from placement_checks.rules.ranks import ranks_of, tower_kind
 from placement_checks.rules.requirements import Need
-from placement_checks.rules.source_lines import LoopLines
+from placement_checks.rules.source_lines import built_once
 from placement_checks.util.text import plural
 
 
@@ -261,7 +260,7 @@ def _shared_slice(
         fix=fix if placement.strategy is None else _DISTRIBUTE,
         devices=analysis.devices_of(mask),
         ops=(consumer,) if consumer else (),
-        frames=_frames_in_loop(placement, consumer) if consumer else (),
+        against=tuple(built_once(placement)) if consumer else (),
     )
 
 
@@ -342,7 +341,7 @@ def _repeated_pipeline(
         consequence=consequence,
         fix=fix,
         devices=(*one.devices, *other.devices),
-        frames=() if shard is not None else _frames_in_loop(placement, name),
+        against=() if shard is not None else tuple(built_once(placement)),
     )
 
 
@@ -443,8 +442,3 @@ _FED_ROWS: Mapping[TowerKind, str] = {
     "AutoShardPolicy.OFF",
     "rank": WORDS["rank"].shard,
 }
-
-
-def _frames_in_loop(placement: Placement, op: str) -> tuple[str, ...]:
-    """Return the source lines of an op, down to the line in the loop over towers."""
-    return frames_to(placement, (op,), placement.cached(LoopLines).line(op))

@@ -23,7 +23,6 @@ from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import (
     Rule,
     about,
-    frames_to,
     path_lines,
     repetitions,
     unless_allowed,
@@ -31,7 +30,7 @@ from placement_checks.rules.base import (
 from placement_checks.rules.gradient_mistakes import loss_terms
 from placement_checks.rules.ranks import ranks_of
 from placement_checks.rules.requirements import Need
-from placement_checks.rules.source_lines import LoopLines
+from placement_checks.rules.source_lines import built_once
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ class LossOfAllTowers(Rule):
                         consequence=cause.consequence,
                         fix=cause.fix,
                         group_key=cause.group_key,
-                        frames=frames_to(placement, (name,), cause.where),
+                        against=(),
                     )
                 findings.append(finding)
         return self.verdict(
@@ -178,7 +177,7 @@ def _partial_loss(analysis: TowerAnalysis, ops: list[OpId]) -> Iterator[Finding]
         else "report the loss of all replicas: strategy.reduce('SUM', loss, axis=None), or 'MEAN' "
         "if each replica's loss is the mean of its rows",
         group_key=read,
-        frames=frames_to(placement, (name,), placement.cached(LoopLines).line(name)),
+        against=tuple(built_once(placement)),
     )
 
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -18,17 +18,14 @@ from placement_checks.rules.base import (
     Rule,
     about,
     first_of_each,
-    frames_to,
     locate,
     matches_any,
     unless_allowed,
 )
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import (
-    LoopLines,
-    loop_lines_of_variables,
     made_by_tf_variable,
-    variable_line,
+    shared_variables,
 )
 from placement_checks.util.text import nearest, plural
 
@@ -94,15 +91,15 @@ class NamesPortable(Rule):
             is_slot = name.rpartition("/")[0] in named
             if scope and not is_slot and not matches_any(name, self.allow):
                 named[name] = scope
-        lines = loop_lines_of_variables(placement, named)
+        right = shared_variables(placement, named)
         return [
-            _named_after_tower(analysis, lines, name, scope, scopes[scope])
+            _named_after_tower(analysis, right, name, scope, scopes[scope])
             for name, scope in named.items()
         ]
 
 
 def _named_after_tower(
-    analysis: TowerAnalysis, lines: LoopLines, variable: str, scope: str, number: int
+    analysis: TowerAnalysis, right: Sequence[str], variable: str, scope: str, number: int
 ) -> Finding:
     tower = analysis.towers[number]
     is_tf_variable = made_by_tf_variable(analysis.placement, variable)
@@ -117,9 +114,7 @@ def _named_after_tower(
         else "use tf.name_scope in place of tf.compat.v1.variable_scope around each tower: "
         "get_variable does not add it to names",
         devices=tower.devices,
-        frames=frames_to(
-            analysis.placement, (variable,), variable_line(analysis.placement, lines, variable)
-        ),
+        against=() if is_tf_variable else tuple(right),
     )
 
 

@@ -25,16 +25,13 @@ from placement_checks.rules.base import (
     REUSE,
     Rule,
     about,
-    frames_to,
     matches_any,
     unless_allowed,
 )
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import (
-    LoopLines,
-    loop_lines_of_variables,
     made_by_tf_variable,
-    variable_line,
+    shared_variables,
 )
 from placement_checks.util.text import join_and, listed, plural
 
@@ -136,7 +133,7 @@ class VariablesShared(Rule):
             for copy in _copies(placement, grows=bool(single) and not is_one_model)
             if copy.variable not in known and not matches_any(copy.variable, self.allow)
         }
-        lines = loop_lines_of_variables(
+        right = shared_variables(
             placement, {*copies, *(copy.original for copy in copies.values())}
         )
         starts = list(_unequal_starts(placement))
@@ -148,11 +145,11 @@ class VariablesShared(Rule):
             and not program.sets_fed_values
         )
         findings = [*diverging.values(), *(starts if is_whole else ())]
-        findings += [_duplicate(placement, lines, copy) for copy in copies.values()]
+        findings += [_duplicate(placement, right, copy) for copy in copies.values()]
         if single:
             slots = _variables_by_slot(placement)
             findings += [
-                _additional(placement, lines, variable, is_slot=bool(slots.get(variable)))
+                _additional(placement, right, variable, is_slot=bool(slots.get(variable)))
                 for variable in _added_variables(placement, single, {*copies, *diverging}, slots)
                 if variable not in may_grow
             ]
@@ -444,7 +441,7 @@ def _collection_sizes(placement: Placement, single: Placement | Missing) -> str:
     )
 
 
-def _duplicate(placement: Placement, lines: LoopLines, copy: _Copy) -> Finding:
+def _duplicate(placement: Placement, right: Sequence[str], copy: _Copy) -> Finding:
     """Return the finding on a variable that a tower reads instead of the original."""
     tower, other = copy.tower.device.short, copy.original_tower.device.short
     updates = analyze(placement).updates
@@ -480,12 +477,8 @@ def _duplicate(placement: Placement, lines: LoopLines, copy: _Copy) -> Finding:
         fix=fix,
         group_key=(trained, by_tf_variable, numbered),
         ops=(copy.variable, copy.original),
+        against=() if by_tf_variable else tuple(right),
         devices=(copy.tower.device, copy.original_tower.device),
-        frames=frames_to(
-            placement,
-            (copy.variable, copy.original),
-            variable_line(placement, lines, copy.variable),
-        ),
     )
 
 
@@ -508,7 +501,7 @@ def _tower_number(placement: Placement, copy: _Copy) -> str | None:
 
 
 def _additional(
-    placement: Placement, lines: LoopLines, variable: str, *, is_slot: bool
+    placement: Placement, right: Sequence[str], variable: str, *, is_slot: bool
 ) -> Finding:
     """Return the finding on a variable that the program for one GPU does not have."""
     gpus = analyze(placement).reads_by_site.site_reads
@@ -528,7 +521,7 @@ def _additional(
         fix=_ONE_OPTIMIZER if is_slot else _SHARE if len(readers) == 1 else _CREATE_ALWAYS,
         group_key=tuple(names),
         devices=tuple(readers),
-        frames=frames_to(placement, (variable,), lines.line(variable)),
+        against=tuple(right),
     )
 
 
