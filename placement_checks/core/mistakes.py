@@ -201,6 +201,7 @@ SUM_OF_BATCHES = Mistake(
     "global_batch_size=…); if each replica reads all rows, {shard}",
     _STEPS,
     _OF_RUN,
+    "whether each replica shall read all rows",
 )
 SUM_OF_LOSSES = Mistake(
     "sum of losses",
@@ -245,6 +246,7 @@ NEGATIVE = Mistake(
     SCALED.fix,
     "the steps increase the loss instead of decreasing it",
     _OF_GRAPH_OR_RUN,
+    "which sign of the loss is meant",
 )
 ZERO = Mistake(
     "zero",
@@ -304,6 +306,7 @@ NORM_OF_SLICES = Mistake(
     "tf.convert_to_tensor(gradient)",
     CHANGED.consequence,
     "the same, and a norm of IndexedSlices in the graph",
+    "whether dense gradients cost too much memory",
 )
 STATISTICS = Mistake(
     "statistics",
@@ -476,6 +479,7 @@ TAIL = Mistake(
     "give the remaining rows to a {noun}, and weight the {noun}s by their rows",
     "some rows of every such batch train nothing",
     _OF_RUN,
+    "whether a batch may have such a size",
 )
 UNEXPLAINED = Mistake(
     "unexplained",
@@ -562,6 +566,7 @@ SAME_ROWS = Mistake(
     "give each {noun} rows, random numbers and updates of its own",
     "examples or random numbers count several times, and others are missing",
     _OF_PROOF,
+    "which rows and seeds belong to a tower",
 )
 OTHER_FUNCTION = Mistake(
     "other function",
@@ -594,6 +599,7 @@ COPIES = Mistake(
     "scope, without copies",
     "after the first step the gradients are computed from old weights",
     "gradients that are equal at the start, and differ after some steps for equal variables",
+    "whether the copies are needed, and when the step refreshes them",
 )
 COPY = Mistake(
     "copy of a replica",
@@ -602,6 +608,7 @@ COPY = Mistake(
     "between replicas, such as the replica's number",
     "the copies diverge: each replica trains another model, and only the first replica's is saved",
     _OF_WEIGHTS,
+    "which value all copies shall have",
 )
 COUNTER = Mistake(
     "counter",
@@ -616,6 +623,7 @@ UNCHANGED = Mistake(
     "make sure that the step runs the op that updates it, and that {noun}s share it",
     "it keeps its old value",
     _OF_WEIGHTS,
+    "whether the step shall update it",
 )
 REPEATED = Mistake(
     "repeated",
