@@ -197,8 +197,8 @@ SUM = Mistake(
 SUM_OF_BATCHES = Mistake(
     "sum of batches",
     f"{SUM.what}: the loss is the mean over the rows of one {{noun}}, or of all {{noun}}s",
-    "divide by the rows of all replicas: tf.nn.compute_average_loss(losses, "
-    "global_batch_size=…); if each replica reads all rows, {shard}",
+    "divide by the rows of all {noun}s: tf.nn.compute_average_loss(losses, "
+    "global_batch_size=…); if each {noun} reads all rows, {shard}",
     _STEPS,
     _OF_RUN,
     "whether each replica shall read all rows",
