@@ -16,6 +16,7 @@ from rooms import picture_of_rooms
 
 from placement_checks.cli import cli
 from placement_checks.core.impact import Impact
+from placement_checks.core.mistakes import CATALOG, WORDS, Mistake, TowerKind
 from placement_checks.rules.base import Rule
 from placement_checks.rules.examples import example
 from placement_checks.rules.registry import NAMES, RULES
@@ -44,6 +45,7 @@ def pages() -> Mapping[str, Callable[[], str]]:
         PACKAGE: lambda: public_names((ROOT / PACKAGE).read_text(encoding="utf-8")),
         "README.md": lambda: _filled("README.md", _first_rules()),
         "docs/rules.md": lambda: _filled("docs/rules.md", _rules()),
+        "docs/mistakes.md": lambda: _filled("docs/mistakes.md", _mistakes()),
         "docs/command_line.md": lambda: _filled("docs/command_line.md", _commands()),
         "docs/developing.md": lambda: _filled("docs/developing.md", _patches()),
         "docs/rooms.svg": picture_of_rooms,
@@ -144,6 +146,58 @@ def _see_also(rule: type[Rule]) -> Iterator[str]:
             for thread, _, summary in (each.partition(": ") for each in rule.threads)
         )
         yield "Public reports of this mistake:\n\n{}".format("\n".join(lines))
+
+
+# Facts that texts of mistakes insert, as readers see them.
+_FACTS = {
+    "towers": "N",
+    "text": "the first difference of both graphs",
+    "factor": "F",
+    "sizes": "9 and 8",
+}
+
+
+class _Facts(dict[str, str]):
+    """Facts by name; a fact without an example is its name in italics."""
+
+    def __missing__(self, name: str) -> str:
+        return f"*{name.replace('_', ' ')}*"
+
+
+def _mistakes() -> str:
+    """A section on each mistake of the catalog, with the words for towers."""
+    return "\n".join(map(_section_of_mistake, CATALOG))
+
+
+def _section_of_mistake(mistake: Mistake) -> str:
+    def filled(text: str, kind: TowerKind = "tower") -> str:
+        words = {name: _markdown(word) for name, word in WORDS[kind]._asdict().items()}
+        return _markdown(text).format_map(_Facts({**words, **_FACTS}))
+
+    differs = any(name in mistake.fix_for("tower") for name in ("{average}", "{clip}", "{shard}"))
+    has_one_text = isinstance(mistake.fix, str) and not differs
+    fixes: dict[str, list[str]] = {}
+    for kind in list(WORDS)[: 1 if has_one_text else None]:
+        fixes.setdefault(filled(mistake.fix_for(kind), kind), []).append(f"{kind}s")
+    facts = [
+        ("Effect", filled(mistake.consequence)),
+        ("Evidence", filled(mistake.evidence)),
+        *(
+            ("Fix" if "towers" in names else f"Fix for {' and '.join(names)}", text)
+            for text, names in fixes.items()
+        ),
+        ("To decide", mistake.decision),
+    ]
+    lines = [
+        f"## {_sentence(mistake.key)}",
+        f"{_sentence(filled(mistake.what))}.",
+        *(f"**{name}**: {text}." for name, text in facts if text),
+    ]
+    return "\n\n".join(lines) + "\n"
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _commands() -> str:

@@ -12,10 +12,11 @@ multiplied by one number, `diagnose_rows` explains weights of rows.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from placement_checks.core import mistakes
 from placement_checks.core.measurement import (
     EPS,
     Array,
@@ -26,93 +27,14 @@ from placement_checks.core.measurement import (
     Trial,
     largest,
 )
+from placement_checks.core.mistakes import Diagnosis, Mistake, TowerKind
+from placement_checks.core.ranks import HOROVOD
 from placement_checks.numerics.sampling import least_squares_ratio
 from placement_checks.util.text import format_factor, join_and
 
+_OF_TOWERS = "--set gradients-equal.statistics=tower"
 CLOSE = 0.01  # tolerance of weights and ratios, which are fitted
 _MAX_CONDITION = 1e5  # condition number of a fit with meaningful weights in float32
-
-# The kind of a mistake. Rules look for its source line by the kind.
-Mistake = Literal[
-    "",
-    "sum",
-    "divided",
-    "scaled",
-    "changed",
-    "changed in towers",
-    "slices",
-    "statistics",
-    "own rows",
-    "moved",
-    "paired",
-    "penalty",
-    "weights",
-    "counts",
-    "frozen",
-    "tail",
-]
-
-
-class Diagnosis(NamedTuple):
-    """The likely mistake."""
-
-    what: str  # a clause that describes the mistake
-    fix: str  # the change to make, or the option that declares it as intended
-    shown: tuple[str, ...] = ()  # the evidence, one line each
-    # The number that all gradients are multiplied by, if that is the mistake.
-    ratio: float | None = None
-    mistake: Mistake = ""  # the kind of the mistake; `""` if the kind is not known
-    consequence: str = ""  # the effect on the training; `""` if it is obvious
-    towers: tuple[int, ...] = ()  # the towers with the mistake; empty if all towers have it
-    op_type: str = ""  # the type of the op that combines rows, if that is the mistake
-
-
-_CLIPPED_DIFFERENTLY = Diagnosis(
-    "it is clipped or otherwise changed in another way than in the reference",
-    "average the gradients first, then change them once, exactly as the reference does, and undo "
-    "a loss scale before that",
-    mistake="changed",
-    consequence="the step has another direction than on one GPU",
-)
-# Replaces "changed" if sparse gradients are clipped: numbers alone cannot distinguish the two.
-NORM_OF_SLICES = _CLIPPED_DIFFERENTLY._replace(
-    what="it is clipped by a norm of sparse gradients before rows of the same index are added up, "
-    "and the number of such rows depends on the towers",
-    fix="convert the gradients to dense tensors before the norm, in both programs: "
-    "tf.convert_to_tensor(gradient)",
-    mistake="slices",
-)
-_BY_COUNTS = (
-    "divide by the count of all towers, or weight the towers by their counts: "
-    "placement_checks.average_gradients(tower_grads, weights=counts)"
-)
-OWN_COUNTS = Diagnosis(
-    "each tower divides its loss by its own count, such as its number of tokens, and the "
-    "reference by the count of the whole batch",
-    _BY_COUNTS,
-    mistake="counts",
-    consequence="an example counts more in a tower with a small count than in the others",
-)
-# Replaces "statistics" if towers also divide by counts: numbers alone cannot distinguish the two.
-COUNTS_OR_STATISTICS = OWN_COUNTS._replace(
-    what="it is the mean over towers of the reference's gradients on each tower's rows alone: "
-    "each tower divides its loss by its own count, such as its number of tokens, or takes batch "
-    "statistics over its own rows",
-    fix=f"{_BY_COUNTS}; only if the towers have equal counts, and statistics per tower are "
-    "intended: --set gradients-equal.statistics=tower",
-)
-_OWN_ROWS = Diagnosis(
-    "each tower combines its own rows alone, and the reference the rows of the whole batch",
-    "combine the rows of all towers before that op; only if each tower shall combine its own "
-    "rows: --set gradients-equal.statistics=tower",
-    mistake="own rows",
-    consequence="the more GPUs share a batch, the fewer rows are combined",
-)
-UNEXPLAINED = Diagnosis(
-    "no known mistake explains it",
-    "compare the two programs on this batch; if the difference is intended: "
-    "--set gradients-equal.allow=VARIABLE",
-)
 
 
 def diagnose(
@@ -145,7 +67,10 @@ def _diagnose_one(measured: Measurement, trial: Trial, variable: str) -> Diagnos
         or single.scaled()
         or single.weighted_towers()
         or single.weighted_rows()
-        or UNEXPLAINED
+        or mistakes.UNEXPLAINED.stated(
+            kind_of(measured),
+            declared="if the difference is intended: --set gradients-equal.allow=VARIABLE",
+        )
     )
 
 
@@ -169,6 +94,9 @@ class _GradientFit:
             0.1 * largest(self._found - self._expected),
         )
 
+    def _stated(self, mistake: Mistake, **facts: Any) -> Diagnosis:
+        return mistake.stated(kind_of(self._measured), **facts)
+
     def _joined(self, gradients: Arrays) -> Array:
         return np.concatenate(
             [np.ravel(gradients[name]) / self._sizes[name] for name in self._variables]
@@ -186,7 +114,7 @@ class _GradientFit:
         if not is_clear or not self._is_near(ratio * self._expected, self._found):
             return None
         if not is_simple(ratio) and self._is_changed:
-            return _CLIPPED_DIFFERENTLY
+            return self._stated(mistakes.CHANGED)
         return diagnose_ratio(ratio, self._measured)
 
     def weighted_towers(self) -> Diagnosis | None:
@@ -204,10 +132,9 @@ class _GradientFit:
         # Weights are meaningless after clipping, unless only one tower is left.
         is_one_tower = np.isclose(max(weights), 1, rtol=CLOSE / 10) and np.isclose(sum(weights), 1)
         if not is_one_tower and self._is_changed:
-            return _CLIPPED_DIFFERENTLY
-        return diagnose_rows(
-            self._row_factors(samples, weights / expected), self._trial, self._measured.towers
-        )
+            return self._stated(mistakes.CHANGED)
+        times = self._row_factors(samples, weights / expected)
+        return diagnose_rows(times, self._trial, self._measured)
 
     def weighted_rows(self) -> Diagnosis | None:
         """Explain gradients that are a weighted sum of the gradients on single rows.
@@ -223,7 +150,7 @@ class _GradientFit:
         times = self._row_factors(samples, weights / expected)
         if len(list(equal_runs(times))) > self._measured.towers + 1:
             return None
-        return diagnose_rows(times, self._trial, self._measured.towers)
+        return diagnose_rows(times, self._trial, self._measured)
 
     def _expected_weights(self, samples: Sequence[Sample], share: Array) -> Array:
         """Return the weights of the samples in the reference: 1 for sums, ``share`` for means."""
@@ -267,44 +194,24 @@ class _GradientFit:
         if not is_mean or is_by_rows or self._is_changed:
             return None
         times = self._row_factors(samples, weights / expected)
-        return OWN_COUNTS._replace(shown=tuple(describe_runs(times)))
+        return self._stated(mistakes.OWN_COUNTS, shown=tuple(describe_runs(times)))
 
     def _statistics_per_tower(self) -> Diagnosis:
         """Explain gradients that are right on each tower's rows, but not on the whole batch."""
         mixing = self._measured.mixing
         if mixing and mixing.op and not mixing.statistic:
-            return own_rows(mixing)
+            return own_rows(mixing, kind_of(self._measured))
         if self._is_changed:
-            return Diagnosis(
-                "each tower changes its gradients, by clipping for example, before their mean is "
-                "taken; the reference changes the mean",
-                "clip the averaged gradients, after the loop over towers; if it is intended: "
-                "--set gradients-equal.statistics=tower",
-                mistake="changed in towers",
-                consequence="only the towers with large gradients are clipped, so the step has "
-                "another direction than on one GPU",
-            )
-        return Diagnosis(
-            "it is the mean over towers of the reference's gradients on each tower's rows alone: "
-            "batch statistics, as in batch normalization, are taken over a tower's rows",
-            "take them over all towers; if statistics per tower are intended: "
-            "--set gradients-equal.statistics=tower",
-            mistake="statistics",
-            consequence="the more GPUs share a batch, the fewer rows each statistic is taken over",
-        )
+            declared = f"if it is intended: {_OF_TOWERS}"
+            return self._stated(mistakes.CHANGED_IN_TOWERS, declared=declared)
+        declared = f"if statistics per tower are intended: {_OF_TOWERS}"
+        return self._stated(mistakes.STATISTICS, declared=declared)
 
     def shifted(self) -> Diagnosis | None:
         """Explain inputs with rows that are shifted against each other."""
         for how, gradients in self._trial.shifted.items():
             if self._is_near(self._joined(gradients), self._found):
-                return Diagnosis(
-                    f"it is the reference's gradient with {how}",
-                    "on that line keep the rows of all inputs together, in one order: an example "
-                    "and its label are in the same row",
-                    mistake="moved",
-                    consequence="the model is trained on examples that are composed of different "
-                    "rows",
-                )
+                return self._stated(mistakes.MOVED, how=how)
         return None
 
     def swapped(self) -> Diagnosis | None:
@@ -323,13 +230,7 @@ class _GradientFit:
             error = largest(gradient - self._trial.found[own])
             error_of_own = largest(expected[own] - self._trial.found[own])
             if size and error <= min(close, 0.1 * error_of_own):
-                return Diagnosis(
-                    f"it is the gradient of {other}: gradients and variables are paired wrongly",
-                    "keep each gradient with its variable; if lists are joined with zip, both "
-                    "must leave out the same entries",
-                    mistake="paired",
-                    consequence="variables are updated by the gradients of other variables",
-                )
+                return self._stated(mistakes.PAIRED, other=other)
         return None
 
     def penalized(self) -> Diagnosis | None:
@@ -345,114 +246,74 @@ class _GradientFit:
         if np.max(np.abs(added - times * start)) / self._sizes[own] > self._tolerance:
             return None
         if times > 0:
-            parts = "replicas" if self._measured.strategy else "towers"
-            return Diagnosis(
-                "it exceeds the reference's by a multiple of the variable itself, like the "
-                "gradient of a weight penalty: the penalty counts more than once, perhaps in each "
-                f"of the {self._measured.towers} {parts}",
-                "give each replica its part: `tf.nn.scale_regularization_loss(penalty)`"
-                if self._measured.strategy
-                else "let the penalty count once: add it in one tower or, if gradients are added "
-                "up, divide it by the number of towers",
-                (f"found - expected = {format_factor(times)} x the variable",),
-                mistake="penalty",
-                consequence="the more GPUs, the more the weights decay",
-            )
-        return Diagnosis(
-            "it falls short of the reference's by a multiple of the variable itself, like the "
-            "gradient of a weight penalty: the penalty counts less than once, or not at all",
-            "if gradients are averaged, add the full penalty to the loss of every tower",
-            (f"expected - found = {format_factor(-times)} x the variable",),
-            mistake="penalty",
-            consequence="the weights decay less than on one GPU",
-        )
+            kind, towers = kind_of(self._measured), self._measured.towers
+            counts = f"counts more than once, perhaps in each of the {towers} {kind}s"
+            shown = f"found - expected = {format_factor(times)} x the variable"
+            mistake = mistakes.PENALTY_REPEATED
+        else:
+            counts = "counts less than once, or not at all"
+            shown = f"expected - found = {format_factor(-times)} x the variable"
+            mistake = mistakes.PENALTY_TOO_SMALL
+        return self._stated(mistake, op="", counts=counts, shown=(shown,))
 
 
-def own_rows(mixing: RowMixing) -> Diagnosis:
+def kind_of(measured: Measurement) -> TowerKind:
+    """Return the kind of the towers that were measured."""
+    if not measured.strategy:
+        return "tower"
+    return "rank" if measured.strategy == HOROVOD else "replica"
+
+
+def own_rows(mixing: RowMixing, kind: TowerKind) -> Diagnosis:
     """Explain gradients of towers that combine their own rows by an op of the reference."""
-    return _OWN_ROWS._replace(shown=(f"in the reference: {mixing.op}",), op_type=mixing.op_type)
+    return mistakes.OWN_ROWS.stated(
+        kind,
+        shown=(f"in the reference: {mixing.op}",),
+        op_type=mixing.op_type,
+        declared=f"only if each {kind} shall combine its own rows: {_OF_TOWERS}",
+    )
 
 
 def diagnose_ratio(ratio: float, measured: Measurement) -> Diagnosis:
     """Explain gradients that are a multiple of the reference's gradients."""
-    towers = measured.towers
     declared = f"--set gradients-equal.scale={_scale_to_declare(ratio * measured.scale)}"
+    is_split = bool(measured.trials[0].split)
+    return diagnose_factor(ratio, measured.towers, kind_of(measured), declared, is_split=is_split)
+
+
+def diagnose_factor(
+    ratio: float,
+    towers: int,
+    kind: TowerKind,
+    declared: str,
+    *,
+    of_losses: bool = False,
+    is_split: bool = True,
+) -> Diagnosis:
+    """Explain gradients that are all multiplied by one number.
+
+    Args:
+        ratio: the number.
+        towers: the number of towers.
+        kind: their kind.
+        declared: the option that declares the number; ``""`` if none does.
+        of_losses: whether the losses are multiplied, and not their gradients.
+        is_split: whether each replica has rows of its own.
+    """
     if abs(ratio) < 1e-6:
-        return Diagnosis(
-            "it is zero",
-            "look for a stop_gradient, a mask, or a loss that does not depend on the variables",
-            consequence="these variables are never trained",
-        )
-    mistake: Mistake = "scaled"
-    what = "all elements are multiplied by one number"
-    fix = "if it is a loss scale, undo it before the gradients are applied: "
-    fix += f"`(gradient / {format_factor(ratio)}, variable)`; if it is intended: {declared}"
+        return mistakes.ZERO.stated(kind)
+    mistake = mistakes.SCALED if ratio > 0 else mistakes.NEGATIVE
+    intended = "if it is intended"
     if towers > 1 and np.isclose(ratio, towers, rtol=CLOSE / 10):
-        mistake = "sum"
-        what, fix = _diagnose_sum(measured)
-        fix += (
-            f"; if the sum is intended, and the learning rate is divided by {towers}: {declared}"
-        )
+        mistake = mistakes.SUM_OF_LOSSES if of_losses else mistakes.SUM
+        if kind == "replica" and not is_split:
+            mistake = mistakes.SUM_OF_BATCHES
+        intended = f"if the sum is intended, and the learning rate is divided by {towers}"
     elif towers > 1 and np.isclose(ratio * towers, 1, rtol=CLOSE / 10):
-        mistake = "divided"
-        what, fix = _diagnose_division(measured)
-        fix = f"{fix}; if it is intended: {declared}"
-    return Diagnosis(
-        what,
-        fix,
-        ratio=ratio,
-        mistake=mistake,
-        consequence=scaled_steps(ratio),
-    )
-
-
-def scaled_steps(ratio: float) -> str:
-    """Return the consequence of gradients that are all multiplied by one number."""
-    if not ratio:
-        return "the loss does not train the variable"
-    if ratio < 0:
-        return "the steps increase the loss instead of decreasing it"
-    return (
-        f"steps of gradient descent are {format_factor(ratio)} times as large; Adam hides the "
-        "mistake, because it normalizes gradients"
-    )
-
-
-def _diagnose_sum(measured: Measurement) -> tuple[str, str]:
-    """Return the mistake and the fix if the sum over towers is applied instead of the mean."""
-    towers, strategy = measured.towers, measured.strategy
-    if not strategy:
-        return (
-            f"the gradients of {towers} towers are added up instead of averaged",
-            f"divide the sum by the number of towers: `tf.add_n(gradients) / {towers}`",
-        )
-    loss = "the loss is the mean over a replica's own rows"
-    fix = (
-        "divide by the rows of all replicas: `tf.nn.compute_average_loss(losses, "
-        "global_batch_size=…)`"
-    )
-    if not measured.trials[0].split:
-        loss += ", or over the rows of all replicas"
-        fix += ", and give each replica its own rows: `strategy.experimental_distribute_dataset`"
-    return (
-        f"{strategy} adds up the gradients of {towers} replicas, which makes the sum {towers} "
-        f"times too large: {loss}, or the program adds up gradients itself",
-        fix,
-    )
-
-
-def _diagnose_division(measured: Measurement) -> tuple[str, str]:
-    """Return the mistake and the fix if gradients are divided by the number of towers."""
-    if not measured.strategy:
-        return (
-            f"it is divided by the number of towers, {measured.towers}, once too often",
-            "divide the losses by the number of towers or take the mean of the gradients, not "
-            "both; if the loss is a sum over rows, add up the gradients",
-        )
-    return (
-        f"it is divided by the number of replicas, {measured.towers}, once too often",
-        "divide the loss by the rows of all replicas alone, as `tf.nn.compute_average_loss` does, "
-        "and add the gradients up: `tf.distribute.ReduceOp.SUM`",
+        mistake = mistakes.LOSSES_DIVIDED if of_losses else mistakes.DIVIDED
+    declared = declared and f"{intended}: {declared}"
+    return mistake.stated(
+        kind, ratio=ratio, declared=declared, towers=towers, factor=format_factor(ratio)
     )
 
 
@@ -473,45 +334,29 @@ def _scale_to_declare(ratio: float) -> str:
     return f"{ratio:.9g}"
 
 
-def diagnose_rows(times: Array, trial: Trial, towers: int) -> Diagnosis:
+def diagnose_rows(times: Array, trial: Trial, measured: Measurement) -> Diagnosis:
     """Explain rows with wrong weights; ``times`` are multiples of the correct weights."""
-    shown = tuple(describe_runs(times))
+    shown, towers, kind = tuple(describe_runs(times)), measured.towers, kind_of(measured)
     if trial.split:
-        return _diagnose_towers(times, trial.split, shown)
+        return _diagnose_towers(times, trial.split, shown, kind)
     blocks = list(equal_runs(times))
     begin, end, last = blocks[-1]
     if len(blocks) > 1 and abs(last) < CLOSE and end - begin < towers:
-        rows = "row is" if end - begin == 1 else f"{end - begin} rows are"
-        return Diagnosis(
-            f"in a batch of {trial.rows} rows, which {towers} towers cannot share evenly, the "
-            f"last {rows} ignored",
-            "give the remaining rows to a tower, and weight the towers by their rows; or, if the "
-            f"number of rows is a multiple of {towers} in all batches: "
-            f"--set gradients-equal.rows={trial.rows // towers * towers}",
-            shown,
-            mistake="tail",
-            consequence="some rows of every such batch train nothing",
+        lost = "row is" if end - begin == 1 else f"{end - begin} rows are"
+        declared = (
+            f"or, if the number of rows is a multiple of {towers} in all batches: "
+            f"--set gradients-equal.rows={trial.rows // towers * towers}"
+        )
+        return mistakes.TAIL.stated(
+            kind, shown=shown, rows=trial.rows, towers=towers, lost=lost, declared=declared
         )
     sizes = list(_tower_sizes(blocks, trial.rows, towers))
     if len(sizes) == towers and len(set(sizes)) > 1:
-        return Diagnosis(
-            f"towers of {join_and(sizes)} rows are averaged as if they were equal",
-            "weight each tower by its rows, n_i / n: placement_checks.average_gradients("
-            "tower_grads, weights=rows)",
-            shown,
-            mistake="weights",
-            consequence="a row counts more in a small tower than in a large one",
-        )
+        return mistakes.SIZES.stated(kind, shown=shown, sizes=join_and(sizes))
     split = [part.rows for part in trial.per_tower]
     if len(split) == towers and all(np.ptp(times[list(rows)]) < CLOSE for rows in split):
-        return _diagnose_towers(times, split, shown)
-    return Diagnosis(
-        "rows do not count equally",
-        "assign every row to exactly one tower, and weight the towers by their rows",
-        shown,
-        mistake="weights",
-        consequence="some examples train the model more than others",
-    )
+        return _diagnose_towers(times, split, shown, kind)
+    return mistakes.ROWS.stated(kind, shown=shown)
 
 
 def _tower_sizes(
@@ -529,7 +374,7 @@ def _tower_sizes(
 
 
 def _diagnose_towers(
-    times: Array, split: Sequence[tuple[int, ...]], shown: tuple[str, ...]
+    times: Array, split: Sequence[tuple[int, ...]], shown: tuple[str, ...], kind: TowerKind
 ) -> Diagnosis:
     per_tower = [times[list(rows)] for rows in split]
     lost = [number for number, rows in enumerate(per_tower) if np.all(np.abs(rows) < CLOSE)]
@@ -537,39 +382,26 @@ def _diagnose_towers(
     whole = len(times) / len(per_tower[counted[0]]) if len(counted) == 1 else 0.0
     if lost and whole and np.allclose(per_tower[counted[0]], whole, rtol=CLOSE):
         last = ", the last," if counted[0] == len(per_tower) - 1 else ""
-        others = "the other tower" if len(per_tower) == 2 else "the other towers"
-        return Diagnosis(
-            f"only the rows of tower {counted[0]}{last} count: the gradients of {others} are "
-            "lost, or computed on the same rows",
-            "take the mean over the gradients of all towers, each computed on its own rows",
-            shown,
-            mistake="weights",
-            consequence="the results of the other GPUs change nothing: only one of "
-            f"{len(per_tower)} parts of a batch trains the model",
+        others = f"the other {kind}" if len(per_tower) == 2 else f"the other {kind}s"
+        return mistakes.ONE_TOWER.stated(
+            kind, shown=shown, only=f"{counted[0]}{last}", others=others, towers=len(per_tower)
         )
     if lost:
-        towers = f"{'tower' if len(lost) == 1 else 'towers'} {join_and(lost)}"
-        return Diagnosis(
-            f"{towers} {'contributes' if len(lost) == 1 else 'contribute'} nothing to it, as if "
-            "the variable were frozen there",
-            "look for a stop_gradient, a mask, a list of variables or an index that excludes it",
-            shown,
-            mistake="frozen",
-            consequence=f"the rows of {towers} train the rest of the model, but not this variable",
-            towers=tuple(lost),
+        left_out = f"{kind if len(lost) == 1 else f'{kind}s'} {join_and(lost)}"
+        who = f"{left_out} {'contributes' if len(lost) == 1 else 'contribute'}"
+        return mistakes.FROZEN.stated(
+            kind, shown=shown, at=tuple(lost), who=who, left_out=left_out
         )
-    shares = integer_shares([float(np.mean(rows)) * len(rows) for rows in per_tower])
-    intended = (
-        "; if the towers are intended for parts of different size: "
+    totals = [float(np.mean(rows)) * len(rows) for rows in per_tower]
+    shares = integer_shares(totals)
+    factors = [f"{np.mean(rows):.4g} on {kind} {n}" for n, rows in enumerate(per_tower)]
+    mistake = mistakes.OPPOSED if min(totals) < 0 < max(totals) else mistakes.UNEVEN
+    declared = (
+        f"if the {kind}s are intended for parts of different size: "
         f"--set 'gradients-equal.shares={shares}'"
     )
-    return Diagnosis(
-        "the gradients of the towers are combined with wrong factors",
-        "multiply the gradient of each tower by its share of the rows"
-        + (intended if shares else ""),
-        shown,
-        mistake="weights",
-        consequence="the rows of some towers count more than the rows of others",
+    return mistake.stated(
+        kind, shown=shown, factors=join_and(factors), declared=declared if shares else ""
     )
 
 

@@ -1,7 +1,7 @@
 """The base class of rules, and helpers that most rules share.
 
 `Rule.judge` checks the required evidence, calls `Rule.check` and adds source lines to findings.
-Constants such as `AVERAGE` are code that the fixes of several rules recommend.
+`REUSE` is code that the fixes of several rules recommend.
 """
 
 from __future__ import annotations
@@ -24,26 +24,11 @@ from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing, NotApplicable
 from placement_checks.core.placement import Op, Placement
 from placement_checks.core.results import EvidenceKind, Finding, PathStep, State, Verdict
-from placement_checks.core.strategies import Strategy
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import blame
 from placement_checks.util.text import listed
 
-AVERAGE = (
-    "[(tf.add_n([grad for grad, _ in pairs]) / num_gpus, pairs[0][1]) "
-    "for pairs in zip(*tower_grads)]"
-)
 REUSE = "with tf.compat.v1.variable_scope(tf.compat.v1.get_variable_scope(), reuse=i > 0):"
-# For programs with a strategy, in the function that runs in each replica.
-_ADD_UP = (
-    "add up the gradients of all replicas first, as optimizer.apply_gradients does, or "
-    "tf.distribute.get_replica_context().all_reduce('SUM', gradients)"
-)
-_AVERAGE_RANKS = (
-    "average the gradients of all ranks first: compute them with hvd.DistributedOptimizer "
-    "(minimize or compute_gradients) or with hvd.DistributedGradientTape, or call "
-    "hvd.allreduce(gradient) before they are applied"
-)
 NUMBERED_NAME = re.compile(r"(.*?)[_:-]?(\d+)")  # tower_0, gpu:1, conv2
 _SPECIAL = re.compile(r"([*?[])")  # in patterns
 Fields = Mapping[str, Any]  # values of fields of a rule, by name
@@ -271,11 +256,6 @@ def short_name(device: Device) -> str:
 def is_on(device: Device, names: Iterable[str]) -> bool:
     """Return whether a device matches one of the names, such as /cpu:0."""
     return any(device.matches(Device.parse(name)) for name in names)
-
-
-def add_up(strategy: Strategy) -> str:
-    """The fix for an update that does not take the gradients of all replicas."""
-    return _AVERAGE_RANKS if strategy.ranks else _ADD_UP
 
 
 def requested_device(op: Op) -> str:

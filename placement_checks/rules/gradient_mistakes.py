@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from placement_checks.analysis.graph.data_flow import DataFlow
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow, norms_of_slices
+from placement_checks.core import mistakes
 from placement_checks.core.ids import OpId
+from placement_checks.core.mistakes import Diagnosis
 from placement_checks.core.op_types import (
     ADDS,
     BATCH_NORMS,
@@ -35,6 +37,7 @@ from placement_checks.core.op_types import (
     SHAPE_ONLY,
     STACK,
     SUM,
+    is_gradient_update,
 )
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import PathStep
@@ -43,12 +46,11 @@ from placement_checks.rules.ranks import ranks_of
 from placement_checks.rules.source_lines import blame, blame_selection, joining_ops
 
 if TYPE_CHECKING:
-    from placement_checks.numerics.diagnosis import Diagnosis, Mistake
-
     _Finder = Callable[[Placement, str, Diagnosis], "MistakeLocation"]
 
 MOVES_ROWS = REORDERS | GATHERS
 _PASSES_ROWS = MOVES_ROWS | CUTS.keys() | RESHAPES | IDENTITIES | {CAST}
+_NO_SUMS = frozenset({"Max", "Maximum", "Min", "Minimum", "Mul", "Prod"})  # of gradients
 _PACKS = RESHAPES | IDENTITIES | {CAST, STACK}
 _PASSES_LOSS = ADDS | SCALES | IDENTITIES | {CAST}  # ops that combine the parts of a loss
 
@@ -74,7 +76,9 @@ def locate_mistake(placement: Placement, variable: str, diagnosis: Diagnosis) ->
     library function that averages gradients.
     """
     find = _FINDERS.get(diagnosis.mistake)
-    location = find(placement, variable, diagnosis) if find else MistakeLocation()
+    location = MistakeLocation(diagnosis.ops)
+    if find is not None:
+        location = find(placement, variable, diagnosis)
     return location if any(map(placement.details.frames, location.ops)) else MistakeLocation()
 
 
@@ -182,6 +186,58 @@ def _find_counts(placement: Placement, variable: str, diagnosis: Diagnosis) -> M
     """Return the divisions of the losses, or else the call that combines the gradients."""
     location = _location(placement, placement.cached(count_divisions))
     return location if location.ops else _find_weights(placement, variable, diagnosis)
+
+
+def _find_losses(placement: Placement, variable: str, _: Diagnosis) -> MistakeLocation:
+    """Return the losses that add up the losses of towers, or else the ops that add gradients."""
+    return MistakeLocation(joint_losses(placement, variable))
+
+
+def joint_losses(placement: Placement, variable: str) -> Sequence[str]:
+    """Return the objectives of a variable that combine the losses of several towers."""
+    analysis, flow = analyze(placement), analyze(placement).flow
+    objectives = [producer_of(name) for name in _objectives(placement, variable)]
+    return [
+        name
+        for name in objectives
+        if name in flow.number and analysis.towers_of(flow.number[name]).bit_count() > 1
+    ]
+
+
+def _find_decay(placement: Placement, variable: str, _: Diagnosis) -> MistakeLocation:
+    """Return the ops that add a term without a gradient to gradients of a variable."""
+    return _location(placement, decays(placement, variable))
+
+
+def decays(placement: Placement, variable: str) -> Sequence[OpId]:
+    """Return the ops that add a multiple of a variable to its gradients.
+
+    If there are none, the result is the updates of the variable that take no gradients.
+    """
+    analysis = analyze(placement)
+    flow, backward = analysis.flow, analysis.backward.ops
+    updates = [update.op for update in gradient_flow(placement).trained.get(variable, ())]
+    added = [
+        term
+        for op in sorted(flow.reachable(updates, until=backward.__getitem__))
+        if flow.types[op] in ADDS and not backward[op] and op not in updates
+        for term in flow.inputs[op]
+        if not analysis.has_gradient(term)
+        and not analysis.examples[term]
+        and any(flow.names[each] == variable for each in flow.reachable([term]))
+    ]
+    others = (update.op for update in analysis.updates.by_variable.get(variable, ()))
+    return added or [op for op in others if not is_gradient_update(flow.types[op])]
+
+
+def combining_op(placement: Placement, variable: str) -> OpId | None:
+    """Return the op that combines gradients of towers otherwise than by a sum, if there is one."""
+    flow = analyze(placement).flow
+    for op in _joining_ops(placement, variable):
+        ops = flow.consumers[op] if flow.types[op] in JOINS | {STACK} else [op]
+        if found := next((each for each in ops if flow.types[each] in _NO_SUMS), None):
+            return found
+    return None
 
 
 def _finder(find: Callable[[Placement], Sequence[OpId]]) -> _Finder:
@@ -386,20 +442,35 @@ def _ops_on_rows(placement: Placement, types: Collection[str]) -> Iterator[OpId]
                 todo.append(consumer)
 
 
-_FINDERS: Mapping[Mistake, _Finder] = {
-    "sum": _find_sum,
-    "divided": _find_division,
-    "weights": _find_weights,
-    "changed": _find_change,
-    "changed in towers": _find_change,
-    "slices": lambda placement, *_: MistakeLocation(placement.cached(norms_of_slices)),
-    "statistics": _finder(batch_statistics),
-    "own rows": _find_own_rows,
-    "counts": _find_counts,
-    "penalty": _finder(penalties),
-    "frozen": lambda placement, variable, diagnosis: _location(
+# By the key of the mistake.
+_FINDERS: Mapping[str, _Finder] = {
+    **dict.fromkeys([mistakes.SUM.key, mistakes.SUM_OF_BATCHES.key], _find_sum),
+    mistakes.SUM_OF_LOSSES.key: _find_losses,
+    **dict.fromkeys([mistakes.DIVIDED.key, mistakes.LOSSES_DIVIDED.key], _find_division),
+    **{
+        mistake.key: _find_weights
+        for mistake in (
+            *(mistakes.UNEVEN, mistakes.OPPOSED, mistakes.SIZES, mistakes.ROWS),
+            mistakes.ONE_TOWER,
+        )
+    },
+    **dict.fromkeys([mistakes.CHANGED.key, mistakes.CHANGED_IN_TOWERS.key], _find_change),
+    mistakes.NORM_OF_SLICES.key: lambda placement, *_: MistakeLocation(
+        placement.cached(norms_of_slices)
+    ),
+    mistakes.STATISTICS.key: _finder(batch_statistics),
+    mistakes.OWN_ROWS.key: _find_own_rows,
+    **dict.fromkeys([mistakes.OWN_COUNTS.key, mistakes.COUNTS_OR_STATISTICS.key], _find_counts),
+    **{
+        mistake.key: _finder(penalties)
+        for mistake in (
+            *(mistakes.PENALTY_REPEATED, mistakes.PENALTY_TOO_SMALL, mistakes.OTHER_PENALTY),
+        )
+    },
+    mistakes.DECAY.key: _find_decay,
+    mistakes.FROZEN.key: lambda placement, variable, diagnosis: _location(
         placement, frozen_reads(placement, variable, diagnosis.towers)
     ),
-    "moved": _finder(moved_inputs),
-    "tail": _finder(slice_ends),
+    mistakes.MOVED.key: _finder(moved_inputs),
+    mistakes.TAIL.key: _finder(slice_ends),
 }

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Literal
 
+from placement_checks.core.mistakes import TowerKind
 from placement_checks.core.placement import Placement
 from placement_checks.core.ranks import JOB, RankRecord
 from placement_checks.core.results import Finding
@@ -17,22 +17,11 @@ from placement_checks.core.strategies import Strategy
 from placement_checks.rules.base import about
 from placement_checks.util.text import join_and, plural
 
-CLIP_AVERAGE = (
-    "clip the average: the gradients that compute_gradients of hvd.DistributedOptimizer returns, "
-    "or hvd.allreduce(gradient)"
-)
-SHARD_BY_RANK = (
-    "give each rank its own rows: dataset.shard(hvd.size(), hvd.rank()), or a seed that depends "
-    "on hvd.rank()"
-)
 _SAME_GRAPH = (
     "build the same graph in every rank, with names that do not depend on the rank; process "
     "results on the first rank alone, without collectives"
 )
 _NEVER_ENDS = "Horovod finds a collective by its name: the ranks wait for each other forever"
-
-
-TowerKind = Literal["tower", "replica", "rank"]
 
 
 def tower_kind(placement: Placement) -> TowerKind:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from placement_checks.analysis.towers.analysis import analyze
+from placement_checks.core import mistakes
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import TowerIndex
 from placement_checks.core.missing import Missing
+from placement_checks.core.mistakes import Diagnosis
 from placement_checks.core.placement import Placement
-from placement_checks.step.comparison import StepEquality, compare_steps
+from placement_checks.rules.ranks import tower_kind
+from placement_checks.step.comparison import TOWERS, StepEquality, compare_steps
+from placement_checks.step.explanation import Difference, Obligation
 from placement_checks.step.parts import Part
 
 
@@ -34,3 +38,44 @@ def towers_by_part(placement: Placement, found: StepEquality) -> dict[Part, Towe
         for objective, part in found.parts.items()
     }
     return {part: tower for part, tower in towers.items() if tower is not None}
+
+
+# The mistake that a difference shows, if nothing more is known about it.
+_MISTAKES = {
+    Obligation.FUNCTION: mistakes.OTHER_FUNCTION,
+    Obligation.ROWS: mistakes.SAME_ROWS,
+    Obligation.ADDITIVE: mistakes.FIRST_DIFFERENCE,
+    Obligation.WEIGHTS: mistakes.PART_LEFT_OUT,
+    Obligation.UPDATE: mistakes.FIRST_DIFFERENCE,
+    Obligation.UPDATED: mistakes.NOT_UPDATED,
+}
+
+
+def mistake_of(placement: Placement, difference: Difference) -> Diagnosis:
+    """Return the mistake that a difference from one GPU shows."""
+    mistake = difference.mistake or _MISTAKES[difference.obligation]
+    origin = difference.origin
+    ops = (origin.op,) if origin and origin.program == TOWERS else ()
+    return mistake.stated(tower_kind(placement), text=difference.text, ops=ops)
+
+
+def explain_numbers(evidence: Evidence, variable: str) -> Diagnosis | None:
+    """Explain why a variable gets other numbers than in the reference, by the proof of the step.
+
+    The proof compares the graphs, and states the first difference of both updates. Without a
+    measured difference, many such differences would prove nothing: other ops may compute the same.
+    If an op on the way cannot be followed, the mistake is only narrowed down to its term.
+    """
+    if not evidence.reference:
+        return None
+    found = compare_steps(evidence.placement, evidence.reference)
+    if isinstance(found, Missing):
+        return None
+    names = [name for name, copies in found.copies.items() if variable in copies]
+    answer = found.variables.get(names[0] if names else variable)
+    difference = answer.difference if answer else None
+    if difference is None:
+        return None
+    if not difference.is_certain and difference.mistake is None:
+        difference = difference._replace(mistake=mistakes.NARROWED)
+    return mistake_of(evidence.placement, difference)

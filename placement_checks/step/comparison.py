@@ -11,6 +11,7 @@ from itertools import takewhile
 from typing import Any, NamedTuple
 
 from placement_checks.core.missing import Missing
+from placement_checks.core.mistakes import SETTING
 from placement_checks.core.op_types import GATHERERS, PLACEHOLDERS, is_gradient_update
 from placement_checks.core.placement import TRAINABLE, Placement, producer_of
 from placement_checks.step.explanation import Difference, Explanation, Obligation
@@ -483,8 +484,17 @@ class Comparison:
         times = self._times_of_step(*self._changes(name, form, theirs))
         if times is not None:
             text = f"it changes {times:.4g} times as much, as with another learning rate"
-            return Difference(Obligation.UPDATE, text, self._origin(form), is_certain=False)
-        return self.explanation.of_update(form, theirs)
+            origin = self._origin(form)
+            return Difference(Obligation.UPDATE, text, origin, False, mistake=SETTING)
+        found = self.explanation.of_update(form, theirs)
+        own, other = (
+            {reader.ops[update.op].type.removeprefix("Resource") for update in reader.updates[key]}
+            for reader, key in ((self.towers, copy), (self.one_gpu, name))
+        )
+        if not found.is_certain and own != other and all("Apply" in op for op in own | other):
+            text = f"its optimizer is {', '.join(own)}, but {', '.join(other)} on one GPU"
+            found = found._replace(text=text, mistake=SETTING)
+        return found
 
     def _origin(self, form: Form) -> Origin | None:
         atoms = sorted(self.terms.atoms_in(form), reverse=True)

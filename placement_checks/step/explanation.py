@@ -11,6 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from enum import Enum
 from typing import Any, NamedTuple
 
+from placement_checks.core.mistakes import (
+    COEFFICIENT,
+    DECAY,
+    FIRST_DIFFERENCE,
+    NUMBER,
+    SETTING,
+    Mistake,
+)
 from placement_checks.step.kinds import ONE, AtomId, Cause, Form, Kind, Monomial, Origin
 from placement_checks.step.op_types import INSENSITIVE
 from placement_checks.step.parts import (
@@ -48,6 +56,8 @@ class Difference(NamedTuple):
         is_certain: whether all ops on the way are understood, so that the values do differ.
         is_followed: whether the place where both values part is understood. It is not if an op
             there cannot be followed, or if both depend on variables that are not trained.
+        mistake: the mistake that it shows, if both places are understood; None if the obligation
+            alone is known, or if an op cannot be followed.
     """
 
     obligation: Obligation
@@ -55,6 +65,7 @@ class Difference(NamedTuple):
     origin: Origin | None = None
     is_certain: bool = True
     is_followed: bool = True
+    mistake: Mistake | None = None
 
 
 # Ops that terms cannot follow: a difference behind them shows no mistake.
@@ -79,6 +90,24 @@ _BASIC_SCALARS = frozenset({"Rows", "Var", "Feed"})
 _MAX_DEPTH = 300
 # Ops that TensorFlow does not have.
 _WORDS = {"Chosen": "a choice of values", "MeanOf": "a mean over rows"}
+# The settings of optimizers, by the number of the input.
+_SETTINGS: Mapping[str, Mapping[int, str]] = {
+    op: {number: name.replace("_", " ") for number, name in enumerate(inputs) if name != "-"}
+    for op, *inputs in map(
+        str.split,
+        (
+            "ApplyMomentum - - learning_rate - momentum",
+            "ApplyKerasMomentum - - learning_rate - momentum",
+            "ApplyAdam - - - - - learning_rate beta1 beta2 epsilon",
+            "ApplyRMSProp - - - learning_rate decay momentum epsilon",
+            "ApplyCenteredRMSProp - - - - learning_rate decay momentum epsilon",
+            "ApplyAdagrad - - learning_rate",
+            "ApplyAdagradV2 - - learning_rate epsilon",
+            "ApplyAdadelta - - - learning_rate decay epsilon",
+            "ApplyFtrl - - - - learning_rate l1 l2 power_of_the_learning_rate",
+        ),
+    )
+}
 # The operand of a choice that decides.
 _CONDITIONS = {"Conditional": 0, "Select": 0, "SelectV2": 0, "Chosen": 1}
 
@@ -102,13 +131,17 @@ class Explanation:
 
     def of_rates(self, towers: Form, one_gpu: Form) -> Difference:
         """Explain the difference of two learning rates. They may differ on purpose."""
-        rate, other = (self._terms.constant(form) for form in (towers, one_gpu))
         found = self._forms(towers, one_gpu, Obligation.UPDATE, 0)
-        if rate is None or other is None:
-            text = f"its learning rate differs: {found.text}"
+        return self._setting("learning rate", towers, one_gpu, found)
+
+    def _setting(self, name: str, ours: Form, theirs: Form, found: Difference) -> Difference:
+        """Explain a setting of the optimizer. Settings may differ on purpose."""
+        value, other = (self._terms.constant(form) for form in (ours, theirs))
+        if value is None or other is None:
+            text = f"its {name} differs: {found.text}"
         else:
-            text = f"its learning rate is {rate:.4g}, but {other:.4g} on one GPU"
-        return Difference(Obligation.UPDATE, text, found.origin, is_certain=False)
+            text = f"its {name} is {value:.4g}, but {other:.4g} {self._there}"
+        return Difference(Obligation.UPDATE, text, found.origin, False, mistake=SETTING)
 
     def of_update(self, towers: Form, one_gpu: Form) -> Difference:
         """Explain why two values of a variable after the step differ."""
@@ -192,7 +225,18 @@ class Explanation:
         if degree == 1 and number / other > 0:
             text += f", which is right if the batch has {other / number:.4g} times as many rows"
         is_certain = is_certain and degree == 0
-        return Difference(Obligation.WEIGHTS, text, self._cite(monomial), is_certain)
+        mistake, main = COEFFICIENT, self._terms[self._main(monomial)]
+        if monomial == (ONE, ()):
+            mistake = NUMBER
+            text = f"a number is {number:.4g}, but {other:.4g} {self._there}"
+        if main.op == "Var" and main.attrs[0] in self._trained and main is atoms[0]:
+            mistake = DECAY
+            text = (
+                f"its own value, as in weight decay, counts {number:.4g} times, but {other:.4g} "
+                f"times {self._there}"
+            )
+        cited = self._cite(monomial)
+        return Difference(Obligation.WEIGHTS, text, cited, is_certain, mistake=mistake)
 
     def _have_similar(self, left: Iterable[Monomial], right: Iterable[Monomial]) -> bool:
         def signature(monomial: Monomial) -> tuple[str, int]:
@@ -316,9 +360,8 @@ class Explanation:
                 text = f"a decision differs: {found.text}"
                 return Difference(Obligation.ADDITIVE, text, found.origin, is_certain=False)
             if one.op.startswith(("Apply", "SparseApply")) and not self._terms.is_backward(mine):
-                # Rates and moments may differ on purpose.
-                text = f"a setting of the optimizer differs: {found.text}"
-                found = Difference(Obligation.UPDATE, text, found.origin, is_certain=False)
+                name = _SETTINGS.get(one.op, {}).get(number, "optimizer")
+                found = self._setting(name, mine, other, found)
             if one.op in _UNFOLLOWED:
                 text = f"the op type {one.op} cannot be followed"
                 return Difference(below, text, one.origin, is_certain=False, is_followed=False)
@@ -377,7 +420,7 @@ class Explanation:
         text = f"it has another factor than {self._there}: {self._name(atom)}"
         origin = atom.origin or self._cite(monomial)
         is_certain = all(terms[each].op in _BASIC_SCALARS for each in own)
-        return Difference(Obligation.WEIGHTS, text, origin, is_certain)
+        return Difference(Obligation.WEIGHTS, text, origin, is_certain, mistake=FIRST_DIFFERENCE)
 
     def _without_counterpart(
         self, left: Mapping[Monomial, float], right: Mapping[Monomial, float], place: Obligation
@@ -396,11 +439,12 @@ class Explanation:
             others = ", ".join(self._name(terms[self._main(each)]) for each in list(right)[:3])
             name = self._name(terms[self._main(monomial)])
             text = f"it is {name}, but {others or 'nothing'} {self._there}"
-            return Difference(place, text, self._cite(monomial), is_certain=False)
+            cited = self._cite(monomial)
+            return Difference(place, text, cited, False, mistake=FIRST_DIFFERENCE)
         for monomial in right:
             name = self._name(terms[self._main(monomial)])
             text = f"it lacks {name}, which is there {self._there}"
-            return Difference(place, text, is_certain=False)
+            return Difference(place, text, is_certain=False, mistake=FIRST_DIFFERENCE)
         return Difference(place, "the values differ only by rounding", is_certain=False)
 
     def _unlike_ops(self, one: Atom, two: Atom, place: Obligation) -> Difference:
@@ -415,11 +459,17 @@ class Explanation:
             if atom.status.kind is Kind.UNKNOWN:
                 cause = atom.status.cause or Cause(atom.op, "is unknown", atom.origin)
                 return self._from_cause(cause._replace(is_known=False), place)
+        if one.op == two.op and one.op.startswith(("Apply", "SparseApply")):
+            options = [f"{each}" for each in one.attrs if each not in two.attrs]
+            text = f"an option of its optimizer, {one.op.removeprefix('Apply')}, differs: "
+            text += f"{', '.join(options)} is not set {self._there}"
+            return Difference(Obligation.UPDATE, text, one.origin, False, mistake=SETTING)
         text = f"it is {self._name(one)}, but {self._name(two)} {self._there}"
         # Another op may compute the same, but another variable does not.
         are_known = one.op == two.op == "Var" and {one.attrs[0], two.attrs[0]} <= self._variables
         is_followed = not (self._is_state(one) and self._is_state(two))
-        return Difference(place, text, one.origin, are_known, is_followed)
+        mistake = FIRST_DIFFERENCE if is_followed else None
+        return Difference(place, text, one.origin, are_known, is_followed, mistake)
 
     def _is_state(self, atom: Atom) -> bool:
         """Whether an atom depends on variables that are not trained, and on no row."""

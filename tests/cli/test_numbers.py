@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from support.commands import Run
 
+from placement_checks.core.mistakes import AVERAGE
+
 SMALL = "fixtures/sound/graph/styles.py:name_scopes"
 NUMERIC = ("--rule", "gradients-equal", "--rule", "weights-equal")
 
@@ -75,7 +77,7 @@ def test_a_common_ratio_is_reported_once_with_a_saved_case(run: Run) -> None:
         "called from line 16 likewise 3 more: fc1/biases, fc2/weights, fc2/biases "
         "steps of gradient descent are 2 times as large; Adam hides the mistake, because it "
         "normalizes gradients "
-        "fix: divide the sum by the number of towers: `tf.add_n(gradients) / 2`; if the sum is "
+        f"fix: average over towers before apply_gradients: {AVERAGE}; if the sum is "
         "intended, and the learning rate is divided by 2: --set gradients-equal.scale=2 "
     ) in ran.words
     assert "weights-equal: 8 findings follow from gradients-equal (--all shows them)" in ran.out

@@ -11,12 +11,13 @@ import pytest
 from support.measurements import measurement, problem, runs, spread
 
 from placement_checks.core.measurement import Sample, Trial
+from placement_checks.core.mistakes import Diagnosis
 from placement_checks.numerics.comparing import (
     compare_gradients,
     differing_variables,
     divide_gradients,
 )
-from placement_checks.numerics.diagnosis import Diagnosis, diagnose
+from placement_checks.numerics.diagnosis import diagnose
 from placement_checks.numerics.sampling import (
     build_trial,
     build_variable_step,
@@ -134,7 +135,7 @@ def test_a_penalty_is_diagnosed() -> None:
 
     _, some = both({"d": mean["d"] + 0.25 * given.start["d"]})
 
-    assert "a multiple of the variable itself" in causes(some)["d"].what
+    assert causes(some)["d"].mistake == "repeated penalty"
 
 
 def test_few_wrong_rows_of_a_large_gradient_are_no_factor() -> None:

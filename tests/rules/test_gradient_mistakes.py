@@ -7,8 +7,8 @@ import pytest
 from support.towers import gradient, host, on, program
 
 from placement_checks import Device, Op, Placement
+from placement_checks.core.mistakes import Diagnosis
 from placement_checks.core.strategies import Strategy
-from placement_checks.numerics.diagnosis import Diagnosis, Mistake
 from placement_checks.rules.gradient_mistakes import locate_mistake, loss_scalings
 
 GPUS = [Device(type="GPU", index=i) for i in (0, 1)]
@@ -26,7 +26,7 @@ def built(*ops: Op, **more: Any) -> Placement:
     return program(*ops, lines=lines, **more)
 
 
-def found(graph: Placement, mistake: Mistake, **more: Any) -> list[str]:
+def found(graph: Placement, mistake: str, **more: Any) -> list[str]:
     return [*locate_mistake(graph, "w", Diagnosis("", "", mistake=mistake, **more)).ops]
 
 
@@ -119,7 +119,7 @@ def test_weights_that_are_constants_are_shown() -> None:
 
 
 @pytest.mark.parametrize("mistake", ["changed", "changed in towers"])
-def test_a_change_of_gradients_is_located_at_its_call(mistake: Mistake) -> None:
+def test_a_change_of_gradients_is_located_at_its_call(mistake: str) -> None:
     norms = [on(i, f"norm_{i}", "Sqrt", gradient(i)) for i in (0, 1)]
     clipped = [on(i, f"clip_{i}", "Mul", gradient(i), f"norm_{i}") for i in (0, 1)]
     total = host("sum/w", "AddN", "clip_0", "clip_1")
@@ -145,7 +145,7 @@ def test_a_penalty_is_a_term_of_the_loss_without_examples() -> None:
 
     graph = built(host("none", "Const"), *tower(0), *tower(1))
 
-    assert sorted(found(graph, "penalty")) == ["tower_0/penalty", "tower_1/penalty"]
+    assert sorted(found(graph, "repeated penalty")) == ["tower_0/penalty", "tower_1/penalty"]
 
 
 def normalized(outputs: Mapping[str, tuple[int | None, ...]], kind: str = "Mean") -> Placement:

@@ -329,7 +329,7 @@ def test_towers_of_unequal_size(rows: tuple[int, int]) -> None:
         return (9 * of_towers[0] + 8 * of_towers[1]) / 17
 
     assert states(several(average=weighted), rows=rows) == ("kept", "kept")
-    assert "the gradients of the towers are combined with wrong factors" in messages(rows=rows)
+    assert "the losses of the towers do not count equally" in messages(rows=rows)
     reason = cannot(several(loss=normalized, average=weighted), alone(loss=normalized), rows=rows)
     assert reason.startswith(
         "the towers get different numbers of rows (9 and 8), and single cannot "

@@ -342,6 +342,14 @@ def _consequence(op: Op, placement: Placement) -> str:
 
 def _fix(op: Op, placement: Placement) -> str:
     if _lacks_device(op, placement):
+        task = Device(op.requested.job, op.requested.replica, op.requested.task)
+        gpus = Device(task.job, task.replica, task.task, "GPU")
+        machine = placement.machine
+        if machine and op.requested.is_gpu and machine.has(task) and not machine.has(gpus):
+            return (
+                "request the CPU of this task, which has no GPU, or state its GPUs with --machine "
+                "or --gpus"
+            )
         return (
             "correct the index, which starts at 0: `with tf.device(f'/gpu:{i}'):`; or set --gpus "
             "to the number of GPUs that the program names"

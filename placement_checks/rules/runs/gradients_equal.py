@@ -7,10 +7,13 @@ from math import isclose
 from typing import TYPE_CHECKING, Literal
 
 from placement_checks.analysis.objective.objective import objective
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import norms_of_slices
+from placement_checks.core import mistakes
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.impact import Impact
+from placement_checks.core.mistakes import Diagnosis
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, PathStep, Verdict
 from placement_checks.rules.base import (
@@ -23,19 +26,21 @@ from placement_checks.rules.base import (
 )
 from placement_checks.rules.gradient_mistakes import (
     MOVES_ROWS,
+    combining_op,
     count_divisions,
     locate_mistake,
     loss_scalings,
     ops_in_towers,
 )
+from placement_checks.rules.ranks import tower_kind
 from placement_checks.rules.requirements import Need
+from placement_checks.rules.step_equality import explain_numbers
 from placement_checks.rules.towers.gradients_averaged import GradientsAveraged
 from placement_checks.util.text import format_factor, listed, plural
 
 if TYPE_CHECKING:
     from placement_checks.core.measurement import Measurement, RowMixing, Trial
     from placement_checks.numerics.comparing import Difference, Limits
-    from placement_checks.numerics.diagnosis import Diagnosis
 
 
 @dataclass(frozen=True)
@@ -257,39 +262,66 @@ def _missing(
 def _diagnose(
     evidence: Evidence, measured: Measurement, trial: Trial, wrong: Collection[str]
 ) -> dict[str, Diagnosis]:
-    from placement_checks.numerics.diagnosis import (
-        COUNTS_OR_STATISTICS,
-        NORM_OF_SLICES,
-        OWN_COUNTS,
-        UNEXPLAINED,
-        Diagnosis,
-        diagnose,
-        own_rows,
-    )
+    from placement_checks.numerics.diagnosis import diagnose, own_rows
 
-    placement = evidence.placement
+    placement, kind = evidence.placement, tower_kind(evidence.placement)
     found = diagnose(measured, trial, [name for name in wrong if name not in trial.not_finite])
+    counted = "only if the {}s have equal counts, and statistics per {} are intended: {}".format(
+        kind, kind, "--set gradients-equal.statistics=tower"
+    )
     for name, diagnosis in found.items():
-        if diagnosis.mistake == "changed" and placement.cached(norms_of_slices):
-            found[name] = NORM_OF_SLICES
-        elif diagnosis.mistake == "statistics" and placement.cached(count_divisions):
-            found[name] = COUNTS_OR_STATISTICS
-        elif diagnosis.mistake == "own rows" and placement.cached(count_divisions):
-            found[name] = OWN_COUNTS
-        elif diagnosis is UNEXPLAINED and (mixing := _moved_rows(placement, measured)):
-            found[name] = own_rows(mixing)
-        elif diagnosis is UNEXPLAINED:
+        unexplained = diagnosis.mistake == mistakes.UNEXPLAINED.key
+        if diagnosis.mistake == mistakes.CHANGED.key and placement.cached(norms_of_slices):
+            found[name] = mistakes.NORM_OF_SLICES.stated(kind)
+        elif diagnosis.mistake == mistakes.STATISTICS.key and placement.cached(count_divisions):
+            found[name] = mistakes.COUNTS_OR_STATISTICS.stated(kind, declared=counted)
+        elif diagnosis.mistake == mistakes.OWN_ROWS.key and placement.cached(count_divisions):
+            found[name] = mistakes.OWN_COUNTS.stated(kind)
+        elif unexplained and (mixing := _moved_rows(placement, measured)):
+            found[name] = own_rows(mixing, kind)
+        elif proved := _proved(evidence, measured, name, diagnosis):
+            shown = _objectives(evidence, name) if unexplained else diagnosis.shown
+            found[name] = proved._replace(shown=tuple(shown))
+        elif unexplained:
             found[name] = diagnosis._replace(shown=tuple(_objectives(evidence, name)))
     for name in trial.not_finite.keys() & wrong:
         op, where = trial.not_finite[name]
         at = f", built at {where}" if where else ""
-        found[name] = Diagnosis(
-            f"it is NaN or infinite; the first op that yields such a value is {op}{at}",
-            "check what that op receives: a logarithm of zero or a division by zero is a common "
-            "cause",
-            (PathStep(op, op),),
-        )
+        shown = (PathStep(op, op),)
+        found[name] = mistakes.NOT_FINITE.stated(kind, shown=shown, op=op, where=at)
     return found
+
+
+_PENALTIES = (mistakes.PENALTY_REPEATED.key, mistakes.PENALTY_TOO_SMALL.key)
+
+
+def _proved(
+    evidence: Evidence, measured: Measurement, variable: str, diagnosis: Diagnosis
+) -> Diagnosis | None:
+    """Return what the graphs show about a gradient, if numbers alone do not explain it.
+
+    A factor of gradients explains them. If both programs clip gradients, a factor may also result
+    from another norm, or from another place of the clip.
+    """
+    placement, kind = evidence.placement, tower_kind(evidence.placement)
+    names = analyze(placement).flow.names
+    if (op := combining_op(placement, variable)) is not None:
+        name = names[op]
+        return mistakes.COMBINED.stated(kind, ops=(name,), op=name, type=placement.ops[name].type)
+    if diagnosis.mistake in _PENALTIES:
+        found = explain_numbers(evidence, variable)
+        return found if found and found.mistake == mistakes.DECAY.key else None
+    if diagnosis.mistake not in (mistakes.UNEXPLAINED.key, mistakes.CHANGED.key):
+        is_clipped = variable in measured.changed and diagnosis.ratio is not None
+        averaged = GradientsAveraged().judge(evidence) if is_clipped else None
+        if averaged is None or any(each.object == variable for each in averaged.findings):
+            return None
+    found = explain_numbers(evidence, variable)
+    if found is None or found.mistake == mistakes.SETTING.key:
+        return None
+    if variable in measured.changed and found.mistake != mistakes.NARROWED.key:
+        return mistakes.CHANGED_OTHERWISE.stated(kind, ops=found.ops, text=found.what)
+    return found if diagnosis.mistake != mistakes.CHANGED.key else None
 
 
 def _moved_rows(placement: Placement, measured: Measurement) -> RowMixing | None:
@@ -319,7 +351,7 @@ def _finding(
     name, ratio = difference.variable, diagnosis.ratio
     location = locate_mistake(placement, name, diagnosis)
     scaling: Sequence[int] = ()
-    if ratio is not None and diagnosis.mistake == "scaled":
+    if ratio is not None and diagnosis.mistake == mistakes.SCALED.key:
         scaling = loss_scalings(placement, ratio)
     verb = f"is {format_factor(ratio)} times" if ratio is not None else "differs from"
     multiplied = ""

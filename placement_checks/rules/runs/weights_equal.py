@@ -9,20 +9,23 @@ from typing import TYPE_CHECKING, NamedTuple
 from placement_checks.analysis.objective.objective import objective
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
+from placement_checks.core import mistakes
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import OpId
 from placement_checks.core.impact import Impact
+from placement_checks.core.mistakes import Diagnosis, TowerKind
 from placement_checks.core.op_types import VARIABLES, is_gradient_update
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.strategies import Strategy
 from placement_checks.rules.base import Rule, about, matches_any, require_positive, unless_allowed
-from placement_checks.rules.gradient_mistakes import MistakeLocation
-from placement_checks.rules.ranks import ranks_of
+from placement_checks.rules.gradient_mistakes import MistakeLocation, locate_mistake
+from placement_checks.rules.ranks import ranks_of, tower_kind
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.runs.gradients_equal import with_rows
 from placement_checks.rules.source_lines import blame
+from placement_checks.rules.step_equality import explain_numbers
 from placement_checks.util.text import listed, plural
 from placement_checks.util.walks import walk
 
@@ -142,7 +145,7 @@ class WeightsEqual(Rule):
             divergences = [each for each in divergences if _is_integer(measured, each)]
         diverging = [divergence.difference for divergence in divergences]
         stale = variables_with_stale_copies(measured) - {each.variable for each in diverging}
-        run = _Run(placement, measured, trajectory, divergences)
+        run = _Run(evidence, measured, trajectory, divergences)
         findings = [
             run.divergence(each) for each in sorted(divergences, key=lambda each: each.step)
         ]
@@ -310,36 +313,29 @@ class Cause(NamedTuple):
     """A likely cause.
 
     Attributes:
-        what: a clause that describes the cause.
-        fix: what to change.
-        consequence: the effect on the training; ``""`` if it is obvious.
+        diagnosis: the mistake.
         follows: the rule whose findings explain the cause, if any.
         place: the ops on the lines to edit, if they are known.
     """
 
-    what: str
-    fix: str
-    consequence: str = ""
+    diagnosis: Diagnosis
     follows: str | None = None
     place: MistakeLocation = MistakeLocation()
-
-
-COPIES = Cause(
-    "towers compute with values that the step does not update, such as copies of the variables",
-    "let all towers read the variables that the step updates: use get_variable in a reused scope, "
-    "without copies",
-    "after the first step the gradients are computed from old weights",
-)
 
 
 @dataclass(frozen=True)
 class _Run:
     """The steps of both programs, and all divergences of variables in them."""
 
-    placement: Placement
+    evidence: Evidence
     measured: Measurement
     trajectory: Trajectory
     divergences: Sequence[Divergence]
+
+    @property
+    def placement(self) -> Placement:
+        """The program."""
+        return self.evidence.placement
 
     def divergence(self, divergence: Divergence) -> Finding:
         """Return the finding on a variable that differs from the reference."""
@@ -349,10 +345,11 @@ class _Run:
             **about(self.placement.ops[name], "executed"),
             ops=tuple(cause.place.ops) or (self.measured.updates.get(name, name),),
             frames=cause.place.frames,
-            group_key=(cause.what, cause.place.frames),
-            message=f"variable '{name}' differs from the reference after {steps}: {cause.what}",
-            consequence=cause.consequence,
-            fix=cause.fix,
+            group_key=(cause.diagnosis.what, cause.place.frames),
+            message=f"variable '{name}' differs from the reference after {steps}: "
+            f"{cause.diagnosis.what}",
+            consequence=cause.diagnosis.consequence,
+            fix=cause.diagnosis.fix,
             follows=cause.follows,
         )
 
@@ -360,14 +357,15 @@ class _Run:
         """Return the finding on a gradient that differs although all variables are equal."""
         steps = plural(len(self.trajectory.steps), "step")
         copies = stale_copies(self.placement, name).ops
+        found = mistakes.COPIES.stated(tower_kind(self.placement))
         return Finding(
             **about(self.placement.ops[name], "executed"),
             ops=tuple(copies) or (self.measured.updates.get(name, name),),
             group_key="gradient",
             message=f"after {steps} the gradient of {name} differs from the reference's, although "
-            f"all variables are equal: {COPIES.what}",
-            consequence=COPIES.consequence,
-            fix=COPIES.fix,
+            f"all variables are equal: {found.what}",
+            consequence=found.consequence,
+            fix=found.fix,
         )
 
     def _find_cause(self, divergence: Divergence) -> Cause:
@@ -378,24 +376,52 @@ class _Run:
         trained = self.trajectory.owners.get(name)
         if earlier := self._earlier_cause(divergence, trained):
             return earlier
+        kind = tower_kind(self.placement)
         if _is_integer(self.measured, divergence):
             reference, towers = self.trajectory.steps[divergence.step - 1][name].moved
-            return Cause(
-                f"that step changes it by {towers.flat[0]:g}, but by {reference.flat[0]:g} in the "
-                "reference"
-                if towers.size == 1
-                else "that step changes it by another amount than in the reference",
-                "increment it by 1 in each step, for any number of towers and rows",
-                "values that depend on it, such as a decaying learning rate, change at another "
-                "time",
-            )
+            change = "that step changes it by another amount than in the reference"
+            if towers.size == 1:
+                change = (
+                    f"that step changes it by {towers.flat[0]:g}, but by {reference.flat[0]:g} in "
+                    "the reference"
+                )
+            return Cause(mistakes.COUNTER.stated(kind, change=change))
         if trained in variables_with_stale_copies(self.measured):
-            return COPIES._replace(place=stale_copies(self.placement, trained or name))
+            place = stale_copies(self.placement, trained or name)
+            return Cause(mistakes.COPIES.stated(kind), place=place)
         strategy = self.placement.strategy
         if strategy is not None and strategy.is_later_copy(name):
-            return _mirrored_copy_cause(strategy, name, divergence.moved)
-        op = self.measured.updates.get(name, "")
-        return _change_cause(self.placement, divergence, op, is_trained=trained == name)
+            return Cause(_mirrored_copy(strategy, name, divergence.moved, kind))
+        return self._change_cause(divergence, is_trained=trained == name)
+
+    def _change_cause(self, divergence: Divergence, *, is_trained: bool) -> Cause:
+        """Return the likely cause, judged by the change of a variable in a step."""
+        kind, name = tower_kind(self.placement), divergence.difference.variable
+        moved = divergence.moved
+        if moved is not None and abs(moved) < 1e-3:
+            return Cause(mistakes.UNCHANGED.stated(kind, step=divergence.step))
+        is_multiple = moved is not None and abs(moved - 1) > 1e-3
+        factor = f"{moved:.3g}" if moved is not None else ""
+        number, place = repeated_updates(self.placement, name, is_trained=is_trained)
+        equal = "its gradient is equal; " if self._has_equal_gradient(name) else ""
+        if is_multiple and number > 1 and (place.ops or not is_trained):
+            found = mistakes.REPEATED.stated(kind, count=number, factor=factor)
+        elif proved := explain_numbers(self.evidence, name):
+            found, place = proved, locate_mistake(self.placement, name, proved)
+        elif is_multiple:
+            found = mistakes.OTHER_RATE.stated(kind, factor=factor)
+        else:
+            op = self.measured.updates.get(name, "")
+            mistake = mistakes.OTHER_OPTIMIZER if equal else mistakes.OTHER_UPDATE
+            found, place = mistake.stated(kind, op=op and f", {op},"), MistakeLocation()
+        return Cause(found._replace(what=f"{equal}{found.what}"), place=place)
+
+    def _has_equal_gradient(self, name: str) -> bool:
+        """Whether the gradient of a trained variable was compared, and is equal."""
+        from placement_checks.numerics.comparing import compare_gradients
+
+        compared = compare_gradients(self.measured.trials[0], self.measured.precisions)
+        return any(each.variable == name and each.state == "equal" for each in compared)
 
     def _earlier_cause(self, divergence: Divergence, trained: str | None) -> Cause | None:
         """Return an earlier mistake that explains a divergence, if there is one.
@@ -409,17 +435,15 @@ class _Run:
         root = "gradients-equal" if wrong else None
         if trained in wrong:
             what = "the gradient differs, see gradients-equal"
-            return Cause(what, "fix gradients-equal first", follows="gradients-equal")
+            return _follows(what, "gradients-equal", root)
         if earlier := self.measured.earlier.get(trained or "", frozenset()) & wrong:
             what = (
                 f"the gradient of {min(earlier)} differs, and its update comes earlier in the step"
             )
-            fix = f"fix the gradient of {min(earlier)} first, see gradients-equal"
-            return Cause(what, fix, follows="gradients-equal")
+            return _follows(what, f"the gradient of {min(earlier)}", root)
         if trained is None and wrong and not _is_integer(self.measured, divergence):
             what = f"the gradient of {min(wrong)} differs, which may be the cause"
-            fix = f"fix the gradient of {min(wrong)} first, see gradients-equal"
-            return Cause(what, fix, follows="gradients-equal")
+            return _follows(what, f"the gradient of {min(wrong)}", root)
         diverging = {
             other.difference.variable
             for other in self.divergences
@@ -427,62 +451,34 @@ class _Run:
         }
         if trained != name and trained in diverging:
             what = f"{trained} differs too, and may be the cause"
-            return Cause(what, f"fix the finding on {trained} first", follows=root)
+            return _follows(what, f"the finding on {trained}", root)
         first = min(self.divergences, key=lambda other: other.step)
         if divergence.step > first.step:
             cause = first.difference.variable
-            return Cause(
-                f"{cause} differs earlier, after {plural(first.step, 'step')}, and may be the "
-                "cause",
-                f"fix the finding on {cause} first",
-                follows=root,
-            )
+            steps = plural(first.step, "step")
+            what = f"{cause} differs earlier, after {steps}, and may be the cause"
+            return _follows(what, f"the finding on {cause}", root)
         return None
+
+
+def _follows(what: str, first: str, rule: str | None) -> Cause:
+    """Return the cause of a difference that another finding explains."""
+    return Cause(Diagnosis(what, f"fix {first} first"), follows=rule)
 
 
 def _is_integer(measured: Measurement, divergence: Divergence) -> bool:
     return measured.dtypes[divergence.difference.variable].startswith(("int", "uint"))
 
 
-def _mirrored_copy_cause(strategy: Strategy, name: str, moved: float | None) -> Cause:
-    device = strategy.replicas[strategy.copies[name].replica].short
+def _mirrored_copy(
+    strategy: Strategy, name: str, moved: float | None, kind: TowerKind
+) -> Diagnosis:
     amount = " by a different amount than" if moved is None else f" {moved:.3g} times as much as"
-    return Cause(
-        f"that step changes the copy on {device}{amount} the copy on {strategy.replicas[0].short}",
-        "update every copy with the same value: a sum over all replicas, and no value that "
-        "differs between replicas, such as the replica's number",
-        "the copies diverge: each replica trains another model, and only the first replica's is "
-        "saved",
-    )
-
-
-def _change_cause(
-    placement: Placement, divergence: Divergence, op: str, *, is_trained: bool
-) -> Cause:
-    """Return the likely cause, judged by the change of a variable in a step.
-
-    ``op`` is the name of the op that updates the variable; ``""`` if it is unknown.
-    """
-    name, step, moved = divergence.difference.variable, divergence.step, divergence.moved
-    if moved is not None and abs(moved) < 1e-3:
-        return Cause(
-            f"step {step} does not change it, but changes it in the reference",
-            "make sure that the step runs the op that updates it, and that towers share it",
-            "it keeps its initial value" if step == 1 else "",
-        )
-    if moved is None or abs(moved - 1) <= 1e-3:
-        return Cause(
-            "the step changes it in another way than the reference, for an unknown reason",
-            f"compare the op that updates it{op and f', {op},'} in both programs",
-        )
-    number, location = repeated_updates(placement, name, is_trained=is_trained)
-    updates = f": {number} ops in a step update it" if number > 1 else ""
-    despite = ", though its gradient is equal" if is_trained else ""
-    return Cause(
-        f"that step changes it {moved:.3g} times as much as in the reference{despite}{updates}",
-        "update it once per step for all towers together, with the reference's learning rate",
-        "training has another learning rate than on one GPU" if is_trained else "",
-        place=location,
+    return mistakes.COPY.stated(
+        kind,
+        device=strategy.replicas[strategy.copies[name].replica].short,
+        amount=amount,
+        first=strategy.replicas[0].short,
     )
 
 

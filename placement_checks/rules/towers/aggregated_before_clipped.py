@@ -12,6 +12,7 @@ from placement_checks.analysis.variables.gradient_flow import (
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.impact import Impact
 from placement_checks.core.keras_parts import CLIPPING
+from placement_checks.core.mistakes import WORDS
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import (
@@ -23,7 +24,7 @@ from placement_checks.rules.base import (
     path_lines,
     shorten,
 )
-from placement_checks.rules.ranks import CLIP_AVERAGE, tower_kind
+from placement_checks.rules.ranks import tower_kind
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import listed, plural
 
@@ -113,17 +114,11 @@ def _finding(placement: Placement, clipped: ClippedGradient) -> Finding:
         message=f"each {kind}'s gradient of {clipped.variable} is {how} before the gradients "
         f"of all {kind}s are added up",
         consequence=_CONSEQUENCE,
-        fix=f"{CLIP_AVERAGE if kind == 'rank' else _CLIP_SUM}{_IF_INTENDED}",
+        fix=f"{WORDS[kind].clip}{_IF_INTENDED}",
     )
 
 
 _CONSEQUENCE = "the update differs from the update on one GPU, and changes with the number of GPUs"
-_CLIP_SUM = (
-    "clip the sum: gradients = tf.distribute.get_replica_context().all_reduce('SUM', gradients), "
-    "then clip, and apply them without another sum: "
-    "optimizer.apply_gradients(…, skip_gradients_aggregation=True) in Keras 2; divide by the "
-    "number of replicas for an optimizer of Keras 3 or tf.compat.v1, which adds up once more"
-)
 _IF_INTENDED = (
     ". If each replica is meant to clip its gradients: --set aggregated-before-clipped.allow=*"
 )

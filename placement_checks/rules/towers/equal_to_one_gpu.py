@@ -10,18 +10,12 @@ from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import PASSES_READ
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import AVERAGE, Rule, about, add_up, matches_any
+from placement_checks.rules.base import Rule, about, matches_any
+from placement_checks.rules.gradient_mistakes import locate_mistake
 from placement_checks.rules.requirements import Need
-from placement_checks.rules.step_equality import compare_with_one_gpu
+from placement_checks.rules.step_equality import compare_with_one_gpu, mistake_of
 from placement_checks.step.comparison import ONE_GPU, State, StepEquality
 from placement_checks.step.explanation import Difference, Obligation
-
-_CONSEQUENCES = {
-    Obligation.ROWS: "examples or random numbers count several times, and others are missing",
-    Obligation.FUNCTION: "the step trains a mixture of different models",
-    Obligation.WEIGHTS: "the step is not the step for the whole batch",
-    Obligation.UPDATED: "the variable is not trained as on one GPU",
-}
 
 
 @dataclass(frozen=True)
@@ -148,17 +142,18 @@ def _finding(
     op = name if origin is None or origin.program == ONE_GPU else origin.op
     computed, right = _in_update(placement, op)
     subject = placement.ops.get(name, name)
-    if difference.obligation is Obligation.ROWS:
-        message = difference.text
-    else:
-        message = f"{name} gets another value than on one GPU: {difference.text}"
+    found = mistake_of(placement, difference)
+    message = found.what
+    if difference.obligation is not Obligation.ROWS:
+        message = f"{name} gets another value than on one GPU: {message}"
+    location = locate_mistake(placement, name, found)
     return Finding(
         **about(subject),
-        ops=computed or (op,),
-        against=right if computed else (),
+        ops=tuple(location.ops or computed or (op,)),
+        against=right if computed and not location.ops else (),
         message=message,
-        consequence=_CONSEQUENCES.get(difference.obligation, ""),
-        fix=_fix(placement, difference),
+        consequence=found.consequence,
+        fix=found.fix,
         group_key=(difference.obligation, difference.text),
     )
 
@@ -181,15 +176,3 @@ def _in_update(placement: Placement, variable: str) -> tuple[tuple[str, ...], tu
             elif not analysis.reads_by_site.in_loss(op):
                 computed.append(flow.names[op])
     return tuple(computed), tuple(flow.names[op] for op in behind if backward[op])
-
-
-def _fix(placement: Placement, difference: Difference) -> str:
-    if difference.obligation is Obligation.ROWS:
-        return "give each tower rows, random numbers and updates of its own"
-    if difference.obligation is Obligation.FUNCTION:
-        return "build every tower with the same function and the same arguments"
-    if difference.obligation is Obligation.UPDATED:
-        return "update the variable in the step, with the average of the towers' gradients"
-    if placement.strategy is not None:
-        return add_up(placement.strategy)
-    return f"let every part of the batch count once, and average the gradients: {AVERAGE}"

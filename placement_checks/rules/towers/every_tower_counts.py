@@ -2,20 +2,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from placement_checks.analysis.graph.data_flow import union
 from placement_checks.analysis.graph.updates import Update
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import variable_layout
+from placement_checks.core import mistakes
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing
+from placement_checks.core.mistakes import Mistake
 from placement_checks.core.op_types import SCALES
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, PathStep, Verdict
-from placement_checks.rules.base import AVERAGE, Rule, about, add_up, matches_any, path_lines
+from placement_checks.rules.base import Rule, about, matches_any, path_lines
+from placement_checks.rules.ranks import tower_kind
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import blame_selection
 from placement_checks.rules.step_equality import compare_with_one_gpu, towers_by_part
@@ -128,7 +132,15 @@ def _finding(
     read_as = variable_layout(placement).read_as(variable)
     what = "it" if set(read_as.values()) == {variable} else "its copy"
     how = f"only with gradients of {towers}" if used else "without gradients of any tower"
-    look_at, right, fix = _advice(placement, update)
+    look_at, right, mistake, facts = _advice(placement, update)
+    found = mistake.stated(
+        tower_kind(placement),
+        variable=variable,
+        how=how,
+        left_out=analysis.names_of(lost),
+        reads=f"{verb} {what}",
+        **facts,
+    )
     return Finding(
         **about(placement.ops[variable]),
         ops=(look_at,),
@@ -143,9 +155,9 @@ def _finding(
                 if (reader := analysis.towers[number].reads[read_as[number]])
             ),
         ),
-        message=f"{variable} is updated {how}, although {analysis.names_of(lost)} {verb} {what}",
+        message=found.what,
         consequence=_consequence(analysis, lost, used, never_used),
-        fix=fix if placement.strategy is None else add_up(placement.strategy),
+        fix=found.fix,
     )
 
 
@@ -165,8 +177,10 @@ def _consequence(analysis: TowerAnalysis, missing: int, used: int, never_used: b
     return f"the variable learns from only {learned} of each batch, and other variables from more"
 
 
-def _advice(placement: Placement, update: Update) -> tuple[str, Sequence[str], str]:
-    """Choose the op to look at, right ops, and the fix, for an update that leaves towers out.
+def _advice(
+    placement: Placement, update: Update
+) -> tuple[str, Sequence[str], Mistake, Mapping[str, Any]]:
+    """Choose the op to look at, right ops, and the mistake, for an update that leaves towers out.
 
     The op is the first of these that exists: the op that combines the gradients of this variable;
     the op that combines the gradients of another variable; the first op outside the towers that
@@ -177,18 +191,17 @@ def _advice(placement: Placement, update: Update) -> tuple[str, Sequence[str], s
     combining = _combining_op(placement, update)
     if combining is not None:
         op = combining if placement.where(names[combining]) else update.op
-        return names[op], _gradients_taken(placement, op), _ADD_EACH
+        return names[op], _gradients_taken(placement, op), mistakes.LEFT_OUT_OF_SUM, {}
     if (combined := placement.cached(_combined_variable)) is not None:
         variable, its_op = combined
         sparse = _INDEXED_SLICES if "Scatter" in kind or "Sparse" in kind else ""
-        fix = f"average its gradient, as this line does for {variable}{_SKIPPED}{sparse}"
-        return its_op, (), fix
+        return its_op, (), mistakes.LEFT_OUT_OF_LOOP, {"other": variable, "sparse": sparse}
     for op in sorted(gradients.ancestors(update)):
         is_outside = analysis.tower_of[op] is None and not analysis.backward.ops[op]
         takes_gradient = op != update.op and is_outside and gradients.gradient_inputs(op)
         if takes_gradient and (name := _name_if_located(placement, op)):
-            return name, _gradients_taken(placement, op), _ADD_EACH
-    return names[update.op], _gradients_taken(placement, update.op), _AVERAGE
+            return name, _gradients_taken(placement, op), mistakes.LEFT_OUT_OF_SUM, {}
+    return names[update.op], _gradients_taken(placement, update.op), mistakes.LEFT_OUT, {}
 
 
 def _gradients_taken(placement: Placement, op: OpId) -> Sequence[str]:
@@ -244,10 +257,4 @@ def _combining_op(placement: Placement, update: Update) -> OpId | None:
     )
 
 
-_AVERAGE = f"average over towers before apply_gradients: {AVERAGE}"
-_ADD_EACH = (
-    "add one gradient of each tower: look for an index that leaves a tower out, a list that "
-    "each tower overwrites, or a tf.stop_gradient in one tower"
-)
 _INDEXED_SLICES = "; IndexedSlices cannot be added: tf.concat their values and their indices"
-_SKIPPED = ": look for an `if` that skips it, or a tf.stop_gradient in one tower"

@@ -4,18 +4,20 @@ from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isclose
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from placement_checks.analysis.objective.objective import objective
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow, rows_of_other_towers
+from placement_checks.core import mistakes
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing
+from placement_checks.core.mistakes import Diagnosis, Mistake
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import AVERAGE, Rule, matches_any, require_factors
-from placement_checks.rules.ranks import TowerKind, tower_kind
+from placement_checks.rules.base import Rule, matches_any, require_factors
+from placement_checks.rules.ranks import tower_kind
 from placement_checks.rules.requirements import Need, no_gradients
 from placement_checks.rules.source_lines import blame_selection
 from placement_checks.rules.step_equality import compare_with_one_gpu, towers_by_part
@@ -27,9 +29,6 @@ from placement_checks.step.terms import Assumption
 from placement_checks.step.weights import ExampleTerm, Penalty, Weights
 from placement_checks.util.text import listed, plural
 
-if TYPE_CHECKING:
-    from placement_checks.numerics.diagnosis import Mistake
-
 # Whether a factor of a sum over rows is right depends on how many rows each program reads.
 _SUMS = (
     "the loss is a sum times a constant; whether the constant is right depends on the number of "
@@ -37,45 +36,6 @@ _SUMS = (
 )
 _OTHER = "its loss terms count as on one GPU, but its update is another one"
 _TOLERANCE = 1e-4  # relative; weights are products of a few float32 constants
-# Fixes if the coefficients of the losses are wrong, but the coefficients of the penalties are
-# right.
-_DIVIDE_LOSSES = "divide the losses by the number of towers, but not the penalties"
-_KEEP_LOSSES = "do not divide the losses: the mean of the gradients divides them"
-_COUNT_ONCE = (
-    "let the penalty count once: add it to the loss of every tower and average the gradients, or, "
-    "if gradients are added up, add it to the loss of one tower only"
-)
-
-
-class _Fixes(NamedTuple):
-    """The fixes for gradients that are added up, or divided too often, and for penalties."""
-
-    added_up: str
-    divided: str
-    penalty: str
-
-
-_FIXES: Mapping[TowerKind, _Fixes] = {
-    "tower": _Fixes(
-        f"average over towers: {AVERAGE}",
-        "divide the losses by the number of towers or take the mean of the gradients, not both; "
-        "if the loss is a sum over rows, add up the gradients",
-        _COUNT_ONCE,
-    ),
-    "replica": _Fixes(
-        "divide the loss by the rows of all replicas: tf.nn.compute_average_loss(losses, "
-        "global_batch_size=…); if it is already, add up the gradients once: "
-        "optimizer.apply_gradients adds them up, too",
-        "divide the loss by the rows of all replicas alone, as tf.nn.compute_average_loss does, "
-        "and add up the gradients: tf.distribute.ReduceOp.SUM",
-        "give each replica its part: tf.nn.scale_regularization_loss(penalty)",
-    ),
-    "rank": _Fixes(
-        "average the gradients once, op=hvd.Average, or divide each loss by hvd.size()",
-        "divide once: average the gradients, op=hvd.Average, and leave the losses as they are",
-        _COUNT_ONCE,
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -194,7 +154,6 @@ class _Comparison:
     ) -> None:
         self._placement, self._one, self._rule = many, one, rule
         self.kind = tower_kind(many)
-        self._fixes = _FIXES[self.kind]
         self._towers = len(analyze(many).towers)
         self.compared: list[str] = []
         self.unread: dict[str, str] = {}
@@ -367,40 +326,28 @@ class _Comparison:
         return describe(part) if tower is None else str(analyze(self._placement).towers[tower])
 
     def _scaled_by(self, variable: str, scaled: _Scaled) -> Finding:
-        from placement_checks.numerics.diagnosis import scaled_steps
+        from placement_checks.numerics.diagnosis import diagnose_factor
+        from placement_checks.rules.gradient_mistakes import joint_losses
 
-        fixes, factor, towers = self._fixes, scaled.factor, self._towers
-        if self._penalties_are_right and self.kind == "tower":
-            fixes = fixes._replace(added_up=_DIVIDE_LOSSES, divided=_KEEP_LOSSES)
-        if _close(factor, towers):
-            mistake: Mistake = "sum"
-            added = "losses" if self._penalties_are_right else "gradients"
-            what = f"the {added} of {towers} {self.kind}s are added up instead of averaged"
-            fix = fixes.added_up
-        elif _close(factor * towers, 1.0):
-            mistake = "divided"
-            what = (
-                f"the gradients are divided by the number of {self.kind}s, {towers}, once too "
-                "often"
-            )
-            fix = fixes.divided
-        else:
-            mistake = "scaled"
-            what = f"all its terms are multiplied by {factor:.4g}"
-            fix = "undo the factor, such as a loss scale, before the gradients are applied"
-        if not self._penalties_are_right:
-            fix += f"; if it is intended: --set gradients-averaged.scale={factor:.6g}"
+        factor = scaled.factor
+        are_right = self._penalties_are_right
+        of_losses = are_right and self.kind == "tower"
+        found = diagnose_factor(
+            factor,
+            self._towers,
+            self.kind,
+            "" if are_right else f"--set gradients-averaged.scale={factor:.6g}",
+            of_losses=of_losses or bool(joint_losses(self._placement, variable)),
+        )
+        declared = ""
         if (scale := self._rule.scale) != 1:
-            what += f"; gradients-averaged.scale declares {scale:.4g} times"
+            declared = f"; gradients-averaged.scale declares {scale:.4g} times"
         return self._finding(
             variable,
-            mistake,
-            factor,
+            found,
+            f"the loss counts {factor:.4g} times in the update of {variable}, compared with one "
+            f"GPU: {found.what}{declared}",
             group_key=f"{factor:.4g}",
-            message=f"the loss counts {factor:.4g} times in the update of {variable}, compared "
-            f"with one GPU: {what}",
-            fix=fix,
-            consequence=scaled_steps(factor),
             at=self._lines_of_terms(scaled),
         )
 
@@ -416,14 +363,12 @@ class _Comparison:
         return scaled.terms if has_lines else ()
 
     def _mispaired(self, variable: str, source: str) -> Finding:
+        found = mistakes.PAIRED.stated(self.kind, other=source)
         return self._finding(
             variable,
-            "paired",
-            None,
+            found,
+            f"the update of {variable} takes another gradient: {found.what}",
             group_key=source,
-            message=f"the update of {variable} takes the gradient of {source}",
-            fix="pair each gradient with the variable that it is taken with respect to",
-            consequence="the variable is trained by the gradient of another variable",
             selects=True,
         )
 
@@ -435,18 +380,12 @@ class _Comparison:
         op, towers = found
         analysis = analyze(self._placement)
         left_out = analysis.names_of(sum(1 << tower for tower in towers))
-        return self._finding(
+        return self._stated(
             variable,
-            "paired",
-            None,
+            mistakes.ROWS_PAIRED,
             group_key=left_out,
-            message=f"the update of {variable} takes the gradients of {left_out}, but not the "
-            "indices of the rows that they belong to",
-            fix="concatenate the values of all towers, and in the same order their indices: "
-            "tf.IndexedSlices(tf.concat([g.values for g in grads], 0) / num_gpus, "
-            "tf.concat([g.indices for g in grads], 0))",
-            consequence="rows are trained by the gradients of other rows",
             ops=[analysis.flow.names[op]],
+            left_out=left_out,
         )
 
     def _unequal_terms(
@@ -460,16 +399,8 @@ class _Comparison:
             ],
             limit=4,
         )
-        return self._finding(
-            variable,
-            "",
-            None,
-            group_key=factors,
-            message=f"the loss terms do not count equally in the update of {variable}; their "
-            f"factors, compared with one GPU: {factors}",
-            fix="average all terms of the losses in the same way",
-            consequence="the model is trained by another objective than on one GPU",
-            ops=_ops(origins),
+        return self._stated(
+            variable, mistakes.TERMS, group_key=factors, ops=_ops(origins), factors=factors
         )
 
     def _uneven(
@@ -485,31 +416,17 @@ class _Comparison:
         can_differ = all(each.is_mean for each in terms) and all(
             part and part[-1].family in OF_ANY_SIZE for part in ratios
         )
-        declared = (
-            f"; if unequal shares are intended: --set 'gradients-averaged.shares={intended}'"
-            if can_differ and intended
-            else ""
-        )
+        declared = f"if unequal shares are intended: --set 'gradients-averaged.shares={intended}'"
         factors = listed(
             [f"{ratio:.4g} on {self._name(part)}" for part, ratio in ratios.items()], limit=4
         )
-        fix = (
-            "multiply the gradients of each tower by its share of the rows: "
-            f"placement_checks.average_gradients(tower_grads, weights=rows){declared}"
-        )
-        consequence = "the rows of one tower count more than the rows of another"
-        if len({ratio < 0 for ratio in ratios.values()}) > 1:
-            fix = "give the losses of all towers the same sign"
-            consequence = "the gradients of some towers undo the gradients of others"
-        return self._finding(
+        is_opposed = len({ratio < 0 for ratio in ratios.values()}) > 1
+        return self._stated(
             variable,
-            "weights",
-            None,
+            mistakes.OPPOSED if is_opposed else mistakes.UNEVEN,
             group_key=factors,
-            message=f"the losses of the {self.kind}s do not count equally in the update of "
-            f"{variable}; their factors, compared with one GPU: {factors}",
-            fix=fix,
-            consequence=consequence,
+            factors=factors,
+            declared=declared if can_differ and intended and not is_opposed else "",
         )
 
     def _other_terms(
@@ -520,17 +437,15 @@ class _Comparison:
         expected: int,
         origins: Sequence[Origin | None],
     ) -> Finding:
-        return self._finding(
+        return self._stated(
             variable,
-            "",
-            None,
+            mistakes.MISSING_TERM,
             group_key=terms,
-            message=f"the loss of the tower on {self._name(part)} has {plural(terms, 'term')} "
-            f"that {'depends' if terms == 1 else 'depend'} on {variable} and on examples, and the "
-            f"loss of another tower has {expected}",
-            fix="give the losses of all towers the same terms",
-            consequence="the model is trained by an objective that depends on the tower",
             ops=_ops(origins),
+            tower=f"the {self.kind} on {self._name(part)}",
+            terms=plural(terms, "term"),
+            depend="depends" if terms == 1 else "depend",
+            others=expected,
         )
 
     def _penalized(self, variable: str, penalty: Penalty, factor: float) -> Finding:
@@ -539,34 +454,44 @@ class _Comparison:
         if (origin := penalty.origin) is not None:
             op = (self._placement, self._one)[origin.program].ops[origin.op].type
         ratio = penalty.coefficient / factor / penalty.expected if penalty.expected else inf
+        mistake = mistakes.OTHER_PENALTY
         if ratio == inf:
-            what = f"is in the losses of the {self.kind}s, but not on one GPU"
+            counts = f"is in the losses of the {self.kind}s, but not on one GPU"
         elif ratio == 0:
-            what = f"is in no loss of the {self.kind}s, but on one GPU"
+            counts = f"is in no loss of the {self.kind}s, but on one GPU"
         else:
-            what = f"counts {ratio:.4g} times in all {self.kind}s together, compared with one GPU"
-        return self._finding(
-            variable,
-            "penalty",
-            ratio if ratio != inf else None,
-            group_key=f"{ratio:.4g}",
-            message=f"the penalty ({op}) on {variable} {what}",
-            fix=self._fixes.penalty,
-            consequence="the weights decay more than on one GPU"
-            if ratio > 1
-            else "the weights decay less than on one GPU",
+            counts = (
+                f"counts {ratio:.4g} times in all {self.kind}s together, compared with one GPU"
+            )
+            if _close(ratio, self._towers):
+                mistake = mistakes.PENALTY_REPEATED
+            elif _close(ratio * self._towers, 1):
+                mistake = mistakes.PENALTY_TOO_SMALL
+        return self._stated(
+            variable, mistake, group_key=f"{ratio:.4g}", op=f" ({op})", counts=counts
         )
+
+    def _stated(
+        self,
+        variable: str,
+        mistake: Mistake,
+        *,
+        group_key: Hashable,
+        ops: Sequence[str] = (),
+        **facts: Any,
+    ) -> Finding:
+        """Return the finding on a mistake in the update of a variable."""
+        found = mistake.stated(self.kind, **facts)
+        message = f"the update of {variable} differs from one GPU: {found.what}"
+        return self._finding(variable, found, message, group_key=group_key, ops=ops)
 
     def _finding(
         self,
         variable: str,
-        mistake: Mistake,
-        ratio: float | None,
+        found: Diagnosis,
+        message: str,
         *,
         group_key: Hashable,
-        message: str,
-        fix: str,
-        consequence: str,
         ops: Sequence[str] = (),
         at: Sequence[str] = (),
         selects: bool = False,
@@ -576,13 +501,11 @@ class _Comparison:
         If these are unknown too, it is at ``ops``, or else at the updates of the variable.
         ``selects`` is whether the list of variables or gradients is wrong.
         """
-        from placement_checks.numerics.diagnosis import Diagnosis
         from placement_checks.rules.gradient_mistakes import MistakeLocation, locate_mistake
 
-        diagnosis = Diagnosis("", "", ratio=ratio, mistake=mistake)
         location = MistakeLocation(at)
         if not at:
-            location = locate_mistake(self._placement, variable, diagnosis)
+            location = locate_mistake(self._placement, variable, found)
         names = analyze(self._placement).flow.names
         trained = gradient_flow(self._placement).trained.get(variable, ())
         updates = [names[update.op] for update in trained]
@@ -597,8 +520,8 @@ class _Comparison:
             group_key=(group_key, location.frames),
             path=location.path,
             message=message,
-            consequence=consequence,
-            fix=fix,
+            consequence=found.consequence,
+            fix=found.fix,
         )
 
 

@@ -19,6 +19,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.impact import Impact
 from placement_checks.core.keras_parts import TRAIN_ON_BATCH
+from placement_checks.core.mistakes import WORDS, TowerKind
 from placement_checks.core.op_types import (
     CAST,
     CUTS,
@@ -47,7 +48,7 @@ from placement_checks.rules.base import (
     shorten,
     unless_allowed,
 )
-from placement_checks.rules.ranks import SHARD_BY_RANK, TowerKind, ranks_of, tower_kind
+from placement_checks.rules.ranks import ranks_of, tower_kind
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import blame_selection, built_once
 from placement_checks.util.text import plural
@@ -439,5 +440,5 @@ _FED_ROWS: Mapping[TowerKind, str] = {
     "replica": "call dataset.shard(context.num_input_pipelines, context.input_pipeline_id) in the "
     "function that makes the dataset, or use experimental_distribute_dataset(dataset) without "
     "AutoShardPolicy.OFF",
-    "rank": SHARD_BY_RANK,
+    "rank": WORDS["rank"].shard,
 }

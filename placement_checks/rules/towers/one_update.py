@@ -13,6 +13,7 @@ from placement_checks.analysis.variables.running_statistics import statistics
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import OpId
 from placement_checks.core.impact import Impact
+from placement_checks.core.mistakes import AVERAGE
 from placement_checks.core.op_types import (
     ADDITIONS,
     ADDS,
@@ -34,7 +35,6 @@ from placement_checks.core.op_types import (
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.variables import Variable
 from placement_checks.rules.base import (
-    AVERAGE,
     Rule,
     about,
     matches_any,
@@ -145,9 +145,14 @@ def _repeated_update(
         in_turns = all(len(_turns(analysis, part)) == len(part) for part in parts)
         how = "successive" if in_turns else "unordered"
         consequence = f"{count} {how} updates instead of one"
-        if all(analysis.towers_of(*update.values) != analysis.all_towers for update in updates):
+        takes_all = [
+            analysis.towers_of(*update.values) == analysis.all_towers for update in updates
+        ]
+        if not any(takes_all):
             consequence += ", each with a part of the batch"
         fix = f"apply once, after the loop over towers: optimizer.apply_gradients({AVERAGE})"
+        if all(takes_all):
+            fix = "update it by one call of apply_gradients: leave it out of the lists of others"
     elif not is_scalar and _updates_by_towers(analysis, updates):
         consequence = f"it decays {count} times in a step, and depends on the order of the towers"
         fix = "update it once, after the loop over towers, by the mean of the towers' values"
@@ -336,6 +341,9 @@ def _miscounts(analysis: TowerAnalysis) -> Iterator[Finding]:
         if len(updates) > 1:
             fault, speed = f"incremented {len(updates)} times", len(updates)
             fix = f"let one op increment it: {_APPLY_WITH_STEP}"
+            added = [analysis.flow.types[update.op] in ADDITIONS for update in updates]
+            if any(added) and not all(added):
+                fix = "run the op that assigns it, such as a broadcast, once before the first step"
         elif increment is not None and increment != 1:
             fault, speed = f"incremented by {increment}", increment
             fix = "increment it by 1 in each step, for any number of towers"

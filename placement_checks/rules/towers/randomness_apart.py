@@ -11,6 +11,7 @@ from placement_checks.analysis.towers.inputs import random_uses
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.impact import Impact
+from placement_checks.core.mistakes import TowerKind
 from placement_checks.core.op_types import RANDOM_SEEDED, RANDOM_STATELESS
 from placement_checks.core.placement import producer_of
 from placement_checks.core.results import Finding, Verdict
@@ -26,7 +27,7 @@ from placement_checks.rules.base import (
     shorten,
     unless_allowed,
 )
-from placement_checks.rules.ranks import TowerKind, ranks_of, tower_kind
+from placement_checks.rules.ranks import ranks_of, tower_kind
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import blame_argument
 from placement_checks.util.text import join_and, plural

@@ -12,6 +12,7 @@ from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.impact import Impact
 from placement_checks.core.keras_parts import FIT, NORMALIZATION
+from placement_checks.core.mistakes import WORDS
 from placement_checks.core.op_types import COLLECTIVE_GATHER, COLLECTIVE_REDUCE
 from placement_checks.core.placement import Placement, Tensor, producer_of
 from placement_checks.core.results import Finding, PathStep, Verdict
@@ -20,7 +21,6 @@ from placement_checks.rules.base import (
     KERAS,
     Rule,
     about,
-    add_up,
     library_limit,
     matches_any,
     path_lines,
@@ -181,7 +181,7 @@ def _drifting_copies(
         f"model of the first {noun} is saved"
         if is_trained
         else "the copies drift apart, and the first replica's copy is saved",
-        fix=add_up(strategy) if is_trained else _AGGREGATE,
+        fix=WORDS[noun].average if is_trained else _AGGREGATE,
     )
 
 

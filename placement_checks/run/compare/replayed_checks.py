@@ -25,9 +25,10 @@ from placement_checks.analysis.towers.inputs import loss_scales
 from placement_checks.analysis.variables.mixed_losses import shared_ops
 from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.measurement import EPS, Measurement, RowMixing, Trial
+from placement_checks.core.mistakes import UNEXPLAINED
 from placement_checks.core.placement import producer_of
 from placement_checks.numerics.comparing import Limits, differing_variables
-from placement_checks.numerics.diagnosis import UNEXPLAINED, diagnose
+from placement_checks.numerics.diagnosis import diagnose
 from placement_checks.run.compare.row_mixing import find_row_mixing
 from placement_checks.run.compare.sessions import OwnRows, PairedSessions
 from placement_checks.run.feeding.interface import PASS_BATCH
@@ -216,7 +217,9 @@ class ReplayedChecks:
         if not wrong:
             return
         diagnoses = diagnose(measured, trial, sorted(wrong))
-        unexplained = [name for name, found in diagnoses.items() if found is UNEXPLAINED]
+        unexplained = [
+            name for name, found in diagnoses.items() if found.mistake == UNEXPLAINED.key
+        ]
         if unexplained:
             raise self._inconclusive(unexplained, ", and no known mistake explains the difference")
         if self._feeding.inputs.unequal_scalars:
