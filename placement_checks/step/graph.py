@@ -213,7 +213,8 @@ class StepGraph(ABC):
                 edges[name] += [
                     producer_of(source)
                     for source in call.inputs
-                    if source.startswith("^") or source == condition
+                    if (source.startswith("^") or source == condition)
+                    and producer_of(source) in ops
                 ]
         return edges
 

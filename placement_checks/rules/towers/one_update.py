@@ -4,33 +4,31 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from placement_checks.analysis.graph.data_flow import StepOrder, union
-from placement_checks.analysis.graph.updates import Update, added_term
+from placement_checks.analysis.graph.data_flow import union
+from placement_checks.analysis.graph.updates import Update
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.analysis.variables.running_statistics import statistics
+from placement_checks.analysis.variables.step_changes import step_changes
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import OpId
 from placement_checks.core.impact import Impact
 from placement_checks.core.op_types import (
     ADDITIONS,
-    ADDS,
     CALLS,
     CONST,
-    IDENTITIES,
     OVERWRITES,
     PASSES_READ,
     PASSES_VALUE,
     PRODUCTS,
     RESTORES,
-    SCALES,
     SHAPE_ONLY,
-    SUBTRACTION,
     VARIABLE_READS,
     VARIABLES,
     is_update,
 )
+from placement_checks.core.placement import producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.variables import Variable
 from placement_checks.rules.base import (
@@ -42,6 +40,7 @@ from placement_checks.rules.base import (
     unless_allowed,
 )
 from placement_checks.rules.requirements import Need
+from placement_checks.step.changes import Change
 from placement_checks.util.text import listed, plural
 
 
@@ -151,7 +150,7 @@ def _repeated_update(
     elif not is_scalar and _updates_by_towers(analysis, updates):
         consequence = f"it decays {count} times in a step, and depends on the order of the towers"
         fix = "update it once, after the loop over towers, by the mean of the towers' values"
-        if not any(_decays(analysis, update, _SCALES_TERMS) for update in updates):
+        if not any(_change(analysis, update).factor for update in updates):
             consequence = f"it holds the value of one of {count} towers, the last one that runs"
             fix = (
                 "create a variable for each tower, or update it once, after the loop over towers, "
@@ -181,14 +180,21 @@ def _without_undone(analysis: TowerAnalysis, updates: Sequence[Update]) -> Seque
 
     Sharpness-aware minimization takes gradients between the two updates of such a pair.
     """
-    terms = [added_term(analysis.flow, update) for update in updates]
+    if len(updates) < 2:
+        return updates
+    changes = step_changes(analysis.placement)
+    made = [_change(analysis, update) for update in updates]
     undone: set[int] = set()
-    for later, term in enumerate(terms):
+    for later, change in enumerate(made):
         for earlier in range(later):
-            if term and terms[earlier] == (term[0], -term[1]) and earlier not in undone:
+            if earlier not in undone and changes.is_undone(made[earlier], change):
                 undone |= {earlier, later}
                 break
     return [update for number, update in enumerate(updates) if number not in undone]
+
+
+def _change(analysis: TowerAnalysis, update: Update) -> Change:
+    return step_changes(analysis.placement).change(analysis.flow.names[update.op])
 
 
 def _is_sequence(analysis: TowerAnalysis, updates: Sequence[Update]) -> bool:
@@ -215,40 +221,29 @@ def _turns(analysis: TowerAnalysis, updates: Sequence[Update]) -> Collection[Seq
     """Group the gradients of a variable's updates by the earlier updates that they wait for.
 
     The updates are in one run of a session. Gradients wait if the automatic control dependencies
-    of a `tf.function` ensure it. The gradient of a
-    linear layer does not depend on its own weights, so updates of other variables that are updated
-    as often count too. The updates are not judged one by one: through an optimizer's slots, each
-    takes the gradients of all.
+    of a `tf.function` ensure it. The gradient of a linear layer does not depend on its own
+    weights, so updates of other variables that are updated as often count too. The updates are not
+    judged one by one: through an optimizer's slots, each takes the gradients of all.
 
     Returns:
-        The last ops of the towers that compute the gradients. If each update takes gradients that
-        are computed after the update before it, there are as many groups as updates.
+        The backward ops that compute the gradients. If each update takes gradients that are
+        computed after the update before it, there are as many groups as updates.
     """
-    gradients = gradient_flow(analysis.placement)
-    own: dict[OpId, int] = {}
-    for others in gradients.trained.values():
+    changes, flow = step_changes(analysis.placement), analysis.flow
+    own: dict[str, int] = {}
+    for others in gradient_flow(analysis.placement).trained.values():
         repeated = sorted(
             analysis.updates.select_for_one_run(others), key=lambda update: update.op
         )
         if len(repeated) == len(updates):
-            own |= {update.op: 1 << number for number, update in enumerate(repeated)}
-    awaited = StepOrder(analysis.flow, analysis.updates.roots).awaited(own)
-    turns: defaultdict[int, list[OpId]] = defaultdict(list)
+            own |= {flow.names[update.op]: number for number, update in enumerate(repeated)}
+    turns: defaultdict[frozenset[int], list[OpId]] = defaultdict(list)
     for update in updates:
-        for op in _sources(analysis, update):
-            turns[awaited[op]].append(op)
+        for tensor in changes.gradients_in([_change(analysis, update).term]):
+            op = producer_of(tensor)
+            awaited = changes.awaited(op) & own.keys()
+            turns[frozenset(own[name] for name in awaited)].append(flow.op_of(op))
     return turns.values()
-
-
-def _sources(analysis: TowerAnalysis, update: Update) -> Sequence[OpId]:
-    """The last ops of the towers that compute an update's gradients.
-
-    Without towers, all backward ops before the update.
-    """
-    gradients = gradient_flow(analysis.placement)
-    if analysis.towers:
-        return list(gradients.sources(update))
-    return [op for op in gradients.ancestors(update) if analysis.backward.ops[op]]
 
 
 def _depend_on_no_variable(analysis: TowerAnalysis, turns: Collection[Sequence[OpId]]) -> bool:
@@ -276,35 +271,10 @@ def _updates_by_towers(analysis: TowerAnalysis, updates: Sequence[Update]) -> li
     return decays if one_of_each or without_towers else []
 
 
-def _decays(
-    analysis: TowerAnalysis, update: Update, through: Collection[str] | None = None
-) -> bool:
-    """Whether an update scales the variable's old value, or subtracts a part of it.
-
-    Args:
-        analysis: the program.
-        update: the update.
-        through: the types of the ops that may be between the old value and the update; None for
-            any types.
-    """
-    flow = analysis.flow
-    variable = flow.number[update.variable]
-
-    def is_end(op: OpId) -> bool:
-        kind = flow.types[op]
-        return kind in VARIABLES or not (through is None or kind in through)
-
-    behind = flow.reachable(update.values, until=is_end)
-    if variable not in behind:
-        return False
-    if flow.types[update.op] not in OVERWRITES:
-        return True
-    only_added = flow.reachable(update.values, until=lambda op: flow.types[op] not in _KEEPS_TERMS)
-    return variable not in only_added
-
-
-_KEEPS_TERMS = ADDS | PASSES_READ | IDENTITIES
-_SCALES_TERMS = _KEEPS_TERMS | SCALES | {SUBTRACTION}
+def _decays(analysis: TowerAnalysis, update: Update) -> bool:
+    """Whether the new value is no sum of the old value and a term, but depends on it."""
+    changes = step_changes(analysis.placement)
+    return changes.decays(changes.change(analysis.flow.names[update.op]))
 
 
 def _miscounts(analysis: TowerAnalysis) -> Iterator[Finding]:
@@ -318,11 +288,11 @@ def _miscounts(analysis: TowerAnalysis) -> Iterator[Finding]:
     others = (*_repeated_counters(analysis), *_constant_counters(analysis))
     for counter in dict.fromkeys([*declared, *others]):
         updates = analysis.updates.select_for_one_run(by_variable.get(counter, ()))
-        increment = _added_constant(analysis, updates[0]) if len(updates) == 1 else None
-        if len(updates) > 1:
-            fault, speed = f"incremented {len(updates)} times", len(updates)
+        increment = _increment(analysis, updates)
+        if increment == len(updates) > 1:
+            fault, speed = f"incremented {len(updates)} times", increment
             fix = f"let one op increment it: {_APPLY_WITH_STEP}"
-        elif increment is not None and increment != 1:
+        elif increment not in (None, 1):
             fault, speed = f"incremented by {increment}", increment
             fix = "increment it by 1 in each step, for any number of towers"
         elif not updates and counter not in separate and is_read(analysis, counter):
@@ -373,12 +343,16 @@ def is_read(analysis: TowerAnalysis, variable: str) -> bool:
     return any(analysis.updates.in_step[op] for op in analysis.flow.consumers[number])
 
 
-def _added_constant(analysis: TowerAnalysis, update: Update) -> int | None:
-    """Return the constant that an update adds; None if the value is computed."""
-    if analysis.flow.types[update.op] not in ADDITIONS or not update.values:
-        return None
-    value = analysis.placement.details.value(analysis.flow.names[update.values[0]])
-    return int(value[2]) if value is not None else None
+def _increment(analysis: TowerAnalysis, updates: Sequence[Update]) -> int | None:
+    """Return the number that updates add to a counter in one run.
+
+    It is None without updates, or if one of them adds no constant. If a condition decides between
+    two constants, the larger one counts: a step whose gradients are infinite adds nothing.
+    """
+    changes = step_changes(analysis.placement)
+    numbers = [changes.increments(_change(analysis, update)) for update in updates]
+    found = [max(each) for each in numbers if each]
+    return int(sum(found)) if found and len(found) == len(updates) else None
 
 
 def _repeated_counters(analysis: TowerAnalysis) -> Iterator[str]:
@@ -393,10 +367,10 @@ def _repeated_counters(analysis: TowerAnalysis) -> Iterator[str]:
     }
     for variable, updates in analysis.updates.by_variable.items():
         if variable in counters:
-            times = len(analysis.updates.select_for_one_run(updates))
-            increments = {_added_constant(analysis, update) for update in updates}
-            is_repeated = times > 1 and increments == {1}
-            if is_repeated and not _counts_other_updates(analysis, variable, times):
+            repeated = analysis.updates.select_for_one_run(updates)
+            times = len(repeated)
+            adds_one = all(_increment(analysis, [update]) == 1 for update in repeated)
+            if times > 1 and adds_one and not _counts_other_updates(analysis, variable, times):
                 yield variable
 
 
