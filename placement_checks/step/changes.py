@@ -28,7 +28,7 @@ from placement_checks.core.op_types import (
     is_update,
 )
 from placement_checks.core.placement import Placement, producer_of
-from placement_checks.step.graph import Update
+from placement_checks.step.graph import Update, cone
 from placement_checks.step.kinds import ONE, AtomId, Form, Monomial
 from placement_checks.step.op_types import op_type
 from placement_checks.step.reader import StepReader
@@ -100,18 +100,31 @@ class StepChanges(StepReader):
         self.batch.leaves.clear()  # parts of the batch would be joined
         self._gradients.clear()
         self._backward_ops, self._read = backward, read
+        self._changes: dict[str, Change] = {}
+        self._variables_of: dict[str, frozenset[str]] = {}
         self._carrying: dict[AtomId, bool] = {}
 
     # --- changes ---
 
+    def variable_of(self, update: str) -> str:
+        """The variable that an update changes."""
+        return self.holder[producer_of(self.data(update)[0])]
+
     def change(self, op: str) -> Change:
         """What an update makes of its variable."""
-        terms, variable = self.terms, self.holder[producer_of(self.data(op)[0])]
+        if op not in self._changes:
+            self._changes[op] = self._find_change(op)
+        return self._changes[op]
+
+    def _find_change(self, op: str) -> Change:
+        terms, variable = self.terms, self.variable_of(op)
         form = self._applied(Update(op, 0), variable)
         one = terms.number(1.0)
         if is_gradient_update(self.ops[op].type) and self._atom_of_optimizer(form, op):
             return Change(op, one, form)
         olds = {atom for atom in terms.all_atoms_in([form]) if self._is_state(atom, variable)}
+        if not olds:
+            return Change(op, terms.number(0.0), form)
         affine = self._affine(form, olds)
         return Change(op, None, form) if affine is None else Change(op, *affine)
 
@@ -166,9 +179,7 @@ class StepChanges(StepReader):
         """Whether a new value depends on the old value, and is no sum of it and a term."""
         if change.factor is not None:
             return self.terms.constant(change.factor) not in (0.0, 1.0)
-        variable = self.holder[producer_of(self.data(change.op)[0])]
-        atoms = self.terms.all_atoms_in([change.term])
-        return any(self._is_state(atom, variable) for atom in atoms)
+        return self.depends(change, self.variable_of(change.op))
 
     def increments(self, change: Change) -> Sequence[float] | None:
         """The constants of which a change adds one to the variable; None if there are others.
@@ -182,7 +193,7 @@ class StepChanges(StepReader):
         atom = terms.single(change.term)
         if change.factor is not None or atom is None or atom.op not in _CHOICES:
             return None
-        variable = self.holder[producer_of(self.data(change.op)[0])]
+        variable = self.variable_of(change.op)
         found = []
         for side in atom.operands[1:]:
             numbers = [
@@ -202,6 +213,67 @@ class StepChanges(StepReader):
         if factors != [1.0, 1.0] or terms.constant(change.term) == 0.0:
             return False
         return terms.constant(terms.add((change.term, 1.0), (other.term, 1.0))) == 0.0
+
+    def is_sum(self, changes: Sequence[Change]) -> bool:
+        """Whether changes of a variable only add gradients, each once, of the values before.
+
+        Then their order does not matter. The gradients of all changes must be computed from values
+        that no update has changed.
+        """
+        taken: set[str] = set()
+        for change in changes:
+            atoms = [self.terms[each] for each in self.terms.all_atoms_in([change.term])]
+            adds = change.factor is not None and self.terms.constant(change.factor) == 1.0
+            reads_changed = any(
+                each.op == "Var" and (each.attrs[1:] or each.attrs[0] in self._slots)
+                for each in atoms
+            )
+            gradients = {str(each.attrs[0]) for each in atoms if each.op == "Backward"}
+            is_own = is_gradient_update(self.ops[change.op].type) and self._atom_of_optimizer(
+                change.term, change.op
+            )
+            if not adds or is_own or reads_changed or not gradients or gradients & taken:
+                return False
+            taken |= gradients
+        reads = [name for name in cone(taken, self.edges) if name in self._read_bits]
+        return all(
+            self._reads_before[update.op] & self._read_bits[name]
+            for name in reads
+            for holder in {self.holder.get(producer_of(each)) for each in self.data(name)}
+            for update in self.updates.get(holder or "", ())
+        )
+
+    def computes_with(self, change: Change, variable: str) -> bool:
+        """Whether a change depends on a variable, and is not only multiplied by it."""
+        if not self.depends(change, variable):
+            return False
+        terms = self.terms
+        atom = terms.single(change.term)
+        forms = [change.term]
+        if atom is not None and atom.op.startswith(("Apply", "SparseApply", "Keras")):
+            forms = list(atom.operands)
+        if change.factor is not None:
+            forms.append(terms.add((change.factor, 1.0), (terms.number(1.0), -1.0)))
+        for form in forms:
+            states = {
+                each for each in terms.all_atoms_in([form]) if self._is_state(each, variable)
+            }
+            for (base, scalars), number in terms.summands(form) if states else ():
+                powers = [power for each, power in scalars if each in states]
+                others = tuple(each for each in scalars if each[0] not in states)
+                rest = terms.form({(base, others): number})
+                if powers != [1] or self._contains(rest, states):
+                    return True
+        return False
+
+    def depends(self, change: Change, variable: str) -> bool:
+        """Whether a change depends on a variable, after or before updates of it."""
+        if change.op not in self._variables_of:
+            forms = [change.term, *filter(None, [change.factor])]
+            atoms = map(self.terms.__getitem__, self.terms.all_atoms_in(forms))
+            found = frozenset(str(atom.attrs[0]) for atom in atoms if atom.op == "Var")
+            self._variables_of[change.op] = found
+        return variable in self._variables_of[change.op]
 
     # --- gradients ---
 

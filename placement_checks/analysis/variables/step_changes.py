@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from placement_checks.analysis.graph.data_flow import union
 from placement_checks.analysis.towers.analysis import analyze
+from placement_checks.analysis.variables.gradient_flow import gradient_flow
+from placement_checks.core.ids import TowerMask
 from placement_checks.core.placement import Placement
-from placement_checks.step.changes import StepChanges
+from placement_checks.step.changes import Clip, StepChanges
 
 
 def step_changes(placement: Placement) -> StepChanges:
@@ -14,6 +17,13 @@ def step_changes(placement: Placement) -> StepChanges:
     in variables by ops outside of the step, in runs before it.
     """
     return placement.cached(_step_changes)
+
+
+def towers_of_clip(placement: Placement, clip: Clip) -> TowerMask:
+    """Return the towers whose gradients an op clips or otherwise changes."""
+    analysis, towers = analyze(placement), gradient_flow(placement).gradient_towers
+    found = union(towers[analysis.flow.number[op]] for op in clip.gradients)
+    return TowerMask(found & analysis.all_towers)
 
 
 def _step_changes(placement: Placement) -> StepChanges:

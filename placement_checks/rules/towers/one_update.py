@@ -19,9 +19,7 @@ from placement_checks.core.op_types import (
     CALLS,
     CONST,
     OVERWRITES,
-    PASSES_READ,
     PASSES_VALUE,
-    PRODUCTS,
     RESTORES,
     SHAPE_ONLY,
     VARIABLE_READS,
@@ -100,6 +98,13 @@ class OneUpdate(Rule):
                     "of the train op",
                     fix="return both: {'train_op': tf.group(train_op, increment)}",
                 )
+        for counter, op in () if findings else _unread_counters(analysis):
+            if not matches_any(counter, self.allow):
+                return self.not_checked(
+                    f"op '{op}' changes the step counter '{counter}', and the graph does not "
+                    "state by how much",
+                    fix=f"add 1 to it, or declare it: --set one-update.allow={counter}",
+                )
         return self.verdict(findings, f"{plural(len(updates.by_variable), 'variable')} updated")
 
 
@@ -121,7 +126,9 @@ def _repeated_updates(analysis: TowerAnalysis) -> Iterator[Finding]:
             repeated = _without_undone(
                 analysis, analysis.updates.select_for_one_step(trained[variable])
             )
-            if len(repeated) > 1 and _is_sequence(analysis, repeated):
+            if len(repeated) > 1 and (
+                _is_sum(analysis, repeated) or _is_sequence(analysis, repeated)
+            ):
                 continue
         elif by_towers := _updates_by_towers(analysis, updates):
             repeated = by_towers
@@ -195,6 +202,14 @@ def _without_undone(analysis: TowerAnalysis, updates: Sequence[Update]) -> Seque
 
 def _change(analysis: TowerAnalysis, update: Update) -> Change:
     return step_changes(analysis.placement).change(analysis.flow.names[update.op])
+
+
+def _is_sum(analysis: TowerAnalysis, updates: Sequence[Update]) -> bool:
+    """Whether each run of a session only adds gradients of the values before it."""
+    changes = step_changes(analysis.placement)
+    runs = analysis.updates.by_run(updates)
+    made = [[_change(analysis, update) for update in run] for run in runs]
+    return len(runs) == 1 and all(map(changes.is_sum, made))
 
 
 def _is_sequence(analysis: TowerAnalysis, updates: Sequence[Update]) -> bool:
@@ -295,7 +310,7 @@ def _miscounts(analysis: TowerAnalysis) -> Iterator[Finding]:
         elif increment not in (None, 1):
             fault, speed = f"incremented by {increment}", increment
             fix = "increment it by 1 in each step, for any number of towers"
-        elif not updates and counter not in separate and is_read(analysis, counter):
+        elif not updates and counter not in separate and _is_read(analysis, counter):
             fault, speed = "never incremented, though the step reads it", 0
             fix = f"count the step where gradients are applied: {_APPLY_WITH_STEP}"
         else:
@@ -323,12 +338,22 @@ def _separate_counters(analysis: TowerAnalysis) -> Iterator[tuple[str, str]]:
     placement = analysis.placement
     for counter in () if analysis.updates.unknown else placement.step.counters:
         if counter in placement.ops and counter not in analysis.updates.by_variable:
-            op = separate_increment(analysis, counter)
-            if op is not None and is_read(analysis, counter):
+            op = _separate_increment(analysis, counter)
+            if op is not None and _is_read(analysis, counter):
                 yield counter, analysis.flow.names[op]
 
 
-def separate_increment(analysis: TowerAnalysis, counter: str) -> int | None:
+def _unread_counters(analysis: TowerAnalysis) -> Iterator[tuple[str, str]]:
+    """Yield the declared counters that an op of the step sets or changes by an unknown number."""
+    for counter in () if analysis.updates.unknown else analysis.placement.step.counters:
+        updates = analysis.updates.by_variable.get(counter, ())
+        for update in analysis.updates.select_for_one_run(updates):
+            if _increment(analysis, [update]) is None:
+                yield counter, analysis.flow.names[update.op]
+                break
+
+
+def _separate_increment(analysis: TowerAnalysis, counter: str) -> int | None:
     """Return the op that adds to a counter that the step does not update.
 
     The program may fetch this op together with the step.
@@ -337,7 +362,7 @@ def separate_increment(analysis: TowerAnalysis, counter: str) -> int | None:
     return next((op for op, _ in writers if analysis.flow.types[op] in ADDITIONS), None)
 
 
-def is_read(analysis: TowerAnalysis, variable: str) -> bool:
+def _is_read(analysis: TowerAnalysis, variable: str) -> bool:
     """Whether the step reads a variable."""
     number = analysis.flow.number[variable]
     return any(analysis.updates.in_step[op] for op in analysis.flow.consumers[number])
@@ -380,24 +405,18 @@ def _counts_other_updates(analysis: TowerAnalysis, counter: str, times: int) -> 
     If none depends on it, as without a schedule, one trained variable that is updated as often is
     enough: the counter of an optimizer of Keras counts its calls.
     """
-    flow = analysis.flow
-
-    def updated(op: OpId) -> str:
-        holder = flow.first_holder(op) if is_update(flow.types[op]) else None
-        return "" if holder is None else flow.names[holder]
-
-    # An update of the counter yields its new value.
-    reached = flow.reachable(
-        [flow.number[counter]],
-        along=flow.consumers,
-        until=lambda op: updated(op) not in ("", counter),
-    )
-    dependent = set(map(updated, reached)) - {"", counter}
+    changes = step_changes(analysis.placement)
     by_variable = analysis.updates.by_variable
 
     def is_as_often(variable: str) -> bool:
         return len(analysis.updates.select_for_one_run(by_variable.get(variable, ()))) >= times
 
+    dependent = [
+        variable
+        for variable, updates in by_variable.items()
+        if variable != counter
+        and any(changes.depends(_change(analysis, each), counter) for each in updates)
+    ]
     if dependent:
         return all(map(is_as_often, dependent))
     return any(map(is_as_often, gradient_flow(analysis.placement).trained))
@@ -417,7 +436,7 @@ def _constant_counters(analysis: TowerAnalysis) -> Iterator[str]:
                 # An op that only reads the variable, such as a comparison, writes nothing.
                 if is_update(flow.types[op]) or (flow.types[op] in CALLS and op not in flow.calls)
             ]
-            if "zero" in written and "other" not in written and is_read(analysis, variable.name):
+            if "zero" in written and "other" not in written and _is_read(analysis, variable.name):
                 yield variable.name
 
 
@@ -437,16 +456,15 @@ def _is_schedule_input(analysis: TowerAnalysis, variable: str) -> bool:
 
     A learning rate is no such input: updates take it as it is, or multiplied by a factor.
     """
-    flow, reads = analysis.flow, analysis.reads_by_site
+    reads, changes = analysis.reads_by_site, step_changes(analysis.placement)
     if any(map(reads.in_loss, reads.readers[variable])):
         return False
-    passing = [flow.number[variable]]
-    consumers: list[int] = []
-    for op in passing:
-        for consumer in flow.consumers[op]:
-            passes_on = flow.types[consumer] in PASSES_READ
-            (passing if passes_on else consumers).append(consumer)
-    return any(op in reads.behind_updates and flow.types[op] not in PRODUCTS for op in consumers)
+    return any(
+        changes.computes_with(_change(analysis, update), variable)
+        for other, updates in analysis.updates.by_variable.items()
+        for update in updates
+        if other != variable
+    )
 
 
 def _written_value(analysis: TowerAnalysis, op: int, values: Sequence[int]) -> str:

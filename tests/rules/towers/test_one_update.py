@@ -165,6 +165,19 @@ def in_turn(
     )
 
 
+def added(kind: str, *more: str, takes: Sequence[int] = (0, 1), waits: bool = True) -> Placement:
+    """An update of w for each tower. With `waits`, they follow the reads of all towers."""
+    reads = [f"^tower_{i}/w/read" for i in (0, 1) if waits]
+    names = ["update/w", "update/w_1"]
+    return program(
+        *(
+            host(name, kind, "w", *more, gradient(i), *reads)
+            for name, i in zip(names, takes, strict=True)
+        ),
+        host("train", "NoOp", *(f"^{name}" for name in names), "^step/add"),
+    )
+
+
 def session(*runs: Sequence[str]) -> Placement:
     return counted(
         apply("again", "mean/w"),
@@ -560,7 +573,7 @@ CASES = {
             values={"five": 5},
         )
     ),
-    "the step counter is set to a number": kept(
+    "the step counter is set to a number": not_checked(
         counted(
             host("five", "Const"),
             host("step/set", "AssignVariableOp", "step", "five"),
@@ -568,7 +581,48 @@ CASES = {
             values={"five": 5},
         )
     ),
-    "the step counter is incremented by a computed value": kept(
+    "an allowed step counter is incremented by a computed value": kept(
+        counted(
+            host("by", "Size", "batch"),
+            host("step/add", "AssignAddVariableOp", "step", "by"),
+            train=["^step/add"],
+        ),
+        allow=("step",),
+    ),
+    "the step counter is assigned a sum with two": broken(
+        counted(
+            host("two", "Const"),
+            host("step/next", "AddV2", "step", "two"),
+            host("step/set", "AssignVariableOp", "step", "step/next"),
+            train=["^step/set"],
+            values={"two": 2},
+        )
+    ),
+    "the step counter is incremented twice, and decremented": kept(
+        counted(
+            host("step/again", "AssignAddVariableOp", "step", "step/one"),
+            host("step/back", "AssignSubVariableOp", "step", "step/one"),
+            train=["^step/add", "^step/again", "^step/back"],
+        )
+    ),
+    # For example, rank 0 broadcasts its counter to the others.
+    "the step counter is incremented, and set by another op": not_checked(
+        counted(
+            variable("other"),
+            host("other/read", "ReadVariableOp", "other"),
+            host("step/set", "AssignVariableOp", "step", "other/read"),
+            train=["^step/add", "^step/set"],
+        )
+    ),
+    "the step counter is chosen between two values": kept(
+        counted(
+            host("step/next", "AddV2", "step", "step/one"),
+            host("step/chosen", "SelectV2", "finite", "step/next", "step"),
+            host("step/set", "AssignVariableOp", "step", "step/chosen"),
+            train=["^step/set"],
+        )
+    ),
+    "the step counter is incremented by a computed value": not_checked(
         counted(
             host("by", "Size", "batch"),
             host("step/add", "AssignAddVariableOp", "step", "by"),
@@ -722,6 +776,18 @@ CASES = {
             ),
             *moved_by("rows_0", "rows_1"),
         )
+    ),
+    # The sum of both changes does not depend on their order.
+    "two updates add the gradients of the towers": kept(added("AssignSubVariableOp")),
+    "two gradient descents add the gradients of the towers": kept(
+        added("ResourceApplyGradientDescent", "share")
+    ),
+    "two updates add the gradients of the towers, and may come before the reads": broken(
+        added("AssignSubVariableOp", waits=False)
+    ),
+    "two updates add the same gradients": broken(added("AssignSubVariableOp", takes=(1, 1))),
+    "two updates by an optimizer with a momentum": broken(
+        added("ResourceApplyMomentum", "m", "rate")
     ),
     "two updates in sequence": kept(in_turn()),
     "a count of two updates in sequence": kept(whole(in_turn(count=["count_0", "count_1"]))),
