@@ -98,6 +98,17 @@ class OneUpdate(Rule):
                     "of the train op",
                     fix="return both: {'train_op': tf.group(train_op, increment)}",
                 )
+        for variable in () if findings else gradient_flow(evidence.placement).trained:
+            repeated = _several(analysis, variable)
+            if repeated and not matches_any(variable, self.allow):  # perhaps alternatives
+                names = [analysis.flow.names[update.op] for update in repeated]
+                return self.not_checked(
+                    f"different runs update '{variable}', by {listed(names)}, and not all of them "
+                    "take the gradients of all towers; whether one step runs several of them is "
+                    "unknown",
+                    fix="if they are alternatives, such as for a short batch, declare it: "
+                    f"--set one-update.allow={variable}",
+                )
         for counter, op in () if findings else _unread_counters(analysis):
             if not matches_any(counter, self.allow):
                 return self.not_checked(
@@ -123,12 +134,8 @@ def _repeated_updates(analysis: TowerAnalysis) -> Iterator[Finding]:
     for variable, updates in analysis.updates.by_variable.items():
         is_scalar = analysis.shapes.get(variable) == ()
         if variable in trained:
-            repeated = _without_undone(
-                analysis, analysis.updates.select_for_one_step(trained[variable])
-            )
-            if len(repeated) > 1 and (
-                _is_sum(analysis, repeated) or _is_sequence(analysis, repeated)
-            ):
+            repeated = _several(analysis, variable)
+            if _may_be_alternatives(analysis, repeated):
                 continue
         elif by_towers := _updates_by_towers(analysis, updates):
             repeated = by_towers
@@ -154,6 +161,15 @@ def _repeated_update(
         if all(analysis.towers_of(*update.values) != analysis.all_towers for update in updates):
             consequence += ", each with a part of the batch"
         fix = f"apply once, after the loop over towers: optimizer.apply_gradients({AVERAGE})"
+        if placement.strategy is None and all(_takes_all(analysis, [each]) for each in updates):
+            fix = (
+                "apply its gradients once: if several calls of an optimizer list this variable, "
+                "let one of them list it"
+            )
+            changes = step_changes(placement)
+            terms = [_change(analysis, update).term for update in updates]
+            if len({frozenset(changes.gradients_in([term])) for term in terms}) > 1:
+                fix += "; or compute each of the gradients after the update before it"
     elif not is_scalar and _updates_by_towers(analysis, updates):
         consequence = f"it decays {count} times in a step, and depends on the order of the towers"
         fix = "update it once, after the loop over towers, by the mean of the towers' values"
@@ -204,32 +220,67 @@ def _change(analysis: TowerAnalysis, update: Update) -> Change:
     return step_changes(analysis.placement).change(analysis.flow.names[update.op])
 
 
+def _several(analysis: TowerAnalysis, variable: str) -> Sequence[Update]:
+    """The updates of a trained variable by gradients, if they are not one sum or a sequence."""
+    trained = gradient_flow(analysis.placement).trained[variable]
+    updates = _without_undone(analysis, analysis.updates.select_for_one_step(trained))
+    if len(updates) < 2 or _is_sum(analysis, updates) or _is_sequence(analysis, updates):
+        return []
+    return updates
+
+
 def _is_sum(analysis: TowerAnalysis, updates: Sequence[Update]) -> bool:
-    """Whether each run of a session only adds gradients of the values before it."""
+    """Whether updates in one run only add gradients of the values before."""
     changes = step_changes(analysis.placement)
-    runs = analysis.updates.by_run(updates)
-    made = [[_change(analysis, update) for update in run] for run in runs]
-    return len(runs) == 1 and all(map(changes.is_sum, made))
+    made = [_change(analysis, update) for update in updates]
+    return len(analysis.updates.by_run(updates)) == 1 and changes.is_sum(made)
 
 
 def _is_sequence(analysis: TowerAnalysis, updates: Sequence[Update]) -> bool:
     """Whether each update takes gradients of all towers, computed after the updates before it.
 
-    Runs of a session follow one another, so only updates in one run may be unordered. The order
-    does not matter for gradients that depend on no variable, such as the gradient of a
-    bias in a sum of outputs.
+    Runs of a session follow one another, so only updates in one run may be unordered.
     """
+    runs = analysis.updates.by_run(updates)
+    return all(_is_ordered(analysis, run) and _takes_all(analysis, run) for run in runs)
+
+
+def _may_be_alternatives(analysis: TowerAnalysis, updates: Sequence[Update]) -> bool:
+    """Whether some runs of a session take the gradients of all towers, and others of the first.
+
+    A program may run the latter in place of the former: a short batch fills the first towers.
+    """
+    runs = analysis.updates.by_run(updates) if updates else []
+    towers = gradient_flow(analysis.placement).gradient_towers
+    complete = [_takes_all(analysis, run) for run in runs]
+    if len(set(complete)) < 2 or not all(_is_ordered(analysis, run) for run in runs):
+        return False
+    for run, takes_all in zip(runs, complete, strict=True):
+        found = union(towers[op] for turn in _turns(analysis, run) for op in turn)
+        found &= analysis.all_towers
+        if not takes_all and (not found or found & (found + 1)):
+            return False
+    return True
+
+
+def _takes_all(analysis: TowerAnalysis, updates: Sequence[Update]) -> bool:
+    """Whether each turn of updates takes the gradients of all towers that read the variable."""
     layout = variable_layout(analysis.placement)
     readers = layout.readers.get(updates[0].variable, analysis.all_towers)
     towers = gradient_flow(analysis.placement).gradient_towers
-    for part in analysis.updates.by_run(updates):
-        turns = _turns(analysis, part)
-        if any(union(towers[op] for op in turn) & readers != readers for turn in turns):
-            return False
-        is_ordered = len(part) == 1 or len(turns) == len(part)
-        if not is_ordered and not _depend_on_no_variable(analysis, turns):
-            return False
-    return True
+    turns = _turns(analysis, updates)
+    return all(union(towers[op] for op in turn) & readers == readers for turn in turns)
+
+
+def _is_ordered(analysis: TowerAnalysis, updates: Sequence[Update]) -> bool:
+    """Whether the gradients of each update in a run wait for the update before it.
+
+    The order does not matter for gradients that depend on no variable, such as the gradient of a
+    bias in a sum of outputs.
+    """
+    turns = _turns(analysis, updates)
+    is_ordered = len(updates) == 1 or len(turns) == len(updates)
+    return is_ordered or _depend_on_no_variable(analysis, turns)
 
 
 def _turns(analysis: TowerAnalysis, updates: Sequence[Update]) -> Collection[Sequence[OpId]]:
@@ -271,8 +322,8 @@ def _depend_on_no_variable(analysis: TowerAnalysis, turns: Collection[Sequence[O
 def _updates_by_towers(analysis: TowerAnalysis, updates: Sequence[Update]) -> list[Update]:
     """Return the updates that make state decay once per tower; empty if there are fewer than two.
 
-    Sums over towers do not decay. Statistics of batch normalization are left out: each tower may
-    update them from its own rows.
+    Sums over towers do not decay. Updates without towers count if they are in one run. Statistics
+    of batch normalization are left out: each tower may update them from its own rows.
     """
     repeated = analysis.updates.select_for_one_step(updates)
     if len(repeated) < 2 or len(analysis.towers) < 2:
@@ -282,7 +333,8 @@ def _updates_by_towers(analysis: TowerAnalysis, updates: Sequence[Update]) -> li
     if len(decays) < 2 or any(map(statistics(analysis.placement).is_of_normalization, decays)):
         return []
     one_of_each = all(mask.bit_count() == 1 for mask in masks) and len(masks) == len(decays)
-    without_towers = masks == {0} and len(decays) == len(analysis.towers)
+    is_one_run = len(analysis.updates.by_run(decays)) == 1
+    without_towers = masks == {0} and is_one_run and len(decays) == len(analysis.towers)
     return decays if one_of_each or without_towers else []
 
 

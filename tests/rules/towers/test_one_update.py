@@ -181,7 +181,7 @@ def added(kind: str, *more: str, takes: Sequence[int] = (0, 1), waits: bool = Tr
 def session(*runs: Sequence[str]) -> Placement:
     return counted(
         apply("again", "mean/w"),
-        apply("again_in_tower_1", gradient(1)),
+        *(apply(f"again_in_tower_{i}", gradient(i)) for i in (0, 1)),
         host("step/add_1", "AssignAddVariableOp", "step", "step/one"),
         train=["^again", "^step/add"],
         step={"train_op": [name for run in runs for name in run], "runs": runs},
@@ -290,6 +290,13 @@ CASES = {
     "two runs of one update": broken(session(["update/w"], ["train"])),
     "the second run updates by one tower": broken(
         session(["update/w"], ["again_in_tower_1", "step/add"])
+    ),
+    # A program may run it in place of the first, for a short batch.
+    "the second run updates by the first tower": not_checked(
+        session(["update/w", "step/add"], ["again_in_tower_0", "step/add"])
+    ),
+    "the second run updates by the first tower, as allowed": kept(
+        session(["update/w", "step/add"], ["again_in_tower_0", "step/add"]), allow=("w",)
     ),
     "a run for each tower's update": broken(
         several(2, step={"train_op": [*RUNS[0], *RUNS[1]], "runs": RUNS})
