@@ -36,6 +36,11 @@ class AggregatedBeforeClipped(Rule):
     apply_gradients then adds up clipped gradients. An optimizer of Keras 3 with `clipnorm` also
     adds up clipped gradients.
 
+    A gradient is clipped if its elements are bounded, or if it is multiplied by a value that
+    depends on gradients, such as its norm. It may be flat, packed with others, or sparse. If
+    replicas multiply their gradients by the norm of the sum, or clip the gradients of single rows
+    before they add up the rows, the rule is kept.
+
     Towers that are placed by hand may clip their own gradients on purpose. The rule is then not
     checked; a comparison with a reference shows whether clipping makes a difference.
 

@@ -56,12 +56,20 @@ class OneUpdate(Rule):
     Updates in sequence are allowed if each takes the gradients of all towers, computed after the
     update before it. Examples are the steps up and down of sharpness-aware minimization, several
     steps of a critic, and a loss and a penalty that are trained in different runs of a session.
+    If another run takes the gradients of the first towers only, the rule is not checked: the
+    program may run it in place of the others, for a short batch.
+
+    Updates that only add different gradients, such as w.assign_sub(rate * gradient), are one sum
+    if all gradients are computed before the first of them. Whether this is the sum of one GPU is
+    the question of equal-to-one-gpu.
 
     The variables in the collection GLOBAL_STEP are counters. An integer scalar is a counter if the
     step reads it, and the only value that is assigned to it is the initial value 0. A
     floating-point scalar is a counter if the loss does not depend on it, and updates use a value
-    that is computed from it, such as a decayed learning rate. If an op outside of the step adds to
-    a counter, the rule is not checked: the program may run that op together with the step.
+    that is computed from it, such as a decayed learning rate. All that a step adds to a counter,
+    and subtracts from it, must add up to 1. If a step sets a counter in GLOBAL_STEP, or adds a
+    number that it computes, the rule is not checked. If an op outside of the step adds to such a
+    counter, it is not checked either: the program may run that op together with the step.
 
     Updates in exclusive branches count once. Updates without a gradient, such as clipped weights
     or a decay, do not count, and neither do two updates that add a value and subtract it again.
