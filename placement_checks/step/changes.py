@@ -309,7 +309,8 @@ class StepChanges(StepReader):
                     if self._carries_atom(atom)
                 ]
                 if len(carriers) > 1 or any(power != 1 for _, power in carriers):
-                    yield self._clip(max(carriers)[0], "scale", form, is_added_up)
+                    kind = "scale" if len(carriers) > 1 else "other"
+                    yield self._clip(max(carriers)[0], kind, form, is_added_up)
                 for number, _ in carriers:
                     if (number, is_added_up) in seen:
                         continue
@@ -323,10 +324,12 @@ class StepChanges(StepReader):
                     stack += [(each, is_sum) for each in below if self._carries(each)]
 
     def _clip(self, number: AtomId, kind: str, form: Form, is_added_up: bool) -> Clip:
-        atom = self.terms[number]
+        terms = self.terms
         gradients = frozenset(producer_of(each) for each in self.gradients_in([form]))
-        op = atom.origin.op if atom.origin else ""
-        return Clip(op, kind, gradients, atom.shape, is_added_up)
+        made = [number, *terms.all_atoms_in([terms.of(number)])]
+        origin = next(terms[each].origin for each in made if terms[each].origin)
+        assert origin is not None
+        return Clip(origin.op, kind, gradients, terms[number].shape, is_added_up)
 
     def _kind(self, atom: Atom) -> str:
         """How an atom changes a gradient; empty if it is linear, or yields no gradient."""

@@ -129,6 +129,19 @@ def test_the_same_term_added_and_subtracted_is_undone() -> None:
     assert not changes.is_undone(up, up)
 
 
+def test_opposite_terms_of_decays_are_not_undone() -> None:
+    changes = step(
+        op("gradient", "MatMul"),
+        op("decayed", "Mul", "", "", "read", "rate"),
+        op("more", "AddV2", "", "", "decayed", "gradient"),
+        op("less", "Sub", "", "", "decayed", "gradient"),
+        op("update/more", "AssignVariableOp", "", "", "w", "more"),
+        op("update/less", "AssignVariableOp", "", "", "w", "less"),
+    )
+
+    assert not changes.is_undone(changes.change("update/more"), changes.change("update/less"))
+
+
 LINEAR = {
     "AddN": ("gradient_0", "gradient_1"),
     "Mul": ("gradient_0", "rate"),
@@ -141,16 +154,17 @@ LINEAR = {
     "Cast": ("gradient_0",),
     "Sum": ("gradient_0", "axis"),
 }
-CHANGED = {
-    "Minimum": (("gradient_0", "rate"), "bound"),
-    "ClipByValue": (("gradient_0", "low", "high"), "bound"),
-    "Mul": (("gradient_0", "gradient_1"), "scale"),
-    "RealDiv": (("gradient_0", "gradient_1"), "scale"),
-    "Sign": (("gradient_0",), "other"),
-    "Square": (("gradient_0",), "other"),
-    "Unknown": (("gradient_0",), "other"),
-    "SelectV2": (("gradient_1", "gradient_0", "rate"), "other"),
-}
+CHANGED = [
+    ("Minimum", ("gradient_0", "rate"), "bound"),
+    ("ClipByValue", ("gradient_0", "low", "high"), "bound"),
+    ("Mul", ("gradient_0", "gradient_1"), "scale"),
+    ("RealDiv", ("gradient_0", "gradient_1"), "scale"),
+    ("RealDiv", ("rate", "gradient_0"), "other"),
+    ("Sign", ("gradient_0",), "other"),
+    ("Square", ("gradient_0",), "other"),
+    ("Unknown", ("gradient_0",), "other"),
+    ("SelectV2", ("gradient_1", "gradient_0", "rate"), "other"),
+]
 
 
 def changed(kind: str, inputs: Sequence[str], *after: Op) -> StepChanges:
@@ -177,10 +191,11 @@ def test_linear_ops_do_not_clip(kind: str) -> None:
     } == gradients
 
 
-@pytest.mark.parametrize("kind", CHANGED)
+@pytest.mark.parametrize(("kind", "inputs", "expected"), CHANGED)
 @pytest.mark.parametrize("after", ["AddN", "Identity", "Reshape", "Sum"])
-def test_other_ops_change_gradients(kind: str, after: str) -> None:
-    inputs, expected = CHANGED[kind]
+def test_other_ops_change_gradients(
+    kind: str, inputs: Sequence[str], expected: str, after: str
+) -> None:
     more = {"AddN": ["gradient_1"], "Reshape": ["shape"], "Sum": ["axis"]}.get(after, [])
     changes = changed(kind, inputs, op("after", after, "", "", "changed", *more))
 

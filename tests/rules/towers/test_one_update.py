@@ -42,7 +42,7 @@ def branches(*names: str, call: str = "if") -> list[Op]:
     return [apply(name, "mean/w", caller=call) for name in names]
 
 
-def powers(*assigns: str) -> Placement:
+def powers(*assigns: str, **step: Any) -> Placement:
     """Adam's power of beta: the update of w reads it, and `assigns` update it."""
     return program(
         variable("beta1_power"),
@@ -52,6 +52,7 @@ def powers(*assigns: str) -> Placement:
         *(host(name, "AssignVariableOp", "beta1_power", "power") for name in assigns),
         host("train", "NoOp", *TRAIN, *(f"^{name}" for name in assigns)),
         shapes={"beta1_power": ()},
+        step=step,
     )
 
 
@@ -414,6 +415,13 @@ CASES = {
     # The optimizer was applied to two groups of variables.
     "scalars of the optimizer are updated twice": broken(powers("move", "move_1")),
     "scalars of the optimizer are updated once": kept(powers("move")),
+    "scalars of the optimizer are updated once in each of two runs": kept(
+        powers(
+            *("move", "move_1"),
+            train_op=["update/w", "step/add", "move", "move_1"],
+            runs=(["update/w", "step/add", "move"], ["move_1"]),
+        )
+    ),
     "scalars of the optimizer are updated twice, by reference": broken(
         program(
             variable("beta1_power", "VariableV2"),
@@ -619,6 +627,15 @@ CASES = {
             host("other/read", "ReadVariableOp", "other"),
             host("step/set", "AssignVariableOp", "step", "other/read"),
             train=["^step/add", "^step/set"],
+        )
+    ),
+    "the step counter is incremented twice, and set by another op": not_checked(
+        counted(
+            variable("other"),
+            host("step/again", "AssignAddVariableOp", "step", "step/one"),
+            host("other/read", "ReadVariableOp", "other"),
+            host("step/set", "AssignVariableOp", "step", "other/read"),
+            train=["^step/add", "^step/again", "^step/set"],
         )
     ),
     "the step counter is chosen between two values": kept(
