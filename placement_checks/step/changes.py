@@ -107,8 +107,8 @@ class StepChanges(StepReader):
     # --- changes ---
 
     def variable_of(self, update: str) -> str:
-        """The variable that an update changes."""
-        return self.holder[producer_of(self.data(update)[0])]
+        """The variable that an update changes; empty if its handle cannot be followed."""
+        return self.holder.get(producer_of(self.data(update)[0]), "")
 
     def change(self, op: str) -> Change:
         """What an update makes of its variable."""
@@ -118,10 +118,11 @@ class StepChanges(StepReader):
 
     def _find_change(self, op: str) -> Change:
         terms, variable = self.terms, self.variable_of(op)
+        if not variable:
+            return Change(op, None, self._atom(self.ops[op].type, Node(self, op, 0)))
         form = self._applied(Update(op, 0), variable)
-        one = terms.number(1.0)
-        if is_gradient_update(self.ops[op].type) and self._atom_of_optimizer(form, op):
-            return Change(op, one, form)
+        if self._is_of_optimizer(op, form):
+            return Change(op, terms.number(1.0), form)
         olds = {atom for atom in terms.all_atoms_in([form]) if self._is_state(atom, variable)}
         if not olds:
             return Change(op, terms.number(0.0), form)
@@ -143,9 +144,11 @@ class StepChanges(StepReader):
             factors.append((factor, number))
         return terms.add(*factors), terms.add(*rest)
 
-    def _atom_of_optimizer(self, form: Form, op: str) -> bool:
-        atom = self.terms.single(form)
-        return atom is not None and atom.op == self.ops[op].type.removeprefix("Resource")
+    def _is_of_optimizer(self, op: str, form: Form) -> bool:
+        """Whether an update is an optimizer's op, whose change is no sum of gradients."""
+        atom, kind = self.terms.single(form), self.ops[op].type
+        is_op = atom is not None and atom.op == kind.removeprefix("Resource")
+        return is_op and is_gradient_update(kind)
 
     def _factor(self, monomial: Monomial, olds: Collection[AtomId]) -> Form | None:
         """The factor of an old value in a monomial; None if it is another function of it."""
@@ -229,10 +232,9 @@ class StepChanges(StepReader):
                 for each in atoms
             )
             gradients = {str(each.attrs[0]) for each in atoms if each.op == "Backward"}
-            is_own = is_gradient_update(self.ops[change.op].type) and self._atom_of_optimizer(
-                change.term, change.op
-            )
-            if not adds or is_own or reads_changed or not gradients or gradients & taken:
+            if not adds or self._is_of_optimizer(change.op, change.term) or reads_changed:
+                return False
+            if not gradients or gradients & taken:
                 return False
             taken |= gradients
         reads = [name for name in cone(taken, self.edges) if name in self._read_bits]
@@ -248,9 +250,9 @@ class StepChanges(StepReader):
         if not self.depends(change, variable):
             return False
         terms = self.terms
-        atom = terms.single(change.term)
         forms = [change.term]
-        if atom is not None and atom.op.startswith(("Apply", "SparseApply", "Keras")):
+        atom = terms.single(change.term)
+        if atom is not None and self._is_of_optimizer(change.op, change.term):
             forms = list(atom.operands)
         if change.factor is not None:
             forms.append(terms.add((change.factor, 1.0), (terms.number(1.0), -1.0)))
@@ -460,8 +462,7 @@ class StepChanges(StepReader):
             if holder is not None:
                 return self.state(holder, self._awaited[name])
         if op.type in LOOPS:
-            is_backward = any(each in self._backward_ops for each in self._bodies(name))
-            return self._atom("Backward" if is_backward else op.type, node)
+            return self._atom("Backward" if name in self._calls_of_backward else op.type, node)
         if op.type in SCALES and all(map(terms.is_backward, node.operands)):
             return terms.atom(op.type, (), node.operands, node.shape, origin=node.origin)
         form = super()._computed(name, output)
@@ -475,12 +476,16 @@ class StepChanges(StepReader):
         attrs = (node.name, node.output)
         return self.terms.atom(op, attrs, operands, node.shape, origin=node.origin)
 
-    def _bodies(self, call: str) -> Iterator[str]:
-        """The ops in the bodies of a call."""
-        for name, op in self.ops.items():
-            if op.caller == call:
-                yield name
-                yield from self._bodies(name) if op.type in LOOPS | BRANCHES else ()
+    @cached_property
+    def _calls_of_backward(self) -> Collection[str]:
+        """The calls, branches and loops whose bodies compute gradients."""
+        found: set[str] = set()
+        for name in self._backward_ops:
+            call = self.ops[name].caller
+            while call and call not in found:
+                found.add(call)
+                call = self.ops[call].caller
+        return found
 
 
 def _of_same_shape(changes: StepChanges, atom: Atom) -> Sequence[Form]:
