@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from functools import cached_property
 
 from placement_checks.analysis.graph.data_flow import union
@@ -89,6 +89,15 @@ class GradientFlow:
         of_tower = filter(self._of_tower.__getitem__, self.ancestors(update))
         found = union(self.gradient_towers[op] for op in of_tower)
         return TowerMask(found & self._analysis.all_towers)
+
+    def sources(self, update: Update) -> Iterator[OpId]:
+        """Yield the last ops of towers that compute the gradients of an update.
+
+        Weight decay that the update adds is not a gradient.
+        """
+        for op in self.ancestors(update):
+            if self._of_tower[op] and self._analysis.has_gradient(op):
+                yield op
 
     def losses(self, variable: str) -> Mapping[TowerIndex, Mapping[OpId, OpId]]:
         """Return the losses that train a variable, by tower, with the ops of the gradients."""
