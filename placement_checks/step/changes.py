@@ -101,7 +101,7 @@ class StepChanges(StepReader):
         self._gradients.clear()
         self._backward_ops, self._read = backward, read
         self._changes: dict[str, Change] = {}
-        self._variables_of: dict[str, frozenset[str]] = {}
+        self._states: dict[str, Collection[tuple[str, tuple[str, ...]]]] = {}
         self._carrying: dict[AtomId, bool] = {}
 
     # --- changes ---
@@ -180,8 +180,14 @@ class StepChanges(StepReader):
 
     def decays(self, change: Change) -> bool:
         """Whether a new value depends on the old value, and is no sum of it and a term."""
+        if change.factor is not None and self.terms.constant(change.factor) == 1.0:
+            return False
+        return self.depends_on_old(change)
+
+    def depends_on_old(self, change: Change) -> bool:
+        """Whether a new value depends on the old value."""
         if change.factor is not None:
-            return self.terms.constant(change.factor) not in (0.0, 1.0)
+            return self.terms.constant(change.factor) != 0.0
         return self.depends(change, self.variable_of(change.op))
 
     def increments(self, change: Change) -> Sequence[float] | None:
@@ -270,12 +276,18 @@ class StepChanges(StepReader):
 
     def depends(self, change: Change, variable: str) -> bool:
         """Whether a change depends on a variable, after or before updates of it."""
-        if change.op not in self._variables_of:
+        return any(name == variable for name, _ in self.states(change))
+
+    def states(self, change: Change) -> Collection[tuple[str, tuple[str, ...]]]:
+        """The variables that a change depends on, each with the updates of it that come before."""
+        if change.op not in self._states:
             forms = [change.term, *filter(None, [change.factor])]
             atoms = map(self.terms.__getitem__, self.terms.all_atoms_in(forms))
-            found = frozenset(str(atom.attrs[0]) for atom in atoms if atom.op == "Var")
-            self._variables_of[change.op] = found
-        return variable in self._variables_of[change.op]
+            found = {
+                (str(a.attrs[0]), tuple(map(str, a.attrs[1:]))) for a in atoms if a.op == "Var"
+            }
+            self._states[change.op] = found
+        return self._states[change.op]
 
     # --- gradients ---
 

@@ -22,7 +22,6 @@ from placement_checks.core.op_types import (
     PASSES_VALUE,
     RESTORES,
     SHAPE_ONLY,
-    VARIABLE_READS,
     VARIABLES,
     is_update,
 )
@@ -134,11 +133,6 @@ def _repeated_updates(analysis: TowerAnalysis) -> Iterator[Finding]:
     averages, and scalars that updates of trained variables read, such as Adam's powers of beta.
     """
     trained = gradient_flow(analysis.placement).trained
-    flow = analysis.flow
-    values = (value for each in trained.values() for update in each for value in update.values)
-    reads = (flow.inputs[op][0] if flow.types[op] in VARIABLE_READS else op for op in values)
-    holders = map(flow.state_holder, reads)
-    read_by_updates = {flow.names[holder] for holder in holders if holder is not None}
     for variable, updates in analysis.updates.by_variable.items():
         is_scalar = analysis.shapes.get(variable) == ()
         if variable in trained:
@@ -147,10 +141,8 @@ def _repeated_updates(analysis: TowerAnalysis) -> Iterator[Finding]:
                 continue
         elif by_towers := _updates_by_towers(analysis, updates):
             repeated = by_towers
-        elif variable in read_by_updates and is_scalar:
-            repeated = analysis.updates.select_for_one_run(updates)
         else:
-            continue
+            repeated = _updates_of_scalar(analysis, variable) if is_scalar else []
         if len(repeated) > 1:
             yield _repeated_update(analysis, variable, repeated, is_scalar=is_scalar)
 
@@ -327,11 +319,48 @@ def _depend_on_no_variable(analysis: TowerAnalysis, turns: Collection[Sequence[O
     return bool(sources) and not any(types[op] in VARIABLES for op in behind)
 
 
+def _updates_of_scalar(analysis: TowerAnalysis, variable: str) -> Sequence[Update]:
+    """The updates in one run of a fraction that updates of trained variables depend on.
+
+    Empty if these trained variables are updated as often. Updates that set a value do not count.
+    """
+    changes = step_changes(analysis.placement)
+    updates = analysis.updates.by_variable[variable]
+    repeated = [
+        update
+        for update in analysis.updates.select_for_one_run(updates)
+        if changes.depends_on_old(_change(analysis, update))
+    ]
+    integers = {each.name for each in analysis.placement.variables if each.dtype.startswith("int")}
+    if len(repeated) < 2 or variable in integers:
+        return []
+    is_used = bool(_trained_by(analysis, variable))
+    return repeated if is_used and not _is_for_each_update(analysis, repeated) else []
+
+
+def _trained_by(analysis: TowerAnalysis, variable: str) -> Sequence[str]:
+    """The trained variables whose updates by gradients depend on a variable."""
+    changes, trained = step_changes(analysis.placement), gradient_flow(analysis.placement).trained
+    return [
+        name
+        for name, updates in trained.items()
+        if any(changes.depends(_change(analysis, each), variable) for each in updates)
+    ]
+
+
+def _is_for_each_update(analysis: TowerAnalysis, updates: Sequence[Update]) -> bool:
+    """Whether trained variables depend on the updated variable, and are updated as often."""
+    variable = updates[0].variable
+    is_used = bool(_trained_by(analysis, variable))
+    return is_used and _counts_other_updates(analysis, variable, len(updates))
+
+
 def _updates_by_towers(analysis: TowerAnalysis, updates: Sequence[Update]) -> list[Update]:
     """Return the updates that make state decay once per tower; empty if there are fewer than two.
 
-    Sums over towers do not decay. Updates without towers count if they are in one run. Statistics
-    of batch normalization are left out: each tower may update them from its own rows.
+    Sums over towers do not decay. Updates without towers count if they are in one run, unless
+    trained variables are updated as often. Statistics of batch normalization are left out: each
+    tower may update them from its own rows.
     """
     repeated = analysis.updates.select_for_one_step(updates)
     if len(repeated) < 2 or len(analysis.towers) < 2:
@@ -343,7 +372,22 @@ def _updates_by_towers(analysis: TowerAnalysis, updates: Sequence[Update]) -> li
     one_of_each = all(mask.bit_count() == 1 for mask in masks) and len(masks) == len(decays)
     is_one_run = len(analysis.updates.by_run(decays)) == 1
     without_towers = masks == {0} and is_one_run and len(decays) == len(analysis.towers)
+    if without_towers and (
+        _follow_other_updates(analysis, decays) or _is_for_each_update(analysis, decays)
+    ):
+        return []
     return decays if one_of_each or without_towers else []
+
+
+def _follow_other_updates(analysis: TowerAnalysis, updates: Sequence[Update]) -> bool:
+    """Whether each update takes trained variables after other updates of them.
+
+    For example, an average follows each of several steps of a critic.
+    """
+    changes, trained = step_changes(analysis.placement), gradient_flow(analysis.placement).trained
+    states = [changes.states(_change(analysis, update)) for update in updates]
+    taken = [frozenset(each for each in found if each[0] in trained) for found in states]
+    return all(taken) and len(set(taken)) == len(taken)
 
 
 def _decays(analysis: TowerAnalysis, update: Update) -> bool:

@@ -426,10 +426,55 @@ CASES = {
         program(
             variable("beta1_power", "VariableV2"),
             host("beta1_power/read", "Identity", "beta1_power"),
+            host("power", "Mul", "beta1_power/read", "beta1"),
             host("update/w", "ApplyAdam", "w", "m", "v", "beta1_power/read", "mean/w"),
             *(host(name, "Assign", "beta1_power", "power") for name in ("move", "move_1")),
             host("train", "NoOp", *TRAIN, "^move", "^move_1"),
             shapes={"beta1_power": ()},
+        )
+    ),
+    "scalars of the optimizer are updated as often as the weights": kept(
+        program(
+            variable("beta1_power"),
+            host("first/read", "ReadVariableOp", "beta1_power"),
+            host("first", "ResourceApplyAdam", "w", "m", "v", "first/read", "mean/w"),
+            host("first/power", "Mul", "first/read", "beta1"),
+            host("first/move", "AssignVariableOp", "beta1_power", "first/power", "^first"),
+            *(on(i, f"again/{i}/read", "ReadVariableOp", "w", "^first") for i in (0, 1)),
+            *(
+                on(i, f"gradients/again/{i}/MatMul", "MatMul", f"tower_{i}/x", f"again/{i}/read")
+                for i in (0, 1)
+            ),
+            host("again/mean", "AddN", *(f"gradients/again/{i}/MatMul" for i in (0, 1))),
+            host("again/power/read", "ReadVariableOp", "beta1_power", "^first/move"),
+            host("update/w", "ResourceApplyAdam", "w", "m", "v", "again/power/read", "again/mean"),
+            host("again/power", "Mul", "again/power/read", "beta1"),
+            host("again/move", "AssignVariableOp", "beta1_power", "again/power"),
+            host("train", "NoOp", *TRAIN, "^first", "^first/move", "^again/move"),
+            shapes={"beta1_power": ()},
+        )
+    ),
+    "a scalar that the gradient is multiplied by decays twice": broken(
+        program(
+            variable("scale"),
+            host("scale/read", "ReadVariableOp", "scale"),
+            host("scaled", "Mul", "mean/w", "scale/read"),
+            host("update/w", "AssignSubVariableOp", "w", "scaled"),
+            host("less", "Mul", "scale/read", "decay"),
+            *(host(name, "AssignVariableOp", "scale", "less") for name in ("one", "two", "three")),
+            host("train", "NoOp", *TRAIN, "^one", "^two", "^three"),
+            shapes={"scale": ()},
+        )
+    ),
+    "the rate is set twice": kept(
+        program(
+            variable("kept_rate"),
+            host("kept_rate/read", "ReadVariableOp", "kept_rate"),
+            apply("update/w", "mean/w", to="w"),
+            host("rate", "Identity", "kept_rate/read"),
+            *(host(name, "AssignVariableOp", "kept_rate", "share") for name in ("one", "two")),
+            host("train", "NoOp", *TRAIN, "^one", "^two"),
+            shapes={"kept_rate": ()},
         )
     ),
     # A metric counts rows.
@@ -747,6 +792,17 @@ CASES = {
     ),
     "state that is updated for each tower, by gradients": broken(
         state(*moved_by(gradient(0), gradient(1)))
+    ),
+    "an average follows each of two updates": kept(
+        state(
+            host("update/w", "ResourceApplyGradientDescent", "w", "share", "mean/w"),
+            host("w/after", "ReadVariableOp", "w", "^update/w"),
+            host("moved", "Sub", "w/after", "decay"),
+            host("again", "AssignVariableOp", "w", "moved"),
+            host("w/again", "ReadVariableOp", "w", "^again"),
+            *moved_by("w/after", "w/again"),
+            train=("set_0", "set_1", "again"),
+        )
     ),
     "state that is updated for each tower, by losses": broken(
         state(*moved_by("tower_0/loss", "tower_1/loss"))
