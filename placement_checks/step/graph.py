@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from placement_checks.core.op_types import (
     BRANCHES,
     GATHERERS,
+    PASSES_HANDLE,
     REDUCTIONS,
     REF_VARIABLES,
     VARIABLES,
@@ -28,7 +29,6 @@ from placement_checks.step.kinds import Form, Origin, Shape
 from placement_checks.step.parts import Part
 from placement_checks.step.terms import Assumption, Terms
 
-_HANDLES = frozenset({"Identity", "RefIdentity", "Enter", "RefEnter", "Switch", "RefSwitch"})
 # How many of the first inputs an optimizer's op changes; 1 for types that are not here.
 _CHANGED_INPUTS = {
     **dict.fromkeys(["Momentum", "KerasMomentum", "Adagrad", "AdagradV2", "AddSign"], 2),
@@ -213,7 +213,8 @@ class StepGraph(ABC):
                 edges[name] += [
                     producer_of(source)
                     for source in call.inputs
-                    if source.startswith("^") or source == condition
+                    if (source.startswith("^") or source == condition)
+                    and producer_of(source) in ops
                 ]
         return edges
 
@@ -223,7 +224,7 @@ class StepGraph(ABC):
         for name, op in self.ops.items():
             if op.type in VARIABLES:
                 holders[name] = name
-            elif op.type in _HANDLES and op.inputs:
+            elif op.type in PASSES_HANDLE and op.inputs:
                 holder = holders.get(producer_of(op.inputs[0]))
                 if holder is None:
                     continue

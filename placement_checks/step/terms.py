@@ -340,7 +340,7 @@ class Terms:
                 *(op, attrs, operands, shape, part, parts, within_all, status, origin),
                 varies=op == "Var" or is_unknown or any(each.varies for each in below),
                 stops=op == "StopGradient" or any(each.stops for each in below),
-                is_backward=op == "Grad" or any(each.is_backward for each in below),
+                is_backward=op in ("Grad", "Backward") or any(each.is_backward for each in below),
                 is_opaque=(is_unknown and not operands) or any(each.is_opaque for each in below),
             )
         )

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from functools import cached_property
-from typing import NamedTuple
 
 from placement_checks.analysis.graph.data_flow import union
 from placement_checks.analysis.graph.updates import Update
 from placement_checks.analysis.graph.value_numbering import EqualTensors
-from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.by_loss import single_tower
 from placement_checks.core.ids import OpId, TowerIndex, TowerMask
 from placement_checks.core.op_types import (
     ADDS,
-    BOUNDS,
     GATHERS,
     JOINS,
     RESHAPES,
@@ -204,40 +202,6 @@ def gradient_flow(placement: Placement) -> GradientFlow:
     return placement.cached(GradientFlow)
 
 
-class ClippedGradient(NamedTuple):
-    """The gradient of a variable that each tower clips before gradients are added up.
-
-    Attributes:
-        variable: the name of the variable.
-        op: the last op that clips the gradient on the first tower that clips it.
-        by_norm: whether the gradient is scaled by its own norm, instead of bounded elementwise.
-    """
-
-    variable: str
-    op: OpId
-    by_norm: bool
-
-
-def clipped_per_tower(placement: Placement) -> Iterator[ClippedGradient]:
-    """Yield the gradients that each tower clips before gradients are added up.
-
-    An op clips if it bounds a gradient, or scales it by a value computed from gradients, such as
-    their norm. Clipping the gradients of single rows does not count: such gradients have one
-    dimension more than the variable.
-    """
-    gradients = gradient_flow(placement)
-    shapes = analyze(placement).shapes
-    for variable, updates in gradients.trained.items():
-        for update in updates:
-            if gradients.towers(update).bit_count() > 1:
-                clips = list(_clips(placement, gradients, update, shapes[variable]))
-                if clips:
-                    _, op = min(clips, key=lambda clip: (clip[0], -clip[1]))
-                    by_norm = analyze(placement).flow.types[op] not in BOUNDS
-                    yield ClippedGradient(variable, op, by_norm)
-                    break
-
-
 def rows_of_other_towers(
     placement: Placement, variable: str
 ) -> tuple[OpId, Sequence[TowerIndex]] | None:
@@ -304,30 +268,3 @@ def norms_of_slices(placement: Placement) -> list[str]:
             for output in placement.details.outputs(flow.names[source])
         )
     ]
-
-
-def _clips(
-    placement: Placement, gradients: GradientFlow, update: Update, shape: object
-) -> Iterator[tuple[int, OpId]]:
-    """Yield each op before an update that clips the gradient of one tower, with the tower's bit.
-
-    `GradientFlow.gradient_towers` determines the tower. If towers share values in the model, each
-    gradient depends on all towers, but only one tower computes it.
-    """
-    analysis = analyze(placement)
-    for op in gradients.ancestors(update):
-        mask = gradients.gradient_towers[op]
-        tower = mask & analysis.all_towers
-        is_of_one = tower.bit_count() == 1 and mask & analysis.gradient_bit
-        kind = analysis.flow.types[op]
-        if not is_of_one or analysis.backward.ops[op] or op in analysis.flow.callers:
-            continue
-        if (kind in BOUNDS or (kind in SCALES and _is_scaled_by_gradients(analysis, op))) and any(
-            output.shape == shape for output in placement.details.outputs(analysis.flow.names[op])
-        ):
-            yield tower, op
-
-
-def _is_scaled_by_gradients(analysis: TowerAnalysis, op: OpId) -> bool:
-    factors = analysis.flow.inputs[op]
-    return len(factors) == 2 and all(map(analysis.has_gradient, factors))

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from placement_checks.analysis.towers.analysis import analyze
-from placement_checks.analysis.variables.gradient_flow import (
-    ClippedGradient,
-    clipped_per_tower,
-    gradient_flow,
-)
+from placement_checks.analysis.variables.gradient_flow import gradient_flow
+from placement_checks.analysis.variables.step_changes import step_changes, towers_of_clip
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.impact import Impact
 from placement_checks.core.keras_parts import CLIPPING
@@ -39,6 +37,11 @@ class AggregatedBeforeClipped(Rule):
     apply_gradients then adds up clipped gradients. An optimizer of Keras 3 with `clipnorm` also
     adds up clipped gradients.
 
+    A gradient is clipped if its elements are bounded, or if it is multiplied by a value that
+    depends on gradients, such as its norm. It may be flat, packed with others, or sparse. If
+    replicas multiply their gradients by the norm of the sum, or clip the gradients of single rows
+    before they add up the rows, the rule is kept.
+
     Towers that are placed by hand may clip their own gradients on purpose. The rule is then not
     checked; a comparison with a reference shows whether clipping makes a difference.
 
@@ -64,7 +67,7 @@ class AggregatedBeforeClipped(Rule):
         trained = gradient_flow(placement).trained
         clipped = [
             each
-            for each in clipped_per_tower(placement)
+            for each in _clipped_per_tower(placement)
             if not matches_any(each.variable, self.allow)
         ]
         if clipped and placement.strategy is None:
@@ -79,8 +82,7 @@ class AggregatedBeforeClipped(Rule):
         for each in clipped:
             if each.variable in copies and copies[each.variable].first != each.variable:
                 continue
-            op = analyze(placement).flow.names[each.op]
-            if CLIPPING in placement.details.parts_of_keras(op):
+            if CLIPPING in placement.details.parts_of_keras(each.op):
                 by_keras.append(each)
             else:
                 findings.append(_finding(placement, each))
@@ -89,7 +91,43 @@ class AggregatedBeforeClipped(Rule):
         return self.verdict(findings, plural(len(trained), "variable"))
 
 
-def _keras_finding(placement: Placement, clipped: Sequence[ClippedGradient]) -> Finding:
+class _ClippedGradient(NamedTuple):
+    """The gradient of a variable that each tower clips before gradients are added up.
+
+    Attributes:
+        variable: the name of the variable.
+        op: the last op that clips the gradient on the first tower that clips it.
+        by_norm: whether the gradient is scaled by its own norm, instead of bounded elementwise.
+    """
+
+    variable: str
+    op: str
+    by_norm: bool
+
+
+def _clipped_per_tower(placement: Placement) -> Iterator[_ClippedGradient]:
+    """Yield the gradients that each tower clips before gradients are added up.
+
+    Clipping the gradients of single rows does not count.
+    """
+    gradients, changes = gradient_flow(placement), step_changes(placement)
+    analysis = analyze(placement)
+    for variable, updates in gradients.trained.items():
+        found = [
+            (towers, -analysis.flow.number[clip.op], clip)
+            for update in updates
+            if gradients.towers(update).bit_count() > 1
+            for clip in changes.clips(changes.change(analysis.flow.names[update.op]).term)
+            if clip.kind != "other"
+            and (clip.shape == analysis.shapes[variable] or not clip.is_added_up)
+            and (towers := towers_of_clip(placement, clip)).bit_count() == 1
+        ]
+        if found:
+            *_, clip = min(found, key=lambda each: each[:2])
+            yield _ClippedGradient(variable, clip.op, clip.kind == "scale")
+
+
+def _keras_finding(placement: Placement, clipped: Sequence[_ClippedGradient]) -> Finding:
     how = "clipnorm or global_clipnorm" if clipped[0].by_norm else "clipvalue"
     return library_limit(
         placement,
@@ -103,13 +141,13 @@ def _keras_finding(placement: Placement, clipped: Sequence[ClippedGradient]) -> 
     )
 
 
-def _finding(placement: Placement, clipped: ClippedGradient) -> Finding:
+def _finding(placement: Placement, clipped: _ClippedGradient) -> Finding:
     how = "scaled by its own norm" if clipped.by_norm else "clipped by value"
     kind = tower_kind(placement)
     return Finding(
         **about(placement.ops[clipped.variable]),
-        ops=(analyze(placement).flow.names[clipped.op],),
-        path=path_lines(placement, [clipped.op]),
+        ops=(clipped.op,),
+        path=path_lines(placement, [analyze(placement).flow.number[clipped.op]]),
         group_key=clipped.by_norm,
         message=f"each {kind}'s gradient of {clipped.variable} is {how} before the gradients "
         f"of all {kind}s are added up",

@@ -4,34 +4,29 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from placement_checks.analysis.graph.data_flow import StepOrder, union
-from placement_checks.analysis.graph.updates import Update, added_term
+from placement_checks.analysis.graph.data_flow import union
+from placement_checks.analysis.graph.updates import Update
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.analysis.variables.running_statistics import statistics
+from placement_checks.analysis.variables.step_changes import step_changes
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import OpId
 from placement_checks.core.impact import Impact
 from placement_checks.core.mistakes import AVERAGE
 from placement_checks.core.op_types import (
     ADDITIONS,
-    ADDS,
     CALLS,
     CONST,
-    IDENTITIES,
     OVERWRITES,
-    PASSES_READ,
     PASSES_VALUE,
-    PRODUCTS,
     RESTORES,
-    SCALES,
     SHAPE_ONLY,
-    SUBTRACTION,
-    VARIABLE_READS,
     VARIABLES,
     is_update,
 )
+from placement_checks.core.placement import producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.variables import Variable
 from placement_checks.rules.base import (
@@ -42,6 +37,7 @@ from placement_checks.rules.base import (
     unless_allowed,
 )
 from placement_checks.rules.requirements import Need
+from placement_checks.step.changes import Change
 from placement_checks.util.text import listed, plural
 
 
@@ -59,12 +55,20 @@ class OneUpdate(Rule):
     Updates in sequence are allowed if each takes the gradients of all towers, computed after the
     update before it. Examples are the steps up and down of sharpness-aware minimization, several
     steps of a critic, and a loss and a penalty that are trained in different runs of a session.
+    If another run takes the gradients of the first towers only, the rule is not checked: the
+    program may run it in place of the others, for a short batch.
+
+    Updates that only add different gradients, such as w.assign_sub(rate * gradient), are one sum
+    if all gradients are computed before the first of them. Whether this is the sum of one GPU is
+    the question of equal-to-one-gpu.
 
     The variables in the collection GLOBAL_STEP are counters. An integer scalar is a counter if the
     step reads it, and the only value that is assigned to it is the initial value 0. A
     floating-point scalar is a counter if the loss does not depend on it, and updates use a value
-    that is computed from it, such as a decayed learning rate. If an op outside of the step adds to
-    a counter, the rule is not checked: the program may run that op together with the step.
+    that is computed from it, such as a decayed learning rate. All that a step adds to a counter,
+    and subtracts from it, must add up to 1. If a step sets a counter in GLOBAL_STEP, or adds a
+    number that it computes, the rule is not checked. If an op outside of the step adds to such a
+    counter, it is not checked either: the program may run that op together with the step.
 
     Updates in exclusive branches count once. Updates without a gradient, such as clipped weights
     or a decay, do not count, and neither do two updates that add a value and subtract it again.
@@ -101,6 +105,24 @@ class OneUpdate(Rule):
                     "of the train op",
                     fix="return both: {'train_op': tf.group(train_op, increment)}",
                 )
+        for variable in () if findings else gradient_flow(evidence.placement).trained:
+            repeated = _several(analysis, variable)
+            if repeated and not matches_any(variable, self.allow):  # perhaps alternatives
+                names = [analysis.flow.names[update.op] for update in repeated]
+                return self.not_checked(
+                    f"different runs update '{variable}', by {listed(names)}, and not all of them "
+                    "take the gradients of all towers; whether one step runs several of them is "
+                    "unknown",
+                    fix="if they are alternatives, such as for a short batch, declare it: "
+                    f"--set one-update.allow={variable}",
+                )
+        for counter, op in () if findings else _unread_counters(analysis):
+            if not matches_any(counter, self.allow):
+                return self.not_checked(
+                    f"op '{op}' changes the step counter '{counter}', and the graph does not "
+                    "state by how much",
+                    fix=f"add 1 to it, or declare it: --set one-update.allow={counter}",
+                )
         return self.verdict(findings, f"{plural(len(updates.by_variable), 'variable')} updated")
 
 
@@ -111,25 +133,16 @@ def _repeated_updates(analysis: TowerAnalysis) -> Iterator[Finding]:
     averages, and scalars that updates of trained variables read, such as Adam's powers of beta.
     """
     trained = gradient_flow(analysis.placement).trained
-    flow = analysis.flow
-    values = (value for each in trained.values() for update in each for value in update.values)
-    reads = (flow.inputs[op][0] if flow.types[op] in VARIABLE_READS else op for op in values)
-    holders = map(flow.state_holder, reads)
-    read_by_updates = {flow.names[holder] for holder in holders if holder is not None}
     for variable, updates in analysis.updates.by_variable.items():
         is_scalar = analysis.shapes.get(variable) == ()
         if variable in trained:
-            repeated = _without_undone(
-                analysis, analysis.updates.select_for_one_step(trained[variable])
-            )
-            if len(repeated) > 1 and _is_sequence(analysis, repeated):
+            repeated = _several(analysis, variable)
+            if _may_be_alternatives(analysis, repeated):
                 continue
         elif by_towers := _updates_by_towers(analysis, updates):
             repeated = by_towers
-        elif variable in read_by_updates and is_scalar:
-            repeated = analysis.updates.select_for_one_run(updates)
         else:
-            continue
+            repeated = _updates_of_scalar(analysis, variable) if is_scalar else []
         if len(repeated) > 1:
             yield _repeated_update(analysis, variable, repeated, is_scalar=is_scalar)
 
@@ -145,18 +158,23 @@ def _repeated_update(
         in_turns = all(len(_turns(analysis, part)) == len(part) for part in parts)
         how = "successive" if in_turns else "unordered"
         consequence = f"{count} {how} updates instead of one"
-        takes_all = [
-            analysis.towers_of(*update.values) == analysis.all_towers for update in updates
-        ]
+        takes_all = [_takes_all(analysis, [update]) for update in updates]
         if not any(takes_all):
             consequence += ", each with a part of the batch"
         fix = f"apply once, after the loop over towers: optimizer.apply_gradients({AVERAGE})"
-        if all(takes_all):
-            fix = "update it by one call of apply_gradients: leave it out of the lists of others"
+        if placement.strategy is None and all(takes_all):
+            fix = (
+                "apply its gradients once: if several calls of an optimizer list this variable, "
+                "let one of them list it"
+            )
+            changes = step_changes(placement)
+            terms = [_change(analysis, update).term for update in updates]
+            if len({frozenset(changes.gradients_in([term])) for term in terms}) > 1:
+                fix += "; or compute each of the gradients after the update before it"
     elif not is_scalar and _updates_by_towers(analysis, updates):
         consequence = f"it decays {count} times in a step, and depends on the order of the towers"
         fix = "update it once, after the loop over towers, by the mean of the towers' values"
-        if not any(_decays(analysis, update, _SCALES_TERMS) for update in updates):
+        if not any(_change(analysis, update).factor for update in updates):
             consequence = f"it holds the value of one of {count} towers, the last one that runs"
             fix = (
                 "create a variable for each tower, or update it once, after the loop over towers, "
@@ -200,74 +218,113 @@ def _without_undone(analysis: TowerAnalysis, updates: Sequence[Update]) -> Seque
 
     Sharpness-aware minimization takes gradients between the two updates of such a pair.
     """
-    terms = [added_term(analysis.flow, update) for update in updates]
+    if len(updates) < 2:
+        return updates
+    changes = step_changes(analysis.placement)
+    made = [_change(analysis, update) for update in updates]
     undone: set[int] = set()
-    for later, term in enumerate(terms):
+    for later, change in enumerate(made):
         for earlier in range(later):
-            if term and terms[earlier] == (term[0], -term[1]) and earlier not in undone:
+            if earlier not in undone and changes.is_undone(made[earlier], change):
                 undone |= {earlier, later}
                 break
     return [update for number, update in enumerate(updates) if number not in undone]
 
 
+def _change(analysis: TowerAnalysis, update: Update) -> Change:
+    return step_changes(analysis.placement).change(analysis.flow.names[update.op])
+
+
+def _several(analysis: TowerAnalysis, variable: str) -> Sequence[Update]:
+    """The updates of a trained variable by gradients, if they are not one sum or a sequence."""
+    trained = gradient_flow(analysis.placement).trained[variable]
+    updates = _without_undone(analysis, analysis.updates.select_for_one_step(trained))
+    if len(updates) < 2 or _is_sum(analysis, updates) or _is_sequence(analysis, updates):
+        return []
+    return updates
+
+
+def _is_sum(analysis: TowerAnalysis, updates: Sequence[Update]) -> bool:
+    """Whether updates in one run only add gradients of the values before."""
+    changes = step_changes(analysis.placement)
+    made = [_change(analysis, update) for update in updates]
+    return len(analysis.updates.by_run(updates)) == 1 and changes.is_sum(made)
+
+
 def _is_sequence(analysis: TowerAnalysis, updates: Sequence[Update]) -> bool:
     """Whether each update takes gradients of all towers, computed after the updates before it.
 
-    Runs of a session follow one another, so only updates in one run may be unordered. The order
-    does not matter for gradients that depend on no variable, such as the gradient of a
-    bias in a sum of outputs.
+    Runs of a session follow one another, so only updates in one run may be unordered.
     """
+    runs = analysis.updates.by_run(updates)
+    return all(_is_ordered(analysis, run) and _takes_all(analysis, run) for run in runs)
+
+
+def _may_be_alternatives(analysis: TowerAnalysis, updates: Sequence[Update]) -> bool:
+    """Whether some runs of a session take the gradients of all towers, and others of the first.
+
+    A program may run the latter in place of the former: a short batch fills the first towers.
+    """
+    runs = analysis.updates.by_run(updates) if updates else []
+    towers = gradient_flow(analysis.placement).gradient_towers
+    complete = [_takes_all(analysis, run) for run in runs]
+    if len(set(complete)) < 2 or not all(_is_ordered(analysis, run) for run in runs):
+        return False
+    for run, takes_all in zip(runs, complete, strict=True):
+        found = union(towers[op] for turn in _turns(analysis, run) for op in turn)
+        found &= analysis.all_towers
+        if not takes_all and (not found or found & (found + 1)):
+            return False
+    return True
+
+
+def _takes_all(analysis: TowerAnalysis, updates: Sequence[Update]) -> bool:
+    """Whether each turn of updates takes the gradients of all towers that read the variable."""
     layout = variable_layout(analysis.placement)
     readers = layout.readers.get(updates[0].variable, analysis.all_towers)
     towers = gradient_flow(analysis.placement).gradient_towers
-    for part in analysis.updates.by_run(updates):
-        turns = _turns(analysis, part)
-        if any(union(towers[op] for op in turn) & readers != readers for turn in turns):
-            return False
-        is_ordered = len(part) == 1 or len(turns) == len(part)
-        if not is_ordered and not _depend_on_no_variable(analysis, turns):
-            return False
-    return True
+    turns = _turns(analysis, updates)
+    return all(union(towers[op] for op in turn) & readers == readers for turn in turns)
+
+
+def _is_ordered(analysis: TowerAnalysis, updates: Sequence[Update]) -> bool:
+    """Whether the gradients of each update in a run wait for the update before it.
+
+    The order does not matter for gradients that depend on no variable, such as the gradient of a
+    bias in a sum of outputs.
+    """
+    turns = _turns(analysis, updates)
+    is_ordered = len(updates) == 1 or len(turns) == len(updates)
+    return is_ordered or _depend_on_no_variable(analysis, turns)
 
 
 def _turns(analysis: TowerAnalysis, updates: Sequence[Update]) -> Collection[Sequence[OpId]]:
     """Group the gradients of a variable's updates by the earlier updates that they wait for.
 
     The updates are in one run of a session. Gradients wait if the automatic control dependencies
-    of a `tf.function` ensure it. The gradient of a
-    linear layer does not depend on its own weights, so updates of other variables that are updated
-    as often count too. The updates are not judged one by one: through an optimizer's slots, each
-    takes the gradients of all.
+    of a `tf.function` ensure it. The gradient of a linear layer does not depend on its own
+    weights, so updates of other variables that are updated as often count too. The updates are not
+    judged one by one: through an optimizer's slots, each takes the gradients of all.
 
     Returns:
-        The last ops of the towers that compute the gradients. If each update takes gradients that
-        are computed after the update before it, there are as many groups as updates.
+        The backward ops that compute the gradients. If each update takes gradients that are
+        computed after the update before it, there are as many groups as updates.
     """
-    gradients = gradient_flow(analysis.placement)
-    own: dict[OpId, int] = {}
-    for others in gradients.trained.values():
+    changes, flow = step_changes(analysis.placement), analysis.flow
+    own: dict[str, int] = {}
+    for others in gradient_flow(analysis.placement).trained.values():
         repeated = sorted(
             analysis.updates.select_for_one_run(others), key=lambda update: update.op
         )
         if len(repeated) == len(updates):
-            own |= {update.op: 1 << number for number, update in enumerate(repeated)}
-    awaited = StepOrder(analysis.flow, analysis.updates.roots).awaited(own)
-    turns: defaultdict[int, list[OpId]] = defaultdict(list)
+            own |= {flow.names[update.op]: number for number, update in enumerate(repeated)}
+    turns: defaultdict[frozenset[int], list[OpId]] = defaultdict(list)
     for update in updates:
-        for op in _sources(analysis, update):
-            turns[awaited[op]].append(op)
+        for tensor in changes.gradients_in([_change(analysis, update).term]):
+            op = producer_of(tensor)
+            awaited = changes.awaited(op) & own.keys()
+            turns[frozenset(own[name] for name in awaited)].append(flow.op_of(op))
     return turns.values()
-
-
-def _sources(analysis: TowerAnalysis, update: Update) -> Sequence[OpId]:
-    """The last ops of the towers that compute an update's gradients.
-
-    Without towers, all backward ops before the update.
-    """
-    gradients = gradient_flow(analysis.placement)
-    if analysis.towers:
-        return list(gradients.sources(update))
-    return [op for op in gradients.ancestors(update) if analysis.backward.ops[op]]
 
 
 def _depend_on_no_variable(analysis: TowerAnalysis, turns: Collection[Sequence[OpId]]) -> bool:
@@ -277,11 +334,48 @@ def _depend_on_no_variable(analysis: TowerAnalysis, turns: Collection[Sequence[O
     return bool(sources) and not any(types[op] in VARIABLES for op in behind)
 
 
+def _updates_of_scalar(analysis: TowerAnalysis, variable: str) -> Sequence[Update]:
+    """The updates in one run of a fraction that updates of trained variables depend on.
+
+    Empty if these trained variables are updated as often. Updates that set a value do not count.
+    """
+    changes = step_changes(analysis.placement)
+    updates = analysis.updates.by_variable[variable]
+    repeated = [
+        update
+        for update in analysis.updates.select_for_one_run(updates)
+        if changes.depends_on_old(_change(analysis, update))
+    ]
+    integers = {each.name for each in analysis.placement.variables if each.dtype.startswith("int")}
+    if len(repeated) < 2 or variable in integers:
+        return []
+    is_used = bool(_trained_by(analysis, variable))
+    return repeated if is_used and not _is_for_each_update(analysis, repeated) else []
+
+
+def _trained_by(analysis: TowerAnalysis, variable: str) -> Sequence[str]:
+    """The trained variables whose updates by gradients depend on a variable."""
+    changes, trained = step_changes(analysis.placement), gradient_flow(analysis.placement).trained
+    return [
+        name
+        for name, updates in trained.items()
+        if any(changes.depends(_change(analysis, each), variable) for each in updates)
+    ]
+
+
+def _is_for_each_update(analysis: TowerAnalysis, updates: Sequence[Update]) -> bool:
+    """Whether trained variables depend on the updated variable, and are updated as often."""
+    variable = updates[0].variable
+    is_used = bool(_trained_by(analysis, variable))
+    return is_used and _counts_other_updates(analysis, variable, len(updates))
+
+
 def _updates_by_towers(analysis: TowerAnalysis, updates: Sequence[Update]) -> list[Update]:
     """Return the updates that make state decay once per tower; empty if there are fewer than two.
 
-    Sums over towers do not decay. Statistics of batch normalization are left out: each tower may
-    update them from its own rows.
+    Sums over towers do not decay. Updates without towers count if they are in one run, unless
+    trained variables are updated as often. Statistics of batch normalization are left out: each
+    tower may update them from its own rows.
     """
     repeated = analysis.updates.select_for_one_step(updates)
     if len(repeated) < 2 or len(analysis.towers) < 2:
@@ -291,39 +385,30 @@ def _updates_by_towers(analysis: TowerAnalysis, updates: Sequence[Update]) -> li
     if len(decays) < 2 or any(map(statistics(analysis.placement).is_of_normalization, decays)):
         return []
     one_of_each = all(mask.bit_count() == 1 for mask in masks) and len(masks) == len(decays)
-    without_towers = masks == {0} and len(decays) == len(analysis.towers)
+    is_one_run = len(analysis.updates.by_run(decays)) == 1
+    without_towers = masks == {0} and is_one_run and len(decays) == len(analysis.towers)
+    if without_towers and (
+        _follow_other_updates(analysis, decays) or _is_for_each_update(analysis, decays)
+    ):
+        return []
     return decays if one_of_each or without_towers else []
 
 
-def _decays(
-    analysis: TowerAnalysis, update: Update, through: Collection[str] | None = None
-) -> bool:
-    """Whether an update scales the variable's old value, or subtracts a part of it.
+def _follow_other_updates(analysis: TowerAnalysis, updates: Sequence[Update]) -> bool:
+    """Whether each update takes trained variables after other updates of them.
 
-    Args:
-        analysis: the program.
-        update: the update.
-        through: the types of the ops that may be between the old value and the update; None for
-            any types.
+    For example, an average follows each of several steps of a critic.
     """
-    flow = analysis.flow
-    variable = flow.number[update.variable]
-
-    def is_end(op: OpId) -> bool:
-        kind = flow.types[op]
-        return kind in VARIABLES or not (through is None or kind in through)
-
-    behind = flow.reachable(update.values, until=is_end)
-    if variable not in behind:
-        return False
-    if flow.types[update.op] not in OVERWRITES:
-        return True
-    only_added = flow.reachable(update.values, until=lambda op: flow.types[op] not in _KEEPS_TERMS)
-    return variable not in only_added
+    changes, trained = step_changes(analysis.placement), gradient_flow(analysis.placement).trained
+    states = [changes.states(_change(analysis, update)) for update in updates]
+    taken = [frozenset(each for each in found if each[0] in trained) for found in states]
+    return all(taken) and len(set(taken)) == len(taken)
 
 
-_KEEPS_TERMS = ADDS | PASSES_READ | IDENTITIES
-_SCALES_TERMS = _KEEPS_TERMS | SCALES | {SUBTRACTION}
+def _decays(analysis: TowerAnalysis, update: Update) -> bool:
+    """Whether the new value is no sum of the old value and a term, but depends on it."""
+    changes = step_changes(analysis.placement)
+    return changes.decays(changes.change(analysis.flow.names[update.op]))
 
 
 def _miscounts(analysis: TowerAnalysis) -> Iterator[Finding]:
@@ -337,17 +422,14 @@ def _miscounts(analysis: TowerAnalysis) -> Iterator[Finding]:
     others = (*_repeated_counters(analysis), *_constant_counters(analysis))
     for counter in dict.fromkeys([*declared, *others]):
         updates = analysis.updates.select_for_one_run(by_variable.get(counter, ()))
-        increment = _added_constant(analysis, updates[0]) if len(updates) == 1 else None
-        if len(updates) > 1:
-            fault, speed = f"incremented {len(updates)} times", len(updates)
+        increment = _increment(analysis, updates)
+        if increment == len(updates) > 1:
+            fault, speed = f"incremented {len(updates)} times", increment
             fix = f"let one op increment it: {_APPLY_WITH_STEP}"
-            added = [analysis.flow.types[update.op] in ADDITIONS for update in updates]
-            if any(added) and not all(added):
-                fix = "run the op that assigns it, such as a broadcast, once before the first step"
-        elif increment is not None and increment != 1:
+        elif increment not in (None, 1):
             fault, speed = f"incremented by {increment}", increment
             fix = "increment it by 1 in each step, for any number of towers"
-        elif not updates and counter not in separate and is_read(analysis, counter):
+        elif not updates and counter not in separate and _is_read(analysis, counter):
             fault, speed = "never incremented, though the step reads it", 0
             fix = f"count the step where gradients are applied: {_APPLY_WITH_STEP}"
         else:
@@ -375,12 +457,22 @@ def _separate_counters(analysis: TowerAnalysis) -> Iterator[tuple[str, str]]:
     placement = analysis.placement
     for counter in () if analysis.updates.unknown else placement.step.counters:
         if counter in placement.ops and counter not in analysis.updates.by_variable:
-            op = separate_increment(analysis, counter)
-            if op is not None and is_read(analysis, counter):
+            op = _separate_increment(analysis, counter)
+            if op is not None and _is_read(analysis, counter):
                 yield counter, analysis.flow.names[op]
 
 
-def separate_increment(analysis: TowerAnalysis, counter: str) -> int | None:
+def _unread_counters(analysis: TowerAnalysis) -> Iterator[tuple[str, str]]:
+    """Yield the declared counters that an op of the step sets or changes by an unknown number."""
+    for counter in () if analysis.updates.unknown else analysis.placement.step.counters:
+        updates = analysis.updates.by_variable.get(counter, ())
+        for update in analysis.updates.select_for_one_run(updates):
+            if _increment(analysis, [update]) is None:
+                yield counter, analysis.flow.names[update.op]
+                break
+
+
+def _separate_increment(analysis: TowerAnalysis, counter: str) -> int | None:
     """Return the op that adds to a counter that the step does not update.
 
     The program may fetch this op together with the step.
@@ -389,18 +481,22 @@ def separate_increment(analysis: TowerAnalysis, counter: str) -> int | None:
     return next((op for op, _ in writers if analysis.flow.types[op] in ADDITIONS), None)
 
 
-def is_read(analysis: TowerAnalysis, variable: str) -> bool:
+def _is_read(analysis: TowerAnalysis, variable: str) -> bool:
     """Whether the step reads a variable."""
     number = analysis.flow.number[variable]
     return any(analysis.updates.in_step[op] for op in analysis.flow.consumers[number])
 
 
-def _added_constant(analysis: TowerAnalysis, update: Update) -> int | None:
-    """Return the constant that an update adds; None if the value is computed."""
-    if analysis.flow.types[update.op] not in ADDITIONS or not update.values:
-        return None
-    value = analysis.placement.details.value(analysis.flow.names[update.values[0]])
-    return int(value[2]) if value is not None else None
+def _increment(analysis: TowerAnalysis, updates: Sequence[Update]) -> int | None:
+    """Return the number that updates add to a counter in one run.
+
+    It is None without updates, or if one of them adds no constant. If a condition decides between
+    two constants, the larger one counts: a step whose gradients are infinite adds nothing.
+    """
+    changes = step_changes(analysis.placement)
+    numbers = [changes.increments(_change(analysis, update)) for update in updates]
+    found = [max(each) for each in numbers if each]
+    return int(sum(found)) if found and len(found) == len(updates) else None
 
 
 def _repeated_counters(analysis: TowerAnalysis) -> Iterator[str]:
@@ -415,10 +511,10 @@ def _repeated_counters(analysis: TowerAnalysis) -> Iterator[str]:
     }
     for variable, updates in analysis.updates.by_variable.items():
         if variable in counters:
-            times = len(analysis.updates.select_for_one_run(updates))
-            increments = {_added_constant(analysis, update) for update in updates}
-            is_repeated = times > 1 and increments == {1}
-            if is_repeated and not _counts_other_updates(analysis, variable, times):
+            repeated = analysis.updates.select_for_one_run(updates)
+            times = len(repeated)
+            adds_one = all(_increment(analysis, [update]) == 1 for update in repeated)
+            if times > 1 and adds_one and not _counts_other_updates(analysis, variable, times):
                 yield variable
 
 
@@ -428,24 +524,18 @@ def _counts_other_updates(analysis: TowerAnalysis, counter: str, times: int) -> 
     If none depends on it, as without a schedule, one trained variable that is updated as often is
     enough: the counter of an optimizer of Keras counts its calls.
     """
-    flow = analysis.flow
-
-    def updated(op: OpId) -> str:
-        holder = flow.first_holder(op) if is_update(flow.types[op]) else None
-        return "" if holder is None else flow.names[holder]
-
-    # An update of the counter yields its new value.
-    reached = flow.reachable(
-        [flow.number[counter]],
-        along=flow.consumers,
-        until=lambda op: updated(op) not in ("", counter),
-    )
-    dependent = set(map(updated, reached)) - {"", counter}
+    changes = step_changes(analysis.placement)
     by_variable = analysis.updates.by_variable
 
     def is_as_often(variable: str) -> bool:
         return len(analysis.updates.select_for_one_run(by_variable.get(variable, ()))) >= times
 
+    dependent = [
+        variable
+        for variable, updates in by_variable.items()
+        if variable != counter
+        and any(changes.depends(_change(analysis, each), counter) for each in updates)
+    ]
     if dependent:
         return all(map(is_as_often, dependent))
     return any(map(is_as_often, gradient_flow(analysis.placement).trained))
@@ -465,7 +555,7 @@ def _constant_counters(analysis: TowerAnalysis) -> Iterator[str]:
                 # An op that only reads the variable, such as a comparison, writes nothing.
                 if is_update(flow.types[op]) or (flow.types[op] in CALLS and op not in flow.calls)
             ]
-            if "zero" in written and "other" not in written and is_read(analysis, variable.name):
+            if "zero" in written and "other" not in written and _is_read(analysis, variable.name):
                 yield variable.name
 
 
@@ -485,16 +575,15 @@ def _is_schedule_input(analysis: TowerAnalysis, variable: str) -> bool:
 
     A learning rate is no such input: updates take it as it is, or multiplied by a factor.
     """
-    flow, reads = analysis.flow, analysis.reads_by_site
+    reads, changes = analysis.reads_by_site, step_changes(analysis.placement)
     if any(map(reads.in_loss, reads.readers[variable])):
         return False
-    passing = [flow.number[variable]]
-    consumers: list[int] = []
-    for op in passing:
-        for consumer in flow.consumers[op]:
-            passes_on = flow.types[consumer] in PASSES_READ
-            (passing if passes_on else consumers).append(consumer)
-    return any(op in reads.behind_updates and flow.types[op] not in PRODUCTS for op in consumers)
+    return any(
+        changes.computes_with(_change(analysis, update), variable)
+        for other, updates in analysis.updates.by_variable.items()
+        for update in updates
+        if other != variable
+    )
 
 
 def _written_value(analysis: TowerAnalysis, op: int, values: Sequence[int]) -> str:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from support.towers import MIRRORED, gradient, host, on, program
+from support.towers import MIRRORED, gradient, host, on, program, variable
 from support.verdicts import broken, kept, not_checked, verdicts
 
 from placement_checks import Op, Placement
@@ -15,7 +15,12 @@ SHAPES = {f"clip/{i}": (4,) for i in (0, 1)}
 
 
 def clipping(
-    kind: str, *factors: str, clips: Sequence[Op] = (), total: Op = TOTAL, **more: Any
+    kind: str,
+    *factors: str,
+    clips: Sequence[Op] = (),
+    total: Op = TOTAL,
+    more: Sequence[Op] = (),
+    **fields: Any,
 ) -> Placement:
     """Towers that each change their own gradient, by an op that also takes some factors."""
     clips = clips or [
@@ -23,9 +28,8 @@ def clipping(
         for i in (0, 1)
     ]
     norms = [on(i, f"norm/{i}", "Sum", gradient(i)) for i in (0, 1)]
-    loop = host("loop", "While")
-    fields = {"strategy": MIRRORED, "outputs": SHAPES, **more}
-    return program(loop, *norms, *clips, total, **fields)
+    fields = {"strategy": MIRRORED, "outputs": SHAPES, **fields}
+    return program(*norms, *clips, total, *more, **fields)
 
 
 CASES = {
@@ -51,7 +55,58 @@ CASES = {
     "clipping is allowed": kept(clipping("Mul", "norm/{}"), allow=("*",)),
     "each replica scales its gradient by the same factor": kept(clipping("Mul", "rate")),
     "gradients of single rows are clipped": kept(
-        clipping("Mul", "norm/{}", outputs={"clip/0": (8, 4), "clip/1": (8, 4)})
+        clipping(
+            "Mul",
+            "norm/{}",
+            clips=[
+                each
+                for i in (0, 1)
+                for each in (
+                    on(i, f"rows/{i}", "Mul", gradient(i), f"norm/{i}"),
+                    on(i, f"clip/{i}", "Sum", f"rows/{i}", "axis"),
+                )
+            ],
+            outputs={f"rows/{i}": (8, 4) for i in (0, 1)},
+        )
+    ),
+    "each replica clips its flat gradient": broken(
+        clipping(
+            "Mul",
+            clips=[
+                each
+                for i in (0, 1)
+                for each in (
+                    on(i, f"flat/{i}", "Mul", gradient(i), f"norm/{i}"),
+                    on(i, f"clip/{i}", "Reshape", f"flat/{i}", "shape"),
+                )
+            ],
+            outputs={f"flat/{i}": (2, 2) for i in (0, 1)},
+        )
+    ),
+    "each replica scales its gradient by the norm of the sum": kept(
+        clipping(
+            "Mul",
+            clips=[on(i, f"clip/{i}", "Mul", gradient(i), "norm") for i in (0, 1)],
+            more=[
+                host("raw", "AddN", gradient(0), gradient(1)),
+                host("norm", "L2Loss", "raw"),
+            ],
+        )
+    ),
+    "each replica squares its gradient": kept(
+        clipping("Mul", clips=[on(i, f"clip/{i}", "Square", gradient(i)) for i in (0, 1)])
+    ),
+    "each replica clips the gradient that it adds to a momentum": broken(
+        clipping(
+            "Minimum",
+            "rate",
+            more=[
+                variable("m"),
+                host("m/add", "AssignAddVariableOp", "m", "sum/w"),
+                host("m/read", "ReadVariableOp", "m", "^m/add"),
+                host("update/w", "AssignSubVariableOp", "w", "m/read"),
+            ],
+        )
     ),
     "a product in the backward pass": kept(
         program(
@@ -67,9 +122,14 @@ CASES = {
     "gradients of parts are clipped in a loop": kept(
         clipping(
             "Mul",
-            "norm/{}",
             clips=[
-                on(i, f"clip/{i}", "Mul", gradient(i), f"norm/{i}", caller="loop") for i in (0, 1)
+                each
+                for i in (0, 1)
+                for each in (
+                    on(i, f"loop/{i}", "While", gradient(i), f"norm/{i}"),
+                    on(i, f"loop/{i}/body/Mul", "Mul", gradient(i), "norm", caller=f"loop/{i}"),
+                    on(i, f"clip/{i}", "Identity", f"loop/{i}"),
+                )
             ],
         )
     ),
