@@ -747,13 +747,14 @@ def _with_rows_kept(
     times = extent.times if isinstance(extent, RowExtent) else None
     for j, form in enumerate(wanted):
         number, summands = terms.constant(form), terms.summands(form)
-        multiple = 1.0
-        if number is not None:
-            is_rows = number in (-1, size)
+        if number == -1:
+            multiple = 1.0
+        elif number is not None:
+            multiple = number / size if size else 0.0
         else:
             is_single = len(summands) == 1 and summands[0][0] == rows_monomial
             multiple = summands[0][1] / unit if is_single else 0.0
-            is_rows = multiple > 0.5 and abs(multiple - round(multiple)) < 1e-6
+        is_rows = multiple > 0.5 and abs(multiple - round(multiple)) < 1e-6
         if not is_rows or before is None or _count(known[:j]) != before:
             continue
         if number != -1 and after is not None and times:  # such as [rows, -1]
