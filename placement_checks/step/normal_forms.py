@@ -7,9 +7,10 @@ operand, and gets a tensor atom of this operand.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from placement_checks.step.kinds import NUMBER, ONE, AtomId, Form, Kind, RowExtent, Shape
+from placement_checks.step.kinds import NUMBER, ONE, AtomId, Dim, Form, Kind, RowExtent, Shape
 from placement_checks.step.parts import WHOLE, Part, finest
 from placement_checks.step.terms import Assumption, Build, Terms
 
@@ -78,9 +79,82 @@ def product(build: Build) -> Form | None:
     for x, y in ((one, other), (other, one)):
         if terms.shape(x) == terms.shape(y) and _is_filled_with_one(terms, x):
             return y
+        stacked = _stacked_products(build, x, y)
+        if stacked is not None:
+            return stacked
     if len(terms.summands(one)) < len(terms.summands(other)):
         one, other = other, one
     return _multiplied_out(build, one, other)
+
+
+def _stacked_products(build: Build, weights: Form, stack: Form) -> Form | None:
+    """A stack with a known factor for each of its tensors: a stack of products."""
+    terms = build.terms
+    tensor, scalar = terms.scalars_taken_out(stack)
+    atom, shape = terms.single(tensor), terms.shape(weights)
+    if atom is None or atom.op != "Pack" or not shape or atom.shape is None:
+        return None
+    axis, count = atom.attrs[0] - len(atom.shape), len(atom.operands)
+    if len(shape) < -axis or shape[axis] != count:
+        return None
+    factors = elements_of_line(terms, weights)
+    if factors is None or len(factors) != count or len(shape) > len(atom.shape):
+        return None
+    products = zip(atom.operands, factors, strict=True)
+    made = tuple([terms.product(*pair) for pair in products])
+    packed = terms.build("Pack", atom.attrs, made, build.shape, build.origin)
+    return terms.product(packed, scalar)
+
+
+def elements_of_line(terms: Terms, form: Form) -> Sequence[Form] | None:
+    """The elements of a tensor with one axis of any extent; None if they are unknown."""
+    tensor, scalar = terms.scalars_taken_out(form)
+    atom = terms.single(tensor)
+    if atom is None or atom.shape is None or sum(dim != 1 for dim in atom.shape) > 1:
+        return None
+    found: Sequence[Form] | None = None
+    if atom.op == "Const" and all(isinstance(each, float) for each in atom.attrs[1]):
+        extents = [dim for dim in atom.shape if isinstance(dim, int)]
+        numbers = [terms.number(each) for each in atom.attrs[1]]
+        found = numbers * (max(extents, default=1) if len(numbers) == 1 else 1)
+    elif atom.op == "Reshape":
+        found = elements_of_line(terms, atom.operands[0])
+    else:
+        found = terms.vector(tensor)
+    return None if found is None else [terms.product(each, scalar) for each in found]
+
+
+def slices_along(terms: Terms, form: Form, axis: int) -> Sequence[Form] | None:
+    """The tensors that are stacked along an axis; None if they are unknown.
+
+    They may have another shape than the slices, with the same elements.
+    """
+    tensor, scalar = terms.scalars_taken_out(form)
+    atom = terms.single(tensor)
+    while atom is not None and atom.op == "Reshape" and len(atom.operands) == 1:
+        inner, after = terms.shape(atom.operands[0]), atom.shape
+        at = None if inner is None or after is None else _axis_before(inner, after, axis)
+        if at is None:
+            return None
+        axis = at
+        tensor, factor = terms.scalars_taken_out(atom.operands[0])
+        scalar = terms.product(scalar, factor)
+        atom = terms.single(tensor)
+    if atom is None or atom.op != "Pack" or atom.attrs[0] != axis:
+        return None
+    return [terms.product(each, scalar) for each in atom.operands]
+
+
+def _axis_before(before: Sequence[Dim], after: Sequence[Dim], axis: int) -> int | None:
+    """The axis that a reshape keeps as an axis; None if it does not."""
+    known = [dim for dim in (*before, *after) if isinstance(dim, int)]
+    if len(known) < len(before) + len(after):
+        return None
+    outer = math.prod(known[len(before) : len(before) + axis])
+    for at, extent in enumerate(before):
+        if extent == after[axis] and math.prod(known[:at]) == outer:
+            return at
+    return None
 
 
 def quotient(build: Build) -> Form | None:

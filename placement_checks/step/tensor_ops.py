@@ -34,7 +34,7 @@ from placement_checks.step.kinds import (
     Shape,
     Status,
 )
-from placement_checks.step.normal_forms import is_static
+from placement_checks.step.normal_forms import elements_of_line, is_static, slices_along
 from placement_checks.step.op_types import op_type
 from placement_checks.step.parts import WHOLE, Cut, Part, cut_range, finest
 from placement_checks.step.terms import Assumption, Terms
@@ -562,34 +562,40 @@ def _reduced_number(node: Node, number: Form) -> Form:
 
 
 def _matrix_product(node: Node) -> Form | None:
-    terms, attributes = node.terms, node.attributes
+    attributes = node.attributes
     transposed = tuple(
         int(attributes.get(f"transpose_{x}", attributes.get(f"adj_{y}", False)))
         for x, y in (("a", "x"), ("b", "y"))
     )
     one, other = node.operand(0), node.operand(1)
-    row, column = _line(terms, one), _line(terms, other)
-    if row and column and node.shape == (1, 1) and not any(transposed):
-        total = [(terms.product(a, b), 1.0) for a, b in zip(row, column, strict=True)]
-        return node.build("Reshape", ((1, 1),), (terms.add(*total),), (1, 1))
-    return node.build(node.op.type, transposed, (one, other))
+    summed = 1 - transposed[0], transposed[1]
+    return (
+        _combined(node, (one, summed[0]), (other, summed[1]))
+        or _combined(node, (other, summed[1]), (one, summed[0]))
+        or node.build(node.op.type, transposed, (one, other))
+    )
 
 
-def _line(terms: Terms, form: Form) -> Sequence[Form] | None:
-    """The elements of a matrix of one row or one column; None if they are unknown."""
-    atom = terms.single(form)
-    if atom is None or atom.shape is None or len(atom.shape) != 2 or 1 not in atom.shape:
+def _combined(node: Node, line: tuple[Form, int], matrix: tuple[Form, int]) -> Form | None:
+    """The product of a line of scalars and a stack of tensors: the sum of the products.
+
+    Each operand comes with the axis that is summed over.
+    """
+    terms, shape = node.terms, node.shape
+    dims = terms.shape(line[0]), terms.shape(matrix[0])
+    if dims[0] is None or dims[1] is None or len(dims[0]) != 2 or len(dims[1]) != 2:
         return None
-    if atom.op == "Reshape":
-        inner = terms.single(atom.operands[0])
-        if inner is None or inner.op != "Const":
-            return terms.vector(atom.operands[0])
-        atom = inner
-    if atom.op == "Const" and all(isinstance(each, float) for each in atom.attrs[1]):
-        numbers = [terms.number(each) for each in atom.attrs[1]]
-        extents = [dim for dim in atom.shape or () if isinstance(dim, int)]
-        return numbers * (max(extents) if len(numbers) == 1 else 1)
-    return None
+    if dims[0][1 - line[1]] != 1 or not _are_known(shape, dims[1]):
+        return None
+    factors = elements_of_line(terms, line[0])
+    stacked = slices_along(terms, *matrix)
+    if stacked is None and dims[1][1 - matrix[1]] == 1:
+        stacked = elements_of_line(terms, matrix[0])
+    if factors is None or stacked is None:
+        return None
+    products = [terms.product(*pair) for pair in zip(stacked, factors, strict=True)]
+    total = terms.add(*((each, 1.0) for each in products))
+    return node.build("Reshape", (shape,), (total,), shape)
 
 
 def _transposed_convolution(node: Node) -> Form | None:
@@ -599,10 +605,43 @@ def _transposed_convolution(node: Node) -> Form | None:
     return node.build("Conv2DBackpropInput", attrs, (node.operand(2), node.operand(1), *unknown))
 
 
+def _are_known(*shapes: Shape) -> bool:
+    """Whether all extents of shapes are numbers."""
+    return all(
+        shape is not None and all(isinstance(dim, int) for dim in shape) for shape in shapes
+    )
+
+
 def _einsum(node: Node) -> Form | None:
     equation = node.attributes.get("equation", "")
     text = equation.decode() if isinstance(equation, bytes) else str(equation)
-    return node.build("Einsum", (text,), node.operands)
+    return _weighted_sum(node, text) or node.build("Einsum", (text,), node.operands)
+
+
+def _weighted_sum(node: Node, equation: str) -> Form | None:
+    """A sum of stacked tensors with a known factor for each, such as ``t,tij->ij``."""
+    inputs, _, output = equation.partition("->")
+    names = inputs.split(",")
+    if len(names) != 2:
+        return None
+    for number, letter in enumerate(names):
+        other = names[1 - number]
+        if len(letter) != 1 or other.count(letter) != 1 or other.replace(letter, "") != output:
+            continue
+        if not _are_known(node.shape):
+            continue
+        factors = elements_of_line(node.terms, node.operand(number))
+        stacked = slices_along(node.terms, node.operand(1 - number), other.index(letter))
+        if factors and stacked:
+            return _sum_of_products(node, factors, stacked)
+    return None
+
+
+def _sum_of_products(node: Node, factors: Sequence[Form], stacked: Sequence[Form]) -> Form:
+    """The sum of tensors of the same elements as the result, each times its factor."""
+    products = [node.terms.product(*pair) for pair in zip(stacked, factors, strict=True)]
+    total = node.terms.add(*((each, 1.0) for each in products))
+    return node.build("Reshape", (node.shape,), (total,))
 
 
 def _normalize(node: Node) -> Form | None:

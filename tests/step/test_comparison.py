@@ -135,6 +135,31 @@ def _running_mean(gradients: list[Value]) -> Value:
     return first
 
 
+def _by_matrix(gradients: Sequence[Value], weights: Value) -> Value:
+    """As ``tf.tensordot(weights, tf.stack(gradients), 1)``."""
+    count = len(gradients)
+    matrix = reshape(stack(gradients), [count, WIDTH])
+    return reshape(reshape(weights, [1, count]) @ matrix, [WIDTH])
+
+
+def _by_column(gradients: Sequence[Value], weights: Value) -> Value:
+    """The transposed stack, times a column of weights."""
+    column = reshape(weights, [len(gradients), 1])
+    return reshape(apply("MatMul", stack(gradients), column, transpose_a=True), [WIDTH])
+
+
+def _by_factors(gradients: Sequence[Value], weights: Value) -> Value:
+    """The sum of a stack that is multiplied by a column."""
+    return total(stack(gradients) * reshape(weights, [len(gradients), 1]), 0)
+
+
+def _by_einsum(gradients: Sequence[Value], weights: Value) -> Value:
+    return apply("Einsum", weights, stack(gradients), equation="t,ti->i")
+
+
+WEIGHTED = {"matrix": _by_matrix, "column": _by_column, "factors": _by_factors, "sum": _by_einsum}
+
+
 AVERAGES: dict[str, Callable[[list[Value]], Value]] = {
     "sum divided by n": lambda gradients: add_n(gradients) / float(len(gradients)),
     "sum times 1/n": lambda gradients: add_n(gradients) * (1 / len(gradients)),
@@ -156,6 +181,31 @@ AVERAGES: dict[str, Callable[[list[Value]], Value]] = {
         "Minimum", add_n(gradients) / float(len(gradients)), 0.1
     ),
 }
+
+
+@pytest.mark.parametrize("way", WEIGHTED)
+@pytest.mark.parametrize("weights", [(0.5, 0.5), (1.0, 0.0), (0.0, 1.0), (0.25, 0.75), (1.0, 1.0)])
+def test_weights_as_a_tensor(way: str, weights: tuple[float, float]) -> None:
+    """Weights of towers in one tensor, with the stack of the towers' gradients."""
+    towers = _mean_of(
+        lambda gradients: WEIGHTED[way](gradients, gradients[0].program.tensor(np.array(weights)))
+    )
+    check(towers, one_gpu(), PROVED if weights == (0.5, 0.5) else DIFFERS)
+
+
+@pytest.mark.parametrize("way", WEIGHTED)
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_numbers_of_rows_as_a_tensor(way: str, order: tuple[int, int]) -> None:
+    """Each weight is the tower's share of the rows. In another order, the rows must be equal."""
+    net = Net(towers=2)
+    rows = [to_float(rows_of(x)) for x, _ in net.feeds]
+    gradients = net.gradients([net.loss(x, y) for x, y in net.feeds])
+    weights = stack([rows[i] for i in order]) / add_n(rows)
+    towers = net.descend(WEIGHTED[way](gradients, weights))
+    if order == (0, 1):
+        check(towers, one_gpu(), PROVED, NOTHING, rows=[(4, 4), (2, 7)])
+    else:
+        check(towers, one_gpu(), PROVED, EQUAL_ROWS)
 
 
 @pytest.mark.parametrize("count", [2, 3])
