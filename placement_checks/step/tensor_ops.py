@@ -375,14 +375,24 @@ def _add_bias(node: Node) -> Form | None:
 
 def _multiply(node: Node) -> Form | None:
     found = _by_element(node, node.terms.times)
-    return found or node.build("Mul", (), (node.operand(0), node.operand(1)))
+    if found is not None:
+        return found
+    one, other = node.operand(0), node.operand(1)
+    for form, factor in ((one, other), (other, one)):
+        inverse = node.terms.inverse(factor) if node.terms.constant(factor) else None
+        if inverse is not None:
+            divisor = node.terms.divisor(node.reader.program, form, inverse)
+            if divisor != inverse:
+                return node.build("RealDiv", (), (form, divisor))
+    return node.build("Mul", (), (one, other))
 
 
 def _divide(node: Node) -> Form | None:
     if _is_integer(node.dtype(0)):
         return _floor_divide(node)
     terms = node.terms
-    one, other = node.operand(0), node.operand(1)
+    one = node.operand(0)
+    other = terms.divisor(node.reader.program, one, node.operand(1))
 
     def quotient(a: Form, b: Form) -> Form | None:
         inverse = terms.inverse(b)

@@ -221,6 +221,9 @@ class Terms:
     Attributes:
         sizes: the number of rows of parts where it is fixed, by the number of the program.
         fixed: the number of rows of parts, if it is fixed and equal in both programs.
+        reads_divisors: whether a sum over rows that is divided by their fixed number is a mean: the
+            numbers are fixed in both programs, but differ.
+        divided: the programs that divide a sum over rows by their fixed number.
         assumed: what was taken for granted so far.
     """
 
@@ -238,6 +241,8 @@ class Terms:
         self._equal_rows = equal_rows
         self.sizes: dict[tuple[int, Part], int] = {}
         self.fixed: Mapping[Part, int] = {}
+        self.reads_divisors = False
+        self.divided: set[int] = set()
         self.assumed: set[Assumption] = set()
         self._op_type = op_types
         self._atoms: list[Atom] = []
@@ -557,6 +562,20 @@ class Terms:
         if below and len(below) == next(iter(below)).parts:
             return sum(below.values())
         return None
+
+    def divisor(self, program: int, form: Form, divisor: Form) -> Form:
+        """The number of rows, if a sum over rows is divided by it; else the divisor as it is."""
+        number, part = self.constant(divisor), finest(self._parts[form])
+        if not self.reads_divisors or number is None or part is None or self.is_backward(form):
+            return divisor
+        if self._shapes[form] != () or self.status(form, part).kind is not Kind.SUM:
+            return divisor
+        for depth in range(len(part), -1, -1):
+            size = self.size(program, part[:depth])
+            if size and are_close([size, number]):
+                self.divided.add(program)
+                return self.rows(part[:depth])
+        return divisor
 
     def extent(self, form: Form, axis: int) -> Form:
         """The extent of an axis of a tensor, as a scalar."""

@@ -1000,6 +1000,64 @@ def test_constants_with_the_number_of_rows_of_a_tower_have_its_rows() -> None:
     check(towers, one_gpu(lambda net: _with_constant_columns(net, net.x, net.y)), PROVED)
 
 
+def _fixed(towers: int, rows: int, loss: Callable[[Value], Value]) -> Program:
+    """Towers with a fixed number of rows each, whose gradients are added up."""
+    program = Program()
+    w = program.variable("w", (WIDTH,))
+    feeds = range(towers) if towers > 1 else [None]
+    features = [program.placeholder("x", (rows, WIDTH), tower) for tower in feeds]
+    gradients = [program.gradient(loss(square(total(x * w.read(), 1))), w) for x in features]
+    program.train(w.descend(RATE, add_n(gradients)))
+    return program
+
+
+FIXED_DIVISORS: dict[str, tuple[State, tuple[float, float], Callable[[Value, float], Value]]] = {
+    "rows of one tower": (DIFFERS, (4.0, 4.0), lambda loss, divisor: total(loss) / divisor),
+    "rows of all towers": (PROVED, (8.0, 4.0), lambda loss, divisor: total(loss) / divisor),
+    "one by rows of all": (
+        *(PROVED, (8.0, 4.0)),
+        lambda loss, divisor: total(loss) * (1 / divisor),
+    ),
+    "one by rows of one tower": (
+        *(DIFFERS, (4.0, 4.0)),
+        lambda loss, divisor: (1 / divisor) * total(loss),
+    ),
+    "rows of one tower, doubled": (
+        *(DIFFERS, (4.0, 4.0)),
+        lambda loss, divisor: apply("DivNoNan", total(loss), divisor) * 2.0,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FIXED_DIVISORS)
+def test_sums_divided_by_a_fixed_number_of_rows(name: str) -> None:
+    """A mean, if both programs divide by their rows: for two copies of a batch it is the same."""
+    expected, divisors, loss = FIXED_DIVISORS[name]
+    programs = [
+        _fixed(towers, 4, lambda rows, divisor=divisor: loss(rows, divisor))
+        for towers, divisor in zip((2, 1), divisors, strict=True)
+    ]
+    found = compare(*programs).variables["w"]
+    assert found.state is expected
+    x, values = np.random.default_rng(0).normal(size=(4, WIDTH)), {"w": np.ones(WIDTH)}
+    after = [
+        program.run({"x": np.concatenate([x] * towers)}, values, [4] * towers)["w"]
+        for program, towers in zip(programs, (2, 1), strict=True)
+    ]
+    assert (np.abs(after[0] - after[1]).max() < EQUAL) == (expected is PROVED)
+
+
+@pytest.mark.parametrize("divisors", [(1.0, 1.0), (3.0, 3.0), (4.0, 3.0), (8.0, 8.0)])
+def test_sums_divided_by_another_fixed_number(divisors: tuple[float, float]) -> None:
+    """A sum of all rows, as before, unless both programs divide by numbers of rows."""
+    towers, one = [
+        _fixed(count, 4, lambda rows, divisor=divisor: total(rows) / divisor)
+        for count, divisor in zip((2, 1), divisors, strict=True)
+    ]
+    found = compare(towers, one).variables["w"].state
+    assert found is (PROVED if divisors[0] == divisors[1] else UNKNOWN)
+
+
 def test_an_extent_of_unknown_size_shows_no_mistake() -> None:
     def loss(net: Net, x: Value, y: Value, rows: Value) -> Value:
         ones = apply("Fill", stack([rows]), 1.0)
