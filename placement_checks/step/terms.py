@@ -221,8 +221,8 @@ class Terms:
     Attributes:
         sizes: the number of rows of parts where it is fixed, by the number of the program.
         fixed: the number of rows of parts, if it is fixed and equal in both programs.
-        reads_divisors: whether a sum over rows that is divided by their fixed number is a mean: the
-            numbers are fixed in both programs, but differ.
+        reads_divisors: whether a sum over rows that is divided by their fixed number is a mean,
+            since the numbers are fixed in both programs, but differ.
         divided: the programs that divide a sum over rows by their fixed number.
         assumed: what was taken for granted so far.
     """
