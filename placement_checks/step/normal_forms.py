@@ -377,6 +377,10 @@ def reshape(build: Build) -> Form | None:
     before = terms.shape(form)
     if before == shape and is_static(shape):
         return form
+    with_rows = _with_fixed_rows(build, before, shape)
+    if with_rows is not None:
+        operands = (form, *build.operands[1:])
+        return terms.build("Reshape", (with_rows,), operands, with_rows, build.origin)
     if before == () and shape == (1,):
         return terms.build("Pack", (0,), (form,), shape, build.origin)
     if shape == ():
@@ -384,6 +388,33 @@ def reshape(build: Build) -> Form | None:
         atom = terms.single(tensor)
         if atom is not None and atom.op == "Pack" and len(atom.operands) == 1:
             return terms.product(atom.operands[0], scalar)
+    return None
+
+
+def _with_fixed_rows(build: Build, before: Shape, after: Shape) -> Shape:
+    """The shape with an axis of rows in place of their fixed number; None if it has no such axis.
+
+    The rows may have become known after the op was read, when copies of variables became one.
+    """
+    terms, part = build.terms, finest(build.terms.parts(build.operands[0]))
+    if part is None or build.origin is None or not before or not after:
+        return None
+    size = terms.size(build.origin.program, part)
+    at = next((i for i, dim in enumerate(before) if isinstance(dim, RowExtent)), None)
+    known = [dim for dim in after if isinstance(dim, int)]
+    if not size or at is None or len(known) < len(after):
+        return None
+    extent, others = before[at], (*before[:at], *before[at + 1 :])
+    times = extent.times if isinstance(extent, RowExtent) else None
+    if not times or not all(isinstance(dim, int) for dim in others):
+        return None
+    outer = math.prod(dim for dim in before[:at] if isinstance(dim, int))
+    for axis, dim in enumerate(known):
+        of_row = dim // size
+        if math.prod(known[:axis]) == outer and of_row and dim == of_row * size:
+            inner = math.prod(dim for dim in before[at + 1 :] if isinstance(dim, int)) * times
+            if of_row * math.prod(known[axis + 1 :]) == inner:
+                return (*known[:axis], RowExtent(of_row), *known[axis + 1 :])
     return None
 
 

@@ -432,8 +432,10 @@ class StepReader(StepGraph):
     def _own_backward(self, number: int) -> Mapping[str, str]:
         """For the ops of a gradient call that depend on a backward pass of the program: its op.
 
-        TensorFlow builds backward ops in the line that asks for gradients; the backward pass of a
-        custom gradient has lines of its own. Lines are only read if the objective has one.
+        TensorFlow builds backward ops in the line that asks for gradients. The backward pass of a
+        custom gradient has lines of its own, which this line calls. A strategy builds collectives
+        elsewhere, where it runs the replicas. Lines are only read if the objective has a custom
+        gradient.
         """
         found = self._own.get(number)
         if found is not None:
@@ -446,10 +448,10 @@ class StepReader(StepGraph):
             return found
         frames = self.placement.details.frames
         built = sorted(call.ops, key=lambda name: self.number.get(name, 0))
-        lines = {name: tuple(frames(name)[-1:]) for name in built if name in self.ops}
-        asking = next((line for line in lines.values() if line), ())
-        for name, line in lines.items():
-            if line and line != asking:
+        lines = {name: tuple(frames(name)) for name in built if name in self.ops}
+        asking = next((stack[-1] for stack in lines.values() if stack), None)
+        for name, stack in lines.items():
+            if asking in stack[:-1] and stack[-1] != asking:
                 found[name] = name
                 continue
             own = next((found[source] for source in self.edges[name] if source in found), None)
