@@ -77,7 +77,10 @@ def product(build: Build) -> Form | None:
     if made is not None:
         return made
     for x, y in ((one, other), (other, one)):
-        if terms.shape(x) == terms.shape(y) and _is_filled_with_one(terms, x):
+        filler = _filler(terms, x)
+        if filler == 0.0:
+            return terms.number(0.0)
+        if terms.shape(x) == terms.shape(y) and filler == 1.0:
             return y
         stacked = _stacked_products(build, x, y)
         if stacked is not None:
@@ -192,9 +195,10 @@ def _multiplied_out(build: Build, one: Form, other: Form) -> Form | None:
     return terms.add(*total)
 
 
-def _is_filled_with_one(terms: Terms, form: Form) -> bool:
+def _filler(terms: Terms, form: Form) -> float | None:
+    """The number that all elements are equal to; None if there is none."""
     atom = terms.single(form)
-    return atom is not None and atom.op == "Fill" and terms.constant(atom.operands[1]) == 1.0
+    return terms.constant(atom.operands[1]) if atom is not None and atom.op == "Fill" else None
 
 
 def choice(build: Build) -> Form | None:

@@ -134,15 +134,18 @@ class Node(NamedTuple):
     def operand(self, number: int) -> Form:
         """The form of one of the tensors that the op reads.
 
-        For ops on whole tensors, it has the shape of the tensor. For ops on single elements, and
-        for numbers in place of tensors of unknown shapes, it may be broadcast to this shape.
+        For ops on whole tensors, it has the shape of the tensor. For ops on single elements, it
+        may be broadcast to this shape.
         """
         form = self.reader.operand(self.name, number)
-        static = self.static_shape(number) or ()
-        is_number = self.terms.shape(form) == () and (None in static or set(static) <= {1})
-        if is_number or _is_elementwise(self.op.type):
+        if _is_elementwise(self.op.type):
             return form
-        return self.reader.with_shape_of(self.inputs[number], form)
+        return with_shape(self.source(number), form)
+
+    def source(self, number: int) -> Node:
+        """The output of another op that the op reads."""
+        name, _, output = self.inputs[number].partition(":")
+        return Node(self.reader, name, int(output or 0))
 
     def build(
         self,
@@ -182,6 +185,78 @@ def _part_of_tower(node: Node) -> Part | None:
     """The part of the batch of the tower that an op belongs to; None if it is not one part."""
     owners = _owners(node)
     return node.reader.part_of_tower(owners) if owners else None
+
+
+# --- tensors of equal elements ---
+
+
+def with_shape(node: Node, form: Form) -> Form:
+    """The form of an output, with elements repeated to the shape of the tensor.
+
+    Ops on single elements drop the shape of an operand, such as zeros like another tensor. What
+    the tensor was broadcast to may have rows, so ops on whole tensors need it.
+    """
+    terms, static, dims = node.terms, node.shape, node.terms.shape(form)
+    if static is None:
+        is_complete = dims != ()
+        padded: tuple[Dim, ...] = ()
+    else:
+        is_complete = dims is None or len(dims) > len(static)
+        padded = (*[1] * (len(static) - len(dims or ())), *(dims or ()))
+        is_complete = is_complete or not any(
+            dim == 1 != wanted for dim, wanted in zip(padded, static, strict=True)
+        )
+    if is_complete:
+        return form
+    extents = _extents(node, form)
+    if extents is None:
+        cause = Cause(node.op.type, "repeats elements unknown times", node.origin)
+        return terms.unknown(cause, static, node.reader.program, node.name, node.output)
+    if dims == ():
+        return _filled(node, extents, form)
+    times = [
+        extent if dim == 1 else terms.number(1.0)
+        for dim, extent in zip(padded, extents, strict=True)
+    ]
+    filled = _filled(node, times, terms.number(1.0))
+    return node.build("Mul", (), (form, filled))
+
+
+def _extents(node: Node, form: Form) -> list[Form] | None:
+    """The extents of an output whose form may be broadcast; None if one is unknown.
+
+    An op on single elements has the extents of its operands.
+    """
+    terms, static, dims = node.terms, node.shape, node.terms.shape(form)
+    if static is None or dims is None or len(dims) > len(static):
+        return None
+    missing = len(static) - len(dims)
+    operands: list[list[Form]] | None = None
+    found = []
+    for axis, wanted in enumerate(static):
+        if isinstance(wanted, int):
+            found.append(terms.number(wanted))
+        elif axis >= missing and dims[axis - missing] != 1:
+            found.append(terms.extent(form, axis - missing))
+        else:
+            operands = _extents_of_operands(node) if operands is None else operands
+            at = axis - len(static)
+            others = {each[at] for each in operands if -at <= len(each)} - {terms.number(1.0)}
+            if len(others) != 1:
+                return None
+            found.append(others.pop())
+    return found
+
+
+def _extents_of_operands(node: Node) -> list[list[Form]]:
+    if node.name not in node.reader.ops or not _is_elementwise(node.op.type):
+        return []
+    found = [
+        _extents(node.source(number), node.reader.operand(node.name, number))
+        for number in range(len(node.inputs))
+    ]
+    known = [each for each in found if each is not None]
+    return known if len(known) == len(found) else []
 
 
 # --- what passes values on ---
@@ -530,14 +605,12 @@ def _select(node: Node) -> Form | None:
 
 
 def _reduce(node: Node) -> Form | None:
-    terms, form = node.terms, node.operand(0)
-    dims, static = terms.shape(form), node.static_shape(0)
-    if dims == () and static != ():  # a number that is broadcast
-        if not is_static(static) or static is None:
-            return _reduced_number(node, form)
-        extents = [terms.number(dim) for dim in static if isinstance(dim, int)]
-        vector = terms.pack(extents, node.origin)
-        form, dims = node.build("Fill", (), (vector, form), static), static
+    terms = node.terms
+    number = node.reader.operand(node.name, 0)
+    if terms.shape(number) == () and node.op.type in ("Mean", "Max", "Min"):
+        return number  # of equal elements
+    form = node.operand(0)
+    dims = terms.shape(form)
     axes = terms.integers(node.operand(1)) if len(node.inputs) > 1 else None
     rank = None if dims is None else len(dims)
     if axes is None and node.shape == () and rank is not None:
@@ -560,15 +633,6 @@ def _reduce(node: Node) -> Form | None:
     if kind == "Mean" and _is_integer(node.dtype(0)):
         return node.build("FloatToInt", ("Mean",), (made,))
     return made
-
-
-def _reduced_number(node: Node, number: Form) -> Form:
-    """A reduction of an unknown number of equal elements."""
-    terms, kind = node.terms, node.op.type
-    if kind in ("Mean", "Max", "Min") or (kind == "Sum" and terms.constant(number) == 0.0):
-        return number
-    cause = Cause(kind, "combines an unknown number of equal elements", node.origin)
-    return terms.unknown(cause, node.shape, node.reader.program, node.name)
 
 
 def _matrix_product(node: Node) -> Form | None:
@@ -873,10 +937,7 @@ def _join(node: Node) -> Form | None:
     if len(known) == len(vectors):
         return terms.pack([element for vector in known for element in vector], node.origin)
     rank = len(terms.shape(operands[0]) or ()) or (len(node.shape) if node.shape else 1)
-    # A number, such as zeros like another tensor, does not have the shape of the tensor.
-    numbers = [i for i, operand in enumerate(operands) if terms.shape(operand) == ()]
-    shapes = [(i, node.static_shape(i)) for i in numbers]
-    return node.build("ConcatV2", (axis[0] % rank, *shapes), tuple(operands))
+    return node.build("ConcatV2", (axis[0] % rank,), tuple(operands))
 
 
 def _cut_axis(

@@ -400,6 +400,27 @@ class Terms:
             shape = tuple(map(broadcast_dim, shape, padded))
         return shape
 
+    def _broadcast(self, operands: Sequence[Form], static: Shape) -> Shape:
+        """The shape of the operands of an op on single elements, broadcast to each other.
+
+        They may lack axes of the static shape, such as the rows.
+        """
+        shapes = [self._shapes[operand] for operand in operands]
+        shape: tuple[Dim, ...] = ()
+        for other in shapes:
+            if other is None:
+                return static
+            if len(other) > len(shape):
+                shape, other = other, shape
+            padded = (*[1] * (len(shape) - len(other)), *other)
+            shape = tuple(map(broadcast_dim, shape, padded))
+        if static is None or len(static) < len(shape):
+            return shape
+        known = static[len(static) - len(shape) :]
+        return tuple(
+            wanted if dim is None else dim for dim, wanted in zip(shape, known, strict=True)
+        )
+
     def _canonical(self, number: float) -> float:
         """One number for all numbers that differ by rounding: the first one, or a fraction."""
         found = self._canonical_numbers.get(number)
@@ -932,6 +953,8 @@ class Terms:
     ) -> Form:
         """The normal form of an op."""
         op_type = self._op_type(op)
+        if op_type is not None and op_type.is_elementwise:
+            shape = self._broadcast(operands, shape)
         if op_type is not None and part is None:
             if self._statistics is not None and not op_type.is_linear and op != "Grad":
                 operands = self._statistics(self, op, op_type, operands)
