@@ -167,10 +167,9 @@ def _compare_runs(
 ) -> StepEquality:
     found: StepEquality | None = None
     for own_statistics, equal_rows in _ACCEPTED:
-        comparison = Comparison(
+        comparison, answer = _compare_assuming(
             towers, one_gpu, roots, own_statistics=own_statistics, equal_rows=equal_rows
         )
-        answer = comparison.compare()
         found = answer if found is None else found.improved_by(answer)
         if not any(map(_may_be_proved, found.variables.values())):
             break
@@ -182,12 +181,38 @@ def _compare_runs(
         if found.variables[name].state is not State.PROVED or comparison.has_other_rate(name)
     ]
     if names and (own_statistics, equal_rows) != _ACCEPTED[-1]:
-        comparison = Comparison(towers, one_gpu, roots, own_statistics=True, equal_rows=True)
-        comparison.compare()
+        comparison, _ = _compare_assuming(
+            towers, one_gpu, roots, own_statistics=True, equal_rows=True
+        )
     weights = {name: comparison.weights(name) for name in names}
     return found._replace(
         weights=weights, parts=comparison.parts(), sources=comparison.sources(found.trained)
     )
+
+
+def _compare_assuming(
+    towers: Placement,
+    one_gpu: Placement,
+    roots: tuple[Sequence[str], Sequence[str]],
+    *,
+    own_statistics: bool,
+    equal_rows: bool,
+) -> tuple[Comparison, StepEquality]:
+    """Compare two runs.
+
+    A divisor of a sum over rows is a number of rows only if it is one in both programs.
+    """
+    for reads_divisors in (True, False):
+        comparison = Comparison(
+            *(towers, one_gpu, roots),
+            own_statistics=own_statistics,
+            equal_rows=equal_rows,
+            reads_divisors=reads_divisors,
+        )
+        answer = comparison.compare()
+        if len(comparison.terms.divided) != 1:
+            break
+    return comparison, answer
 
 
 def _may_be_proved(answer: Equality) -> bool:
@@ -211,6 +236,7 @@ class Comparison:
         *,
         own_statistics: bool = True,
         equal_rows: bool = False,
+        reads_divisors: bool = True,
     ) -> None:
         self.terms = Terms(
             op_type,
@@ -231,8 +257,10 @@ class Comparison:
         self.towers.batch.assign(single, single.listed)
         single.assign(single, listed)
         sizes = self.towers.batch.fix_sizes(), single.fix_sizes()
-        if sizes[0] and sizes[1] and sizes[0][WHOLE] == sizes[1][WHOLE]:
-            self.terms.fixed = {**sizes[1], **sizes[0]}
+        if sizes[0] and sizes[1]:
+            are_equal = sizes[0][WHOLE] == sizes[1][WHOLE]
+            self.terms.fixed = {**sizes[1], **sizes[0]} if are_equal else {}
+            self.terms.reads_divisors = reads_divisors and not are_equal
         self.towers.feeds, self.one_gpu.feeds = matched_feeds(self.towers, self.one_gpu)
         self._names: Mapping[AtomId, AtomId] = {}
 

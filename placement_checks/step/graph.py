@@ -158,10 +158,6 @@ class StepGraph(ABC):
         """The form of a tensor that the body of a loop returns."""
 
     @abstractmethod
-    def with_shape_of(self, source: str, form: Form) -> Form:
-        """A form with its elements repeated to the shape of a broadcast tensor."""
-
-    @abstractmethod
     def part_of_tower(self, objectives: Collection[str]) -> Part | None:
         """The part of the batch that objectives are computed from; None if it is not one part."""
 

@@ -7,9 +7,10 @@ operand, and gets a tensor atom of this operand.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from placement_checks.step.kinds import NUMBER, ONE, AtomId, Form, Kind, RowExtent, Shape
+from placement_checks.step.kinds import NUMBER, ONE, AtomId, Dim, Form, Kind, RowExtent, Shape
 from placement_checks.step.parts import WHOLE, Part, finest
 from placement_checks.step.terms import Assumption, Build, Terms
 
@@ -76,11 +77,87 @@ def product(build: Build) -> Form | None:
     if made is not None:
         return made
     for x, y in ((one, other), (other, one)):
-        if terms.shape(x) == terms.shape(y) and _is_filled_with_one(terms, x):
+        filler = _filler(terms, x)
+        if filler == 0.0:
+            return terms.number(0.0)
+        if terms.shape(x) == terms.shape(y) and filler == 1.0:
             return y
+        stacked = _stacked_products(build, x, y)
+        if stacked is not None:
+            return stacked
     if len(terms.summands(one)) < len(terms.summands(other)):
         one, other = other, one
     return _multiplied_out(build, one, other)
+
+
+def _stacked_products(build: Build, weights: Form, stack: Form) -> Form | None:
+    """A stack with a known factor for each of its tensors: a stack of products."""
+    terms = build.terms
+    tensor, scalar = terms.scalars_taken_out(stack)
+    atom, shape = terms.single(tensor), terms.shape(weights)
+    if atom is None or atom.op != "Pack" or not shape or atom.shape is None:
+        return None
+    axis, count = atom.attrs[0] - len(atom.shape), len(atom.operands)
+    if len(shape) < -axis or shape[axis] != count:
+        return None
+    factors = elements_of_line(terms, weights)
+    if factors is None or len(factors) != count or len(shape) > len(atom.shape):
+        return None
+    products = zip(atom.operands, factors, strict=True)
+    made = tuple([terms.product(*pair) for pair in products])
+    packed = terms.build("Pack", atom.attrs, made, build.shape, build.origin)
+    return terms.product(packed, scalar)
+
+
+def elements_of_line(terms: Terms, form: Form) -> Sequence[Form] | None:
+    """The elements of a tensor with one axis of any extent; None if they are unknown."""
+    tensor, scalar = terms.scalars_taken_out(form)
+    atom = terms.single(tensor)
+    if atom is None or atom.shape is None or sum(dim != 1 for dim in atom.shape) > 1:
+        return None
+    found: Sequence[Form] | None = None
+    if atom.op == "Const" and all(isinstance(each, float) for each in atom.attrs[1]):
+        extents = [dim for dim in atom.shape if isinstance(dim, int)]
+        numbers = [terms.number(each) for each in atom.attrs[1]]
+        found = numbers * (max(extents, default=1) if len(numbers) == 1 else 1)
+    elif atom.op == "Reshape":
+        found = elements_of_line(terms, atom.operands[0])
+    else:
+        found = terms.vector(tensor)
+    return None if found is None else [terms.product(each, scalar) for each in found]
+
+
+def slices_along(terms: Terms, form: Form, axis: int) -> Sequence[Form] | None:
+    """The tensors that are stacked along an axis; None if they are unknown.
+
+    They may have another shape than the slices, with the same elements.
+    """
+    tensor, scalar = terms.scalars_taken_out(form)
+    atom = terms.single(tensor)
+    while atom is not None and atom.op == "Reshape" and len(atom.operands) == 1:
+        inner, after = terms.shape(atom.operands[0]), atom.shape
+        at = None if inner is None or after is None else _axis_before(inner, after, axis)
+        if at is None:
+            return None
+        axis = at
+        tensor, factor = terms.scalars_taken_out(atom.operands[0])
+        scalar = terms.product(scalar, factor)
+        atom = terms.single(tensor)
+    if atom is None or atom.op != "Pack" or atom.attrs[0] != axis:
+        return None
+    return [terms.product(each, scalar) for each in atom.operands]
+
+
+def _axis_before(before: Sequence[Dim], after: Sequence[Dim], axis: int) -> int | None:
+    """The axis that a reshape keeps as an axis; None if it does not."""
+    known = [dim for dim in (*before, *after) if isinstance(dim, int)]
+    if len(known) < len(before) + len(after):
+        return None
+    outer = math.prod(known[len(before) : len(before) + axis])
+    for at, extent in enumerate(before):
+        if extent == after[axis] and math.prod(known[:at]) == outer:
+            return at
+    return None
 
 
 def quotient(build: Build) -> Form | None:
@@ -118,9 +195,10 @@ def _multiplied_out(build: Build, one: Form, other: Form) -> Form | None:
     return terms.add(*total)
 
 
-def _is_filled_with_one(terms: Terms, form: Form) -> bool:
+def _filler(terms: Terms, form: Form) -> float | None:
+    """The number that all elements are equal to; None if there is none."""
     atom = terms.single(form)
-    return atom is not None and atom.op == "Fill" and terms.constant(atom.operands[1]) == 1.0
+    return terms.constant(atom.operands[1]) if atom is not None and atom.op == "Fill" else None
 
 
 def choice(build: Build) -> Form | None:
@@ -303,6 +381,10 @@ def reshape(build: Build) -> Form | None:
     before = terms.shape(form)
     if before == shape and is_static(shape):
         return form
+    with_rows = _with_fixed_rows(build, before, shape)
+    if with_rows is not None:
+        operands = (form, *build.operands[1:])
+        return terms.build("Reshape", (with_rows,), operands, with_rows, build.origin)
     if before == () and shape == (1,):
         return terms.build("Pack", (0,), (form,), shape, build.origin)
     if shape == ():
@@ -310,6 +392,33 @@ def reshape(build: Build) -> Form | None:
         atom = terms.single(tensor)
         if atom is not None and atom.op == "Pack" and len(atom.operands) == 1:
             return terms.product(atom.operands[0], scalar)
+    return None
+
+
+def _with_fixed_rows(build: Build, before: Shape, after: Shape) -> Shape:
+    """The shape with an axis of rows in place of their fixed number; None if it has no such axis.
+
+    The rows may have become known after the op was read, when copies of variables became one.
+    """
+    terms, part = build.terms, finest(build.terms.parts(build.operands[0]))
+    if part is None or build.origin is None or not before or not after:
+        return None
+    size = terms.size(build.origin.program, part)
+    at = next((i for i, dim in enumerate(before) if isinstance(dim, RowExtent)), None)
+    known = [dim for dim in after if isinstance(dim, int)]
+    if not size or at is None or len(known) < len(after):
+        return None
+    extent, others = before[at], (*before[:at], *before[at + 1 :])
+    times = extent.times if isinstance(extent, RowExtent) else None
+    if not times or not all(isinstance(dim, int) for dim in others):
+        return None
+    outer = math.prod(dim for dim in before[:at] if isinstance(dim, int))
+    for axis, dim in enumerate(known):
+        of_row = dim // size
+        if math.prod(known[:axis]) == outer and of_row and dim == of_row * size:
+            inner = math.prod(dim for dim in before[at + 1 :] if isinstance(dim, int)) * times
+            if of_row * math.prod(known[axis + 1 :]) == inner:
+                return (*known[:axis], RowExtent(of_row), *known[axis + 1 :])
     return None
 
 

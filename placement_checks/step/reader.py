@@ -35,7 +35,7 @@ from placement_checks.step.graph import Race, StepGraph, Update, cone
 from placement_checks.step.kinds import ONE, ROWS, Cause, Form, Kind, Shape, Status
 from placement_checks.step.loops import Loop, is_loop
 from placement_checks.step.parts import Part, finest
-from placement_checks.step.tensor_ops import TENSOR_OPS, Node, attributes_of
+from placement_checks.step.tensor_ops import TENSOR_OPS, Node, attributes_of, with_shape
 from placement_checks.step.terms import Assumption, Terms
 
 # Updates by the sum of the old value and a multiple of another tensor.
@@ -168,27 +168,6 @@ class StepReader(StepGraph):
         if producer_of(tensor) == loop:  # a loop variable as it is
             return self._loop_variables[tensor]
         return self.value(tensor, loop)
-
-    def with_shape_of(self, source: str, form: Form) -> Form:
-        """A form with its elements repeated to the shape of a broadcast tensor."""
-        terms, name = self.terms, producer_of(source)
-        static, dims = self.shape(name, int(source.partition(":")[2] or 0)), terms.shape(form)
-        if static is None or dims is None or len(dims) > len(static):
-            return form
-        padded = (*[1] * (len(static) - len(dims)), *dims)
-        pairs = list(zip(padded, static, strict=True))
-        if len(dims) == len(static) and not any(dim == 1 != wanted for dim, wanted in pairs):
-            return form
-        extents = [wanted if dim == 1 else 1 for dim, wanted in pairs]
-        if any(not isinstance(extent, int) for extent in extents):
-            cause = Cause(self.ops[name].type, "repeats elements unknown times", self.origin(name))
-            return terms.unknown(cause, static, self.program, source)
-        shape = tuple(wanted if dim == 1 else dim for dim, wanted in pairs)
-        known = [extent for extent in extents if isinstance(extent, int)]
-        ones = terms.pack([terms.number(extent) for extent in known], self.origin(name))
-        number = terms.number(1.0)
-        filled = terms.build("Fill", (), (ones, number), tuple(extents), self.origin(name))
-        return terms.build("Mul", (), (form, filled), shape, self.origin(name))
 
     def _cyclic(self, op: str) -> Form:
         cause = Cause(self.ops[op].type, "is part of a loop", self.origin(op))
@@ -406,7 +385,8 @@ class StepReader(StepGraph):
         """The scalars of a gradient call, times the weights that the program gives."""
         terms = self.terms
         for objective, weight in zip(call.objectives, call.weights, strict=True):
-            form = self.with_shape_of(objective, self.value(objective))
+            name, _, output = objective.partition(":")
+            form = with_shape(Node(self, name, int(output or 0)), self.value(objective))
             shape = terms.shape(form)
             if weight:
                 stopped = terms.build(
@@ -432,8 +412,10 @@ class StepReader(StepGraph):
     def _own_backward(self, number: int) -> Mapping[str, str]:
         """For the ops of a gradient call that depend on a backward pass of the program: its op.
 
-        TensorFlow builds backward ops in the line that asks for gradients; the backward pass of a
-        custom gradient has lines of its own. Lines are only read if the objective has one.
+        TensorFlow builds backward ops in the line that asks for gradients. The backward pass of a
+        custom gradient has lines of its own, which this line calls. A strategy builds collectives
+        elsewhere, where it runs the replicas. Lines are only read if the objective has a custom
+        gradient.
         """
         found = self._own.get(number)
         if found is not None:
@@ -446,10 +428,10 @@ class StepReader(StepGraph):
             return found
         frames = self.placement.details.frames
         built = sorted(call.ops, key=lambda name: self.number.get(name, 0))
-        lines = {name: tuple(frames(name)[-1:]) for name in built if name in self.ops}
-        asking = next((line for line in lines.values() if line), ())
-        for name, line in lines.items():
-            if line and line != asking:
+        lines = {name: tuple(frames(name)) for name in built if name in self.ops}
+        asking = next((stack[-1] for stack in lines.values() if stack), None)
+        for name, stack in lines.items():
+            if asking in stack[:-1] and stack[-1] != asking:
                 found[name] = name
                 continue
             own = next((found[source] for source in self.edges[name] if source in found), None)

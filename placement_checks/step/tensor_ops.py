@@ -34,7 +34,7 @@ from placement_checks.step.kinds import (
     Shape,
     Status,
 )
-from placement_checks.step.normal_forms import is_static
+from placement_checks.step.normal_forms import elements_of_line, is_static, slices_along
 from placement_checks.step.op_types import op_type
 from placement_checks.step.parts import WHOLE, Cut, Part, cut_range, finest
 from placement_checks.step.terms import Assumption, Terms
@@ -134,15 +134,18 @@ class Node(NamedTuple):
     def operand(self, number: int) -> Form:
         """The form of one of the tensors that the op reads.
 
-        For ops on whole tensors, it has the shape of the tensor. For ops on single elements, and
-        for numbers in place of tensors of unknown shapes, it may be broadcast to this shape.
+        For ops on whole tensors, it has the shape of the tensor. For ops on single elements, it
+        may be broadcast to this shape.
         """
         form = self.reader.operand(self.name, number)
-        static = self.static_shape(number) or ()
-        is_number = self.terms.shape(form) == () and (None in static or set(static) <= {1})
-        if is_number or _is_elementwise(self.op.type):
+        if _is_elementwise(self.op.type):
             return form
-        return self.reader.with_shape_of(self.inputs[number], form)
+        return with_shape(self.source(number), form)
+
+    def source(self, number: int) -> Node:
+        """The output of another op that the op reads."""
+        name, _, output = self.inputs[number].partition(":")
+        return Node(self.reader, name, int(output or 0))
 
     def build(
         self,
@@ -182,6 +185,78 @@ def _part_of_tower(node: Node) -> Part | None:
     """The part of the batch of the tower that an op belongs to; None if it is not one part."""
     owners = _owners(node)
     return node.reader.part_of_tower(owners) if owners else None
+
+
+# --- tensors of equal elements ---
+
+
+def with_shape(node: Node, form: Form) -> Form:
+    """The form of an output, with elements repeated to the shape of the tensor.
+
+    Ops on single elements drop the shape of an operand, such as zeros like another tensor. What
+    the tensor was broadcast to may have rows, so ops on whole tensors need it.
+    """
+    terms, static, dims = node.terms, node.shape, node.terms.shape(form)
+    if static is None:
+        is_complete = dims != ()
+        padded: tuple[Dim, ...] = ()
+    else:
+        is_complete = dims is None or len(dims) > len(static)
+        padded = (*[1] * (len(static) - len(dims or ())), *(dims or ()))
+        is_complete = is_complete or not any(
+            dim == 1 != wanted for dim, wanted in zip(padded, static, strict=True)
+        )
+    if is_complete:
+        return form
+    extents = _extents(node, form)
+    if extents is None:
+        cause = Cause(node.op.type, "repeats elements unknown times", node.origin)
+        return terms.unknown(cause, static, node.reader.program, node.name, node.output)
+    if dims == ():
+        return _filled(node, extents, form)
+    times = [
+        extent if dim == 1 else terms.number(1.0)
+        for dim, extent in zip(padded, extents, strict=True)
+    ]
+    filled = _filled(node, times, terms.number(1.0))
+    return node.build("Mul", (), (form, filled))
+
+
+def _extents(node: Node, form: Form) -> list[Form] | None:
+    """The extents of an output whose form may be broadcast; None if one is unknown.
+
+    An op on single elements has the extents of its operands.
+    """
+    terms, static, dims = node.terms, node.shape, node.terms.shape(form)
+    if static is None or dims is None or len(dims) > len(static):
+        return None
+    missing = len(static) - len(dims)
+    operands: list[list[Form]] | None = None
+    found = []
+    for axis, wanted in enumerate(static):
+        if isinstance(wanted, int):
+            found.append(terms.number(wanted))
+        elif axis >= missing and dims[axis - missing] != 1:
+            found.append(terms.extent(form, axis - missing))
+        else:
+            operands = _extents_of_operands(node) if operands is None else operands
+            at = axis - len(static)
+            others = {each[at] for each in operands if -at <= len(each)} - {terms.number(1.0)}
+            if len(others) != 1:
+                return None
+            found.append(others.pop())
+    return found
+
+
+def _extents_of_operands(node: Node) -> list[list[Form]]:
+    if node.name not in node.reader.ops or not _is_elementwise(node.op.type):
+        return []
+    found = [
+        _extents(node.source(number), node.reader.operand(node.name, number))
+        for number in range(len(node.inputs))
+    ]
+    known = [each for each in found if each is not None]
+    return known if len(known) == len(found) else []
 
 
 # --- what passes values on ---
@@ -375,14 +450,24 @@ def _add_bias(node: Node) -> Form | None:
 
 def _multiply(node: Node) -> Form | None:
     found = _by_element(node, node.terms.times)
-    return found or node.build("Mul", (), (node.operand(0), node.operand(1)))
+    if found is not None:
+        return found
+    one, other = node.operand(0), node.operand(1)
+    for form, factor in ((one, other), (other, one)):
+        inverse = node.terms.inverse(factor) if node.terms.constant(factor) else None
+        if inverse is not None:
+            divisor = node.terms.divisor(node.reader.program, form, inverse)
+            if divisor != inverse:
+                return node.build("RealDiv", (), (form, divisor))
+    return node.build("Mul", (), (one, other))
 
 
 def _divide(node: Node) -> Form | None:
     if _is_integer(node.dtype(0)):
         return _floor_divide(node)
     terms = node.terms
-    one, other = node.operand(0), node.operand(1)
+    one = node.operand(0)
+    other = terms.divisor(node.reader.program, one, node.operand(1))
 
     def quotient(a: Form, b: Form) -> Form | None:
         inverse = terms.inverse(b)
@@ -520,14 +605,12 @@ def _select(node: Node) -> Form | None:
 
 
 def _reduce(node: Node) -> Form | None:
-    terms, form = node.terms, node.operand(0)
-    dims, static = terms.shape(form), node.static_shape(0)
-    if dims == () and static != ():  # a number that is broadcast
-        if not is_static(static) or static is None:
-            return _reduced_number(node, form)
-        extents = [terms.number(dim) for dim in static if isinstance(dim, int)]
-        vector = terms.pack(extents, node.origin)
-        form, dims = node.build("Fill", (), (vector, form), static), static
+    terms = node.terms
+    number = node.reader.operand(node.name, 0)
+    if terms.shape(number) == () and node.op.type in ("Mean", "Max", "Min"):
+        return number  # of equal elements
+    form = node.operand(0)
+    dims = terms.shape(form)
     axes = terms.integers(node.operand(1)) if len(node.inputs) > 1 else None
     rank = None if dims is None else len(dims)
     if axes is None and node.shape == () and rank is not None:
@@ -552,44 +635,41 @@ def _reduce(node: Node) -> Form | None:
     return made
 
 
-def _reduced_number(node: Node, number: Form) -> Form:
-    """A reduction of an unknown number of equal elements."""
-    terms, kind = node.terms, node.op.type
-    if kind in ("Mean", "Max", "Min") or (kind == "Sum" and terms.constant(number) == 0.0):
-        return number
-    cause = Cause(kind, "combines an unknown number of equal elements", node.origin)
-    return terms.unknown(cause, node.shape, node.reader.program, node.name)
-
-
 def _matrix_product(node: Node) -> Form | None:
-    terms, attributes = node.terms, node.attributes
+    attributes = node.attributes
     transposed = tuple(
         int(attributes.get(f"transpose_{x}", attributes.get(f"adj_{y}", False)))
         for x, y in (("a", "x"), ("b", "y"))
     )
     one, other = node.operand(0), node.operand(1)
-    row, column = _line(terms, one), _line(terms, other)
-    if row and column and node.shape == (1, 1) and not any(transposed):
-        total = [(terms.product(a, b), 1.0) for a, b in zip(row, column, strict=True)]
-        return node.build("Reshape", ((1, 1),), (terms.add(*total),), (1, 1))
-    return node.build(node.op.type, transposed, (one, other))
+    summed = 1 - transposed[0], transposed[1]
+    return (
+        _combined(node, (one, summed[0]), (other, summed[1]))
+        or _combined(node, (other, summed[1]), (one, summed[0]))
+        or node.build(node.op.type, transposed, (one, other))
+    )
 
 
-def _line(terms: Terms, form: Form) -> Sequence[Form] | None:
-    """The elements of a matrix of one row or one column; None if they are unknown."""
-    atom = terms.single(form)
-    if atom is None or atom.shape is None or len(atom.shape) != 2 or 1 not in atom.shape:
+def _combined(node: Node, line: tuple[Form, int], matrix: tuple[Form, int]) -> Form | None:
+    """The product of a line of scalars and a stack of tensors: the sum of the products.
+
+    Each operand comes with the axis that is summed over.
+    """
+    terms, shape = node.terms, node.shape
+    dims = terms.shape(line[0]), terms.shape(matrix[0])
+    if dims[0] is None or dims[1] is None or len(dims[0]) != 2 or len(dims[1]) != 2:
         return None
-    if atom.op == "Reshape":
-        inner = terms.single(atom.operands[0])
-        if inner is None or inner.op != "Const":
-            return terms.vector(atom.operands[0])
-        atom = inner
-    if atom.op == "Const" and all(isinstance(each, float) for each in atom.attrs[1]):
-        numbers = [terms.number(each) for each in atom.attrs[1]]
-        extents = [dim for dim in atom.shape or () if isinstance(dim, int)]
-        return numbers * (max(extents) if len(numbers) == 1 else 1)
-    return None
+    if dims[0][1 - line[1]] != 1 or not _are_known(shape, dims[1]):
+        return None
+    factors = elements_of_line(terms, line[0])
+    stacked = slices_along(terms, *matrix)
+    if stacked is None and dims[1][1 - matrix[1]] == 1:
+        stacked = elements_of_line(terms, matrix[0])
+    if factors is None or stacked is None:
+        return None
+    products = [terms.product(*pair) for pair in zip(stacked, factors, strict=True)]
+    total = terms.add(*((each, 1.0) for each in products))
+    return node.build("Reshape", (shape,), (total,), shape)
 
 
 def _transposed_convolution(node: Node) -> Form | None:
@@ -599,10 +679,43 @@ def _transposed_convolution(node: Node) -> Form | None:
     return node.build("Conv2DBackpropInput", attrs, (node.operand(2), node.operand(1), *unknown))
 
 
+def _are_known(*shapes: Shape) -> bool:
+    """Whether all extents of shapes are numbers."""
+    return all(
+        shape is not None and all(isinstance(dim, int) for dim in shape) for shape in shapes
+    )
+
+
 def _einsum(node: Node) -> Form | None:
     equation = node.attributes.get("equation", "")
     text = equation.decode() if isinstance(equation, bytes) else str(equation)
-    return node.build("Einsum", (text,), node.operands)
+    return _weighted_sum(node, text) or node.build("Einsum", (text,), node.operands)
+
+
+def _weighted_sum(node: Node, equation: str) -> Form | None:
+    """A sum of stacked tensors with a known factor for each, such as ``t,tij->ij``."""
+    inputs, _, output = equation.partition("->")
+    names = inputs.split(",")
+    if len(names) != 2:
+        return None
+    for number, letter in enumerate(names):
+        other = names[1 - number]
+        if len(letter) != 1 or other.count(letter) != 1 or other.replace(letter, "") != output:
+            continue
+        if not _are_known(node.shape):
+            continue
+        factors = elements_of_line(node.terms, node.operand(number))
+        stacked = slices_along(node.terms, node.operand(1 - number), other.index(letter))
+        if factors and stacked:
+            return _sum_of_products(node, factors, stacked)
+    return None
+
+
+def _sum_of_products(node: Node, factors: Sequence[Form], stacked: Sequence[Form]) -> Form:
+    """The sum of tensors of the same elements as the result, each times its factor."""
+    products = [node.terms.product(*pair) for pair in zip(stacked, factors, strict=True)]
+    total = node.terms.add(*((each, 1.0) for each in products))
+    return node.build("Reshape", (node.shape,), (total,))
 
 
 def _normalize(node: Node) -> Form | None:
@@ -747,13 +860,14 @@ def _with_rows_kept(
     times = extent.times if isinstance(extent, RowExtent) else None
     for j, form in enumerate(wanted):
         number, summands = terms.constant(form), terms.summands(form)
-        multiple = 1.0
-        if number is not None:
-            is_rows = number in (-1, size)
+        if number == -1:
+            multiple = 1.0
+        elif number is not None:
+            multiple = number / size if size else 0.0
         else:
             is_single = len(summands) == 1 and summands[0][0] == rows_monomial
             multiple = summands[0][1] / unit if is_single else 0.0
-            is_rows = multiple > 0.5 and abs(multiple - round(multiple)) < 1e-6
+        is_rows = multiple > 0.5 and abs(multiple - round(multiple)) < 1e-6
         if not is_rows or before is None or _count(known[:j]) != before:
             continue
         if number != -1 and after is not None and times:  # such as [rows, -1]
@@ -823,10 +937,7 @@ def _join(node: Node) -> Form | None:
     if len(known) == len(vectors):
         return terms.pack([element for vector in known for element in vector], node.origin)
     rank = len(terms.shape(operands[0]) or ()) or (len(node.shape) if node.shape else 1)
-    # A number, such as zeros like another tensor, does not have the shape of the tensor.
-    numbers = [i for i, operand in enumerate(operands) if terms.shape(operand) == ()]
-    shapes = [(i, node.static_shape(i)) for i in numbers]
-    return node.build("ConcatV2", (axis[0] % rank, *shapes), tuple(operands))
+    return node.build("ConcatV2", (axis[0] % rank,), tuple(operands))
 
 
 def _cut_axis(

@@ -221,6 +221,9 @@ class Terms:
     Attributes:
         sizes: the number of rows of parts where it is fixed, by the number of the program.
         fixed: the number of rows of parts, if it is fixed and equal in both programs.
+        reads_divisors: whether a sum over rows that is divided by their fixed number is a mean,
+            since the numbers are fixed in both programs, but differ.
+        divided: the programs that divide a sum over rows by their fixed number.
         assumed: what was taken for granted so far.
     """
 
@@ -238,6 +241,8 @@ class Terms:
         self._equal_rows = equal_rows
         self.sizes: dict[tuple[int, Part], int] = {}
         self.fixed: Mapping[Part, int] = {}
+        self.reads_divisors = False
+        self.divided: set[int] = set()
         self.assumed: set[Assumption] = set()
         self._op_type = op_types
         self._atoms: list[Atom] = []
@@ -394,6 +399,27 @@ class Terms:
             padded = (*[1] * (len(shape) - len(other)), *other)
             shape = tuple(map(broadcast_dim, shape, padded))
         return shape
+
+    def _broadcast(self, operands: Sequence[Form], static: Shape) -> Shape:
+        """The shape of the operands of an op on single elements, broadcast to each other.
+
+        They may lack axes of the static shape, such as the rows.
+        """
+        shapes = [self._shapes[operand] for operand in operands]
+        shape: tuple[Dim, ...] = ()
+        for other in shapes:
+            if other is None:
+                return static
+            if len(other) > len(shape):
+                shape, other = other, shape
+            padded = (*[1] * (len(shape) - len(other)), *other)
+            shape = tuple(map(broadcast_dim, shape, padded))
+        if static is None or len(static) < len(shape):
+            return shape
+        known = static[len(static) - len(shape) :]
+        return tuple(
+            wanted if dim is None else dim for dim, wanted in zip(shape, known, strict=True)
+        )
 
     def _canonical(self, number: float) -> float:
         """One number for all numbers that differ by rounding: the first one, or a fraction."""
@@ -557,6 +583,20 @@ class Terms:
         if below and len(below) == next(iter(below)).parts:
             return sum(below.values())
         return None
+
+    def divisor(self, program: int, form: Form, divisor: Form) -> Form:
+        """The number of rows, if a sum over rows is divided by it; else the divisor as it is."""
+        number, part = self.constant(divisor), finest(self._parts[form])
+        if not self.reads_divisors or number is None or part is None or self.is_backward(form):
+            return divisor
+        if self._shapes[form] != () or self.status(form, part).kind is not Kind.SUM:
+            return divisor
+        for depth in range(len(part), -1, -1):
+            size = self.size(program, part[:depth])
+            if size and are_close([size, number]):
+                self.divided.add(program)
+                return self.rows(part[:depth])
+        return divisor
 
     def extent(self, form: Form, axis: int) -> Form:
         """The extent of an axis of a tensor, as a scalar."""
@@ -913,6 +953,8 @@ class Terms:
     ) -> Form:
         """The normal form of an op."""
         op_type = self._op_type(op)
+        if op_type is not None and op_type.is_elementwise:
+            shape = self._broadcast(operands, shape)
         if op_type is not None and part is None:
             if self._statistics is not None and not op_type.is_linear and op != "Grad":
                 operands = self._statistics(self, op, op_type, operands)

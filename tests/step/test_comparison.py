@@ -135,6 +135,31 @@ def _running_mean(gradients: list[Value]) -> Value:
     return first
 
 
+def _by_matrix(gradients: Sequence[Value], weights: Value) -> Value:
+    """As ``tf.tensordot(weights, tf.stack(gradients), 1)``."""
+    count = len(gradients)
+    matrix = reshape(stack(gradients), [count, WIDTH])
+    return reshape(reshape(weights, [1, count]) @ matrix, [WIDTH])
+
+
+def _by_column(gradients: Sequence[Value], weights: Value) -> Value:
+    """The transposed stack, times a column of weights."""
+    column = reshape(weights, [len(gradients), 1])
+    return reshape(apply("MatMul", stack(gradients), column, transpose_a=True), [WIDTH])
+
+
+def _by_factors(gradients: Sequence[Value], weights: Value) -> Value:
+    """The sum of a stack that is multiplied by a column."""
+    return total(stack(gradients) * reshape(weights, [len(gradients), 1]), 0)
+
+
+def _by_einsum(gradients: Sequence[Value], weights: Value) -> Value:
+    return apply("Einsum", weights, stack(gradients), equation="t,ti->i")
+
+
+WEIGHTED = {"matrix": _by_matrix, "column": _by_column, "factors": _by_factors, "sum": _by_einsum}
+
+
 AVERAGES: dict[str, Callable[[list[Value]], Value]] = {
     "sum divided by n": lambda gradients: add_n(gradients) / float(len(gradients)),
     "sum times 1/n": lambda gradients: add_n(gradients) * (1 / len(gradients)),
@@ -156,6 +181,31 @@ AVERAGES: dict[str, Callable[[list[Value]], Value]] = {
         "Minimum", add_n(gradients) / float(len(gradients)), 0.1
     ),
 }
+
+
+@pytest.mark.parametrize("way", WEIGHTED)
+@pytest.mark.parametrize("weights", [(0.5, 0.5), (1.0, 0.0), (0.0, 1.0), (0.25, 0.75), (1.0, 1.0)])
+def test_weights_as_a_tensor(way: str, weights: tuple[float, float]) -> None:
+    """Weights of towers in one tensor, with the stack of the towers' gradients."""
+    towers = _mean_of(
+        lambda gradients: WEIGHTED[way](gradients, gradients[0].program.tensor(np.array(weights)))
+    )
+    check(towers, one_gpu(), PROVED if weights == (0.5, 0.5) else DIFFERS)
+
+
+@pytest.mark.parametrize("way", WEIGHTED)
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_numbers_of_rows_as_a_tensor(way: str, order: tuple[int, int]) -> None:
+    """Each weight is the tower's share of the rows. In another order, the rows must be equal."""
+    net = Net(towers=2)
+    rows = [to_float(rows_of(x)) for x, _ in net.feeds]
+    gradients = net.gradients([net.loss(x, y) for x, y in net.feeds])
+    weights = stack([rows[i] for i in order]) / add_n(rows)
+    towers = net.descend(WEIGHTED[way](gradients, weights))
+    if order == (0, 1):
+        check(towers, one_gpu(), PROVED, NOTHING, rows=[(4, 4), (2, 7)])
+    else:
+        check(towers, one_gpu(), PROVED, EQUAL_ROWS)
 
 
 @pytest.mark.parametrize("count", [2, 3])
@@ -948,6 +998,64 @@ def test_constants_with_the_number_of_rows_of_a_tower_have_its_rows() -> None:
     towers = net.descend(add_n(gradients) / 2.0)
 
     check(towers, one_gpu(lambda net: _with_constant_columns(net, net.x, net.y)), PROVED)
+
+
+def _fixed(towers: int, rows: int, loss: Callable[[Value], Value]) -> Program:
+    """Towers with a fixed number of rows each, whose gradients are added up."""
+    program = Program()
+    w = program.variable("w", (WIDTH,))
+    feeds = range(towers) if towers > 1 else [None]
+    features = [program.placeholder("x", (rows, WIDTH), tower) for tower in feeds]
+    gradients = [program.gradient(loss(square(total(x * w.read(), 1))), w) for x in features]
+    program.train(w.descend(RATE, add_n(gradients)))
+    return program
+
+
+FIXED_DIVISORS: dict[str, tuple[State, tuple[float, float], Callable[[Value, float], Value]]] = {
+    "rows of one tower": (DIFFERS, (4.0, 4.0), lambda loss, divisor: total(loss) / divisor),
+    "rows of all towers": (PROVED, (8.0, 4.0), lambda loss, divisor: total(loss) / divisor),
+    "one by rows of all": (
+        *(PROVED, (8.0, 4.0)),
+        lambda loss, divisor: total(loss) * (1 / divisor),
+    ),
+    "one by rows of one tower": (
+        *(DIFFERS, (4.0, 4.0)),
+        lambda loss, divisor: (1 / divisor) * total(loss),
+    ),
+    "rows of one tower, doubled": (
+        *(DIFFERS, (4.0, 4.0)),
+        lambda loss, divisor: apply("DivNoNan", total(loss), divisor) * 2.0,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FIXED_DIVISORS)
+def test_sums_divided_by_a_fixed_number_of_rows(name: str) -> None:
+    """A mean, if both programs divide by their rows: for two copies of a batch it is the same."""
+    expected, divisors, loss = FIXED_DIVISORS[name]
+    programs = [
+        _fixed(towers, 4, lambda rows, divisor=divisor: loss(rows, divisor))
+        for towers, divisor in zip((2, 1), divisors, strict=True)
+    ]
+    found = compare(*programs).variables["w"]
+    assert found.state is expected
+    x, values = np.random.default_rng(0).normal(size=(4, WIDTH)), {"w": np.ones(WIDTH)}
+    after = [
+        program.run({"x": np.concatenate([x] * towers)}, values, [4] * towers)["w"]
+        for program, towers in zip(programs, (2, 1), strict=True)
+    ]
+    assert (np.abs(after[0] - after[1]).max() < EQUAL) == (expected is PROVED)
+
+
+@pytest.mark.parametrize("divisors", [(1.0, 1.0), (3.0, 3.0), (4.0, 3.0), (8.0, 8.0)])
+def test_sums_divided_by_another_fixed_number(divisors: tuple[float, float]) -> None:
+    """A sum of all rows, as before, unless both programs divide by numbers of rows."""
+    towers, one = [
+        _fixed(count, 4, lambda rows, divisor=divisor: total(rows) / divisor)
+        for count, divisor in zip((2, 1), divisors, strict=True)
+    ]
+    found = compare(towers, one).variables["w"].state
+    assert found is (PROVED if divisors[0] == divisors[1] else UNKNOWN)
 
 
 def test_an_extent_of_unknown_size_shows_no_mistake() -> None:

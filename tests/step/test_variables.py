@@ -17,6 +17,7 @@ from support.steps import (
     concat,
     differences,
     mean,
+    reshape,
     split,
     square,
     total,
@@ -232,6 +233,33 @@ def test_wrong_rows(name: str) -> None:
 
     assert found.variables["w"].state is not State.PROVED
     assert differences(towers, one, found, (4, 4), 0)["w"] > 1e-4
+
+
+def _words(towers: int, rows: int = 8) -> Program:
+    """Sentences of three words, in a batch of fixed size, and the sum of the towers' slices."""
+    program = Program()
+    x, w = program.placeholder("x", (rows, WIDTH)), program.variable("w", (TABLE, 2))
+    values, at = [], []
+    for part in split(x, towers) if towers > 1 else [x]:
+        words = apply("Cast", apply("Sigmoid", part) * float(TABLE), DstT="int32")
+        lookup = apply("GatherV2", w.read(), words, 0)
+        gradient = program.gradient_of_rows(mean(square(total(lookup, [1, 2]) - 1.0)), lookup)
+        count = rows // towers * WIDTH
+        values.append(reshape(gradient[0], [count, 2]))
+        at.append(reshape(words, [count]))
+    program.train(apply("ResourceScatterSub", w, _joined(at), _joined(values) * 0.1))
+    return program
+
+
+def test_slices_of_a_batch_of_fixed_size() -> None:
+    """The indices are reshaped to a number of elements, which is a multiple of the rows."""
+    found = compare(_words(2), _words(1))
+
+    difference = found.variables["w"].difference
+    assert difference is not None
+    assert found.variables["w"].state is State.DIFFERS
+    assert "2 times as much" in difference.text
+    assert differences(_words(2), _words(1), found, (4, 4), 0)["w"] > 1e-4
 
 
 def test_other_rows() -> None:

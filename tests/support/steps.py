@@ -244,6 +244,7 @@ COMPUTES: dict[str, Callable[..., Any]] = {
     "Sub": _elementwise(np.subtract),
     "Mul": _elementwise(np.multiply),
     "RealDiv": _elementwise(np.divide),
+    "DivNoNan": _elementwise(lambda x, y: x / y),
     "FloorDiv": _elementwise(np.floor_divide),
     "Neg": _elementwise(np.negative),
     "Square": _elementwise(np.square),

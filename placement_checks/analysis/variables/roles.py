@@ -16,6 +16,7 @@ slot            belongs to an optimizer and another variable: updates of the oth
                 it, or its name starts with the other name
 average         is a moving average of another variable
 statistic       is updated in the forward pass of a tower, and read in evaluation
+weight          is a scalar that scales losses or gradients, and that the step does not change
 partition       is a partition of a variable, made by `tf.compat.v1.get_variable`
 split           is a part of a model that is split among GPUs: it is used only on its own GPU
 own             is read by one tower alone
@@ -37,12 +38,13 @@ from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.analysis.variables.running_statistics import statistics
 from placement_checks.analysis.variables.slots import find_slots
 from placement_checks.core.devices import Device
-from placement_checks.core.ids import TowerIndex
+from placement_checks.core.ids import OpId, TowerIndex
+from placement_checks.core.op_types import NOT_A_READ, SCALES, SHAPES
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement
 from placement_checks.core.variables import Variable
 
 RoleKind = Literal[
-    "cached input", "accumulator", "mirrored", "counter", "slot", "average", "statistic",
+    "cached input", "accumulator", "mirrored", "counter", "slot", "average", "statistic", "weight",
     "partition", "split", "own", "shared", "local", "unused",
 ]  # fmt: skip
 
@@ -117,6 +119,8 @@ class Roles(Mapping[str, Role]):
             return self._role_of_slot(name)
         if name in self._statistics:
             return self._role_with_user(name, "statistic", "the forward pass updates it")
+        if self._is_weight(variable):
+            return Role("weight", "it scales losses or gradients, and the step does not change it")
         if name in layouts.partitions:
             return Role("partition", "it is a partition of a variable that get_variable created")
         if name in layouts.gpu_of:
@@ -193,6 +197,44 @@ class Roles(Mapping[str, Role]):
         is_integer = variable.dtype.startswith(("int", "uint")) and variable.shape == ()
         is_moved = variable.name in self._analysis.updates.by_variable
         return variable.name in self._placement.step.counters or (is_integer and is_moved)
+
+    def _is_weight(self, variable: Variable) -> bool:
+        """Whether the step does not change a scalar, and scales losses or gradients by it.
+
+        It may first be combined with other such scalars, as in shares that add up to 1.
+        """
+        analysis, name = self._analysis, variable.name
+        is_scalar = variable.shape is not None and all(dim == 1 for dim in variable.shape)
+        is_trained = name in self._placement.collected.get(TRAINABLE, ())
+        if not is_scalar or is_trained or name in analysis.updates.by_variable:
+            return False
+        flow = analysis.flow
+
+        def varies(op: OpId) -> bool:
+            return bool(analysis.examples[op]) or analysis.has_gradient(op)
+
+        reached = flow.reachable(
+            [flow.number[name]],
+            along=lambda op: [
+                user for user in flow.consumers[op] if flow.types[user] not in NOT_A_READ | SHAPES
+            ],
+            until=varies,
+        )
+        scaled = [op for op in reached if varies(op)]
+        return bool(scaled) and all(self._scales(op, reached) for op in scaled)
+
+    def _scales(self, op: OpId, factors: Collection[OpId]) -> bool:
+        """Whether an op multiplies a gradient, or a scalar such as a loss, by a factor."""
+        analysis = self._analysis
+        if analysis.flow.types[op] not in SCALES:
+            return False
+        inputs = self._placement.by_number[op].inputs
+        for source, producer in zip(inputs, analysis.flow.inputs[op], strict=False):
+            tensor = analysis.tensor(source)
+            is_loss = tensor is not None and tensor.shape == ()
+            if producer not in factors and not is_loss and not analysis.has_gradient(producer):
+                return False
+        return True
 
     def _is_collected(self, name: str) -> bool:
         collected = self._placement.collected

@@ -57,7 +57,8 @@ class VariablesShared(Rule):
     slots, averages, statistics and frozen weights. If there are copies, it may also have variables
     that no loss depends on, such as a counter. With or without copies, it may have accumulators:
     variables that only add up values to show, or that add up gradients until a step applies the
-    sum and empties the variables.
+    sum and empties the variables. It may also have scalars that weigh its loss or its gradients,
+    if the step does not change them.
 
     Copies that the program makes itself must start equal. Random initial values with seeds of
     their own are a finding in a whole program, unless an op assigns one copy to another, or
@@ -120,7 +121,7 @@ class VariablesShared(Rule):
             name
             for name, role in roles(placement).items()
             if (role.devices and name not in actual.strays)
-            or role.kind == "accumulator"
+            or role.kind in ("accumulator", "weight")
             or (role.kind == "unused" and actual.mirrored)
             if role.kind != "split" or is_one_model or towers > 1
         }

@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 from support.graphs import op
-from support.towers import accumulating, host, on, program, split, variable
+from support.towers import accumulating, gradient, host, on, program, split, variable
 
 from placement_checks import Op, Placement
 from placement_checks.analysis.variables.roles import Role, RoleKind, roles
@@ -62,6 +62,32 @@ def with_statistic() -> Placement:
     )
 
 
+def with_weights(of: str) -> Placement:
+    """A scalar for each tower scales its gradient, its loss, or its rows; shares add up to 1."""
+    ops = [variable(f"on{i}") for i in (0, 1)]
+    ops += [host(f"on{i}/read", "ReadVariableOp", f"on{i}") for i in (0, 1)]
+    ops.append(host("total", "AddN", "on0/read", "on1/read"))
+    for i in (0, 1):
+        ops.append(host(f"share{i}", "RealDiv", f"on{i}/read", "total"))
+        if of == "rows":
+            ops.append(on(i, f"scaled{i}", "Mul", f"share{i}", f"tower_{i}/x"))
+            ops.append(on(i, f"tower_{i}/w/MatMul", "MatMul", f"scaled{i}", f"tower_{i}/w/read"))
+        elif of == "losses":
+            ops.append(on(i, f"mean{i}", "Mean", f"tower_{i}/w/MatMul"))
+            ops.append(on(i, f"tower_{i}/loss", "Mul", f"share{i}", f"mean{i}"))
+        else:
+            ops.append(host(f"weighed{i}", "Mul", f"share{i}", gradient(i)))
+    if of == "gradients":
+        ops.append(host("sum/w", "AddN", "weighed0", "weighed1"))
+    scalars = ("on0", "on1", "on0/read", "on1/read", "total", "share0", "share1", "mean0", "mean1")
+    return program(
+        *ops,
+        outputs=dict.fromkeys(scalars, ()),
+        shapes={"on0": (), "on1": ()},
+        collections={TRAINABLE: ["w"], GLOBAL: ["w", "step", "on0", "on1"]},
+    )
+
+
 def experts() -> Placement:
     """Two experts, each on its own GPU, which both towers use."""
     ops = []
@@ -93,6 +119,7 @@ ROLES: dict[RoleKind, tuple[Placement, str, bool]] = {
     "slot": (with_momentum(), "v0/w/m", True),
     "average": (with_average(), "average", False),
     "statistic": (with_statistic(), "mean", False),
+    "weight": (with_weights("gradients"), "on1", False),
     "partition": (
         program(variables=["w/part_0", "w/part_1"]),
         "w/part_0",
@@ -209,6 +236,13 @@ def test_sums_of_gradients_that_an_update_takes_are_reset(resets: list[str], kin
     )
 
     assert roles(graph)["sums"].kind == kind
+
+
+@pytest.mark.parametrize(("of", "is_weight"), [("gradients", 1), ("losses", 1), ("rows", 0)])
+def test_only_factors_of_losses_and_gradients_are_weights(of: str, is_weight: bool) -> None:
+    found = roles(with_weights(of))
+
+    assert [found[f"on{i}"].kind == "weight" for i in (0, 1)] == [is_weight] * 2
 
 
 def test_a_layer_of_all_towers_on_the_gpu_of_one_is_shared() -> None:

@@ -1,0 +1,32 @@
+"""Steps of strategies whose replicas combine more than their gradients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from placement_checks import Placement
+from placement_checks.step.comparison import State, StepEquality, compare_steps
+from placement_checks.step.weights import Weights
+from placement_checks.verification.placing import requested
+
+
+@pytest.mark.parametrize(
+    ("name", "weight"), [("centered_together", 1.0), ("centered_mean_of_each_replica", 2.0)]
+)
+def test_statistics_of_all_replicas(
+    name: str, weight: float, fixtures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each replica subtracts a mean over the rows of all, whose gradient a strategy computes."""
+    monkeypatch.chdir(fixtures / "defects" / "eager")
+    program = requested(f"functions_numeric.py:{name}", gpus=2)
+    one = requested("functions_numeric.py:centered_together", gpus=1)
+    assert isinstance(one.placement, Placement)
+    found = compare_steps(program.placement, one.placement)
+    assert isinstance(found, StepEquality)
+    output = found.variables["model/output/weights"].state
+    assert output is (State.PROVED if weight == 1 else State.DIFFERS)
+    hidden = found.weights["model/hidden/weights"]
+    assert isinstance(hidden, Weights)
+    assert [set(each.ratios.values()) for each in hidden.examples] == [{weight}]
