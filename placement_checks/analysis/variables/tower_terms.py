@@ -1,0 +1,252 @@
+"""Values of a program as terms (`step.terms`), and the towers whose rows they are computed from.
+
+One program is enough: its inputs are parts of the batch by the towers that compute with them. So
+these terms show which towers a loss is computed from, with which coefficients. They do not show
+whether the step equals the step of one GPU, which `step.comparison` compares.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from placement_checks.analysis.towers.analysis import analyze
+from placement_checks.analysis.towers.inputs import towers_reading
+from placement_checks.analysis.variables.layout import variable_layout
+from placement_checks.core.ids import OpId, TowerIndex, TowerMask
+from placement_checks.core.missing import Missing
+from placement_checks.core.op_types import LOOPS
+from placement_checks.core.placement import Placement, producer_of
+from placement_checks.step.gradients import with_names
+from placement_checks.step.kinds import (
+    ONE,
+    AtomId,
+    Cause,
+    Form,
+    Kind,
+    Monomial,
+    Origin,
+    Shape,
+    Status,
+)
+from placement_checks.step.op_types import op_type
+from placement_checks.step.parts import Part
+from placement_checks.step.reader import StepReader
+from placement_checks.step.terms import Terms
+
+# Atoms that depend on a tensor's shape alone.
+_SHAPES = frozenset({"Dim", "Rows", "RowsOf"})
+
+
+class _SeparateTerms(Terms):
+    """Terms in which the parts of the batch stay apart, also if they are added up or joined."""
+
+    def _merged(self, summands: dict[Monomial, float]) -> dict[Monomial, float]:
+        return summands
+
+    def build(
+        self,
+        op: str,
+        attrs: tuple[Any, ...],
+        operands: tuple[Form, ...],
+        shape: Shape,
+        origin: Origin | None,
+        *,
+        part: Part | None = None,
+        status: Status | None = None,
+    ) -> Form:
+        if op == "ConcatV2" and len(frozenset().union(*map(self.parts, operands))) > 1:
+            return self.atom(op, attrs, operands, shape, part=part, origin=origin, status=status)
+        return super().build(op, attrs, operands, shape, origin, part=part, status=status)
+
+
+class _ValueReader(StepReader):
+    """Reads values before the step updates any variable."""
+
+    def value(self, source: str, reader: str = "") -> Form:
+        name = producer_of(source)
+        if name not in self.ops:
+            return self.terms.unknown(Cause(name, "is not part of the graph"), None, source)
+        return super().value(source, reader)
+
+    def _computed(self, name: str, output: int) -> Form:
+        """The value of an op; of an op that cannot be read, a value that depends on its inputs."""
+        try:
+            made = super()._computed(name, output)
+        except (IndexError, ValueError):  # a reduced graph, whose ops lack inputs or attributes
+            cause = Cause(self.ops[name].type, "lacks inputs or attributes", self.origin(name))
+            made = self.terms.unknown(cause, self.shape(name, output), name, output)
+        atom, sources = self.terms.single(made), self.data(name)
+        if atom is None or atom.op != "Unknown" or atom.operands or not sources:
+            return made
+        operands = tuple([self.value(source, name) for source in sources])
+        attrs = (*atom.attrs, name, output)
+        return self.terms.atom(
+            "Unknown", attrs, operands, atom.shape, origin=atom.origin, status=atom.status
+        )
+
+    def _cyclic(self, op: str) -> Form:
+        """A loop variable of TensorFlow 1; the loop's other inputs show what it depends on."""
+        cause = Cause(self.ops[op].type, "is part of a loop", self.origin(op))
+        status = Status(Kind.UNKNOWN, None, cause)
+        return self.terms.atom("LoopVariable", (op,), (), self.shape(op), status=status)
+
+    def _state_read(self, holder: str, _name: str) -> Form:
+        return self.variable(holder)
+
+    def updates_before(self, op: str) -> Sequence[str]:
+        """The updates that an op waits for."""
+        return [each for each in self.update_ops if self._awaited.get(op, 0) & self._bits[each]]
+
+
+class TowerTerms:
+    """The values of a program as terms; `tower_terms` reads them once.
+
+    Attributes:
+        terms: the terms.
+    """
+
+    def __init__(self, placement: Placement) -> None:
+        self._placement = placement
+        self._analysis = analysis = analyze(placement)
+        self.terms = _SeparateTerms(op_type, decisions=True)
+        step = placement.step
+        roots = [*step.train_op, *step.train_ops, *(op for run in step.runs for op in run)]
+        self._reader = _ValueReader(self.terms, placement, 0, roots, {})
+        self._reader.batch.assign_to_towers(self._towers_reading, len(analysis.towers))
+        self._variables_in: dict[AtomId, frozenset[str]] = {}
+
+    def _towers_reading(self, name: str) -> Collection[int]:
+        outputs = max(1, len(self._placement.details.outputs(name)))
+        read = [towers_reading(self._analysis, f"{name}:{i}") for i in range(outputs)]
+        return frozenset[int]().union(*read)
+
+    def form(self, op: OpId | str) -> Form | Missing:
+        """The value of an op or tensor, with the names of shared variables for their copies.
+
+        Returns:
+            The form; missing if the op is in the body of a loop.
+        """
+        tensor = op if isinstance(op, str) else self._analysis.flow.names[op]
+        if loop := self._loop_around(producer_of(tensor)):
+            return Missing(f"{tensor} is computed in the loop {loop}")
+        return with_names(
+            self.terms, self._reader.value(tensor.removesuffix(":0")), self._atoms_of_copies
+        )
+
+    def updates_before(self, op: OpId) -> Sequence[str]:
+        """The updates that an op waits for, in any way."""
+        return self._reader.updates_before(self._analysis.flow.names[op])
+
+    def _loop_around(self, name: str) -> str:
+        """The innermost loop whose body contains an op; empty if there is none."""
+        ops = self._placement.ops
+        while (call := ops[name].caller) in ops:
+            if ops[call].type in LOOPS:
+                return call
+            name = call
+        return ""
+
+    @cached_property
+    def first_copies(self) -> Mapping[str, str]:
+        """The first copy of each variable that towers have copies of, by the name of a copy."""
+        names = dict(self._reader.in_sync)
+        for mirrored in variable_layout(self._placement).copies.values():
+            first = mirrored.copies[min(mirrored.copies)]
+            names |= dict.fromkeys(mirrored.copies.values(), first)
+        return {copy: first for copy, first in names.items() if copy != first}
+
+    @cached_property
+    def _atoms_of_copies(self) -> Mapping[AtomId, AtomId]:
+        names = self.first_copies.items()
+        return {self._atom(copy): self._atom(first) for copy, first in names}
+
+    def _atom(self, variable: str) -> AtomId:
+        return max(self.terms.atoms_in(self._reader.variable(variable)))
+
+    @cached_property
+    def own_parts(self) -> Sequence[frozenset[Part]]:
+        """For each tower the parts of the batch that no other tower computes with.
+
+        A tower computes with the parts of the inputs that it multiplies, for example, by its
+        variables. Parts that it computes with only together with others belong to other towers.
+        """
+        found: list[frozenset[Part]] = []
+        for number in self._analysis.tower_indices:
+            parts = set(self._parts_met_by_variables(number)) - {frozenset()}
+            smallest = [each for each in parts if not any(other < each for other in parts)]
+            found.append(frozenset[Part]().union(*smallest))
+        shared = Counter(part for parts in found for part in parts)
+        return [frozenset(part for part in parts if shared[part] == 1) for parts in found]
+
+    def _parts_met_by_variables(self, number: TowerIndex) -> Iterator[frozenset[Part]]:
+        analysis = self._analysis
+        for readers in analysis.reads_by_site.readers.values():
+            for op in readers:
+                is_own = analysis.tower_of[op] == number and not analysis.backward.ops[op]
+                if is_own and analysis.examples[op]:
+                    name = analysis.flow.names[op]
+                    form = self.form(self._loop_around(name) or name)
+                    if not isinstance(form, Missing):
+                        yield self.terms.parts(form)
+
+    def towers_of_parts(self, parts: Collection[Part]) -> TowerMask:
+        """The towers that parts belong to."""
+        own = enumerate(self.own_parts)
+        return TowerMask(sum(1 << tower for tower, each in own if not each.isdisjoint(parts)))
+
+    def towers_of_summand(self, monomial: Monomial) -> TowerMask:
+        """The towers whose rows a summand is computed from."""
+        return self.towers_of_parts(self.terms.parts_of(monomial))
+
+    def towers_of(self, form: Form) -> TowerMask:
+        """The towers whose rows a value is computed from."""
+        return self.towers_of_parts(self.terms.parts(form))
+
+    def atoms_behind(self, atoms: Iterable[AtomId]) -> Iterator[AtomId]:
+        """Yield atoms and the atoms in their operands, without those of shapes."""
+        seen = set(atoms) - {ONE}
+        stack = list(seen)
+        while stack:
+            atom = stack.pop()
+            if self.terms[atom].op not in _SHAPES:
+                yield atom
+                further = self._operands(atom) - seen
+                seen |= further
+                stack += further
+
+    def _operands(self, atom: AtomId) -> set[AtomId]:
+        operands = self.terms[atom].operands
+        return {each for form in operands for each in self.terms.atoms_in(form)} - {ONE}
+
+    def variables_in(self, atom: AtomId) -> frozenset[str]:
+        """The variables that a term depends on; the first copy of each."""
+        memo, stack = self._variables_in, [atom]
+        while stack:
+            here = stack[-1]
+            below = self._operands(here)
+            waiting = [each for each in below if each not in memo]
+            if waiting:
+                stack += waiting
+                continue
+            own = [str(self.terms[here].attrs[0])] if self.terms[here].op == "Var" else []
+            memo[here] = frozenset(own).union(*[memo[each] for each in below])
+            stack.pop()
+        return memo[atom]
+
+    def as_of_first_tower(self, form: Form, tower: TowerIndex) -> Form | None:
+        """A value with the parts of a tower replaced by the first tower's; None if impossible."""
+        own, first = sorted(self.own_parts[tower]), sorted(self.own_parts[0])
+        if len(own) != len(first):
+            return None
+        for part, other in zip(own, first, strict=True):
+            if part != other:
+                form = self.terms.with_part(form, part, other)
+        return form
+
+
+def tower_terms(placement: Placement) -> TowerTerms:
+    """Return the values of a placement as terms, read once."""
+    return placement.cached(TowerTerms)
