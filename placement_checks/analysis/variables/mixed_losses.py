@@ -149,13 +149,11 @@ class MixedLosses:
             atoms: the atoms of which a value consists.
             number: the number of the tower that the value belongs to.
         """
-        found = 0
+        found, shared = 0, self._shared_variables[number]
         for atom in self._model.atoms_behind(atoms):
-            towers = self._model.towers_of_parts(self._model.terms[atom].parts)
+            towers = self._model.towers_of_atom(atom)
             is_new = towers.bit_count() == 1 and not (found | 1 << number) & towers
-            if is_new and not self._shared_variables[number].isdisjoint(
-                self._model.variables_in(atom)
-            ):
+            if is_new and not shared.isdisjoint(self._model.sources(atom).variables):
                 found |= towers
         return found
 

@@ -8,10 +8,11 @@ whether the step equals the step of one GPU, which `step.comparison` compares.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
+from placement_checks.analysis.graph.data_flow import union
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.inputs import towers_reading
 from placement_checks.analysis.variables.layout import variable_layout
@@ -32,7 +33,7 @@ from placement_checks.step.kinds import (
     Status,
 )
 from placement_checks.step.op_types import op_type
-from placement_checks.step.parts import Part
+from placement_checks.step.parts import Cut, Part
 from placement_checks.step.reader import StepReader
 from placement_checks.step.terms import Terms
 
@@ -63,13 +64,27 @@ class _SeparateTerms(Terms):
 
 
 class _ValueReader(StepReader):
-    """Reads values before the step updates any variable."""
+    """Reads values before the step updates any variable.
+
+    Attributes:
+        part_at: the part of the batch that an op takes from a tensor, if the rows that are read do
+            not show it; else None.
+    """
+
+    part_at: Callable[[str, str], Part | None] | None = None
 
     def value(self, source: str, reader: str = "") -> Form:
         name = producer_of(source)
         if name not in self.ops:
             return self.terms.unknown(Cause(name, "is not part of the graph"), None, source)
-        return super().value(source, reader)
+        made = super().value(source, reader)
+        part = self.part_at(source, reader) if self.part_at and reader else None
+        if part is None or part in self.terms.parts(made):
+            return made
+        status = Status(Kind.JOINT)
+        return self.terms.atom(
+            "Taken", (), (made,), self.terms.shape(made), part=part, status=status
+        )
 
     def _computed(self, name: str, output: int) -> Form:
         """The value of an op; of an op that cannot be read, a value that depends on its inputs."""
@@ -101,27 +116,75 @@ class _ValueReader(StepReader):
         return [each for each in self.update_ops if self._awaited.get(op, 0) & self._bits[each]]
 
 
+class Sources(NamedTuple):
+    """What a value is computed from. What it takes from a tensor's shape alone does not count.
+
+    Attributes:
+        parts: the parts of the batch.
+        variables: the variables; of copies the first one.
+    """
+
+    parts: frozenset[Part] = frozenset()
+    variables: frozenset[str] = frozenset()
+
+    def with_all(self, others: Sequence[Sources]) -> Sources:
+        """These sources and others."""
+        return Sources(
+            self.parts.union(*[other.parts for other in others]),
+            self.variables.union(*[other.variables for other in others]),
+        )
+
+
+_NOTHING = Sources()
+
+
 class TowerTerms:
     """The values of a program as terms; `tower_terms` reads them once.
+
+    Args:
+        placement: the program.
+        by_borders: whether all that a tower takes from the host or from other devices is a part
+            of the batch, also if other towers take the same rows.
 
     Attributes:
         terms: the terms.
     """
 
-    def __init__(self, placement: Placement) -> None:
+    def __init__(self, placement: Placement, *, by_borders: bool = False) -> None:
         self._placement = placement
-        self._analysis = analysis = analyze(placement)
+        self._analysis = analyze(placement)
         self.terms = _SeparateTerms(op_type, decisions=True)
         step = placement.step
         roots = [*step.train_op, *step.train_ops, *(op for run in step.runs for op in run)]
         self._reader = _ValueReader(self.terms, placement, 0, roots, {})
-        self._reader.batch.assign_to_towers(self._towers_reading, len(analysis.towers))
-        self._variables_in: dict[AtomId, frozenset[str]] = {}
+        self._reader.batch.assign_to_towers(self._towers_reading, len(self._analysis.towers))
+        self._reader.part_at = self._part_at_border if by_borders else None
+        self._sources: dict[AtomId, Sources] = {ONE: _NOTHING}
 
     def _towers_reading(self, name: str) -> Collection[int]:
+        """The towers that compute with an input in the step, or else at all."""
         outputs = max(1, len(self._placement.details.outputs(name)))
         read = [towers_reading(self._analysis, f"{name}:{i}") for i in range(outputs)]
-        return frozenset[int]().union(*read)
+        found = frozenset[int]().union(*read)
+        if found:
+            return found
+        flow, tower_of = self._analysis.flow, self._analysis.tower_of
+        reached = flow.reachable(
+            flow.consumers[flow.number[name]],
+            flow.consumers,
+            until=lambda op: tower_of[op] is not None,
+        )
+        return frozenset(tower for op in reached if (tower := tower_of[op]) is not None)
+
+    def _part_at_border(self, source: str, reader: str) -> Part | None:
+        """The part of a tower that takes a value, such as one batch that all towers read."""
+        analysis, number = self._analysis, self._analysis.flow.number
+        tower, op = analysis.tower_of[number[reader]], analysis.flow.op_of(source)
+        if tower is None or not analysis.examples[op] or analysis.backward.ops[number[reader]]:
+            return None
+        if analysis.towers_of(op) & ~(1 << tower):
+            return None
+        return (Cut("draw", tower, len(analysis.towers)),)
 
     def form(self, op: OpId | str) -> Form | Missing:
         """The value of an op or tensor, with the names of shared variables for their copies.
@@ -190,7 +253,7 @@ class TowerTerms:
                     name = analysis.flow.names[op]
                     form = self.form(self._loop_around(name) or name)
                     if not isinstance(form, Missing):
-                        yield self.terms.parts(form)
+                        yield self.sources_of(form).parts
 
     def towers_of_parts(self, parts: Collection[Part]) -> TowerMask:
         """The towers that parts belong to."""
@@ -199,11 +262,17 @@ class TowerTerms:
 
     def towers_of_summand(self, monomial: Monomial) -> TowerMask:
         """The towers whose rows a summand is computed from."""
-        return self.towers_of_parts(self.terms.parts_of(monomial))
+        base, factors = monomial
+        atoms = (base, *(atom for atom, _ in factors))
+        return TowerMask(union(self.towers_of_atom(atom) for atom in atoms))
+
+    def towers_of_atom(self, atom: AtomId) -> TowerMask:
+        """The towers whose rows an atom is computed from."""
+        return self.towers_of_parts(self.sources(atom).parts)
 
     def towers_of(self, form: Form) -> TowerMask:
         """The towers whose rows a value is computed from."""
-        return self.towers_of_parts(self.terms.parts(form))
+        return self.towers_of_parts(self.sources_of(form).parts)
 
     def atoms_behind(self, atoms: Iterable[AtomId]) -> Iterator[AtomId]:
         """Yield atoms and the atoms in their operands, without those of shapes."""
@@ -221,20 +290,31 @@ class TowerTerms:
         operands = self.terms[atom].operands
         return {each for form in operands for each in self.terms.atoms_in(form)} - {ONE}
 
-    def variables_in(self, atom: AtomId) -> frozenset[str]:
-        """The variables that a term depends on; the first copy of each."""
-        memo, stack = self._variables_in, [atom]
+    def sources(self, atom: AtomId) -> Sources:
+        """What an atom is computed from."""
+        memo, stack = self._sources, [atom]
         while stack:
             here = stack[-1]
-            below = self._operands(here)
+            if self.terms[here].op in _SHAPES:
+                memo[here] = _NOTHING
+            below = () if here in memo else self._operands(here)
             waiting = [each for each in below if each not in memo]
             if waiting:
                 stack += waiting
                 continue
-            own = [str(self.terms[here].attrs[0])] if self.terms[here].op == "Var" else []
-            memo[here] = frozenset(own).union(*[memo[each] for each in below])
+            if here not in memo:
+                own = self.terms[here]
+                memo[here] = Sources(
+                    frozenset([] if own.part is None else [own.part]),
+                    frozenset([str(own.attrs[0])] if own.op == "Var" else []),
+                ).with_all([memo[each] for each in below])
             stack.pop()
         return memo[atom]
+
+    def sources_of(self, form: Form) -> Sources:
+        """What a value is computed from."""
+        atoms = set(self.terms.atoms_in(form)) - {ONE}
+        return _NOTHING.with_all([self.sources(atom) for atom in atoms])
 
     def as_of_first_tower(self, form: Form, tower: TowerIndex) -> Form | None:
         """A value with the parts of a tower replaced by the first tower's; None if impossible."""
@@ -249,4 +329,9 @@ class TowerTerms:
 
 def tower_terms(placement: Placement) -> TowerTerms:
     """Return the values of a placement as terms, read once."""
-    return placement.cached(TowerTerms)
+    return placement.cached(_read)
+
+
+def _read(placement: Placement) -> TowerTerms:
+    found = TowerTerms(placement)
+    return found if all(found.own_parts) else TowerTerms(placement, by_borders=True)
