@@ -110,7 +110,7 @@ class Batch:
         """The iterator, queue or placeholder of a handle that an op draws from."""
         reader = self._reader
         seen: set[str] = set()
-        while name not in seen:
+        while name not in seen and name in reader.ops:
             seen.add(name)
             data = reader.data(name)
             is_first = len(seen) == 1

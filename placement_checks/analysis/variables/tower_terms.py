@@ -122,17 +122,26 @@ class Sources(NamedTuple):
     Attributes:
         parts: the parts of the batch.
         variables: the variables; of copies the first one.
+        computed: the parts that variables are applied to, as in a prediction. The number of
+            tokens in a part is not computed with variables.
     """
 
     parts: frozenset[Part] = frozenset()
     variables: frozenset[str] = frozenset()
+    computed: frozenset[Part] = frozenset()
 
     def with_all(self, others: Sequence[Sources]) -> Sources:
-        """These sources and others."""
+        """These sources and others, as operands of one sum."""
         return Sources(
             self.parts.union(*[other.parts for other in others]),
             self.variables.union(*[other.variables for other in others]),
+            self.computed.union(*[other.computed for other in others]),
         )
+
+    def of_op(self) -> Sources:
+        """The sources of an op on values with these sources."""
+        is_first = self.variables and not self.computed
+        return self._replace(computed=self.parts) if is_first else self
 
 
 _NOTHING = Sources()
@@ -202,6 +211,15 @@ class TowerTerms:
     def updates_before(self, op: OpId) -> Sequence[str]:
         """The updates that an op waits for, in any way."""
         return self._reader.updates_before(self._analysis.flow.names[op])
+
+    def applied_gradients(self) -> Iterator[Form]:
+        """Yield the values that updates take and that depend on gradients."""
+        flow = self._analysis.flow
+        for name in self._reader.update_ops:
+            for source in self._reader.data(name):
+                if self._analysis.has_gradient(flow.op_of(source)):
+                    form = self._reader.value(source, name)
+                    yield with_names(self.terms, form, self._atoms_of_copies)
 
     def _loop_around(self, name: str) -> str:
         """The innermost loop whose body contains an op; empty if there is none."""
@@ -274,6 +292,10 @@ class TowerTerms:
         """The towers whose rows a value is computed from."""
         return self.towers_of_parts(self.sources_of(form).parts)
 
+    def towers_computing(self, form: Form) -> TowerMask:
+        """The towers that apply variables to their rows to compute a value."""
+        return self.towers_of_parts(self.sources_of(form).computed)
+
     def atoms_behind(self, atoms: Iterable[AtomId]) -> Iterator[AtomId]:
         """Yield atoms and the atoms in their operands, without those of shapes."""
         seen = set(atoms) - {ONE}
@@ -308,6 +330,7 @@ class TowerTerms:
                     frozenset([] if own.part is None else [own.part]),
                     frozenset([str(own.attrs[0])] if own.op == "Var" else []),
                 ).with_all([memo[each] for each in below])
+                memo[here] = memo[here].of_op()
             stack.pop()
         return memo[atom]
 
