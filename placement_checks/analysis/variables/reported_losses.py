@@ -224,7 +224,9 @@ class ReportedLosses:
 
     def _is_sum(self, monomial: Monomial) -> bool:
         part = finest(self._model.terms.parts_of(monomial))
-        return bool(part) and self._model.terms.status_of(monomial, part).kind is Kind.SUM
+        if not part:
+            return False
+        return self._model.terms.status_of(monomial, part).kind is Kind.SUM
 
 
 def are_equal(numbers: Sequence[float]) -> bool:

@@ -14,6 +14,7 @@ from placement_checks.core.ids import OpId, TowerIndex, TowerMask
 from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import (
+    IDENTITIES,
     MERGE_SUMMARY,
     SCALAR_SUMMARIES,
     SUMMARIES,
@@ -45,8 +46,17 @@ class LossOfAllTowers(Rule):
     program prints the loss of the last tower, the number looks right, except for the noise of a
     smaller batch.
 
-    The rule judges the `loss` that the function returns (a list counts as one loss), and scalar
-    summaries of losses. It does not judge metrics, such as the loss that `model.fit` prints.
+    The rule judges the `loss` that the function returns, and scalar summaries of losses. It does
+    not judge metrics, such as the loss that `model.fit` prints. If the function returns a list,
+    numbers of several towers count as one loss if they are the losses of the towers, or the same
+    function of the rows of each tower. A number of one tower is no finding if another number of
+    the list adds up or averages this number of all towers.
+
+    The losses are read as terms, like for equal-to-one-gpu. If a number is computed from the loss
+    of every tower, it must count them equally, or by their shares of the rows. If the graph does
+    not state how many rows each tower has, unequal numbers are not checked. Under a strategy, a
+    mean of the replicas' losses is a finding if each loss is a sum over rows divided by a
+    constant, and the step adds up their gradients: then the loss of the batch is the sum.
 
     If one line builds a summary of examples in every tower, there are N curves of one quantity.
     Summaries of shared variables are equal in all towers, and are not findings. Under a strategy
@@ -143,10 +153,16 @@ def _loss_summaries(analysis: TowerAnalysis, summaries: list[OpId]) -> Iterator[
 
 
 def _value_of_summary(analysis: TowerAnalysis, summary: OpId) -> str:
-    """Return the tensor that a summary shows, which is its last input."""
+    """Return the tensor that a summary shows: the input that is computed from examples."""
     inputs = analysis.placement.by_number[summary].inputs
-    shown = [tensor for tensor in inputs if not tensor.startswith("^")]
-    return shown[-1] if shown else analysis.flow.names[summary]
+    shown = [
+        tensor
+        for tensor in inputs
+        if (op := analysis.flow.number.get(producer_of(tensor))) is not None
+        and not tensor.startswith("^")
+        and analysis.examples[op]
+    ]
+    return shown[0] if shown else analysis.flow.names[summary]
 
 
 def _metric_of_loss(analysis: TowerAnalysis) -> str:
@@ -194,11 +210,13 @@ class _Numbers:
                 yield from self._counted(tensor)
             elif towers:
                 value = self._losses.of_one_tower(tensor)
-                others = [each for each in tensors if each != tensor]
-                if value is None or not self._is_shown(value[0], others):
-                    is_loss = self._losses.is_loss_of_tower(tensor)
-                    alike["" if is_loss else value[0] if value else tensor].append(tensor)
-        partial = [each for each in alike.values() if not self._are_all(each)]
+                is_loss = self._losses.is_loss_of_tower(tensor)
+                alike["" if is_loss else value[0] if value else tensor].append(tensor)
+        partial = [
+            each
+            for each in alike.values()
+            if not self._are_all(each) and not self._is_shown(each[-1], tensors)
+        ]
         if partial and not self._are_all(list(chain(*partial))):
             for of_some in partial:
                 yield self._partial(of_some[-1], self._towers(*of_some))
@@ -225,8 +243,12 @@ class _Numbers:
     def _are_all(self, tensors: Sequence[str]) -> bool:
         return self._towers(*tensors) == self._analysis.all_towers
 
-    def _is_shown(self, value: Form, tensors: Sequence[str]) -> bool:
-        return any(self._losses.shows_all_of(each, value) for each in tensors)
+    def _is_shown(self, tensor: str, tensors: Sequence[str]) -> bool:
+        """Whether one of some numbers shows the value of a number for all towers."""
+        value = self._losses.of_one_tower(tensor)
+        return value is not None and any(
+            self._losses.shows_all_of(each, value[0]) for each in tensors
+        )
 
     def _partial(self, tensor: str, towers: TowerMask) -> Finding:
         """Return a finding on a loss that is not computed by every tower."""
@@ -265,14 +287,14 @@ class _Numbers:
                     for tower, count in counts.items()
                 ]
                 yield replace(
-                    self._finding(op, tuple(numbers)),
+                    self._finding(op, tuple(numbers), at=self._computing_op(op)),
                     message=f"{op.name} ({op.type}) does not count the losses of all towers "
                     f"equally: it adds up {listed(factors, limit=4)}",
                     consequence="some rows of the batch count more in the number than others",
                 )
         elif self._placement.strategy and self._is_mean_of_sums(numbers):
             yield replace(
-                self._finding(op, towers),
+                self._finding(op, towers, at=self._computing_op(op)),
                 message=f"{op.name} ({op.type}) is the mean of the replicas' losses, but the step "
                 "trains their sum: each loss is a sum over the replica's rows, divided by a "
                 "constant",
@@ -284,10 +306,18 @@ class _Numbers:
         """Whether a number is a mean of losses that add up to the loss of the batch."""
         return are_equal([counts[0] * len(counts), 1.0]) and self._losses.are_added_up
 
-    def _finding(self, op: Op, group_key: Hashable) -> Finding:
-        placement = self._placement
+    def _computing_op(self, op: Op) -> Op:
+        """Return the op that computes the value that an op passes on."""
+        while op.type in IDENTITIES and producer_of(op.inputs[0]) in self._placement.ops:
+            op = self._placement.ops[producer_of(op.inputs[0])]
+        return op
+
+    def _finding(self, op: Op, group_key: Hashable, *, at: Op | None = None) -> Finding:
+        """Return a finding on an op, at the line of another op if there is one."""
+        placement, line = self._placement, (at or op).name
         return Finding(
             **about(op),
+            ops=() if at is None else (line,),
             message="",
             devices=self._analysis.devices_of(self._analysis.all_towers),
             fix="append each tower's loss to a list in the loop, and report "
@@ -296,7 +326,7 @@ class _Numbers:
             else "report the loss of all replicas: strategy.reduce('SUM', loss, axis=None), or "
             "'MEAN' if each replica's loss is the mean of its rows",
             group_key=group_key,
-            frames=frames_to(placement, (op.name,), placement.cached(LoopLines).line(op.name)),
+            frames=frames_to(placement, (line,), placement.cached(LoopLines).line(line)),
         )
 
 
