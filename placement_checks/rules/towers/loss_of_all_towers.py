@@ -34,7 +34,6 @@ from placement_checks.rules.base import (
 from placement_checks.rules.ranks import ranks_of
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import LoopLines
-from placement_checks.step.kinds import Form
 from placement_checks.util.text import listed
 
 
