@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
@@ -110,7 +110,7 @@ class Batch:
         """The iterator, queue or placeholder of a handle that an op draws from."""
         reader = self._reader
         seen: set[str] = set()
-        while name not in seen:
+        while name not in seen and name in reader.ops:
             seen.add(name)
             data = reader.data(name)
             is_first = len(seen) == 1
@@ -160,6 +160,32 @@ class Batch:
             if group[0] == "draw":
                 self._compare_pipelines(names)
                 self._compare_draws(names)
+
+    def assign_to_towers(self, reading: Callable[[str], Collection[int]], towers: int) -> None:
+        """Divide the inputs among the towers that read them, if there is no other program.
+
+        An input that several towers read, or no tower, belongs to the whole batch. Placeholders of
+        unknown rank, and random numbers, are inputs if one tower alone reads them.
+
+        Args:
+            reading: returns the towers that compute with an input.
+            towers: the number of towers.
+        """
+        reader = self._reader
+        inputs = {name: group for group, names in self.groups.items() for name in names}
+        for name, op in reader.ops.items():
+            is_fed = op.type in PLACEHOLDERS and reader.shape(name) is None
+            is_new = not op.caller and name not in inputs and name not in self.leaves
+            if (is_fed or op.type in RANDOM) and is_new and len(reading(name)) == 1:
+                inputs[name] = ("feed" if is_fed else "draw", op.type)
+        numbers = {group: number for number, group in enumerate(dict.fromkeys(inputs.values()))}
+        counts: Counter[tuple[Group, Part]] = Counter()
+        for name in sorted(inputs, key=reader.number.__getitem__):
+            group, read = inputs[name], reading(name)
+            family: Family = "feed" if group[0] == "feed" else "draw"
+            part = (Cut(family, min(read), towers),) if len(read) == 1 else WHOLE
+            self.leaves[name] = (family, numbers[group], counts[group, part]), part
+            counts[group, part] += 1
 
     @property
     def _replicas(self) -> int:

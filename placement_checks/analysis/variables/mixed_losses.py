@@ -5,22 +5,23 @@ A penalty is a part of a loss that depends on weights alone, such as weight deca
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import chain, permutations, product
+from itertools import permutations, product
 from typing import NamedTuple
 
-from placement_checks.analysis.graph.data_flow import connected_groups
-from placement_checks.analysis.graph.value_numbering import EqualTensors
+from placement_checks.analysis.graph.data_flow import connected_groups, union
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.by_loss import reachability_masks, single_tower
 from placement_checks.analysis.towers.discovery import complete_device
-from placement_checks.analysis.variables.layout import variable_layout
+from placement_checks.analysis.variables.tower_terms import tower_terms
 from placement_checks.core.devices import Device
 from placement_checks.core.ids import OpId, TowerIndex, TowerMask
-from placement_checks.core.op_types import CONST, SCALES, SUMS_UP
+from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Placement
+from placement_checks.step.kinds import ONE, AtomId, Monomial
 
 
 class MixedLoss(NamedTuple):
@@ -37,6 +38,22 @@ class MixedLoss(NamedTuple):
     path: Sequence[OpId]
 
 
+class WaitingLoss(NamedTuple):
+    """A loss that waits until another tower has updated a variable.
+
+    Attributes:
+        tower: the number of the tower that the loss belongs to.
+        other: the number of the tower that computes the new value of the variable.
+        variable: the name of the variable.
+        path: the ops from the loss back to the update.
+    """
+
+    tower: TowerIndex
+    other: TowerIndex
+    variable: str
+    path: Sequence[OpId]
+
+
 class MixedLosses:
     """The losses that contain values of another tower; `mixed_losses` finds them once.
 
@@ -45,14 +62,36 @@ class MixedLosses:
     on another tower, but not on its own tower; or it depends on another tower that does not depend
     on the tower of the loss.
 
-    A value of another tower counts only if it is computed from examples, with a variable that both
-    towers read, or have copies of. A layer that one GPU computes for all towers does not count. A
-    penalty on the weights counts if both towers compute it, and the loss contains it twice.
+    A value of another tower counts only if it is computed from examples of that tower, with a
+    variable that both towers read, or have copies of. A layer that one GPU computes for all towers
+    does not count. A penalty on the weights counts if both towers compute it, and the loss
+    contains it twice.
     """
 
     def __init__(self, placement: Placement) -> None:
         self._analysis = analyze(placement)
-        self._layout = variable_layout(placement)
+        self._model = tower_terms(placement)
+        self._forms = {
+            loss: self._model.form(loss)
+            for _, losses in self._analysis.losses.items()
+            for loss in losses
+        }
+
+    @property
+    def unread(self) -> Missing | None:
+        """Why a loss cannot be read; None if all losses are read."""
+        for loss, form in self._forms.items():
+            if isinstance(form, Missing):
+                return form
+            terms = self._model.terms
+            for atom in map(terms.__getitem__, self._model.atoms_behind(terms.atoms_in(form))):
+                if atom.op == "Unknown" and not atom.operands:
+                    name = self._analysis.flow.names[loss]
+                    cause = atom.status.cause
+                    return Missing(
+                        f"{name} uses an op that {cause.text if cause else 'is unknown'}"
+                    )
+        return None
 
     @cached_property
     def all(self) -> Sequence[MixedLoss]:
@@ -60,48 +99,236 @@ class MixedLosses:
         return list(self._find())
 
     def _find(self) -> Iterator[MixedLoss]:
-        doubled = self._doubled_penalties()
+        doubled = self._doubled_summands()
         for number, losses in self._analysis.losses.items():
             for loss in losses:
                 contained = self._contained(number, loss)
-                ops = self._ops_with_shared_variables(contained, number) if contained else {}
+                ops = self._ops_of(contained, number) if contained else {}
                 misplaced = self._misplaced.get(number, {})
                 for others in (ops, misplaced, doubled.get(loss, {})):
                     if others and (path := self._analysis.flow.path(loss, others.__contains__)):
                         yield MixedLoss(number, others[path[-1]], path)
                         break
 
-    def _doubled_penalties(self) -> Mapping[OpId, Mapping[OpId, TowerIndex]]:
-        """Find the losses that contain two equal penalties: of their tower and of another tower.
+    def _summands(self, loss: OpId) -> Sequence[tuple[Monomial, float]]:
+        form = self._forms[loss]
+        return () if isinstance(form, Missing) else self._model.terms.summands(form)
 
-        If each tower computes a penalty on the shared weights, and one tower adds up all these
-        penalties, the loss of this tower has doubled penalties. A penalty that is computed once,
-        and added by every tower, counts once in each loss.
+    # --- values of other towers ---
+
+    def _contained(self, number: TowerIndex, loss: OpId) -> int:
+        """Return a bit mask of the towers that a loss of a tower wrongly contains."""
+        contained = 0
+        for other in self._analysis.towers_in(self._computed_for(number, [loss])):
+            one_sided = not self._others_behind[other] >> number & 1
+            if one_sided or self._has_summand_of(other, loss, without=number):
+                contained |= 1 << other
+        return contained
+
+    @cached_property
+    def _others_behind(self) -> Sequence[int]:
+        """For each tower a bit mask of the other towers whose values its losses contain."""
+        return [
+            self._computed_for(number, losses) for number, losses in self._analysis.losses.items()
+        ]
+
+    def _computed_for(self, number: TowerIndex, losses: Sequence[OpId]) -> int:
+        """Return a bit mask of the other towers that compute values for losses of a tower."""
+        atoms = {
+            atom
+            for loss in losses
+            for (base, factors), _ in self._summands(loss)
+            for atom in (base, *(factor for factor, _ in factors))
+        }
+        return self._others_in(atoms, number)
+
+    def _others_in(self, atoms: Collection[AtomId], number: TowerIndex) -> int:
+        """Return a bit mask of the other towers that compute values from shared variables.
+
+        Args:
+            atoms: the atoms of which a value consists.
+            number: the number of the tower that the value belongs to.
+        """
+        found, shared = 0, self._shared_variables[number]
+        for atom in self._model.atoms_behind(atoms):
+            towers = self._model.towers_of_atom(atom)
+            is_new = towers.bit_count() == 1 and not (found | 1 << number) & towers
+            if is_new and not shared.isdisjoint(self._model.sources(atom).variables):
+                found |= towers
+        return found
+
+    @cached_property
+    def _shared_variables(self) -> Sequence[frozenset[str]]:
+        """For each tower the variables that it reads; of copies the first one."""
+        names = self._model.first_copies
+        return [
+            frozenset(names.get(variable, variable) for variable in tower.reads)
+            for tower in self._analysis.towers
+        ]
+
+    def _has_summand_of(self, other: TowerIndex, loss: OpId, *, without: TowerIndex) -> bool:
+        """Whether a summand of a loss depends on ``other`` but not on ``without``.
+
+        A power of a sum of towers, such as the square of their mean, is no such summand, although
+        it is a sum of products.
+        """
+        both: set[AtomId] = set()
+        alone: list[set[AtomId]] = []
+        for monomial, _ in self._summands(loss):
+            towers = self._model.towers_of_summand(monomial)
+            atoms = {monomial[0], *(atom for atom, _ in monomial[1])} - {ONE}
+            if towers >> other & 1 and towers >> without & 1:
+                both |= atoms
+            elif towers >> other & 1 and self._others_in(atoms, without) >> other & 1:
+                alone.append(atoms)
+        return any(both.isdisjoint(atoms) for atoms in alone)
+
+    def _ops_of(self, towers: int, number: TowerIndex) -> Mapping[OpId, TowerIndex]:
+        """Return the ops of towers that read a variable of another tower, or a copy of it.
+
+        Args:
+            towers: a bit mask of the towers of the ops.
+            number: the number of the other tower.
 
         Returns:
-            For each such loss, the penalty of the other tower, and this tower.
+            For each op the tower that it belongs to.
         """
-        if not self._by_examples:
-            return {}
+        analysis, names = self._analysis, self._model.first_copies
+        return {
+            op: tower
+            for variable, readers in analysis.reads_by_site.readers.items()
+            if names.get(variable, variable) in self._shared_variables[number]
+            for op in readers
+            if (tower := analysis.tower_of[op]) is not None
+            and towers >> tower & 1
+            and analysis.examples[op]
+            and not analysis.backward.ops[op]
+        }
+
+    @cached_property
+    def shared_ops(self) -> Mapping[OpId, TowerMask]:
+        """The first op that combines each tower with other towers, and a mask of all these towers.
+
+        Only towers that depend on each other mutually count.
+        """
+        analysis = self._analysis
+        found = {}
+        for number, losses in analysis.losses.items():
+            mutual = self._others_behind[number]
+            for loss in losses:
+                mutual &= ~self._contained(number, loss)
+            joint = [
+                op
+                for op in sorted(analysis.flow.reachable(losses if mutual else ()))
+                if self._towers_of_op(op) & mutual and self._towers_of_op(op) >> number & 1
+            ][:1]
+            if joint:
+                found[joint[0]] = self._towers_of_op(joint[0])
+        return found
+
+    def _towers_of_op(self, op: OpId) -> TowerMask:
+        form = self._model.form(op)
+        return TowerMask(0) if isinstance(form, Missing) else self._model.towers_of(form)
+
+    # --- updates that losses wait for ---
+
+    @cached_property
+    def waiting(self) -> Sequence[WaitingLoss]:
+        """The losses that wait for updates of another tower that does not wait for their tower.
+
+        Updates by gradients do not count: towers that are trained in turn wait for them.
+        """
+        flow = self._analysis.flow
+        awaited = [self._updates_before(losses) for _, losses in self._analysis.losses.items()]
+        found = []
+        for number, losses in self._analysis.losses.items():
+            for other, update in awaited[number].items():
+                if number in awaited[other]:
+                    continue
+                for loss in losses:
+                    path = flow.path(loss, update.__eq__, flow.all_inputs.__getitem__)
+                    if path:
+                        holder = flow.names[flow.first_holder(update) or update]
+                        found.append(WaitingLoss(number, other, holder, path))
+        return found
+
+    def _updates_before(self, losses: Sequence[OpId]) -> Mapping[TowerIndex, OpId]:
+        """Return the towers whose updates losses wait for, each with its first such update."""
+        flow, model = self._analysis.flow, self._model
+        found: dict[TowerIndex, OpId] = {}
+        for name in sorted({each for loss in losses for each in model.updates_before(loss)}):
+            update = flow.number[name]
+            if self._analysis.has_gradient(update):
+                continue
+            forms = [model.form(each) for each in flow.inputs[update]]
+            towers = [model.towers_of(form) for form in forms if not isinstance(form, Missing)]
+            tower = single_tower(TowerMask(union(towers)))
+            if tower is not None:
+                found[tower] = min(update, found.get(tower, update))
+        return found
+
+    # --- penalties that count twice ---
+
+    def _doubled_summands(self) -> Mapping[OpId, Mapping[OpId, TowerIndex]]:
+        """Find the losses that contain the penalties of their tower and of another tower.
+
+        If each tower computes a penalty on the shared weights, and one tower adds up all these
+        penalties, they count several times in its loss. A penalty that is computed once, and added
+        by every tower, counts once in each loss. Towers may have weights, which multiply the
+        penalties and the other terms alike.
+
+        Returns:
+            For each such loss, the op of the other tower that computes the penalty, and this
+            tower.
+        """
         losses = dict(self._analysis.losses.items())
-        equal = EqualTensors(self._analysis)
-        penalties = {loss: self._penalties(loss, equal) for loss in chain(*losses.values())}
         found: dict[OpId, Mapping[OpId, TowerIndex]] = {}
         for number, other in permutations(losses, 2):
             for loss, other_loss in product(losses[number], losses[other]):
-                for key, ops in penalties[loss].items():
-                    shared = ops & penalties[other_loss].get(key, set())
-                    if shared and ops - shared:
-                        found[loss] = {min(shared): other}
+                doubled = self._counted_again((number, loss), (other, other_loss))
+                op = self._op_in_both(doubled, loss, other_loss) if doubled else None
+                if op is not None:
+                    found[loss] = {op: other}
         return found
 
-    def _penalties(self, loss: OpId, equal: EqualTensors) -> Mapping[object, set[OpId]]:
-        flow, examples = self._analysis.flow, self._analysis.examples
-        found: dict[object, set[OpId]] = defaultdict(set)
-        for op in flow.reachable([loss], until=lambda op: flow.types[op] not in SUMS_UP):
-            if flow.types[op] not in SUMS_UP and not examples[op] and flow.types[op] != CONST:
-                found[equal.key(flow.names[op])].add(op)
-        return found
+    def _counted_again(
+        self, own: tuple[TowerIndex, OpId], other: tuple[TowerIndex, OpId]
+    ) -> Collection[Monomial]:
+        """The summands that count several times as often in a loss as in another tower's loss."""
+        model = self._model
+        mine, its = self._aligned(*own), self._aligned(*other)
+        ratios = {each: mine[each] / its[each] for each in mine if each in its}
+        of_towers = [ratio for each, ratio in ratios.items() if model.towers_of_summand(each)]
+        weight = min(of_towers, default=1.0)
+        return [
+            each
+            for each, ratio in ratios.items()
+            if not model.towers_of_summand(each) and _is_multiple(ratio / weight)
+        ]
+
+    def _aligned(self, tower: TowerIndex, loss: OpId) -> Mapping[Monomial, float]:
+        """The summands of a loss with the parts of the first tower; empty if it is not read."""
+        form = self._forms[loss]
+        aligned = None
+        if not isinstance(form, Missing):
+            aligned = self._model.as_of_first_tower(form, tower)
+        return {} if aligned is None else dict(self._model.terms.summands(aligned))
+
+    def _op_in_both(
+        self, summands: Collection[Monomial], loss: OpId, other_loss: OpId
+    ) -> OpId | None:
+        """The first op that two losses use, and whose value is a multiple of a summand."""
+        flow, terms = self._analysis.flow, self._model.terms
+        wanted = set(summands)
+        for op in sorted(flow.reachable([loss]) & flow.reachable([other_loss])):
+            form = self._model.form(op)
+            if not isinstance(form, Missing):
+                summands_of_op = terms.summands(form)
+                if len(summands_of_op) == 1 and summands_of_op[0][0] in wanted:
+                    return op
+        return None
+
+    # --- parts of a tower on the GPU of another ---
 
     @cached_property
     def _misplaced(self) -> Mapping[TowerIndex, Mapping[OpId, TowerIndex]]:
@@ -146,106 +373,10 @@ class MixedLosses:
                     found[tower][op] = owners[device]
         return found
 
-    @cached_property
-    def shared_ops(self) -> Mapping[OpId, TowerMask]:
-        """The first op that combines each tower with other towers, and a mask of all these towers.
 
-        Only towers that depend on each other mutually count.
-        """
-        analysis = self._analysis
-        found = {}
-        for number, losses in analysis.losses.items():
-            mutual = self._towers_behind_losses[number]
-            for loss in losses:
-                mutual &= ~self._contained(number, loss)
-            joint = [
-                op
-                for op in analysis.flow.reachable(losses if mutual else ())
-                if analysis.towers_behind[op] & mutual and analysis.towers_behind[op] >> number & 1
-            ]
-            if joint:
-                found[min(joint)] = analysis.towers_of(min(joint))
-        return found
-
-    def _contained(self, number: TowerIndex, loss: OpId) -> int:
-        """Return a bit mask of the towers that a loss of a tower wrongly contains."""
-        contained = 0
-        for other in self._analysis.towers_in(self._towers_behind_losses[number]):
-            one_sided = not self._towers_behind_losses[other] >> number & 1
-            if one_sided or self._has_summand_of(other, loss, without=number):
-                contained |= self._analysis.towers_behind[loss] & 1 << other
-        return contained
-
-    @cached_property
-    def _towers_behind_losses(self) -> Sequence[int]:
-        """For each tower a bit mask of the other towers that its losses depend on."""
-        return [
-            self._analysis.towers_of(*losses) & ~(1 << number)
-            for number, losses in self._analysis.losses.items()
-        ]
-
-    def _has_summand_of(self, other: TowerIndex, loss: OpId, *, without: TowerIndex) -> bool:
-        """Whether a loss, or one of its summands, depends on ``other`` but not on ``without``."""
-        towers = self._analysis.towers_behind
-
-        def is_mixed(op: OpId) -> bool:
-            return bool(towers[op] >> other & 1 and towers[op] >> without & 1)
-
-        parts = self._analysis.flow.reachable(
-            [loss], along=self._summands, until=lambda op: op != loss and not is_mixed(op)
-        )
-        return any(
-            towers[part] >> other & 1
-            and not towers[part] >> without & 1
-            and self._depends_on_examples(part)
-            for part in parts
-        )
-
-    def _summands(self, op: OpId) -> Sequence[OpId]:
-        """Return the values of towers that an op adds up; empty if it computes something else."""
-        flow, towers = self._analysis.flow, self._analysis.towers_behind
-        if flow.types[op] not in SUMS_UP:
-            return ()
-        inputs = [
-            source for source in flow.inputs[op] if towers[source] & self._analysis.all_towers
-        ]
-        return () if flow.types[op] in SCALES and len(inputs) > 1 else inputs
-
-    def _ops_with_shared_variables(
-        self, towers: int, number: TowerIndex
-    ) -> Mapping[OpId, TowerIndex]:
-        """Return the ops of ``towers`` that read a variable of another tower, or a copy of it.
-
-        Args:
-            towers: a bit mask of the towers of the ops.
-            number: the number of the other tower.
-
-        Returns:
-            For each op the tower that it belongs to.
-        """
-        analysis = self._analysis
-        shared = set(analysis.towers[number].reads)
-        for variable in analysis.towers[number].reads:
-            if variable in self._layout.copies:
-                shared.update(self._layout.copies[variable].copies.values())
-        return {
-            op: tower
-            for variable in shared
-            for op in analysis.reads_by_site.readers[variable]
-            if (tower := analysis.tower_of[op]) is not None
-            and towers >> tower & 1
-            and not analysis.backward.ops[op]
-            and self._depends_on_examples(op)
-        }
-
-    def _depends_on_examples(self, op: OpId) -> bool:
-        """Whether a value depends on examples; always true if no loss depends on examples."""
-        return bool(self._analysis.examples[op]) or not self._by_examples
-
-    @cached_property
-    def _by_examples(self) -> bool:
-        losses = self._analysis.losses.by_tower
-        return any(self._analysis.examples[loss] for of_tower in losses for loss in of_tower)
+def _is_multiple(ratio: float) -> bool:
+    """Whether a number is a whole number above 1, but for rounding."""
+    return ratio > 1.5 and math.isclose(ratio, round(ratio), rel_tol=1e-4)
 
 
 def mixed_losses(placement: Placement) -> Sequence[MixedLoss]:
@@ -260,3 +391,13 @@ def shared_ops(placement: Placement) -> Mapping[OpId, TowerMask]:
         For each op a bit mask of the towers that it combines.
     """
     return placement.cached(MixedLosses).shared_ops
+
+
+def waiting_losses(placement: Placement) -> Sequence[WaitingLoss]:
+    """Return the losses that wait for updates of another tower, found once."""
+    return placement.cached(MixedLosses).waiting
+
+
+def unread_loss(placement: Placement) -> Missing | None:
+    """Return why a loss cannot be read; None if all losses are read."""
+    return placement.cached(MixedLosses).unread

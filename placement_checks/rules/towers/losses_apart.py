@@ -3,12 +3,25 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from placement_checks.analysis.towers.analysis import analyze
-from placement_checks.analysis.variables.mixed_losses import MixedLoss, mixed_losses, shared_ops
+from placement_checks.analysis.variables.mixed_losses import (
+    MixedLoss,
+    WaitingLoss,
+    mixed_losses,
+    shared_ops,
+    unread_loss,
+    waiting_losses,
+)
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.impact import Impact
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, about, path_lines, unless_allowed
+from placement_checks.rules.base import (
+    Rule,
+    about,
+    first_of_each,
+    path_lines,
+    unless_allowed,
+)
 from placement_checks.rules.requirements import Need
 
 
@@ -20,11 +33,17 @@ class LossesApart(Rule):
     scope: the second tower's loss then contains the first tower's. The first tower's examples
     count twice, and each further tower counts regularization once more.
 
-    The loss of tower A contains the loss of tower B in three cases: A adds or averages a term that
-    belongs only to B; A's loss depends on B's computation, but B's loss does not depend on A's;
-    or each tower builds the same weight penalty, and A adds both. B's computation counts if it
-    combines examples with a variable that both towers read, or have copies of. A layer that
-    one GPU computes for all towers is not a finding.
+    The rule reads the losses as terms, like equal-to-one-gpu, but needs no program for one GPU.
+    The loss of tower A contains the loss of tower B in three cases: a summand of A's loss is
+    computed from B's rows alone; A's loss depends on B's computation, but B's loss does not depend
+    on A's; or each tower builds the same weight penalty, and A adds both. B's computation counts
+    if it combines B's rows with a variable that both towers read, or have copies of. A layer that
+    one GPU computes for all towers is not a finding. A loss is not checked if it is computed in a
+    loop, or by ops that the rule cannot read.
+
+    A loss must not wait either for an update that only B computes, such as B's statistics of batch
+    normalization. Then the towers work one after another. Updates by gradients are left to
+    one-update.
 
     If the ops on B's GPU serve no loss of B, nothing is mixed: a part of A's model was built on
     the wrong GPU, and the finding states this.
@@ -51,9 +70,15 @@ class LossesApart(Rule):
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
         analysis = analyze(placement)
-        findings = unless_allowed(
-            (_finding(placement, mixed) for mixed in mixed_losses(placement)), self.allow
+        found = first_of_each(
+            (
+                *(_finding(placement, mixed) for mixed in mixed_losses(placement)),
+                *(_waiting(placement, waiting) for waiting in waiting_losses(placement)),
+            )
         )
+        findings = unless_allowed(found, self.allow)
+        if not findings and (unread := unread_loss(placement)) is not None:
+            return self.without(unread)
         note = f"{len(analysis.towers)} towers"
         if analysis.losses.joint:
             note = "one loss of all towers; its parts were checked"
@@ -66,6 +91,25 @@ class LossesApart(Rule):
                 f"results of {'both' if of_two else 'all of them'}"
             )
         return self.verdict(findings, note)
+
+
+def _waiting(placement: Placement, waiting: WaitingLoss) -> Finding:
+    analysis = analyze(placement)
+    names = analysis.flow.names
+    loss, update = names[waiting.path[0]], names[waiting.path[-1]]
+    tower, other = analysis.towers[waiting.tower], analysis.towers[waiting.other]
+    return Finding(
+        **about(placement.ops[loss]),
+        path=path_lines(placement, waiting.path),
+        message=f"the loss of the tower on {tower}, {loss}, waits for {update}, which updates "
+        f"{waiting.variable} with results of the tower on {other}",
+        consequence="the tower starts only when the other tower has computed, so the GPUs work "
+        "one after another",
+        fix="let each tower wait for its own updates only: build the tower under "
+        "`with tf.name_scope(f'tower_{i}') as scope:`, and read "
+        "tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS, scope)",
+        devices=(*tower.devices, *other.devices),
+    )
 
 
 def _finding(placement: Placement, mixed: MixedLoss) -> Finding:

@@ -8,6 +8,7 @@ from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import OpId
 from placement_checks.core.impact import Impact
+from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import (
     GATHERS,
     LINEAR,
@@ -31,6 +32,8 @@ from placement_checks.rules.base import (
     unless_allowed,
 )
 from placement_checks.rules.requirements import Need, no_gradients
+from placement_checks.rules.step_equality import compare_with_one_gpu
+from placement_checks.step.explanation import Obligation
 from placement_checks.util.text import plural
 
 
@@ -39,8 +42,9 @@ class TrainablesTrained(Rule):
     """The step updates every trainable variable that a loss reads.
 
     A variable keeps its initial value in three cases: its gradient is averaged, or shown in a
-    summary, but not applied; no loss reads it, so it has no gradient; or the step of the reference
-    updates it, and this step does not.
+    summary, but not applied; no loss reads it, so it has no gradient; or the step for one GPU
+    updates it, and this step does not. The step for one GPU is the reference, or else the same
+    program built for one GPU. Both steps are read as terms, like for equal-to-one-gpu.
 
     A program that trains only a part of its variables on purpose takes no gradients of the other
     variables, which are not findings. Neither is a variable that another step updates, as in two
@@ -58,7 +62,7 @@ class TrainablesTrained(Rule):
     kind = "requested"
     impact = Impact.TRAINING
     requires = frozenset({Need.REQUESTED, Need.VARIABLES})
-    uses = frozenset({Need.REFERENCE})
+    uses = frozenset({Need.REFERENCE, Need.SINGLE_GPU})
     intended = "these variables keep their initial values"
     threads = (
         "tensorflow/tensorflow#13403: a None gradient of a variable that no loss reads",
@@ -82,7 +86,7 @@ class TrainablesTrained(Rule):
         findings = first_of_each(
             (
                 *(_untrained(placement, *each) for each in untrained(placement)),
-                *_trained_in_reference_only(evidence),
+                *_trained_on_one_gpu(evidence),
             )
         )
         found = unless_allowed(findings, self.frozen)
@@ -208,21 +212,33 @@ def _untrained(placement: Placement, name: str, lost: int | None) -> Finding:
     )
 
 
-def _trained_in_reference_only(evidence: Evidence) -> Iterator[Finding]:
-    placement, reference = evidence.placement, evidence.reference
-    if not reference or analyze(reference).updates.unknown:
+def _trained_on_one_gpu(evidence: Evidence) -> Iterator[Finding]:
+    """Yield findings on variables that only the step for one GPU updates."""
+    placement = evidence.placement
+    trainable = placement.collections[TRAINABLE]
+    if all(_is_updated(placement, name) for name in trainable):
         return
-    for name in placement.collections[TRAINABLE]:
-        if name not in analyze(reference).updates.by_variable or _is_updated(placement, name):
+    found = compare_with_one_gpu(evidence)
+    if isinstance(found, Missing):
+        return
+    one_gpu, equality = found
+    names = {copy: name for name, copies in equality.copies.items() for copy in copies}
+    for name in trainable:
+        answer = equality.variables.get(names.get(name, name))
+        difference = answer.difference if answer else None
+        if difference is None or difference.obligation is not Obligation.UPDATED:
             continue
+        if _is_updated(placement, name) or not difference.is_certain:
+            continue
+        own = one_gpu is evidence.single_gpu
         yield Finding(
             **about(placement.ops[name]),
             ops=_applying_op(placement),
             message=f"{name} is trainable, and no step updates it; the step of "
-            f"{reference.program} does",
+            f"{'the same program for one GPU' if own else one_gpu.program} does",
             consequence="it keeps its initial value",
             fix=_APPLY_ALL,
-            group_key="trained in the reference",
+            group_key="trained on one GPU",
         )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.graphs import op
-from support.towers import host, on, program, variable
+from support.towers import host, on, program
 
 from placement_checks import Op, Placement
 from placement_checks.analysis.towers.analysis import analyze
@@ -89,7 +89,7 @@ def test_values_that_two_towers_exchange_look_like_shared_moments() -> None:
 def test_the_first_op_that_combines_towers_is_found(count: int) -> None:
     graph = towers(
         host("moments", "AddN", *outputs(count)),
-        *losses(count, "SquaredDifference", "moments"),
+        *losses(count, "Maximum", "moments"),
         count=count,
     )
 
@@ -152,7 +152,12 @@ def own(count: int) -> list[Op]:
             id="every loss is the total of all",
         ),
         pytest.param(
-            [host("all", "Pack", "own_0", "own_1"), *losses(2, "Mean", "all")],
+            [
+                host("axis", "Const"),
+                host("all", "Pack", "own_0", "own_1"),
+                host("mean", "Mean", "all", "axis"),
+                *losses(2, "AddN", "mean"),
+            ],
             id="the mean of the stacked losses",
         ),
         pytest.param(
@@ -167,7 +172,10 @@ def own(count: int) -> list[Op]:
     ],
 )
 def test_a_total_of_all_towers_in_each_loss_is_mixed(ops: Sequence[Op]) -> None:
-    assert mixed(towers(*own(2), *ops)) == [
+    scalars = {"own_0": (), "own_1": (), "all": (2,), "mean": (), "axis": (1,)}
+    graph = towers(*own(2), *ops, outputs=scalars, values={"axis": [0]})
+
+    assert mixed(graph) == [
         (0, 1, "tower_1/w/MatMul"),
         (1, 0, "tower_0/w/MatMul"),
     ]
@@ -250,10 +258,14 @@ def test_a_penalty_that_each_tower_makes_and_adds_twice_is_its_own() -> None:
     assert mixed(towers(*penalties(2), *twice, *whole)) == []
 
 
-def test_if_no_loss_depends_on_examples_every_part_counts() -> None:
-    """A graph that was reduced to ops that depend on weights alone."""
-    ops = [op(f"tower_{i}/x", "Const", f"/gpu:{i}", f"GPU:{i}") for i in (0, 1)]
+def test_random_numbers_are_examples() -> None:
+    """As in a benchmark with synthetic data."""
+    ops = [
+        op(f"tower_{i}/x", "RandomStandardNormal", f"/gpu:{i}", f"GPU:{i}", "shape")
+        for i in (0, 1)
+    ]
     whole = on(1, "tower_1/loss", "AddN", "tower_1/hidden", "tower_0/hidden")
     hidden = [on(i, f"tower_{i}/hidden", "Tanh", outputs(2)[i]) for i in (0, 1)]
+    graph = towers(host("shape", "Const"), *ops, *hidden, whole)
 
-    assert mixed(towers(variable("unread"), *ops, *hidden, whole)) == [(1, 0, "tower_0/w/MatMul")]
+    assert mixed(graph) == [(1, 0, "tower_0/w/MatMul")]

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from support.towers import MIRRORED, accumulating, gradient, host, joint, on, program
+from support.steps import Program, Value, add_n, mean, split, square, total
+from support.towers import GPUS, MIRRORED, accumulating, gradient, host, joint, on, program
 from support.verdicts import broken, kept, not_checked, verdicts
 
 from placement_checks import Op, Placement
 from placement_checks.core.missing import Missing
+from placement_checks.core.strategies import Strategy
 from placement_checks.rules.towers.loss_of_all_towers import LossOfAllTowers
 
 
@@ -57,6 +60,45 @@ def histograms(shown: str) -> Placement:
         *(on(i, names[i], "HistogramSummary", shown.format(i)) for i in (0, 1)),
         lines=dict.fromkeys(names, "train.py:7"),
     )
+
+
+def trained(
+    report: Callable[[Sequence[Value]], Value | Sequence[Value]],
+    *,
+    of_errors: Callable[[Value], Value] = mean,
+    gradients: Callable[[Value], Value] = lambda added: added / 2,
+    split_batch: bool = True,
+    **more: Any,
+) -> Placement:
+    """A step of two towers that reports what a function makes of their losses.
+
+    Args:
+        report: makes the reported numbers of the losses.
+        of_errors: makes the loss of the error of each row.
+        gradients: makes the applied gradient of the sum of the towers' gradients.
+        split_batch: whether the towers share one placeholder.
+        more: fields of the placement.
+    """
+    made = Program()
+    w = made.variable("w", (3,))
+    whole = split(made.placeholder("x", (None, 3)), 2) if split_batch else ()
+    losses = []
+    for i in (0, 1):
+        with made.tower(i):
+            x = whole[i] if whole else made.placeholder("x", (None, 3), i)
+            losses.append(of_errors(square(total(x * w.read(), 1))))
+    both = add_n([made.gradient(loss, w) for loss in losses])
+    reported = report(losses)
+    made.train(w.descend(1.0, gradients(both)))
+    numbers = [reported] if isinstance(reported, Value) else reported
+    placement = made.placement()
+    step = placement.step._replace(losses=tuple(each.op for each in numbers))
+    return replace(placement, step=step, **more)
+
+
+def over_constant(errors: Value) -> Value:
+    """The sum over rows, divided by the global batch size."""
+    return total(errors, 0) / 8.0
 
 
 SEEN = program(
@@ -238,6 +280,44 @@ CASES = {
         )
         for count in (2, 12)
     },
+    "the mean of the losses": kept(trained(lambda losses: (losses[0] + losses[1]) / 2)),
+    "the sum of the losses": kept(trained(add_n)),
+    # total = (total + loss) / 2 in the loop.
+    "a mean of two at a time": broken(trained(lambda losses: (losses[0] / 2 + losses[1]) / 2)),
+    "the loss of the last tower instead of the sum": broken(
+        trained(lambda losses: (losses[1] + losses[1]) / 2)
+    ),
+    "placeholders of unknown sizes, with unequal weights": not_checked(
+        trained(lambda losses: losses[0] * 0.25 + losses[1] * 0.75, split_batch=False)
+    ),
+    "a list of the losses": kept(trained(lambda losses: losses)),
+    "a list of the mean, and of the loss of one tower": kept(
+        trained(lambda losses: [add_n(losses) / 2, losses[1]])
+    ),
+    "a list of another loss of all towers, and of the loss of one tower": broken(
+        trained(lambda losses: [add_n([square(loss) for loss in losses]), losses[1]])
+    ),
+    **{
+        f"replicas that {what}": expected(
+            trained(
+                lambda losses: add_n(losses) / 2,
+                of_errors=of_errors,
+                gradients=lambda added: added,
+                strategy=Strategy("MirroredStrategy", GPUS, {}),
+            )
+        )
+        for what, expected, of_errors in (
+            ("divide by the global batch, and report the mean", broken, over_constant),
+            ("report the mean of means", kept, mean),
+        )
+    },
+    "replicas that divide by their own batch, average gradients and report the mean": kept(
+        trained(
+            lambda losses: add_n(losses) / 2,
+            of_errors=over_constant,
+            strategy=Strategy("MirroredStrategy", GPUS, {}),
+        )
+    ),
     "histograms of a shared variable in both towers": kept(histograms("w")),
     "histograms of a layer in both towers": broken(histograms("tower_{}/w/MatMul")),
 }

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from support.towers import host, joint, mixed_losses, on, program, variable
-from support.verdicts import broken, kept, verdicts
+from support.towers import gradient, host, joint, mixed_losses, on, program, variable
+from support.verdicts import broken, kept, not_checked, verdicts
 
 from placement_checks import Op, Placement
 from placement_checks.core.missing import Missing
@@ -35,7 +35,22 @@ def with_moments(count: int) -> Placement:
         on(i, f"tower_{i}/loss", "SquaredDifference", output, "moments")
         for i, output in enumerate(outputs)
     ]
-    return program(host("moments", "AddN", *outputs), *losses, gpus=range(count))
+    moments = [host("sum", "AddN", *outputs), host("moments", "Mul", "sum", "share")]
+    return program(*moments, *losses, gpus=range(count), values={"share": 1 / count})
+
+
+def with_statistics(*awaited: str) -> Placement:
+    """Each tower updates a moving mean, and the second tower's loss waits for updates."""
+    updates = [
+        on(i, f"tower_{i}/update", "AssignSubVariableOp", "mean", f"tower_{i}/w/MatMul")
+        for i in (0, 1)
+    ]
+    return program(
+        variable("mean"),
+        *updates,
+        on(0, "tower_0/loss", "Mean", "tower_0/w/MatMul", "^tower_0/update"),
+        on(1, "tower_1/loss", "Mean", "tower_1/w/MatMul", *awaited),
+    )
 
 
 CASES = {
@@ -112,6 +127,7 @@ CASES = {
     "a layer that one GPU computes for all": kept(
         program(
             variable("table"),
+            host("words", "Placeholder"),
             on(0, "embedded", "ResourceGather", "table", "words"),
             on(0, "tower_0/w/MatMul", "MatMul", "embedded", "tower_0/w/read"),
             on(1, "tower_1/w/MatMul", "MatMul", "embedded", "tower_1/w/read"),
@@ -126,6 +142,23 @@ CASES = {
     ),
     "a tower waits for another tower": kept(
         program(on(1, "tower_1/loss", "Mean", "tower_1/w/MatMul", "^tower_0/loss"))
+    ),
+    # A collection of updates, read without naming the scope of the tower.
+    "a tower waits for statistics of another tower": broken(
+        with_statistics("^tower_0/update", "^tower_1/update")
+    ),
+    "a tower waits for statistics of another tower, allowed": kept(
+        with_statistics("^tower_0/update"), allow=("tower_1/loss",)
+    ),
+    "each tower waits for its own statistics": kept(with_statistics("^tower_1/update")),
+    "a tower waits for an update by a gradient of another tower": kept(
+        program(
+            on(0, "update/w", "ResourceApplyGradientDescent", "w", "rate", gradient(0)),
+            on(1, "tower_1/loss", "Mean", "tower_1/w/MatMul", "^update/w"),
+        )
+    ),
+    "an op without its inputs": not_checked(
+        program(on(1, "tower_1/loss", "Mul", "tower_1/w/MatMul", "not_in_the_graph"))
     ),
     **{f"one loss of {count} towers": kept(joint(range(count))) for count in (2, 12)},
     "reported losses, without gradients": broken(

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from support.steps import Program, add_n, mean, split, square
 from support.towers import gradient, host, on, program, variable
 from support.verdicts import broken, kept, not_checked, verdicts
 
@@ -88,8 +90,26 @@ def taken(*ops: Op, trainable: str = "ab") -> Placement:
     )
 
 
+def stepped(*trained: str, towers: int = 2, variables: Sequence[str] = "ab") -> Placement:
+    """A step of towers that trains some of the variables that the losses read."""
+    made = Program()
+    handles = {name: made.variable(name, (3,)) for name in variables}
+    losses = []
+    for i, x in enumerate(split(made.placeholder("x", (None, 3)), towers)):
+        with made.tower(i):
+            losses.append(mean(square(add_n([x * each.read() for each in handles.values()]))))
+    updates = []
+    for name in trained:
+        gradients = [made.gradient(loss, handles[name]) for loss in losses]
+        updates.append(handles[name].descend(0.1, add_n(gradients) / towers))
+    made.train(*updates)
+    return made.placement()
+
+
 ONLY_A = [WITHOUT_B, NO_UPDATE, *NO_AVERAGE]
-BY_REFERENCE = Evidence(frozen(), reference=two(gpus=[0], program="train.py:single"))
+BY_REFERENCE = Evidence(
+    stepped("a"), reference=replace(stepped("a", "b", towers=1), program="train.py:single")
+)
 
 CASES = {
     "the step updates all variables": kept(two()),
@@ -170,12 +190,22 @@ CASES = {
             reference=two(gpus=[0]),
         )
     ),
+    "a variable that the same program trains on one GPU": broken(
+        Evidence(stepped("a"), single_gpu=stepped("a", "b", towers=1))
+    ),
+    "a variable that the reference freezes, and the program on one GPU does not": kept(
+        Evidence(
+            stepped("a"),
+            reference=stepped("a", towers=1),
+            single_gpu=stepped("a", "b", towers=1),
+        )
+    ),
     **{
-        f"the reference {what}": kept(Evidence(frozen(), reference=reference))
+        f"the reference {what}": kept(Evidence(stepped("a"), reference=reference))
         for what, reference in {
-            "freezes the variable too": frozen(gpus=[0, 1]),
+            "freezes the variable too": stepped("a", towers=1),
             "has no known step": two(step={"train_op": ()}),
-            "lacks the variable": program(),
+            "lacks the variable": stepped("a", towers=1, variables="a"),
         }.items()
     },
     **{

@@ -1,0 +1,360 @@
+"""Values of a program as terms (`step.terms`), and the towers whose rows they are computed from.
+
+One program is enough: its inputs are parts of the batch by the towers that compute with them. So
+these terms show which towers a loss is computed from, with which coefficients. They do not show
+whether the step equals the step of one GPU, which `step.comparison` compares.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from placement_checks.analysis.graph.data_flow import union
+from placement_checks.analysis.towers.analysis import analyze
+from placement_checks.analysis.towers.inputs import towers_reading
+from placement_checks.analysis.variables.layout import variable_layout
+from placement_checks.core.ids import OpId, TowerIndex, TowerMask
+from placement_checks.core.missing import Missing
+from placement_checks.core.op_types import LOOPS
+from placement_checks.core.placement import Placement, producer_of
+from placement_checks.step.gradients import with_names
+from placement_checks.step.kinds import (
+    ONE,
+    AtomId,
+    Cause,
+    Form,
+    Kind,
+    Monomial,
+    Origin,
+    Shape,
+    Status,
+)
+from placement_checks.step.op_types import op_type
+from placement_checks.step.parts import Cut, Part
+from placement_checks.step.reader import StepReader
+from placement_checks.step.terms import Terms
+
+# Atoms that depend on a tensor's shape alone.
+_SHAPES = frozenset({"Dim", "Rows", "RowsOf"})
+
+
+class _SeparateTerms(Terms):
+    """Terms in which the parts of the batch stay apart, also if they are added up or joined."""
+
+    def _merged(self, summands: dict[Monomial, float]) -> dict[Monomial, float]:
+        return summands
+
+    def build(
+        self,
+        op: str,
+        attrs: tuple[Any, ...],
+        operands: tuple[Form, ...],
+        shape: Shape,
+        origin: Origin | None,
+        *,
+        part: Part | None = None,
+        status: Status | None = None,
+    ) -> Form:
+        if op == "ConcatV2" and len(frozenset().union(*map(self.parts, operands))) > 1:
+            return self.atom(op, attrs, operands, shape, part=part, origin=origin, status=status)
+        return super().build(op, attrs, operands, shape, origin, part=part, status=status)
+
+
+class _ValueReader(StepReader):
+    """Reads values before the step updates any variable.
+
+    Attributes:
+        part_at: the part of the batch that an op takes from a tensor, if the rows that are read do
+            not show it; else None.
+    """
+
+    part_at: Callable[[str, str], Part | None] | None = None
+
+    def value(self, source: str, reader: str = "") -> Form:
+        name = producer_of(source)
+        if name not in self.ops:
+            return self.terms.unknown(Cause(name, "is not part of the graph"), None, source)
+        made = super().value(source, reader)
+        part = self.part_at(source, reader) if self.part_at and reader else None
+        if part is None or part in self.terms.parts(made):
+            return made
+        status = Status(Kind.JOINT)
+        return self.terms.atom(
+            "Taken", (), (made,), self.terms.shape(made), part=part, status=status
+        )
+
+    def _computed(self, name: str, output: int) -> Form:
+        """The value of an op; of an op that cannot be read, a value that depends on its inputs."""
+        try:
+            made = super()._computed(name, output)
+        except (IndexError, ValueError):  # a reduced graph, whose ops lack inputs or attributes
+            cause = Cause(self.ops[name].type, "lacks inputs or attributes", self.origin(name))
+            made = self.terms.unknown(cause, self.shape(name, output), name, output)
+        atom, sources = self.terms.single(made), self.data(name)
+        if atom is None or atom.op != "Unknown" or atom.operands or not sources:
+            return made
+        operands = tuple([self.value(source, name) for source in sources])
+        attrs = (*atom.attrs, name, output)
+        return self.terms.atom(
+            "Unknown", attrs, operands, atom.shape, origin=atom.origin, status=atom.status
+        )
+
+    def _cyclic(self, op: str) -> Form:
+        """A loop variable of TensorFlow 1; the loop's other inputs show what it depends on."""
+        cause = Cause(self.ops[op].type, "is part of a loop", self.origin(op))
+        status = Status(Kind.UNKNOWN, None, cause)
+        return self.terms.atom("LoopVariable", (op,), (), self.shape(op), status=status)
+
+    def _state_read(self, holder: str, _name: str) -> Form:
+        return self.variable(holder)
+
+    def updates_before(self, op: str) -> Sequence[str]:
+        """The updates that an op waits for."""
+        return [each for each in self.update_ops if self._awaited.get(op, 0) & self._bits[each]]
+
+
+class Sources(NamedTuple):
+    """What a value is computed from. What it takes from a tensor's shape alone does not count.
+
+    Attributes:
+        parts: the parts of the batch.
+        variables: the variables; of copies the first one.
+        computed: the parts that variables are applied to, as in a prediction. The number of
+            tokens in a part is not computed with variables.
+    """
+
+    parts: frozenset[Part] = frozenset()
+    variables: frozenset[str] = frozenset()
+    computed: frozenset[Part] = frozenset()
+
+    def with_all(self, others: Sequence[Sources]) -> Sources:
+        """These sources and others, as operands of one sum."""
+        return Sources(
+            self.parts.union(*[other.parts for other in others]),
+            self.variables.union(*[other.variables for other in others]),
+            self.computed.union(*[other.computed for other in others]),
+        )
+
+    def of_op(self) -> Sources:
+        """The sources of an op on values with these sources."""
+        is_first = self.variables and not self.computed
+        return self._replace(computed=self.parts) if is_first else self
+
+
+_NOTHING = Sources()
+
+
+class TowerTerms:
+    """The values of a program as terms; `tower_terms` reads them once.
+
+    Args:
+        placement: the program.
+        by_borders: whether all that a tower takes from the host or from other devices is a part
+            of the batch, also if other towers take the same rows.
+
+    Attributes:
+        terms: the terms.
+    """
+
+    def __init__(self, placement: Placement, *, by_borders: bool = False) -> None:
+        self._placement = placement
+        self._analysis = analyze(placement)
+        self.terms = _SeparateTerms(op_type, decisions=True)
+        step = placement.step
+        roots = [*step.train_op, *step.train_ops, *(op for run in step.runs for op in run)]
+        self._reader = _ValueReader(self.terms, placement, 0, roots, {})
+        self._reader.batch.assign_to_towers(self._towers_reading, len(self._analysis.towers))
+        self._reader.part_at = self._part_at_border if by_borders else None
+        self._sources: dict[AtomId, Sources] = {ONE: _NOTHING}
+
+    def _towers_reading(self, name: str) -> Collection[int]:
+        """The towers that compute with an input in the step, or else at all."""
+        outputs = max(1, len(self._placement.details.outputs(name)))
+        read = [towers_reading(self._analysis, f"{name}:{i}") for i in range(outputs)]
+        found = frozenset[int]().union(*read)
+        if found:
+            return found
+        flow, tower_of = self._analysis.flow, self._analysis.tower_of
+        reached = flow.reachable(
+            flow.consumers[flow.number[name]],
+            flow.consumers,
+            until=lambda op: tower_of[op] is not None,
+        )
+        return frozenset(tower for op in reached if (tower := tower_of[op]) is not None)
+
+    def _part_at_border(self, source: str, reader: str) -> Part | None:
+        """The part of a tower that takes a value, such as one batch that all towers read."""
+        analysis, number = self._analysis, self._analysis.flow.number
+        tower, op = analysis.tower_of[number[reader]], analysis.flow.op_of(source)
+        if tower is None or not analysis.examples[op] or analysis.backward.ops[number[reader]]:
+            return None
+        if analysis.towers_of(op) & ~(1 << tower):
+            return None
+        return (Cut("draw", tower, len(analysis.towers)),)
+
+    def form(self, op: OpId | str) -> Form | Missing:
+        """The value of an op or tensor, with the names of shared variables for their copies.
+
+        Returns:
+            The form; missing if the op is in the body of a loop.
+        """
+        tensor = op if isinstance(op, str) else self._analysis.flow.names[op]
+        if loop := self._loop_around(producer_of(tensor)):
+            return Missing(f"{tensor} is computed in the loop {loop}")
+        return with_names(
+            self.terms, self._reader.value(tensor.removesuffix(":0")), self._atoms_of_copies
+        )
+
+    def updates_before(self, op: OpId) -> Sequence[str]:
+        """The updates that an op waits for, in any way."""
+        return self._reader.updates_before(self._analysis.flow.names[op])
+
+    def applied_gradients(self) -> Iterator[Form]:
+        """Yield the values that updates take and that depend on gradients."""
+        flow = self._analysis.flow
+        for name in self._reader.update_ops:
+            for source in self._reader.data(name):
+                if self._analysis.has_gradient(flow.op_of(source)):
+                    form = self._reader.value(source, name)
+                    yield with_names(self.terms, form, self._atoms_of_copies)
+
+    def _loop_around(self, name: str) -> str:
+        """The innermost loop whose body contains an op; empty if there is none."""
+        ops = self._placement.ops
+        while (call := ops[name].caller) in ops:
+            if ops[call].type in LOOPS:
+                return call
+            name = call
+        return ""
+
+    @cached_property
+    def first_copies(self) -> Mapping[str, str]:
+        """The first copy of each variable that towers have copies of, by the name of a copy."""
+        names = dict(self._reader.in_sync)
+        for mirrored in variable_layout(self._placement).copies.values():
+            first = mirrored.copies[min(mirrored.copies)]
+            names |= dict.fromkeys(mirrored.copies.values(), first)
+        return {copy: first for copy, first in names.items() if copy != first}
+
+    @cached_property
+    def _atoms_of_copies(self) -> Mapping[AtomId, AtomId]:
+        names = self.first_copies.items()
+        return {self._atom(copy): self._atom(first) for copy, first in names}
+
+    def _atom(self, variable: str) -> AtomId:
+        return max(self.terms.atoms_in(self._reader.variable(variable)))
+
+    @cached_property
+    def own_parts(self) -> Sequence[frozenset[Part]]:
+        """For each tower the parts of the batch that no other tower computes with.
+
+        A tower computes with the parts of the inputs that it multiplies, for example, by its
+        variables. Parts that it computes with only together with others belong to other towers.
+        """
+        found: list[frozenset[Part]] = []
+        for number in self._analysis.tower_indices:
+            parts = set(self._parts_met_by_variables(number)) - {frozenset()}
+            smallest = [each for each in parts if not any(other < each for other in parts)]
+            found.append(frozenset[Part]().union(*smallest))
+        shared = Counter(part for parts in found for part in parts)
+        return [frozenset(part for part in parts if shared[part] == 1) for parts in found]
+
+    def _parts_met_by_variables(self, number: TowerIndex) -> Iterator[frozenset[Part]]:
+        analysis = self._analysis
+        for readers in analysis.reads_by_site.readers.values():
+            for op in readers:
+                is_own = analysis.tower_of[op] == number and not analysis.backward.ops[op]
+                if is_own and analysis.examples[op]:
+                    name = analysis.flow.names[op]
+                    form = self.form(self._loop_around(name) or name)
+                    if not isinstance(form, Missing):
+                        yield self.sources_of(form).parts
+
+    def towers_of_parts(self, parts: Collection[Part]) -> TowerMask:
+        """The towers that parts belong to."""
+        own = enumerate(self.own_parts)
+        return TowerMask(sum(1 << tower for tower, each in own if not each.isdisjoint(parts)))
+
+    def towers_of_summand(self, monomial: Monomial) -> TowerMask:
+        """The towers whose rows a summand is computed from."""
+        base, factors = monomial
+        atoms = (base, *(atom for atom, _ in factors))
+        return TowerMask(union(self.towers_of_atom(atom) for atom in atoms))
+
+    def towers_of_atom(self, atom: AtomId) -> TowerMask:
+        """The towers whose rows an atom is computed from."""
+        return self.towers_of_parts(self.sources(atom).parts)
+
+    def towers_of(self, form: Form) -> TowerMask:
+        """The towers whose rows a value is computed from."""
+        return self.towers_of_parts(self.sources_of(form).parts)
+
+    def towers_computing(self, form: Form) -> TowerMask:
+        """The towers that apply variables to their rows to compute a value."""
+        return self.towers_of_parts(self.sources_of(form).computed)
+
+    def atoms_behind(self, atoms: Iterable[AtomId]) -> Iterator[AtomId]:
+        """Yield atoms and the atoms in their operands, without those of shapes."""
+        seen = set(atoms) - {ONE}
+        stack = list(seen)
+        while stack:
+            atom = stack.pop()
+            if self.terms[atom].op not in _SHAPES:
+                yield atom
+                further = self._operands(atom) - seen
+                seen |= further
+                stack += further
+
+    def _operands(self, atom: AtomId) -> set[AtomId]:
+        operands = self.terms[atom].operands
+        return {each for form in operands for each in self.terms.atoms_in(form)} - {ONE}
+
+    def sources(self, atom: AtomId) -> Sources:
+        """What an atom is computed from."""
+        memo, stack = self._sources, [atom]
+        while stack:
+            here = stack[-1]
+            if self.terms[here].op in _SHAPES:
+                memo[here] = _NOTHING
+            below = () if here in memo else self._operands(here)
+            waiting = [each for each in below if each not in memo]
+            if waiting:
+                stack += waiting
+                continue
+            if here not in memo:
+                own = self.terms[here]
+                memo[here] = Sources(
+                    frozenset([] if own.part is None else [own.part]),
+                    frozenset([str(own.attrs[0])] if own.op == "Var" else []),
+                ).with_all([memo[each] for each in below])
+                memo[here] = memo[here].of_op()
+            stack.pop()
+        return memo[atom]
+
+    def sources_of(self, form: Form) -> Sources:
+        """What a value is computed from."""
+        atoms = set(self.terms.atoms_in(form)) - {ONE}
+        return _NOTHING.with_all([self.sources(atom) for atom in atoms])
+
+    def as_of_first_tower(self, form: Form, tower: TowerIndex) -> Form | None:
+        """A value with the parts of a tower replaced by the first tower's; None if impossible."""
+        own, first = sorted(self.own_parts[tower]), sorted(self.own_parts[0])
+        if len(own) != len(first):
+            return None
+        for part, other in zip(own, first, strict=True):
+            if part != other:
+                form = self.terms.with_part(form, part, other)
+        return form
+
+
+def tower_terms(placement: Placement) -> TowerTerms:
+    """Return the values of a placement as terms, read once."""
+    return placement.cached(_read)
+
+
+def _read(placement: Placement) -> TowerTerms:
+    found = TowerTerms(placement)
+    return found if all(found.own_parts) else TowerTerms(placement, by_borders=True)
