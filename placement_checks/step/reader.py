@@ -297,7 +297,7 @@ class StepReader(StepGraph):
         if shape == ():
             return self.terms.atom("Feed", key, (), (), origin=node.origin)
         dims = (None,) if shape is None else shape
-        if isinstance(dims[0], int):
+        if isinstance(dims[0], int) and not self.terms.cuts_by_number:
             self.terms.sizes.setdefault((self.program, part), dims[0])
         status = Status(Kind.ROWS, 0)
         attrs = (*key, node.output)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import zip_longest
 from typing import NamedTuple
 
 from placement_checks.analysis.towers.analysis import TowerAnalysis
@@ -16,13 +14,11 @@ from placement_checks.core.op_types import (
     DIVISIONS,
     EXAMPLE_SOURCES,
     IDENTITIES,
-    INDEXED_SLICE,
     ITERATORS,
     JOINS,
     MEAN,
     NEGATION,
     PASSES_VALUE,
-    PLACEHOLDERS,
     PRODUCTS,
     QUEUES,
     RANDOM_SEEDED,
@@ -30,13 +26,12 @@ from placement_checks.core.op_types import (
     RESHAPES,
     SCALES,
     SHAPE_ONLY,
-    SLICE,
-    SPLITS,
     STACK,
     SUM,
     TAKES_PART,
 )
 from placement_checks.core.placement import producer_of
+from placement_checks.step.row_sets import RowSets
 
 _PIPELINES = ITERATORS | QUEUES
 _TERMS = ADDS | JOINS | RESHAPES | IDENTITIES | PASSES_VALUE | {CAST, NEGATION, STACK}
@@ -58,38 +53,10 @@ class Use(NamedTuple):
     op: OpId
 
 
-def input_uses(analysis: TowerAnalysis) -> Iterator[Use]:
+def input_uses(analysis: TowerAnalysis, rows: RowSets) -> Iterator[Use]:
     """Yield every tensor of examples that a tower computes with in a step."""
-    listed = analysis.placement.step.inputs
-    times = Counter(producer_of(name) for names in listed for name in set(names))
-    # A placeholder that the program lists for one of several towers is fed only the rows of this
-    # tower.
-    of_one_tower = {name for name, count in times.items() if count == 1 and len(listed) > 1}
-    rows = _rows_fed(analysis)
-
-    def holds_examples(source: OpId, tensor: str) -> bool:
-        name, kind = analysis.flow.names[source], analysis.flow.types[source]
-        is_fed = kind in PLACEHOLDERS and name not in of_one_tower
-        fed = analysis.tensor(name)
-        if rows is not None and fed is not None and fed.shape and fed.shape[0] == rows:
-            is_fed = False  # a tower may take a vector of fewer rows
-        if fed is not None and fed.shape is None and _takes_rows(analysis, source):
-            is_fed = False  # it is no scalar
-        return _holds_examples(analysis, tensor, fed=is_fed, rows=rows)
-
     sources = analysis.flow.having(EXAMPLE_SOURCES.__contains__)
-    return _uses(analysis, sources, holds_examples)
-
-
-def _takes_rows(analysis: TowerAnalysis, source: OpId) -> bool:
-    """Whether an op cuts rows from an input. A single element may be a size or another setting."""
-    flow, details = analysis.flow, analysis.placement.details
-    cuts = [
-        op for op in flow.consumers[source] if flow.types[op] in SPLITS | {SLICE, INDEXED_SLICE}
-    ]
-    return any(
-        not int(details.attributes(flow.names[op]).get("shrink_axis_mask", 0)) & 1 for op in cuts
-    )
+    return _uses(analysis, sources, lambda _, tensor: bool(rows.of(tensor)))
 
 
 def random_uses(analysis: TowerAnalysis) -> Iterator[Use]:
@@ -166,75 +133,6 @@ def _uses(
                     todo += sorted(further)
 
 
-class Part(NamedTuple):
-    """A part of a tensor between constant indices.
-
-    Attributes:
-        op: the name of the slice op.
-        tensor: the tensor that it is cut from.
-        bounds: for each axis the first index, and the index after the last one. Axes after them
-            are not cut.
-    """
-
-    op: str
-    tensor: str
-    bounds: tuple[tuple[float, float], ...]
-
-    def overlaps(self, other: Part) -> bool:
-        """Whether two parts of one tensor have different rows, half of which or more are common.
-
-        Parts with the same rows are cut along another axis, such as features or time. A few common
-        rows may be intended, such as a frame before the first.
-        """
-        axes = list(zip_longest(self.bounds, other.bounds, fillvalue=_WHOLE_AXIS))
-        if not axes or axes[0][0] == axes[0][1]:
-            return False
-        common = [min(one[1], two[1]) - max(one[0], two[0]) for one, two in axes]
-        fewest = min(end - begin for begin, end in axes[0])
-        return min(common) > 0 and 2 * common[0] >= fewest
-
-
-_WHOLE_AXIS = (0, math.inf)
-
-
-def part_of(analysis: TowerAnalysis, tensor: str) -> Part | None:
-    """Return the part that a slice yields, also in another shape or dtype.
-
-    None for other tensors, for computed indices, and for slices that skip elements.
-    """
-    op, details = analysis.placement.ops[producer_of(tensor)], analysis.placement.details
-    while op.type in RESHAPES | IDENTITIES | {CAST}:
-        op = analysis.placement.ops[producer_of(op.inputs[0])]
-    indices = [value[2:] for name in op.inputs[1:] if (value := details.value(producer_of(name)))]
-    if op.type == SLICE and len(indices) == 2:
-        return Part(
-            op.name,
-            op.inputs[0],
-            tuple(
-                (begin, math.inf if size < 0 else begin + size)
-                for begin, size in zip(*indices, strict=True)
-            ),
-        )
-    if op.type != INDEXED_SLICE or len(indices) != 3:
-        return None
-    masks = {key: int(details.attributes(op.name).get(f"{key}_mask", 0)) for key in _MASKS}
-    bounds: list[tuple[float, float]] = []
-    for axis, (begin, end, stride) in enumerate(zip(*indices, strict=True)):
-        first = 0 if masks["begin"] >> axis & 1 else begin
-        last = math.inf if masks["end"] >> axis & 1 else end
-        if masks["shrink_axis"] >> axis & 1:
-            last = first + 1
-        if stride != 1 or first < 0 or last < 0:  # every n-th row, or indices from the end
-            return None
-        bounds.append((first, last))
-    if masks["ellipsis"] or masks["new_axis"]:
-        return None
-    return Part(op.name, op.inputs[0], tuple(bounds))
-
-
-_MASKS = ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
-
-
 def towers_reading(analysis: TowerAnalysis, tensor: str) -> frozenset[TowerIndex]:
     """Return the towers that compute with a tensor in a step, directly or through the host."""
     flow, ops, tower_of = analysis.flow, analysis.placement.by_number, analysis.tower_of
@@ -253,21 +151,6 @@ def towers_reading(analysis: TowerAnalysis, tensor: str) -> frozenset[TowerIndex
     )
     towers = (tower_of[op] for op in reached if not is_skipped(op))
     return frozenset(tower for tower in towers if tower is not None)
-
-
-def _rows_fed(analysis: TowerAnalysis) -> int | None:
-    """Return the number of rows in a batch: the first dimension of all placeholders; else None.
-
-    Vectors count only if no placeholder has more dimensions. A single vector is not enough.
-    """
-    flow, details = analysis.flow, analysis.placement.details
-    if flow.having((EXAMPLE_SOURCES - PLACEHOLDERS).__contains__):
-        return None
-    fed = (details.outputs(flow.names[op]) for op in flow.having(PLACEHOLDERS.__contains__))
-    shapes = [outputs[0].shape for outputs in fed if outputs and outputs[0].shape]
-    tables = [shape for shape in shapes if shape and len(shape) > 1]
-    lengths = {shape[0] for shape in tables or shapes if shape}
-    return lengths.pop() if len(lengths) == 1 and (tables or len(shapes) > 1) else None
 
 
 def _holds_examples(analysis: TowerAnalysis, tensor: str, *, fed: bool, rows: int | None) -> bool:
