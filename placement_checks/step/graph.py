@@ -312,7 +312,7 @@ class StepGraph(ABC):
         used = set().union(*[self._random_of(kind, owner) for owner in owners])
         if not owners:
             used = {each for each in self.reached if self.ops[each].type == kind}
-            used = used.difference(*self.towers.values())
+            used = used.difference(*self.towers.values()) | {name}  # perhaps outside of the step
         return sorted(used, key=self.number.__getitem__).index(name)
 
     def _random_of(self, kind: str, objective: str) -> frozenset[str]:

@@ -224,7 +224,7 @@ class StepReader(StepGraph):
     def _needed(self, tensor: str) -> list[str]:
         """The tensors that a tensor's value needs."""
         name = producer_of(tensor)
-        if name in self.batch.leaves:
+        if name in self.batch.leaves or name not in self.ops:
             return []
         op = self.ops[name]
         gradient = self._gradients.get(tensor)
@@ -244,7 +244,7 @@ class StepReader(StepGraph):
 
     def _evaluate(self, name: str, output: int) -> Form:
         form = self._computed(name, output)
-        override = self.placement.details.custom_gradient(name)
+        override = name in self.ops and self.placement.details.custom_gradient(name)
         if not override or self.ops[name].type == IDENTITY_N or self.terms.is_backward(form):
             return form
         self.assume(Assumption.LIBRARY_GRADIENTS)
@@ -252,7 +252,10 @@ class StepReader(StepGraph):
         return node.build("CustomGradient", (override,), (form,))
 
     def _computed(self, name: str, output: int) -> Form:
-        op = self.ops[name]
+        op = self.ops.get(name)
+        if op is None:
+            cause = Cause("", "is not in the graph", self.origin(name))
+            return self.terms.unknown(cause, None, self.program, name, output)
         node = Node(self, name, output)
         gradient = self._gradients.get(f"{name}:{output}" if output else name)
         if gradient:

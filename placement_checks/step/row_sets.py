@@ -8,13 +8,15 @@ unknown way is an input of its own: its result has the same rows only as equal r
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Iterator
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from fractions import Fraction
+from functools import cached_property
 from itertools import product
 from typing import Any, NamedTuple
 
-from placement_checks.core.op_types import VARIABLES
+from placement_checks.core.op_types import RANDOM_STATEFUL, VARIABLES, is_update
 from placement_checks.core.placement import Placement, producer_of
+from placement_checks.step.gradients import with_names
 from placement_checks.step.kinds import AtomId, Form, Kind, RowExtent
 from placement_checks.step.op_types import op_type
 from placement_checks.step.parts import LAST_ROW, WHOLE, Cut, Part, cut_range
@@ -23,6 +25,8 @@ from placement_checks.step.terms import Atom, Terms
 
 # A slice along another axis than the rows: the axis, and the first and the next index.
 Columns = tuple[tuple[int, int, int], ...]
+# Ops that yield other values in each run.
+_CHANGING = RANDOM_STATEFUL | {"RngReadAndSkip"}
 # Ops whose results have no rows if the rows are not known to be left.
 _REDUCTIONS = frozenset({"Sum", "Mean", "Max", "Min", "Prod", "All", "Any", "EuclideanNorm"})
 
@@ -71,9 +75,63 @@ class RowSets:
         name = producer_of(tensor)
         if name not in self._reader.ops or self._reader.ops[name].type in VARIABLES:
             return frozenset()
-        if self._reader.batch.is_in_loop(name) and name not in self._reader.batch.leaves:
+        if not self._is_readable(name):
             return frozenset([RowSet((tensor,))])
         return self._of_form(self._reader.value(tensor.removesuffix(":0")))
+
+    def varies(self, tensor: str) -> bool:
+        """Whether a tensor depends on variables, as far as it is known."""
+        if not self._is_readable(producer_of(tensor)):
+            return True
+        form = self._reader.value(tensor.removesuffix(":0"))
+        return any(self._terms[atom].op == "Var" for atom in self._terms.all_atoms_in([form]))
+
+    def key(self, tensor: str) -> Hashable:
+        """A key that is the same for tensors that are equal in each run.
+
+        Copies of a variable that a strategy keeps equal are equal. Numbers that are drawn at
+        random, or that an op yields while it changes a state, are equal only to themselves.
+        """
+        reader, name = self._reader, producer_of(tensor)
+        if not self._is_readable(name):
+            return tensor.removesuffix(":0")
+        form = with_names(self._terms, reader.value(tensor.removesuffix(":0")), self._copies)
+        kinds = {op: reader.ops[op].type for op in self._behind(name)}
+        stateful = {op for op in kinds if is_update(kinds[op]) or kinds[op] in _CHANGING}
+        return form, frozenset(stateful)
+
+    def _is_readable(self, name: str) -> bool:
+        """Whether an op depends on no variable of a loop around it."""
+        reader = self._reader
+        if (
+            name not in reader.ops
+            or not reader.batch.is_in_loop(name)
+            or name in reader.batch.leaves
+        ):
+            return True
+        return not any(reader.placement.loop_variables.get(op) for op in self._behind(name))
+
+    def _behind(self, name: str) -> set[str]:
+        """The ops that the value of an op is computed from, with this op."""
+        reader = self._reader
+        seen = {name} & reader.ops.keys()
+        stack = [*seen]
+        while stack:
+            name = stack.pop()
+            inputs = set(map(producer_of, reader.data(name))) & reader.ops.keys()
+            stack += inputs - seen
+            seen |= inputs
+        return seen
+
+    @cached_property
+    def _copies(self) -> Mapping[AtomId, AtomId]:
+        """The first copy of each variable, for copies that a strategy keeps equal."""
+        reader, terms = self._reader, self._terms
+        return {
+            max(terms.atoms_in(reader.variable(copy))): max(terms.atoms_in(reader.variable(first)))
+            for copy, first in reader.in_sync.items()
+            if copy != first and {copy, first} <= reader.ops.keys()
+        }
 
     def data_of_pipeline(self, name: str) -> Hashable:
         """A key of an iterator or queue: pipelines of the same data have equal keys.
@@ -96,6 +154,10 @@ class RowSets:
         kind, axis, _ = atom.status
         if kind is Kind.CONSTANT or atom.shape == () or not self._has_rows(atom):
             return frozenset()
+        if atom.op == "Unknown" and atom.origin is not None:
+            behind = self._behind(atom.origin.op)
+            is_of_input = not behind.isdisjoint(self._reader.batch.leaves)
+            return frozenset([RowSet((atom_id, "term"))] * is_of_input)
         if atom.op == "Leaf":
             return frozenset([RowSet(atom.attrs, _plain(atom.part or WHOLE))])
         if atom.op == "PartOf":

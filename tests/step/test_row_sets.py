@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from support.graphs import op, placement
 
 from placement_checks import Op
+from placement_checks.core.strategies import Copy, Strategy
 from placement_checks.step.parts import LAST_ROW, Cut, Part
 from placement_checks.step.row_sets import RowSet, RowSets, overlapping
 
@@ -172,3 +173,34 @@ def test_all_rows_overlap_with_some_rows_by_their_numbers() -> None:
     rest = Cut("rows", 0, 0, Fraction(3), LAST_ROW)
 
     assert overlapping([RowSet(("x", 0))], [RowSet(("x", 0), (rest,))])
+
+
+@pytest.mark.parametrize(
+    ("kind", "equal"),
+    [
+        ("ReadVariableOp", True),
+        ("RngReadAndSkip", False),
+        ("RandomUniformInt", False),
+        ("IteratorGetNext", False),
+    ],
+)
+def test_values_that_change_in_each_run_are_equal_only_to_themselves(
+    kind: str, equal: bool
+) -> None:
+    ops = [op("state", "VarHandleOp"), op("one", kind, "", "", "state")]
+    rows = RowSets(placement(*ops, op("other", kind, "", "", "state")))
+
+    assert rows.key("one") == rows.key("one:0")
+    assert (rows.key("one") == rows.key("other")) == equal
+
+
+@pytest.mark.parametrize("in_sync", [True, False])
+def test_copies_of_a_variable(in_sync: bool) -> None:
+    copies = {f"v{i}/seed": Copy("v0/seed", i, in_sync) for i in (0, 1)}
+    ops = [
+        *(op(name, "VarHandleOp") for name in copies),
+        *(op(f"read_{i}", "ReadVariableOp", "", "", f"v{i}/seed") for i in (0, 1)),
+    ]
+    rows = RowSets(placement(*ops, strategy=Strategy("MirroredStrategy", [], copies)))
+
+    assert (rows.key("read_0") == rows.key("read_1")) == in_sync

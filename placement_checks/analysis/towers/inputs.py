@@ -59,39 +59,72 @@ def input_uses(analysis: TowerAnalysis, rows: RowSets) -> Iterator[Use]:
     return _uses(analysis, sources, lambda _, tensor: bool(rows.of(tensor)))
 
 
-def random_uses(analysis: TowerAnalysis) -> Iterator[Use]:
-    """Yield every tensor of random numbers, except scalars, that a tower computes with in a step.
+def random_uses(analysis: TowerAnalysis, rows: RowSets) -> Iterator[Use]:
+    """Yield every tensor of random numbers for rows that a tower computes its loss with."""
+    sources = analysis.flow.having((RANDOM_SEEDED | RANDOM_STATELESS.keys()).__contains__)
 
-    Random numbers that apply to all rows alike are left out: the noise of a variational layer,
-    which has the shape of the weights, and a mask of features, which is broadcast over the rows.
-    """
-    flow = analysis.flow
-    draws = flow.having((RANDOM_SEEDED | RANDOM_STATELESS.keys()).__contains__)
-    if not draws:
-        return
-    from_examples = flow.propagate([int(kind in EXAMPLE_SOURCES) for kind in flow.types])
+    def is_random(_: OpId, tensor: str) -> bool:
+        known = analysis.tensor(tensor)
+        is_scalar = known is not None and known.shape == ()
+        return not is_scalar and not rows.of(tensor) and not rows.varies(tensor)
 
-    def has_rows(_source: OpId, tensor: str) -> bool:
-        op = flow.op_of(tensor)
-        of_weights = analysis.layers.by_op[op] is not None or from_examples[op]
-        return not of_weights and _holds_examples(analysis, tensor, fed=False, rows=None)
-
-    for use in _uses(analysis, draws, has_rows):
-        drawn = flow.op_of(use.tensor)
-        is_noise = flow.types[use.op] in ADDS | SCALES and not any(
-            from_examples[op] for op in flow.inputs[use.op] if op != drawn
-        )
-        is_same_for_rows = is_noise or _is_broadcast_over_rows(analysis, use)
-        if not is_same_for_rows and analysis.reads_by_site.in_loss(use.op):
+    for use in _uses(analysis, sources, is_random):
+        in_loss = analysis.reads_by_site.in_loss(use.op)
+        if in_loss and applies_to_rows(analysis, rows, use.tensor, use.op):
             yield use
 
 
-def _is_broadcast_over_rows(analysis: TowerAnalysis, use: Use) -> bool:
+def applies_to_rows(analysis: TowerAnalysis, rows: RowSets, tensor: str, *readers: OpId) -> bool:
+    """Whether random numbers are applied to the rows of a batch, each row to its own numbers.
+
+    Numbers may also be applied to all rows alike: the noise or mask of a layer, which has the
+    shape of the weights, and a mask of features, which is broadcast over the rows.
+
+    Args:
+        analysis: the program.
+        rows: the rows of tensors.
+        tensor: the random numbers.
+        readers: the ops that read them.
+    """
+    flow, ops = analysis.flow, analysis.placement.by_number
+    drawn, todo = {tensor.removesuffix(":0")}, [*readers]
+    reached = set(todo)
+    is_applied = False
+    for op in todo:
+        name = flow.names[op]
+        data = [each.removesuffix(":0") for each in ops[op].inputs if not each.startswith("^")]
+        others = [each for each in data if each not in drawn]
+        with_rows = [each for each in others if rows.of(each)]
+        if not with_rows and not any(map(rows.varies, others)):
+            drawn |= {name, *(f"{name}:{i}" for i in range(1, 1 + _outputs(analysis, name)))}
+            new = [
+                each
+                for each in flow.consumers[op]
+                if each not in reached
+                and analysis.updates.in_step[each]
+                and not analysis.backward.ops[each]
+                and flow.types[each] not in SHAPE_ONLY
+            ]
+            reached |= {*new}
+            todo += new
+            continue
+        is_applied = True
+        is_elementwise = flow.types[op] in ADDS | SCALES
+        numbers = next(each for each in data if each in drawn)
+        is_alike = not with_rows or _is_broadcast_over_rows(analysis, numbers, op)
+        if not is_elementwise or not is_alike:
+            return True
+    return not is_applied
+
+
+def _outputs(analysis: TowerAnalysis, op: str) -> int:
+    return len(analysis.placement.details.outputs(op))
+
+
+def _is_broadcast_over_rows(analysis: TowerAnalysis, numbers: str, op: OpId) -> bool:
     """Whether an elementwise op applies a tensor to every row of another tensor."""
-    tensor, result = analysis.tensor(use.tensor), analysis.tensor(analysis.flow.names[use.op])
-    if analysis.flow.types[use.op] not in ADDS | SCALES or tensor is None or result is None:
-        return False
-    if tensor.shape is None or result.shape is None:
+    tensor, result = analysis.tensor(numbers), analysis.tensor(analysis.flow.names[op])
+    if tensor is None or result is None or tensor.shape is None or result.shape is None:
         return False
     return len(tensor.shape) < len(result.shape) or (tensor.shape[0] == 1 and result.shape[0] != 1)
 
@@ -151,22 +184,6 @@ def towers_reading(analysis: TowerAnalysis, tensor: str) -> frozenset[TowerIndex
     )
     towers = (tower_of[op] for op in reached if not is_skipped(op))
     return frozenset(tower for tower in towers if tower is not None)
-
-
-def _holds_examples(analysis: TowerAnalysis, tensor: str, *, fed: bool, rows: int | None) -> bool:
-    """Whether a tensor can have a row for each example.
-
-    A fed vector of fixed size is assumed to hold class weights or the like, unless it has ``rows``
-    elements. A fed tensor of unknown shape is assumed to be a scalar, such as a dropout rate.
-    """
-    known = analysis.tensor(tensor)
-    if known is None:
-        return True
-    if known.shape is None:
-        return not fed
-    return len(known.shape) > 1 or (
-        len(known.shape) == 1 and (known.shape[0] in (None, rows) or not fed)
-    )
 
 
 def single_tower_pipelines(
