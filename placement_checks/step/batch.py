@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 # Ops between an op that draws and the iterator or queue.
 _PASS_HANDLE = frozenset({"Identity", "Enter", OPTIONAL_ELEMENT})
 
+_UNPACKS = frozenset({"DecodeRaw", "DecodePaddedRaw", "ParseTensor"})
 _TAKE_ROWS = SPLITS | {SLICE, INDEXED_SLICE, "Reshape"}
 
 # An input of a program: what kind of input it is, and which of them.
@@ -179,7 +180,25 @@ class Batch:
             if name in listed
             or op.type in EXAMPLE_SOURCES - PLACEHOLDERS
             or (op.type in PLACEHOLDERS and self._has_rows(name))
+            or (op.type in _UNPACKS and self._is_fed_scalar(name))
         }
+
+    @cached_property
+    def with_rows(self) -> Collection[str]:
+        """The ops that depend on inputs with rows."""
+        reader = self._reader
+        readers: defaultdict[str, list[str]] = defaultdict(list)
+        for name, sources in reader.edges.items():
+            for source in sources:
+                readers[source].append(name)
+        return cone(self.leaves, readers)
+
+    def _is_fed_scalar(self, name: str) -> bool:
+        """Whether an op reads a scalar that is fed, such as rows that are packed in a string."""
+        reader = self._reader
+        source = producer_of(next(iter(reader.data(name)), ""))
+        op = reader.ops.get(source)
+        return op is not None and op.type in PLACEHOLDERS and reader.shape(source) == ()
 
     def _has_rows(self, name: str) -> bool:
         """Whether a placeholder is fed rows, as far as its shape and its readers show.

@@ -81,7 +81,7 @@ class Draw(NamedTuple):
         op: the op.
     """
 
-    key: tuple[str, int]
+    key: tuple[str, int | str]
     seed: Any
     part: Part
     op: str
@@ -312,7 +312,7 @@ class StepGraph(ABC):
         used = set().union(*[self._random_of(kind, owner) for owner in owners])
         if not owners:
             used = {each for each in self.reached if self.ops[each].type == kind}
-            used = used.difference(*self.towers.values()) | {name}  # perhaps outside of the step
+            used = used.difference(*self.towers.values())
         return sorted(used, key=self.number.__getitem__).index(name)
 
     def _random_of(self, kind: str, objective: str) -> frozenset[str]:
@@ -325,7 +325,7 @@ class StepGraph(ABC):
     def note_draw(
         self,
         kind: str,
-        order: int,
+        order: int | str,
         seed: Any,
         part: Part | None,
         name: str,

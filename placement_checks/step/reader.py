@@ -34,7 +34,7 @@ from placement_checks.step.batch import Batch
 from placement_checks.step.graph import Race, StepGraph, Update, cone
 from placement_checks.step.kinds import ONE, ROWS, Cause, Form, Kind, Shape, Status
 from placement_checks.step.loops import Loop, is_loop
-from placement_checks.step.parts import Part, finest
+from placement_checks.step.parts import WHOLE, Part, finest
 from placement_checks.step.tensor_ops import TENSOR_OPS, Node, attributes_of
 from placement_checks.step.terms import Assumption, Terms
 
@@ -244,12 +244,20 @@ class StepReader(StepGraph):
 
     def _evaluate(self, name: str, output: int) -> Form:
         form = self._computed(name, output)
+        if self.terms.is_alone and self._has_unknown_rows(name, form):
+            self.batch.leaves[name] = (name,), WHOLE
+            return self._leaf(Node(self, name, output))
         override = name in self.ops and self.placement.details.custom_gradient(name)
         if not override or self.ops[name].type == IDENTITY_N or self.terms.is_backward(form):
             return form
         self.assume(Assumption.LIBRARY_GRADIENTS)
         node = Node(self, name, output)
         return node.build("CustomGradient", (override,), (form,))
+
+    def _has_unknown_rows(self, name: str, form: Form) -> bool:
+        """Whether a form is unknown, but computed from rows."""
+        atom = self.terms.single(form)
+        return atom is not None and atom.op == "Unknown" and name in self.batch.with_rows
 
     def _computed(self, name: str, output: int) -> Form:
         op = self.ops.get(name)
@@ -300,7 +308,7 @@ class StepReader(StepGraph):
         if shape == ():
             return self.terms.atom("Feed", key, (), (), origin=node.origin)
         dims = (None,) if shape is None else shape
-        if isinstance(dims[0], int) and not self.terms.cuts_by_number:
+        if isinstance(dims[0], int) and not self.terms.is_alone:
             self.terms.sizes.setdefault((self.program, part), dims[0])
         status = Status(Kind.ROWS, 0)
         attrs = (*key, node.output)

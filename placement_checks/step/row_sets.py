@@ -65,10 +65,15 @@ class RowSets:
         step = placement.step
         runs = step.runs or [step.train_op or step.train_ops]
         roots = [root for run in runs for root in run]
-        self._terms = Terms(op_type, cuts_by_number=True)
+        self._terms = Terms(op_type, is_alone=True)
         self._reader = StepReader(self._terms, placement, 0, roots, {})
         self._reader.batch.separate()
         self._of_atoms: dict[AtomId, frozenset[RowSet]] = {}
+
+    @property
+    def inputs(self) -> Collection[str]:
+        """The ops that rows come from."""
+        return self._reader.batch.leaves.keys()
 
     def of(self, tensor: str) -> frozenset[RowSet]:
         """The rows that a tensor has; empty if it has no rows, such as a number of rows."""
@@ -154,10 +159,6 @@ class RowSets:
         kind, axis, _ = atom.status
         if kind is Kind.CONSTANT or atom.shape == () or not self._has_rows(atom):
             return frozenset()
-        if atom.op == "Unknown" and atom.origin is not None:
-            behind = self._behind(atom.origin.op)
-            is_of_input = not behind.isdisjoint(self._reader.batch.leaves)
-            return frozenset([RowSet((atom_id, "term"))] * is_of_input)
         if atom.op == "Leaf":
             return frozenset([RowSet(atom.attrs, _plain(atom.part or WHOLE))])
         if atom.op == "PartOf":
@@ -171,7 +172,8 @@ class RowSets:
             return frozenset(_with_columns(inner, (at, begin, begin + size)))
         known = op_type(atom.op)
         is_elementwise = known is not None and known.is_elementwise
-        if is_elementwise or (kind is Kind.ROWS and not any(each.columns for each in inner)):
+        keeps_rows = kind is Kind.ROWS and not any(each.columns for each in inner)
+        if is_elementwise or (keeps_rows and atom.op != "Random"):  # which may shuffle rows
             return inner
         is_joined = atom.op == "ConcatV2" and atom.attrs[0] == axis
         is_joined = is_joined or all(each.is_joined for each in inner)

@@ -842,7 +842,7 @@ def _cut_axis(
     if isinstance(size, RowExtent):
         low = Fraction(0) if begin is None else _fraction(node, begin, part)
         high = Fraction(1) if end is None else _fraction(node, end, part)
-        if (low is None or high is None) and size == ROWS and terms.cuts_by_number:
+        if (low is None or high is None) and size == ROWS and terms.is_alone:
             return _cut_rows(node, form, axis, begin, end)
         if low is None or high is None or not size.times:
             return None
@@ -1270,7 +1270,10 @@ def _random(node: Node) -> Form | None:
             shape = (*shape[:axis], ROWS, *shape[axis + 1 :])
         extents = [terms.rows_as_extent(part) if i == axis else dim for i, dim in enumerate(dims)]
         operands[0] = terms.pack(extents)
-    order = reader.order_among_random(node.name, owners)
+    if terms.is_alone:
+        order: int | str = node.name
+    else:
+        order = reader.order_among_random(node.name, owners)
     reader.note_draw(kind, order, seed, part, node.name, owners)
     cause = Cause("Random", "draws numbers for a tower", node.origin, is_known=False)
     status = Status(Kind.JOINT if axis is None else Kind.ROWS, axis, cause)

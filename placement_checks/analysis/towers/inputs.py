@@ -12,7 +12,6 @@ from placement_checks.core.op_types import (
     ADDS,
     CAST,
     DIVISIONS,
-    EXAMPLE_SOURCES,
     IDENTITIES,
     ITERATORS,
     JOINS,
@@ -55,7 +54,7 @@ class Use(NamedTuple):
 
 def input_uses(analysis: TowerAnalysis, rows: RowSets) -> Iterator[Use]:
     """Yield every tensor of examples that a tower computes with in a step."""
-    sources = analysis.flow.having(EXAMPLE_SOURCES.__contains__)
+    sources = [analysis.flow.number[name] for name in rows.inputs]
     return _uses(analysis, sources, lambda _, tensor: bool(rows.of(tensor)))
 
 

@@ -183,6 +183,22 @@ def gathered(kind: str) -> Placement:
     return program(*ops, outputs=shapes, values={"axis": 0})
 
 
+def from_host(kind: str, other: str, shape: tuple[int | None, ...] = (None, 4)) -> Placement:
+    """Towers that take parts of what an op of the host makes of an input."""
+    return fed(
+        "split",
+        other,
+        ops=[
+            host("fed", "Placeholder"),
+            host("made", kind, "fed"),
+            host("axis", "Const"),
+            host("split", "Split", "axis", "made"),
+        ],
+        outputs={"fed": shape, "made": (None, 4)},
+        **IN_TWO,
+    )
+
+
 def joined() -> Placement:
     """Two batches of a pipeline, which are joined for all towers."""
     return fed(
@@ -621,6 +637,13 @@ CASES = {
         for kind in ("ConcatV2", "CollectiveGatherV2")
     },
     "all rows of several batches": broken(joined()),
+    # An op that calls Python is an input of its own.
+    "a part for each tower, of the result of Python": kept(from_host("PyFunc", "split:1")),
+    "one part of the result of Python": broken(from_host("PyFunc", "split")),
+    "rows in a string, a part for each tower": kept(from_host("DecodeRaw", "split:1", shape=())),
+    "rows in a string, one part for both towers": broken(
+        from_host("DecodeRaw", "split", shape=())
+    ),
     # Micro-batches: the towers cut different parts, and then the same slice of these.
     "the same part of different parts": kept(
         fed(
