@@ -81,7 +81,8 @@ class RowSets:
         if name not in self._reader.ops or self._reader.ops[name].type in VARIABLES:
             return frozenset()
         if not self._is_readable(name):
-            return frozenset([RowSet((tensor,))])
+            is_scalar = self._reader.shape(name, int(tensor.partition(":")[2] or 0)) == ()
+            return frozenset([RowSet((tensor.removesuffix(":0"),))] * (not is_scalar))
         return self._of_form(self._reader.value(tensor.removesuffix(":0")))
 
     def varies(self, tensor: str) -> bool:
@@ -108,21 +109,20 @@ class RowSets:
     def _is_readable(self, name: str) -> bool:
         """Whether an op depends on no variable of a loop around it."""
         reader = self._reader
-        if (
-            name not in reader.ops
-            or not reader.batch.is_in_loop(name)
-            or name in reader.batch.leaves
-        ):
+        if name not in reader.ops or not reader.batch.is_in_loop(name):
             return True
-        return not any(reader.placement.loop_variables.get(op) for op in self._behind(name))
+        variables = reader.placement.loop_variables
+        return not any(variables.get(op) for op in self._behind(name) - reader.batch.leaves.keys())
 
     def _behind(self, name: str) -> set[str]:
-        """The ops that the value of an op is computed from, with this op."""
+        """The ops that the value of an op is computed from, back to inputs, with this op."""
         reader = self._reader
         seen = {name} & reader.ops.keys()
         stack = [*seen]
         while stack:
             name = stack.pop()
+            if name in reader.batch.leaves:
+                continue
             inputs = set(map(producer_of, reader.data(name))) & reader.ops.keys()
             stack += inputs - seen
             seen |= inputs
@@ -146,14 +146,24 @@ class RowSets:
         return self._reader.batch.data_of(name)
 
     def _of_form(self, form: Form) -> frozenset[RowSet]:
-        atoms = self._terms.atoms_in(form)
-        return frozenset().union(*[self._of_atom(atom) for atom in atoms])
+        """The rows of a form, found after the rows of its operands, without recursion."""
+        terms, known = self._terms, self._of_atoms
+        stack = [*terms.atoms_in(form)]
+        while stack:
+            atom = terms[stack[-1]]
+            operands = () if atom.status.kind is Kind.CONSTANT else atom.operands
+            below = [each for operand in operands for each in terms.atoms_in(operand)]
+            waiting = [each for each in below if each not in known]
+            if waiting:
+                stack += waiting
+            else:
+                atom_id = stack.pop()
+                known[atom_id] = self._find(atom_id, atom)
+        return self._of_known(form)
 
-    def _of_atom(self, atom_id: AtomId) -> frozenset[RowSet]:
-        found = self._of_atoms.get(atom_id)
-        if found is None:
-            found = self._of_atoms[atom_id] = self._find(atom_id, self._terms[atom_id])
-        return found
+    def _of_known(self, form: Form) -> frozenset[RowSet]:
+        atoms = self._terms.atoms_in(form)
+        return frozenset().union(*[self._of_atoms[atom] for atom in atoms])
 
     def _find(self, atom_id: AtomId, atom: Atom) -> frozenset[RowSet]:
         kind, axis, _ = atom.status
@@ -164,7 +174,7 @@ class RowSets:
         if atom.op == "PartOf":
             cut = (atom.part or WHOLE)[-1:]
             return frozenset([RowSet((atom.operands[0],), cut)])
-        inner = frozenset().union(*map(self._of_form, atom.operands))
+        inner = frozenset().union(*map(self._of_known, atom.operands))
         if not inner:
             return inner
         if atom.op == "Slice":

@@ -117,6 +117,16 @@ def test_columns() -> None:
     assert (rows.part, rows.columns) == ((), ((1, 2, 4),))
 
 
+def test_rows_through_very_many_ops() -> None:
+    ops = [
+        X,
+        *(op(f"tanh_{i}", "Tanh", "", "", f"tanh_{i - 1}" if i else "x") for i in range(5000)),
+    ]
+    (rows,) = rows_of("tanh_4999", *ops, outputs=TABLE)
+
+    assert rows.input == "x"
+
+
 def test_a_reduction_over_the_rows_has_none() -> None:
     ops = [X, op("axis", "Const"), op("most", "Max", "", "", "x", "axis")]
     for axis, count in ((0, 0), (1, 1)):

@@ -98,7 +98,7 @@ class InputsDistinct(Rule):
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
         analysis = analyze(placement)
-        rows = RowSets(placement)
+        rows = placement.cached(RowSets)
         uses = list(input_uses(analysis, rows))
         findings = (
             *self._shared_rows(evidence, rows, uses),

@@ -60,7 +60,7 @@ class RandomnessApart(Rule):
     def check(self, evidence: Evidence) -> Verdict:
         analysis = analyze(evidence.placement)
         strategy = evidence.placement.strategy
-        rows = RowSets(evidence.placement)
+        rows = evidence.placement.cached(RowSets)
         draws, shared = list(_draws(analysis, rows)), list(_shared_draws(analysis, rows))
         count = max(len(draws), len(shared))
         if not count:
