@@ -10,7 +10,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from placement_checks.core.op_types import (
+    CONST,
     CUTS,
+    EXAMPLE_SOURCES,
+    INDEXED_SLICE,
     ITERATOR_INITIALIZERS,
     LOOPS,
     ONE_SHOT_ITERATOR,
@@ -19,6 +22,9 @@ from placement_checks.core.op_types import (
     PIPELINE_OUTPUTS,
     PLACEHOLDERS,
     RANDOM,
+    SLICE,
+    SPLITS,
+    VARIABLES,
 )
 from placement_checks.core.placement import producer_of
 from placement_checks.step.graph import cone
@@ -31,6 +37,9 @@ if TYPE_CHECKING:
 
 # Ops between an op that draws and the iterator or queue.
 _PASS_HANDLE = frozenset({"Identity", "Enter", OPTIONAL_ELEMENT})
+
+_UNPACKS = frozenset({"DecodeRaw", "DecodePaddedRaw", "ParseTensor"})
+_TAKE_ROWS = SPLITS | {SLICE, INDEXED_SLICE, "Reshape"}
 
 # An input of a program: what kind of input it is, and which of them.
 LeafKey = tuple[Any, ...]
@@ -186,6 +195,76 @@ class Batch:
             part = (Cut(family, min(read), towers),) if len(read) == 1 else WHOLE
             self.leaves[name] = (family, numbers[group], counts[group, part]), part
             counts[group, part] += 1
+    def separate(self) -> None:
+        """Take each input with rows for all rows of its own, in a program that is read alone."""
+        reader = self._reader
+        listed = {producer_of(name) for names in self._listed_inputs for name in names}
+        self.leaves = {
+            name: ((name,), WHOLE)
+            for name, op in reader.ops.items()
+            if name in listed
+            or op.type in EXAMPLE_SOURCES - PLACEHOLDERS
+            or (op.type in PLACEHOLDERS and self._has_rows(name))
+            or (op.type in _UNPACKS and self._is_fed_scalar(name))
+        }
+
+    @cached_property
+    def with_rows(self) -> Collection[str]:
+        """The ops that depend on inputs with rows."""
+        reader = self._reader
+        readers: defaultdict[str, list[str]] = defaultdict(list)
+        for name, sources in reader.edges.items():
+            for source in sources:
+                readers[source].append(name)
+        return cone(self.leaves, readers)
+
+    def _is_fed_scalar(self, name: str) -> bool:
+        """Whether an op reads a scalar that is fed, such as rows that are packed in a string."""
+        reader = self._reader
+        source = producer_of(next(iter(reader.data(name)), ""))
+        op = reader.ops.get(source)
+        return op is not None and op.type in PLACEHOLDERS and reader.shape(source) == ()
+
+    def _has_rows(self, name: str) -> bool:
+        """Whether a placeholder is fed rows, as far as its shape and its readers show.
+
+        A vector of fixed size is assumed to hold class weights or the like, unless it has an
+        element for each row of a batch. A tensor of unknown shape is assumed to be a scalar, such
+        as a dropout rate, unless rows are cut from it or it is reshaped.
+        """
+        reader = self._reader
+        outputs = reader.outputs(name)
+        if not outputs or outputs[0].dtype in ("resource", "variant"):  # a handle, such as a table
+            return not outputs
+        shape = outputs[0].shape
+        if shape is None:
+            return any(map(self._takes_rows, self._read_by[name]))
+        return len(shape) > 1 or (len(shape) == 1 and shape[0] in (None, self._fixed_rows))
+
+    def _takes_rows(self, name: str) -> bool:
+        """Whether an op cuts rows, or reshapes. A single element may be a size or a setting."""
+        kind, details = self._reader.ops[name].type, self._reader.placement.details
+        is_element = int(details.attributes(name).get("shrink_axis_mask", 0)) & 1
+        return kind in _TAKE_ROWS and not is_element
+
+    @cached_property
+    def _fixed_rows(self) -> int | None:
+        """The number of rows in a batch: the first dimension of all placeholders; else None.
+
+        Vectors count only if no placeholder has more dimensions. A single vector is not enough.
+        """
+        reader = self._reader
+        kinds = {op.type for op in reader.ops.values()} & EXAMPLE_SOURCES
+        if kinds - PLACEHOLDERS:
+            return None
+        fed = [name for name, op in reader.ops.items() if op.type in PLACEHOLDERS]
+        shapes = [shape for shape in map(reader.shape, fed) if shape]
+        tables = [shape for shape in shapes if len(shape) > 1]
+        lengths = {shape[0] for shape in tables or shapes}
+        if len(lengths) != 1 or not (tables or len(shapes) > 1):
+            return None
+        (length,) = lengths
+        return length if isinstance(length, int) else None
 
     @property
     def _replicas(self) -> int:
@@ -260,9 +339,17 @@ class Batch:
                 text = f"{same[1]} reads the same rows as {same[0]}"
                 reader.report(text, same[1], is_certain=is_certain)
 
-    def _digest(self, name: str, memo: dict[str, int]) -> int:
+    def data_of(self, source: str) -> int:
+        """A digest of what an iterator or queue reads, in any order."""
+        return self._digest(source, self._data, in_order=False)
+
+    @cached_property
+    def _data(self) -> dict[str, int]:
+        return {}
+
+    def _digest(self, name: str, memo: dict[str, int], *, in_order: bool = True) -> int:
         """A digest of a pipeline: pipelines with equal digests yield the same rows."""
-        if self._shuffles_without_seed(name):
+        if in_order and self._shuffles_without_seed(name):
             return hash(name)  # in an order of its own
         if name not in memo:
             memo[name] = 0  # in loops
@@ -274,8 +361,12 @@ class Batch:
                 for key, value in reader.placement.details.attributes(name).items()
                 if key not in ("shared_name", "container")
             )
-            value = reader.placement.details.value(name)
-            digests = tuple(self._digest(each, memo) for each in inner)
+            details = reader.placement.details
+            value = details.value(name) or details.digest(name)
+            is_unknown = op.type == CONST and not value
+            if is_unknown or op.type in PLACEHOLDERS or op.type in VARIABLES:
+                value = name
+            digests = tuple(self._digest(each, memo, in_order=in_order) for each in inner)
             memo[name] = hash((op.type, tuple(attributes), str(value), digests))
         return memo[name]
 
@@ -355,7 +446,7 @@ class Batch:
             elif (
                 reader.ops[name].type in CUTS
                 and name not in self._behind_random
-                and not self._is_in_loop(name)
+                and not self.is_in_loop(name)
             ):
                 for source in self._readers_of(name):
                     if self._read_by[source].isdisjoint(ops):
@@ -366,7 +457,7 @@ class Batch:
                         parts |= reader.terms.parts(reader.value(source))
         return parts, is_complete
 
-    def _is_in_loop(self, name: str) -> bool:
+    def is_in_loop(self, name: str) -> bool:
         """Whether an op is in the body of a loop, whose variables may not be known yet."""
         ops = self._reader.ops
         while (call := ops[name].caller) in ops:
@@ -408,5 +499,7 @@ class Batch:
                 terms.rows((*around, Cut(cut.family, i, cut.parts))) for i in range(cut.number)
             ]
             return terms.add((first, 1.0), *((each, 1.0) for each in before))
+        if cut.family == "rows":
+            return terms.add((first, 1.0), (terms.number(float(cut.begin)), 1.0))
         begin = cut.begin if cut.family == "range" else Fraction(cut.number, cut.parts)
         return terms.add((first, 1.0), (terms.rows(around), float(begin)))

@@ -81,7 +81,7 @@ class Draw(NamedTuple):
         op: the op.
     """
 
-    key: tuple[str, int]
+    key: tuple[str, int | str]
     seed: Any
     part: Part
     op: str
@@ -322,7 +322,7 @@ class StepGraph(ABC):
     def note_draw(
         self,
         kind: str,
-        order: int,
+        order: int | str,
         seed: Any,
         part: Part | None,
         name: str,

@@ -110,6 +110,8 @@ def broadcast_extent(shape: Shape, axis: int, rank: int) -> Dim:
     if shape is None:
         return 0
     at = axis - (rank - len(shape))
+    if at >= len(shape):  # the rank of the result is unknown
+        return 0
     return 1 if at < 0 else shape[at]
 
 

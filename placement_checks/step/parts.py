@@ -8,16 +8,19 @@ part.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable
 from fractions import Fraction
 from typing import Literal, NamedTuple
 
 # What cuts rows: a placeholder for each tower, an element of a pipeline for each tower, a split
-# into equal parts, ``x[i::n]``, or slices of different sizes.
-Family = Literal["feed", "draw", "split", "stride", "range"]
+# into equal parts, ``x[i::n]``, slices of different sizes, or rows by their numbers.
+Family = Literal["feed", "draw", "split", "stride", "range", "rows"]
 
-# A part that was fed or drawn has any number of rows; the others have a known share.
-OF_ANY_SIZE = frozenset({"feed", "draw"})
+# A part that was fed or drawn has any number of rows, and rows by their numbers are any share of
+# all rows; the others have a known share.
+OF_ANY_SIZE = frozenset({"feed", "draw", "rows"})
+LAST_ROW = Fraction(sys.maxsize)  # the end of rows by their numbers, if they are all other rows
 
 
 class Cut(NamedTuple):
@@ -26,9 +29,10 @@ class Cut(NamedTuple):
     Attributes:
         family: what cuts the rows.
         number: the number of the part, from 0.
-        parts: the number of parts; 0 for a range, because its siblings may be unknown.
-        begin: of a range: its first row, as a fraction of the rows around it.
-        end: of a range: the row after its last row, likewise.
+        parts: the number of parts; 0 for a range or rows, because their siblings may be unknown.
+        begin: of a range: its first row, as a fraction of the rows around it; of rows: the number
+            of the first row, from 0.
+        end: of a range or rows: the row after the last row, likewise.
     """
 
     family: Family
@@ -107,9 +111,11 @@ def describe(part: Part) -> str:
     if not part:
         return "the whole batch"
     cut = part[-1]
-    own = (
-        f"rows {cut.begin} to {cut.end}"
-        if cut.family == "range"
-        else f"part {cut.number + 1} of {cut.parts}"
-    )
+    if cut.family == "rows":
+        is_rest = cut.end == LAST_ROW
+        own = f"rows from {cut.begin}" if is_rest else f"rows {cut.begin} to {cut.end - 1}"
+    elif cut.family == "range":
+        own = f"rows {cut.begin} to {cut.end}"
+    else:
+        own = f"part {cut.number + 1} of {cut.parts}"
     return own if len(part) == 1 else f"{own} of {describe(part[:-1])}"

@@ -34,7 +34,7 @@ from placement_checks.step.batch import Batch
 from placement_checks.step.graph import Race, StepGraph, Update, cone
 from placement_checks.step.kinds import ONE, ROWS, Cause, Form, Kind, Shape, Status
 from placement_checks.step.loops import Loop, is_loop
-from placement_checks.step.parts import Part, finest
+from placement_checks.step.parts import WHOLE, Part, finest
 from placement_checks.step.tensor_ops import TENSOR_OPS, Node, attributes_of, with_shape
 from placement_checks.step.terms import Assumption, Terms
 
@@ -203,7 +203,7 @@ class StepReader(StepGraph):
     def _needed(self, tensor: str) -> list[str]:
         """The tensors that a tensor's value needs."""
         name = producer_of(tensor)
-        if name in self.batch.leaves:
+        if name in self.batch.leaves or name not in self.ops:
             return []
         op = self.ops[name]
         gradient = self._gradients.get(tensor)
@@ -223,15 +223,26 @@ class StepReader(StepGraph):
 
     def _evaluate(self, name: str, output: int) -> Form:
         form = self._computed(name, output)
-        override = self.placement.details.custom_gradient(name)
+        if self.terms.is_alone and self._has_unknown_rows(name, form):
+            self.batch.leaves[name] = (name,), WHOLE
+            return self._leaf(Node(self, name, output))
+        override = name in self.ops and self.placement.details.custom_gradient(name)
         if not override or self.ops[name].type == IDENTITY_N or self.terms.is_backward(form):
             return form
         self.assume(Assumption.LIBRARY_GRADIENTS)
         node = Node(self, name, output)
         return node.build("CustomGradient", (override,), (form,))
 
+    def _has_unknown_rows(self, name: str, form: Form) -> bool:
+        """Whether a form is unknown, but computed from rows."""
+        atom = self.terms.single(form)
+        return atom is not None and atom.op == "Unknown" and name in self.batch.with_rows
+
     def _computed(self, name: str, output: int) -> Form:
-        op = self.ops[name]
+        op = self.ops.get(name)
+        if op is None:
+            cause = Cause("", "is not in the graph", self.origin(name))
+            return self.terms.unknown(cause, None, self.program, name, output)
         node = Node(self, name, output)
         gradient = self._gradients.get(f"{name}:{output}" if output else name)
         if gradient:
@@ -276,7 +287,7 @@ class StepReader(StepGraph):
         if shape == ():
             return self.terms.atom("Feed", key, (), (), origin=node.origin)
         dims = (None,) if shape is None else shape
-        if isinstance(dims[0], int):
+        if isinstance(dims[0], int) and not self.terms.is_alone:
             self.terms.sizes.setdefault((self.program, part), dims[0])
         status = Status(Kind.ROWS, 0)
         attrs = (*key, node.output)

@@ -36,7 +36,7 @@ from placement_checks.step.kinds import (
 )
 from placement_checks.step.normal_forms import elements_of_line, is_static, slices_along
 from placement_checks.step.op_types import op_type
-from placement_checks.step.parts import WHOLE, Cut, Part, cut_range, finest
+from placement_checks.step.parts import LAST_ROW, WHOLE, Cut, Part, cut_range, finest
 from placement_checks.step.terms import Assumption, Terms
 from placement_checks.util.text import words
 
@@ -953,6 +953,8 @@ def _cut_axis(
     if isinstance(size, RowExtent):
         low = Fraction(0) if begin is None else _fraction(node, begin, part)
         high = Fraction(1) if end is None else _fraction(node, end, part)
+        if (low is None or high is None) and size == ROWS and terms.is_alone:
+            return _cut_rows(node, form, axis, begin, end)
         if low is None or high is None or not size.times:
             return None
         low = low if begin is None else low / size.times
@@ -975,6 +977,22 @@ def _cut_axis(
         shape = (*dims[:axis], width, *dims[axis + 1 :])
         return node.build("Slice", (axis, low_row, width), (form,), shape)
     return form if first == 0 and end is None else None
+
+
+def _cut_rows(
+    node: Node, form: Form, axis: int, begin: Form | None, end: Form | None
+) -> Form | None:
+    """Rows of a whole tensor by their numbers; None if these are not known."""
+    terms = node.terms
+    first = 0.0 if begin is None else terms.constant(begin)
+    last = float(LAST_ROW) if end is None else terms.constant(end)
+    if finest(terms.parts(form)) != WHOLE or first is None or last is None:
+        return None
+    if not 0 <= first < last:
+        return None
+    high = LAST_ROW if end is None else Fraction(int(last))
+    cut = Cut("rows", 0, 0, Fraction(int(first)), high)
+    return terms.cut(form, axis, cut, terms.shape(form), node.origin)
 
 
 def _fraction(node: Node, bound: Form, part: Part | None) -> Fraction | None:
@@ -1119,7 +1137,7 @@ def _slice(node: Node) -> Form | None:
 
 
 def _split(node: Node) -> Form | None:
-    count = len(node.reader.outputs(node.name))
+    count = int(node.attributes.get("num_split", 0)) or len(node.reader.outputs(node.name))
     return _split_into(node, node.operand(1), node.operand(0), [None] * count)
 
 
@@ -1363,7 +1381,10 @@ def _random(node: Node) -> Form | None:
             shape = (*shape[:axis], ROWS, *shape[axis + 1 :])
         extents = [terms.rows_as_extent(part) if i == axis else dim for i, dim in enumerate(dims)]
         operands[0] = terms.pack(extents)
-    order = reader.order_among_random(node.name, owners)
+    if terms.is_alone:
+        order: int | str = node.name
+    else:
+        order = reader.order_among_random(node.name, owners)
     reader.note_draw(kind, order, seed, part, node.name, owners)
     cause = Cause("Random", "draws numbers for a tower", node.origin, is_known=False)
     status = Status(Kind.JOINT if axis is None else Kind.ROWS, axis, cause)

@@ -217,6 +217,9 @@ class Terms:
         decisions: whether decisions on the values of a part are accepted for all rows.
         equal_rows: whether inputs of several towers have equally many rows. Otherwise this is
             only assumed where means of towers are averaged.
+        is_alone: whether one program is read, without another program. Then slices from one row to
+            another row are parts, whatever the number of all rows is, and each random op draws
+            numbers of its own.
 
     Attributes:
         sizes: the number of rows of parts where it is fixed, by the number of the program.
@@ -234,8 +237,10 @@ class Terms:
         statistics: WithStatistics | None = None,
         decisions: bool = False,
         equal_rows: bool = False,
+        is_alone: bool = False,
     ) -> None:
         self.accepts_decisions = decisions
+        self.is_alone = is_alone
         self.own_statistics = statistics is not None
         self._statistics = statistics
         self._equal_rows = equal_rows

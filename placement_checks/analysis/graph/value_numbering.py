@@ -16,13 +16,11 @@ from placement_checks.core.op_types import (
     IDENTITIES,
     IDENTITY_N,
     PASSES_HANDLE,
-    PLACEHOLDERS,
     RANDOM_STATEFUL,
     REDUCTIONS,
     SCALES,
     VARIABLE_LOOKUPS,
     VARIABLE_READS,
-    VARIABLES,
 )
 from placement_checks.core.placement import Body, producer_of
 from placement_checks.core.variables import Variable
@@ -182,14 +180,11 @@ class EqualTensors:
 
     Args:
         graph: the program.
-        by_kind: if true, two sources are equal if they have the same type, attributes and inputs,
-            such as two readers of the same files. Otherwise a source is equal only to itself.
     """
 
-    def __init__(self, graph: GraphAnalysis, *, by_kind: bool = False) -> None:
+    def __init__(self, graph: GraphAnalysis) -> None:
         self._placement = graph.placement
         self._flow = flow = graph.flow
-        self._by_kind = by_kind
         strategy = graph.placement.strategy
         self._first_copy = {
             flow.number[name]: flow.number[copy.first]
@@ -242,11 +237,7 @@ class EqualTensors:
         if depth == 0:
             return op
         if flow.state_holder(op) == op or kind in _SOURCES or self._is_stateful(op):
-            if not self._by_kind or kind in VARIABLES or kind in PLACEHOLDERS:
-                return op
-            written = [value for _, values in flow.writers.get(op, ()) for value in values]
-            values = (self._number(value, depth - 1) for value in (*written, *flow.inputs[op]))
-            return (kind, self._attributes(name), *values)
+            return op
         inputs = self._placement.ops[name].inputs
         if op in self._members:  # the other inputs of each member are keys
             members = self._members[op]
@@ -257,7 +248,7 @@ class EqualTensors:
             if producer_of(source) in flow.number and not source.startswith("^")
             for origin, output in [self._origin(source)]
         ]
-        if not sources and not self._by_kind:
+        if not sources:
             return op
         return (kind, self._attributes(name), *sources)
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import zip_longest
 from typing import NamedTuple
 
 from placement_checks.analysis.towers.analysis import TowerAnalysis
@@ -14,15 +12,12 @@ from placement_checks.core.op_types import (
     ADDS,
     CAST,
     DIVISIONS,
-    EXAMPLE_SOURCES,
     IDENTITIES,
-    INDEXED_SLICE,
     ITERATORS,
     JOINS,
     MEAN,
     NEGATION,
     PASSES_VALUE,
-    PLACEHOLDERS,
     PRODUCTS,
     QUEUES,
     RANDOM_SEEDED,
@@ -30,13 +25,12 @@ from placement_checks.core.op_types import (
     RESHAPES,
     SCALES,
     SHAPE_ONLY,
-    SLICE,
-    SPLITS,
     STACK,
     SUM,
     TAKES_PART,
 )
 from placement_checks.core.placement import producer_of
+from placement_checks.step.row_sets import RowSets
 
 _PIPELINES = ITERATORS | QUEUES
 _TERMS = ADDS | JOINS | RESHAPES | IDENTITIES | PASSES_VALUE | {CAST, NEGATION, STACK}
@@ -58,73 +52,78 @@ class Use(NamedTuple):
     op: OpId
 
 
-def input_uses(analysis: TowerAnalysis) -> Iterator[Use]:
+def input_uses(analysis: TowerAnalysis, rows: RowSets) -> Iterator[Use]:
     """Yield every tensor of examples that a tower computes with in a step."""
-    listed = analysis.placement.step.inputs
-    times = Counter(producer_of(name) for names in listed for name in set(names))
-    # A placeholder that the program lists for one of several towers is fed only the rows of this
-    # tower.
-    of_one_tower = {name for name, count in times.items() if count == 1 and len(listed) > 1}
-    rows = _rows_fed(analysis)
-
-    def holds_examples(source: OpId, tensor: str) -> bool:
-        name, kind = analysis.flow.names[source], analysis.flow.types[source]
-        is_fed = kind in PLACEHOLDERS and name not in of_one_tower
-        fed = analysis.tensor(name)
-        if rows is not None and fed is not None and fed.shape and fed.shape[0] == rows:
-            is_fed = False  # a tower may take a vector of fewer rows
-        if fed is not None and fed.shape is None and _takes_rows(analysis, source):
-            is_fed = False  # it is no scalar
-        return _holds_examples(analysis, tensor, fed=is_fed, rows=rows)
-
-    sources = analysis.flow.having(EXAMPLE_SOURCES.__contains__)
-    return _uses(analysis, sources, holds_examples)
+    sources = [analysis.flow.number[name] for name in rows.inputs]
+    return _uses(analysis, sources, lambda _, tensor: bool(rows.of(tensor)))
 
 
-def _takes_rows(analysis: TowerAnalysis, source: OpId) -> bool:
-    """Whether an op cuts rows from an input. A single element may be a size or another setting."""
-    flow, details = analysis.flow, analysis.placement.details
-    cuts = [
-        op for op in flow.consumers[source] if flow.types[op] in SPLITS | {SLICE, INDEXED_SLICE}
-    ]
-    return any(
-        not int(details.attributes(flow.names[op]).get("shrink_axis_mask", 0)) & 1 for op in cuts
-    )
+def random_uses(analysis: TowerAnalysis, rows: RowSets) -> Iterator[Use]:
+    """Yield every tensor of random numbers for rows that a tower computes its loss with."""
+    sources = analysis.flow.having((RANDOM_SEEDED | RANDOM_STATELESS.keys()).__contains__)
 
+    def is_random(_: OpId, tensor: str) -> bool:
+        known = analysis.tensor(tensor)
+        is_scalar = known is not None and known.shape == ()
+        return not is_scalar and not rows.of(tensor) and not rows.varies(tensor)
 
-def random_uses(analysis: TowerAnalysis) -> Iterator[Use]:
-    """Yield every tensor of random numbers, except scalars, that a tower computes with in a step.
-
-    Random numbers that apply to all rows alike are left out: the noise of a variational layer,
-    which has the shape of the weights, and a mask of features, which is broadcast over the rows.
-    """
-    flow = analysis.flow
-    draws = flow.having((RANDOM_SEEDED | RANDOM_STATELESS.keys()).__contains__)
-    if not draws:
-        return
-    from_examples = flow.propagate([int(kind in EXAMPLE_SOURCES) for kind in flow.types])
-
-    def has_rows(_source: OpId, tensor: str) -> bool:
-        op = flow.op_of(tensor)
-        of_weights = analysis.layers.by_op[op] is not None or from_examples[op]
-        return not of_weights and _holds_examples(analysis, tensor, fed=False, rows=None)
-
-    for use in _uses(analysis, draws, has_rows):
-        drawn = flow.op_of(use.tensor)
-        is_noise = flow.types[use.op] in ADDS | SCALES and not any(
-            from_examples[op] for op in flow.inputs[use.op] if op != drawn
-        )
-        is_same_for_rows = is_noise or _is_broadcast_over_rows(analysis, use)
-        if not is_same_for_rows and analysis.reads_by_site.in_loss(use.op):
+    for use in _uses(analysis, sources, is_random):
+        in_loss = analysis.reads_by_site.in_loss(use.op)
+        if in_loss and applies_to_rows(analysis, rows, use.tensor, use.op):
             yield use
 
 
-def _is_broadcast_over_rows(analysis: TowerAnalysis, use: Use) -> bool:
+def applies_to_rows(analysis: TowerAnalysis, rows: RowSets, tensor: str, *readers: OpId) -> bool:
+    """Whether random numbers are applied to the rows of a batch, each row to its own numbers.
+
+    Numbers may also be applied to all rows alike: the noise or mask of a layer, which has the
+    shape of the weights, and a mask of features, which is broadcast over the rows.
+
+    Args:
+        analysis: the program.
+        rows: the rows of tensors.
+        tensor: the random numbers.
+        readers: the ops that read them.
+    """
+    flow, ops = analysis.flow, analysis.placement.by_number
+    drawn, todo = {tensor.removesuffix(":0")}, [*readers]
+    reached = set(todo)
+    is_applied = False
+    for op in todo:
+        name = flow.names[op]
+        data = [each.removesuffix(":0") for each in ops[op].inputs if not each.startswith("^")]
+        others = [each for each in data if each not in drawn]
+        with_rows = [each for each in others if rows.of(each)]
+        if not with_rows and not any(map(rows.varies, others)):
+            drawn |= {name, *(f"{name}:{i}" for i in range(1, 1 + _outputs(analysis, name)))}
+            new = [
+                each
+                for each in flow.consumers[op]
+                if each not in reached
+                and analysis.updates.in_step[each]
+                and not analysis.backward.ops[each]
+                and flow.types[each] not in SHAPE_ONLY
+            ]
+            reached |= {*new}
+            todo += new
+            continue
+        is_applied = True
+        is_elementwise = flow.types[op] in ADDS | SCALES
+        numbers = next(each for each in data if each in drawn)
+        is_alike = not with_rows or _is_broadcast_over_rows(analysis, numbers, op)
+        if not is_elementwise or not is_alike:
+            return True
+    return not is_applied
+
+
+def _outputs(analysis: TowerAnalysis, op: str) -> int:
+    return len(analysis.placement.details.outputs(op))
+
+
+def _is_broadcast_over_rows(analysis: TowerAnalysis, numbers: str, op: OpId) -> bool:
     """Whether an elementwise op applies a tensor to every row of another tensor."""
-    tensor, result = analysis.tensor(use.tensor), analysis.tensor(analysis.flow.names[use.op])
-    if analysis.flow.types[use.op] not in ADDS | SCALES or tensor is None or result is None:
-        return False
-    if tensor.shape is None or result.shape is None:
+    tensor, result = analysis.tensor(numbers), analysis.tensor(analysis.flow.names[op])
+    if tensor is None or result is None or tensor.shape is None or result.shape is None:
         return False
     return len(tensor.shape) < len(result.shape) or (tensor.shape[0] == 1 and result.shape[0] != 1)
 
@@ -166,75 +165,6 @@ def _uses(
                     todo += sorted(further)
 
 
-class Part(NamedTuple):
-    """A part of a tensor between constant indices.
-
-    Attributes:
-        op: the name of the slice op.
-        tensor: the tensor that it is cut from.
-        bounds: for each axis the first index, and the index after the last one. Axes after them
-            are not cut.
-    """
-
-    op: str
-    tensor: str
-    bounds: tuple[tuple[float, float], ...]
-
-    def overlaps(self, other: Part) -> bool:
-        """Whether two parts of one tensor have different rows, half of which or more are common.
-
-        Parts with the same rows are cut along another axis, such as features or time. A few common
-        rows may be intended, such as a frame before the first.
-        """
-        axes = list(zip_longest(self.bounds, other.bounds, fillvalue=_WHOLE_AXIS))
-        if not axes or axes[0][0] == axes[0][1]:
-            return False
-        common = [min(one[1], two[1]) - max(one[0], two[0]) for one, two in axes]
-        fewest = min(end - begin for begin, end in axes[0])
-        return min(common) > 0 and 2 * common[0] >= fewest
-
-
-_WHOLE_AXIS = (0, math.inf)
-
-
-def part_of(analysis: TowerAnalysis, tensor: str) -> Part | None:
-    """Return the part that a slice yields, also in another shape or dtype.
-
-    None for other tensors, for computed indices, and for slices that skip elements.
-    """
-    op, details = analysis.placement.ops[producer_of(tensor)], analysis.placement.details
-    while op.type in RESHAPES | IDENTITIES | {CAST}:
-        op = analysis.placement.ops[producer_of(op.inputs[0])]
-    indices = [value[2:] for name in op.inputs[1:] if (value := details.value(producer_of(name)))]
-    if op.type == SLICE and len(indices) == 2:
-        return Part(
-            op.name,
-            op.inputs[0],
-            tuple(
-                (begin, math.inf if size < 0 else begin + size)
-                for begin, size in zip(*indices, strict=True)
-            ),
-        )
-    if op.type != INDEXED_SLICE or len(indices) != 3:
-        return None
-    masks = {key: int(details.attributes(op.name).get(f"{key}_mask", 0)) for key in _MASKS}
-    bounds: list[tuple[float, float]] = []
-    for axis, (begin, end, stride) in enumerate(zip(*indices, strict=True)):
-        first = 0 if masks["begin"] >> axis & 1 else begin
-        last = math.inf if masks["end"] >> axis & 1 else end
-        if masks["shrink_axis"] >> axis & 1:
-            last = first + 1
-        if stride != 1 or first < 0 or last < 0:  # every n-th row, or indices from the end
-            return None
-        bounds.append((first, last))
-    if masks["ellipsis"] or masks["new_axis"]:
-        return None
-    return Part(op.name, op.inputs[0], tuple(bounds))
-
-
-_MASKS = ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
-
-
 def towers_reading(analysis: TowerAnalysis, tensor: str) -> frozenset[TowerIndex]:
     """Return the towers that compute with a tensor in a step, directly or through the host."""
     flow, ops, tower_of = analysis.flow, analysis.placement.by_number, analysis.tower_of
@@ -253,37 +183,6 @@ def towers_reading(analysis: TowerAnalysis, tensor: str) -> frozenset[TowerIndex
     )
     towers = (tower_of[op] for op in reached if not is_skipped(op))
     return frozenset(tower for tower in towers if tower is not None)
-
-
-def _rows_fed(analysis: TowerAnalysis) -> int | None:
-    """Return the number of rows in a batch: the first dimension of all placeholders; else None.
-
-    Vectors count only if no placeholder has more dimensions. A single vector is not enough.
-    """
-    flow, details = analysis.flow, analysis.placement.details
-    if flow.having((EXAMPLE_SOURCES - PLACEHOLDERS).__contains__):
-        return None
-    fed = (details.outputs(flow.names[op]) for op in flow.having(PLACEHOLDERS.__contains__))
-    shapes = [outputs[0].shape for outputs in fed if outputs and outputs[0].shape]
-    tables = [shape for shape in shapes if shape and len(shape) > 1]
-    lengths = {shape[0] for shape in tables or shapes if shape}
-    return lengths.pop() if len(lengths) == 1 and (tables or len(shapes) > 1) else None
-
-
-def _holds_examples(analysis: TowerAnalysis, tensor: str, *, fed: bool, rows: int | None) -> bool:
-    """Whether a tensor can have a row for each example.
-
-    A fed vector of fixed size is assumed to hold class weights or the like, unless it has ``rows``
-    elements. A fed tensor of unknown shape is assumed to be a scalar, such as a dropout rate.
-    """
-    known = analysis.tensor(tensor)
-    if known is None:
-        return True
-    if known.shape is None:
-        return not fed
-    return len(known.shape) > 1 or (
-        len(known.shape) == 1 and (known.shape[0] in (None, rows) or not fed)
-    )
 
 
 def single_tower_pipelines(

@@ -1,24 +1,17 @@
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from placement_checks.analysis.graph.value_numbering import EqualTensors
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
-from placement_checks.analysis.towers.inputs import (
-    Part,
-    Use,
-    input_uses,
-    part_of,
-    single_tower_pipelines,
-)
+from placement_checks.analysis.towers.inputs import Use, input_uses, single_tower_pipelines
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.impact import Impact
 from placement_checks.core.keras_parts import TRAIN_ON_BATCH
+from placement_checks.core.missing import Missing
 from placement_checks.core.mistakes import WORDS, TowerKind
 from placement_checks.core.op_types import (
     CAST,
@@ -51,6 +44,10 @@ from placement_checks.rules.base import (
 from placement_checks.rules.ranks import ranks_of, tower_kind
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import blame_selection, built_once
+from placement_checks.rules.step_equality import compare_with_one_gpu
+from placement_checks.step.comparison import State
+from placement_checks.step.parts import describe
+from placement_checks.step.row_sets import RowSet, RowSets, overlapping
 from placement_checks.util.text import plural
 
 
@@ -61,12 +58,21 @@ class InputsDistinct(Rule):
     Towers that read the same examples compute the same gradients: N GPUs do the work of one, and
     the effective batch is smaller than intended.
 
-    The rule follows slices from placeholders, iterators and queues into the towers. Two slices are
-    the same if they are cut from one tensor in the same way. Slices with constant indices may not
-    have half of their rows in common. Scalars are not examples, not even if they are computed from
-    the whole batch, such as the number of labeled rows. Vectors of a fixed length are examples
-    only if they have an entry for each row. Workers in several processes each have their own
-    pipeline: two pipelines are the same if their first batches are equal.
+    The rule reads the inputs of the towers as terms, like equal-to-one-gpu. Each tower has sets of
+    rows: the placeholder, the batch of a pipeline or the element of a queue, and the part of it.
+    No two towers may have equal sets, or parts with half of their rows in common, however the
+    parts are cut. Parts between constant indices are compared, too. An op that chooses or combines
+    rows in another way, such as a lookup by computed indices, has equal rows only for equal
+    inputs. Tensors without rows are not examples, not even if they are computed from the whole
+    batch, such as the number of labeled rows. Vectors of a fixed length are examples only if they
+    have an entry for each row.
+
+    Rows that a tower gets from all towers, such as labels that a collective gathers, may be shared
+    by towers with rows of their own. Other rows, such as a support set, may be shared if the step
+    is proved to be equal to the step of one GPU, and each tower has rows of its own.
+
+    Two pipelines are the same if they read the same data. Workers in several processes each have
+    their own pipeline: these are the same if their first batches are equal.
 
     Iterators, queues, readers and decoders belong on the CPU. Most of them have no kernel for a
     GPU, and batches of the others are copied twice. If they are built again for each tower, the
@@ -80,7 +86,7 @@ class InputsDistinct(Rule):
     kind = "requested"
     impact = Impact.TRAINING
     requires = frozenset({Need.TWO_TOWERS})
-    uses = frozenset({Need.ROWS})
+    uses = frozenset({Need.ROWS, Need.SINGLE_GPU, Need.REFERENCE})
     intended = "all towers read these inputs, or each tower generates its own"
     threads = (
         "edvardHua/PoseEstimationForMobile#55: do all towers see the same examples?",
@@ -92,89 +98,134 @@ class InputsDistinct(Rule):
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
         analysis = analyze(placement)
-        uses = list(input_uses(analysis))
+        rows = placement.cached(RowSets)
+        uses = list(input_uses(analysis, rows))
         findings = (
-            *self._shared_slices(analysis, uses),
-            *_overlapping_slices(analysis, uses),
+            *self._shared_rows(evidence, rows, uses),
             *_input_ops_on_gpus(placement),
-            *(pipelines := list(_repeated_pipelines(analysis, uses))),
+            *(pipelines := list(_repeated_pipelines(analysis, rows, uses))),
             *(_equal_rows(evidence, uses) if not (pipelines and ranks_of(placement)) else ()),
         )
         found = first_of_each(unless_allowed(findings, self.allow))
         if not uses and not found:
             return self.not_checked("no tower reads an example from a placeholder or pipeline")
-        slices = len({(use.tower, use.tensor) for use in uses})
-        return self.verdict(found, f"{plural(slices, 'input')} of {len(analysis.towers)} towers")
+        inputs = len({(use.tower, use.tensor) for use in uses})
+        return self.verdict(found, f"{plural(inputs, 'input')} of {len(analysis.towers)} towers")
 
-    def _shared_slices(self, analysis: TowerAnalysis, uses: list[Use]) -> Iterator[Finding]:
-        """Yield a finding for each slice that several towers read.
+    def _shared_rows(
+        self, evidence: Evidence, rows: RowSets, uses: Sequence[Use]
+    ) -> Iterator[Finding]:
+        """Yield findings for rows that several towers read.
 
-        For ``train_on_batch`` of Keras, one finding has all slices.
+        For ``train_on_batch`` of Keras, one finding has all inputs.
         """
-        placement = analysis.placement
-        equal = EqualTensors(analysis)
-        slices = [
-            (equal.key(use.tensor), use.tower, use.tensor)
-            for use in uses
-            if not _is_statistic(analysis, use)
-        ]
-        keys: dict[int, set[object]] = defaultdict(set)
-        for key, tower, _ in slices:
-            keys[tower].add(key)
+        placement = evidence.placement
+        analysis = analyze(placement)
+        by_tower = _rows_by_tower(analysis, rows, uses)
+        items = [(each, tower, use) for tower, of in by_tower.items() for each, use in of.items()]
         of_keras = []
-        for tower, tensor, later, copy in repetitions(slices):
-            name = producer_of(copy)
+        sharing = set()
+        for tower, use, later, copy in repetitions(items):
+            sharing.add((tower, later))
+            name = producer_of(copy.tensor)
             if TRAIN_ON_BATCH not in placement.details.parts_of_keras(name):
-                own = keys[later] - keys[tower]
-                others = [each for key, of, each in slices if of == later and key in own]
-                yield _shared_slice(analysis, tower, tensor, later, copy, others)
+                others = [
+                    other.tensor
+                    for row_set, other in by_tower[later].items()
+                    if row_set not in by_tower[tower]
+                ]
+                if not others or not _is_proved(evidence):
+                    yield _shared_slice(analysis, tower, use.tensor, later, copy.tensor, others)
             elif not matches_any(name, self.allow):
                 of_keras.append(name)
         if of_keras:
             yield _train_on_batch(analysis, of_keras)
+        for later in sorted(by_tower):
+            for tower in sorted(by_tower)[: sorted(by_tower).index(later)]:
+                pair = overlapping(by_tower[tower], by_tower[later])
+                if pair and (tower, later) not in sharing:
+                    one, other = (
+                        _Slice(_maker(placement, rows, by_tower[each][row_set]), row_set)
+                        for each, row_set in zip((tower, later), pair, strict=True)
+                    )
+                    yield _overlapping_slice(analysis, rows, tower, one, later, other)
+                    break
 
 
-def _overlapping_slices(analysis: TowerAnalysis, uses: Sequence[Use]) -> Iterator[Finding]:
-    """Yield a finding for each slice with rows of the corresponding slice of another tower.
+def _rows_by_tower(
+    analysis: TowerAnalysis, rows: RowSets, uses: Sequence[Use]
+) -> Mapping[TowerIndex, Mapping[RowSet, Use]]:
+    """Return the rows that each tower computes its losses from, with their first use.
 
-    The slices of a tower are in the order of their rows: a model of sequences may take rows 0 to 7
-    as its inputs and rows 1 to 8 as its labels.
+    A tower with rows of its own may compare them with the rows of all towers, such as labels that
+    were gathered for a contrastive loss. These are left out.
     """
-    equal = EqualTensors(analysis)
-    slices: dict[object, dict[TowerIndex, dict[object, Part]]] = defaultdict(
-        lambda: defaultdict(dict)
-    )
+    by_tower: dict[TowerIndex, dict[RowSet, Use]] = defaultdict(dict)
     for use in uses:
-        part = part_of(analysis, use.tensor)
-        if part is not None and analysis.reads_by_site.in_loss(use.op):  # not in a summary
-            slices[equal.key(part.tensor)][use.tower].setdefault(part.bounds, part)
-    for of_tensor in slices.values():
-        in_order = {
-            tower: sorted(parts.values(), key=lambda part: part.bounds)
-            for tower, parts in sorted(of_tensor.items())
-        }
-        for position in range(max(map(len, in_order.values()))):
-            towers = [tower for tower, parts in in_order.items() if position < len(parts)]
-            for later in towers:
-                part = in_order[later][position]
-                for tower in towers[: towers.index(later)]:
-                    other = in_order[tower][position]
-                    if part.overlaps(other):
-                        yield _overlapping_slice(analysis, tower, other, later, part)
-                        break
+        is_shown = not analysis.reads_by_site.in_loss(use.op)  # such as by a summary
+        if not is_shown and not _is_statistic(analysis, rows, use):
+            for row_set in rows.of(use.tensor):
+                by_tower[use.tower].setdefault(row_set, use)
+    return {
+        tower: {row_set: use for row_set, use in of.items() if not row_set.is_joined} or of
+        for tower, of in by_tower.items()
+    }
+
+
+def _is_proved(evidence: Evidence) -> bool:
+    """Whether the step is proved equal to the step of one GPU.
+
+    If towers read some rows of their own, all towers read the other rows on purpose. If towers
+    only read the same rows, the mean of their gradients is the gradient of one GPU, too.
+    """
+    found = compare_with_one_gpu(evidence)
+    if isinstance(found, Missing):
+        return False
+    answers = found[1].variables
+    return bool(answers) and all(each.state is State.PROVED for each in answers.values())
+
+
+class _Slice(NamedTuple):
+    """The op that makes rows of a tower, and the rows."""
+
+    op: str
+    rows: RowSet
+
+
+def _maker(placement: Placement, rows: RowSets, use: Use) -> str:
+    """The first op with the rows of a tensor, such as a slice, but not the input."""
+    name, own = producer_of(use.tensor), rows.of(use.tensor)
+    while (source := _source(placement, rows, name)) and rows.of(source) == own:
+        if not _source(placement, rows, producer_of(source)):
+            break
+        name = producer_of(source)
+    return name
+
+
+def _source(placement: Placement, rows: RowSets, name: str) -> str:
+    """The first tensor with rows that an op reads; empty if there is none."""
+    inputs = (each for each in placement.ops[name].inputs if not each.startswith("^"))
+    return next((each for each in inputs if rows.of(each)), "")
 
 
 def _overlapping_slice(
-    analysis: TowerAnalysis, tower: TowerIndex, part: Part, later: TowerIndex, other: Part
+    analysis: TowerAnalysis,
+    rows: RowSets,
+    tower: TowerIndex,
+    one: _Slice,
+    later: TowerIndex,
+    other: _Slice,
 ) -> Finding:
     placement, number = analysis.placement, analysis.flow.number
     mask = 1 << tower | 1 << later
+    source = _source(placement, rows, one.op).removesuffix(":0")
+    of_source = f" of {source}" if source else ""
     return Finding(
         **about(placement.ops[other.op]),
-        path=path_lines(placement, [number[part.op], number[other.op]]),
-        message=f"{analysis.names_of(mask)} compute with some of the same examples: {part.op} has "
-        f"the {_rows(part)} of {part.tensor.removesuffix(':0')}, and {other.op} has the "
-        f"{_rows(other)}",
+        path=path_lines(placement, [number[one.op], number[other.op]]),
+        message=f"{analysis.names_of(mask)} compute with some of the same examples: {one.op} has "
+        f"{_described(one.rows)}{of_source}, and {other.op} has "
+        f"{_described(other.rows)}",
         group_key="overlapping",
         consequence="common rows count in both towers, and other rows may be in no tower",
         fix=_OWN_ROWS,
@@ -182,9 +233,9 @@ def _overlapping_slice(
     )
 
 
-def _rows(part: Part) -> str:
-    first, end = part.bounds[0]
-    return f"rows from {first}" if math.isinf(end) else f"rows {first} to {int(end) - 1}"
+def _described(rows: RowSet) -> str:
+    text = describe(rows.part) if rows.part else "all rows"
+    return f"the {text}" if text.startswith("rows") else text
 
 
 def _train_on_batch(analysis: TowerAnalysis, inputs: Sequence[str]) -> Finding:
@@ -202,24 +253,23 @@ def _train_on_batch(analysis: TowerAnalysis, inputs: Sequence[str]) -> Finding:
     )
 
 
-def _is_statistic(analysis: TowerAnalysis, use: Use) -> bool:
-    """Whether a tower only computes scalars from a tensor, before variables are involved.
+def _is_statistic(analysis: TowerAnalysis, rows: RowSets, use: Use) -> bool:
+    """Whether a tower only computes tensors without rows, before variables are involved.
 
     An example is the number of labeled rows in the whole batch, by which all towers divide.
     """
 
-    def is_scalar(op: OpId) -> bool:
-        outputs = analysis.placement.details.outputs(analysis.flow.names[op])
-        return bool(outputs) and all(output.shape == () for output in outputs)
+    def is_without_rows(op: OpId) -> bool:
+        outputs = analysis.placement.details.outputs(name := analysis.flow.names[op])
+        return bool(outputs) and not any(rows.of(f"{name}:{i}") for i in range(len(outputs)))
 
     reached = analysis.flow.reachable(
         [use.op],
         analysis.flow.consumers,
-        until=lambda op: is_scalar(op) or analysis.in_model[op] or analysis.backward.ops[op],
+        until=lambda op: analysis.in_model[op] or analysis.backward.ops[op] or is_without_rows(op),
     )
-    return any(map(is_scalar, reached)) and not any(
-        analysis.in_model[op] or analysis.backward.ops[op] for op in reached if not is_scalar(op)
-    )
+    last = [op for op in reached if analysis.in_model[op] or analysis.backward.ops[op]]
+    return any(map(is_without_rows, reached)) and all(map(is_without_rows, last))
 
 
 def _shared_slice(
@@ -248,8 +298,10 @@ def _shared_slice(
     else:
         reason = f"{original} and {name} are the same slice of one tensor"
         fix = _OWN_ROWS
+    fix = fix if placement.strategy is None else _DISTRIBUTE
     own = ""
-    if others:
+    if others and tensor == copy:
+        fix += f"; if all towers compare their rows with these: --set inputs-distinct.allow={name}"
         of_later = analysis.names_of(1 << later)
         own = f", although only {of_later} reads {others[0].removesuffix(':0')}"
     return Finding(
@@ -257,7 +309,7 @@ def _shared_slice(
         path=path_lines(placement, [flow.number[original], flow.number[name]]),
         message=f"{towers} compute with the same examples: {reason}{own}",
         consequence=_OTHER_ROWS if others else _SAME_GRADIENTS,
-        fix=fix if placement.strategy is None else _DISTRIBUTE,
+        fix=fix,
         devices=analysis.devices_of(mask),
         ops=(consumer,) if consumer else (),
         frames=blame_selection(placement, (consumer,), built_once(placement)) if consumer else (),
@@ -298,10 +350,11 @@ def _is_input_op(kind: str) -> bool:
     return kind in PIPELINE_OPS or is_dataset(kind)
 
 
-def _repeated_pipelines(analysis: TowerAnalysis, uses: list[Use]) -> Iterator[Finding]:
-    equal = EqualTensors(analysis, by_kind=True)
+def _repeated_pipelines(
+    analysis: TowerAnalysis, rows: RowSets, uses: list[Use]
+) -> Iterator[Finding]:
     pipelines = (
-        (equal.key(analysis.flow.names[holder]), tower, holder)
+        (rows.data_of_pipeline(analysis.flow.names[holder]), tower, holder)
         for holder, tower in single_tower_pipelines(analysis, uses)
     )
     for each in repetitions(pipelines):

@@ -2,18 +2,16 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
-from placement_checks.analysis.graph.value_numbering import EqualTensors
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
-from placement_checks.analysis.towers.inputs import random_uses
+from placement_checks.analysis.towers.inputs import applies_to_rows, random_uses
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.impact import Impact
-from placement_checks.core.mistakes import TowerKind
-from placement_checks.core.op_types import RANDOM_SEEDED, RANDOM_STATELESS
-from placement_checks.core.placement import producer_of
+from placement_checks.core.op_types import CAST, IDENTITIES, RANDOM_SEEDED, RANDOM_STATELESS
+from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.strategies import Strategy
 from placement_checks.rules.base import (
@@ -27,9 +25,10 @@ from placement_checks.rules.base import (
     shorten,
     unless_allowed,
 )
-from placement_checks.rules.ranks import ranks_of, tower_kind
+from placement_checks.rules.ranks import tower_kind
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import blame_argument
+from placement_checks.step.row_sets import RowSets
 from placement_checks.util.text import join_and, plural
 
 
@@ -43,9 +42,10 @@ class RandomnessApart(Rule):
     as the generator of Keras 3's Dropout in a graph.
 
     Two stateful random ops draw the same numbers if both seeds are equal and not 0. Two stateless
-    random ops draw the same numbers if their seeds are equal by construction, for example if the
-    seeds are copies of one variable under a strategy. Towers share a draw if they compute with the
-    same part of the result. Scalars, and noise that is added to weights, may be shared.
+    random ops draw the same numbers if their seeds are equal as terms, for example if the seeds
+    are copies of one variable under a strategy. Towers share a draw if they compute with the same
+    part of the result. Numbers that are not for the rows of a batch may be shared: scalars, noise
+    and masks of weights, and masks of features.
 
     `allow` lists random ops, or patterns, that towers share on purpose.
     """
@@ -61,7 +61,8 @@ class RandomnessApart(Rule):
     def check(self, evidence: Evidence) -> Verdict:
         analysis = analyze(evidence.placement)
         strategy = evidence.placement.strategy
-        draws, shared = list(_draws(analysis)), list(_shared_draws(analysis))
+        rows = evidence.placement.cached(RowSets)
+        draws, shared = list(_draws(analysis, rows)), list(_shared_draws(analysis, rows))
         count = max(len(draws), len(shared))
         if not count:
             return self.not_checked("no tower draws random numbers")
@@ -69,7 +70,7 @@ class RandomnessApart(Rule):
         of_keras = []
         for tower, original, later, draw in repetitions(each for each in draws if each[0]):
             name = analysis.flow.names[draw]
-            if matches_any(name, self.allow):
+            if matches_any(name, self.allow) or not _is_for_rows(analysis, rows, draw):
                 continue
             if strategy is not None and _is_seeded_by_keras(analysis, strategy, draw):
                 of_keras.append(name)
@@ -83,14 +84,13 @@ class RandomnessApart(Rule):
         return self.verdict(findings, plural(count, "random op"))
 
 
-def _draws(analysis: TowerAnalysis) -> Iterator[tuple[Hashable, TowerIndex, OpId]]:
+def _draws(analysis: TowerAnalysis, rows: RowSets) -> Iterator[tuple[Hashable, TowerIndex, OpId]]:
     """Find the random ops of towers in a step.
 
     Yields:
         A key that ops with equal random numbers share, or None; the op's tower; and the op.
     """
     placement, flow = analysis.placement, analysis.flow
-    equal = EqualTensors(analysis)
     for op in flow.having((RANDOM_SEEDED | RANDOM_STATELESS.keys()).__contains__):
         tower = analysis.tower_of[op]
         if tower is None or not analysis.updates.in_step[op]:
@@ -105,16 +105,60 @@ def _draws(analysis: TowerAnalysis) -> Iterator[tuple[Hashable, TowerIndex, OpId
             inputs = [
                 tensor for tensor in placement.ops[name].inputs if not tensor.startswith("^")
             ]
-            yield (kind, *map(equal.key, inputs[seed : seed + 1])), tower, op
+            yield (kind, *map(rows.key, inputs[seed : seed + 1])), tower, op
 
 
-_OWN_SEEDS: Mapping[TowerKind, str] = {
-    "tower": "add the tower's number: seed=[seed, i]; for layers of Keras, create a separate "
-    "layer for each tower, each with its own seed",
-    "replica": "add the replica's number to the seed: "
-    "tf.distribute.get_replica_context().replica_id_in_sync_group",
-    "rank": "let the seed depend on the rank: tf.compat.v1.set_random_seed(seed + hvd.rank())",
-}
+def _is_for_rows(analysis: TowerAnalysis, rows: RowSets, draw: OpId) -> bool:
+    """Whether the rows of a tower get numbers of their own; not, for example, its weights."""
+    consumers = [
+        op
+        for op in analysis.flow.consumers[draw]
+        if analysis.updates.in_step[op] and not analysis.backward.ops[op]
+    ]
+    return applies_to_rows(analysis, rows, analysis.flow.names[draw], *consumers)
+
+
+def _own_seeds(placement: Placement, draw: str) -> str:
+    """Return the fix for a random op with the seed of another tower."""
+    kind = tower_kind(placement)
+    is_seeded = placement.ops[draw].type in RANDOM_SEEDED
+    set_seed = "tf.random.set_seed" if placement.step.traced else "tf.compat.v1.set_random_seed"
+    if kind == "rank":
+        return f"let the seed depend on the rank: {set_seed}(seed + hvd.rank())"
+    if kind == "replica":
+        number = "tf.distribute.get_replica_context().replica_id_in_sync_group"
+        if is_seeded:
+            return (
+                "omit the seed, or use a stateless op, such as tf.random.stateless_uniform, with "
+                f"seed=[seed, {number}]"
+            )
+        return f"add the replica's number to the seed: {number}"
+    if is_seeded:
+        seed = placement.details.attributes(draw).get("seed2", 0)
+        return (
+            f"add the tower's number: seed={seed} + i; or omit it, and call {set_seed} before "
+            "the loop"
+        )
+    return (
+        "add the tower's number: seed=[seed, i]; for layers of Keras, create a separate layer for "
+        "each tower, each with its own seed"
+    )
+
+
+def _seed_of(analysis: TowerAnalysis, draw: OpId) -> str:
+    """Return the op that makes the seed of a random op: for stateful ops, the random op."""
+    ops, name = analysis.placement.ops, analysis.flow.names[draw]
+    at = RANDOM_STATELESS.get(ops[name].type)
+    while at is not None:
+        inputs = [each for each in ops[name].inputs if not each.startswith("^")]
+        source = producer_of(inputs[at]) if at < len(inputs) else ""
+        if source not in ops:
+            break
+        name, at = source, 0 if ops[source].type in _PASS_SEED else None
+    return name
+
+
+_PASS_SEED = IDENTITIES | {CAST, "StatelessRandomGetKeyCounter"}
 
 
 def _equal_seeds(
@@ -122,34 +166,19 @@ def _equal_seeds(
 ) -> Finding:
     placement, flow = analysis.placement, analysis.flow
     name, first = flow.names[draw], flow.names[original]
-    is_seeded = flow.types[draw] in RANDOM_SEEDED
-    fix = _OWN_SEEDS[tower_kind(placement)]
-    if is_seeded and not ranks_of(placement):
-        fix = (
-            f"add the tower's number: seed={placement.details.attributes(name).get('seed2', 0)} "
-            "+ i; or omit it, and call tf.compat.v1.set_random_seed before the loop"
-        )
+    seed, other = _seed_of(analysis, draw), _seed_of(analysis, original)
+    is_of_tower = seed not in (name, other)  # then the line of the seed is the line to edit
     return Finding(
         **about(placement.ops[name]),
+        ops=(seed,) if is_of_tower else (),
         path=path_lines(placement, [original, draw]),
-        frames=blame_argument(placement, _seed(analysis, original, draw), "seed"),
+        frames=blame_argument(placement, seed if placement.where(seed) else name, "seed"),
         message=f"{name} of the tower on {analysis.towers[later]} draws the same random numbers "
         f"as {first} of the tower on {analysis.towers[tower]}: their seeds are equal",
         consequence=_SAME_NOISE,
-        fix=fix,
+        fix=_own_seeds(placement, name),
         devices=(*analysis.towers[tower].devices, *analysis.towers[later].devices),
     )
-
-
-def _seed(analysis: TowerAnalysis, original: OpId, draw: OpId) -> str:
-    """Return the seed that both ops take; the second op if each has a seed of its own."""
-    placement, names = analysis.placement, analysis.flow.names
-    place = RANDOM_STATELESS.get(analysis.flow.types[draw])
-    if place is not None:
-        taken = [placement.ops[names[op]].inputs[place : place + 1] for op in (original, draw)]
-        if taken[0] and taken[0] == taken[1] and placement.where(producer_of(taken[0][0])):
-            return producer_of(taken[0][0])
-    return names[draw]
 
 
 def _is_seeded_by_keras(analysis: TowerAnalysis, strategy: Strategy, draw: int) -> bool:
@@ -182,14 +211,13 @@ def _equal_seeds_of_keras(
 _IN_REPLICA = re.compile(r"^replica_\d+/")  # a strategy's scope of each replica but the first
 
 
-def _shared_draws(analysis: TowerAnalysis) -> Iterator[Finding]:
+def _shared_draws(analysis: TowerAnalysis, rows: RowSets) -> Iterator[Finding]:
     """Yield findings on random ops that give several towers the same numbers."""
     flow = analysis.flow
-    equal = EqualTensors(analysis)
     users: dict[OpId, dict[Hashable, dict[TowerIndex, OpId]]]
     users = defaultdict(lambda: defaultdict(dict))
-    for use in random_uses(analysis):
-        users[use.source][equal.key(use.tensor)].setdefault(use.tower, use.op)
+    for use in random_uses(analysis, rows):
+        users[use.source][rows.key(use.tensor)].setdefault(use.tower, use.op)
     for draw, by_tensor in users.items():
         consumer_by_tower = max(by_tensor.values(), key=len)
         if len(consumer_by_tower) < 2:

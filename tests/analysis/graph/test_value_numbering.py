@@ -15,11 +15,9 @@ from placement_checks.analysis.graph.value_numbering import EqualTensors
 from placement_checks.core.placement import Details
 
 
-def are_equal(
-    *ops: Op, tensors: tuple[str, str] = ("one", "other"), by_kind: bool = False, **more: Any
-) -> bool:
+def are_equal(*ops: Op, tensors: tuple[str, str] = ("one", "other"), **more: Any) -> bool:
     graph = placement(*ops, **more)
-    equal = EqualTensors(GraphAnalysis(graph), by_kind=by_kind)
+    equal = EqualTensors(GraphAnalysis(graph))
     one, other = map(equal.key, tensors)
     return one == other
 
@@ -205,44 +203,3 @@ def test_an_identity_of_several_tensors_passes_each_on(
     ops = [X, op("y", "Placeholder"), op("one", "IdentityN", "", "", "x", "y")]
 
     assert are_equal(*ops, tensors=tensors) == equal
-
-
-def pipelines(*kinds: str, source: str = "Placeholder", of: str = "files") -> list[Op]:
-    """Two iterators, each with its own dataset."""
-    return [
-        op("files", source),
-        op("more", source),
-        *(
-            built
-            for name, kind, files in zip(("one", "other"), kinds, ("files", of), strict=True)
-            for built in (
-                op(f"{name}/data", kind, "", "", files),
-                op(name, "IteratorV2"),
-                op(f"{name}/make", "MakeIterator", "", "", f"{name}/data", name),
-            )
-        ),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("ops", "equal"),
-    [
-        pytest.param(pipelines("BatchDataset", "BatchDataset"), True, id="alike"),
-        pytest.param(pipelines("BatchDataset", "ShardDataset"), False, id="of another kind"),
-        pytest.param(pipelines("BatchDataset", "BatchDataset", of="more"), False, id="of others"),
-        pytest.param(
-            pipelines("BatchDataset", "BatchDataset", source="Generator", of="more"),
-            True,
-            id="of equal sources",
-        ),
-    ],
-)
-def test_pipelines_that_are_made_alike(ops: Sequence[Op], equal: bool) -> None:
-    assert are_equal(*ops, by_kind=True) == equal
-    assert not are_equal(*ops)
-
-
-def test_variables_and_placeholders_are_never_made_alike() -> None:
-    assert not are_equal(*twice("VarHandleOp"), by_kind=True)
-    assert not are_equal(*twice("Placeholder"), by_kind=True)
-    assert not are_equal(*twice("PlaceholderV2"), by_kind=True)

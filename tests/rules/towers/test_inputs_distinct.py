@@ -24,17 +24,20 @@ def fed(*sources: str, ops: Sequence[Op] = (), **more: Any) -> Placement:
 
 def sliced(*begins: int, kind: str = "StridedSlice", **more: Any) -> Placement:
     """Towers that cut slices from one placeholder, each from its own first row."""
-    ops = [host("images", "Placeholder"), host("size", "Const")]
+    ops = [host("images", "Placeholder"), host("one", "Const"), host("axis", "Const")]
     for i in range(len(begins)):
+        bounds = [f"tower_{i}/begin", f"tower_{i}/end"]
+        others = [bounds[0], "axis"] if kind == "GatherV2" else [*bounds, "one"]
         ops += [
-            host(f"tower_{i}/begin", "Const"),
-            on(i, f"tower_{i}/slice", kind, "images", f"tower_{i}/begin", "size"),
+            *(host(bound, "Const") for bound in bounds),
+            on(i, f"tower_{i}/slice", kind, "images", *others),
         ]
-    values = {f"tower_{i}/begin": begin for i, begin in enumerate(begins)}
+    values = {f"tower_{i}/begin": (begin,) for i, begin in enumerate(begins)}
+    values |= {f"tower_{i}/end": (begin + 4,) for i, begin in enumerate(begins)}
     return fed(
         *(f"tower_{i}/slice" for i in range(len(begins))),
         ops=ops,
-        values={"size": 4, **values},
+        values={"one": (1,), "axis": 0, **values},
         **more,
     )
 
@@ -69,21 +72,34 @@ def parts(
 
     ``then`` is the type of the op that takes a slice.
     """
-    ops = [host("images", "Placeholder"), host("strides", "Const"), *shown]
-    values: dict[str, Sequence[int]] = {"strides": (stride,) * len(slices[0][0]), "none": (0,)}
+    others = {"GatherV2": ["rows", "axis"], "Transpose": ["order"]}.get(then, [])
+    ops = [
+        host("images", "Placeholder"),
+        *(host(name, "Const") for name in ("strides", "rows", "axis", "order")),
+        *shown,
+    ]
+    values: dict[str, int | Sequence[int]] = {
+        "strides": (stride,) * len(slices[0][0]),
+        "none": (0, 0),
+        "size": (4, 8),
+        "rows": (2, 0),
+        "axis": 0,
+        "order": (1, 0),
+    }
     for i, (begins, ends) in enumerate(slices):
         bounds = [f"tower_{i}/begin", f"tower_{i}/end"]
         values |= dict(zip(bounds, (begins, ends), strict=True))
         strides = ["strides"] * (kind == "StridedSlice")
         ops += [host(each, "Const") for each in bounds]
         ops.append(on(i, f"tower_{i}/slice", kind, "images", *bounds, *strides))
-        ops.append(on(i, f"tower_{i}/cast", then, f"tower_{i}/slice"))
+        ops.append(on(i, f"tower_{i}/cast", then, f"tower_{i}/slice", *others))
     names = [f"tower_{i}/slice" for i in range(len(slices))]
     casts = [f"tower_{i}/cast" for i in range(len(slices))]
     return fed(
         *casts,
         ops=ops,
         values=values,
+        outputs={"images": (None, 8)},
         attributes=dict.fromkeys(names, masks),
         step={"train_op": ("train", *(op.name for op in shown))},
     )
@@ -91,16 +107,17 @@ def parts(
 
 def divided(shape: tuple[int, ...]) -> Placement:
     """Towers that divide their loss by the sum of the whole mask, which has this shape."""
-    ops = [host("mask", "Placeholder")]
+    ops = [host("mask", "Placeholder"), host("axes", "Const")]
     for i in (0, 1):
         ops += [
             on(i, f"tower_{i}/positive", "Relu", "mask"),
-            on(i, f"tower_{i}/count", "Sum", f"tower_{i}/positive"),
+            on(i, f"tower_{i}/count", "Sum", f"tower_{i}/positive", "axes"),
             on(i, f"tower_{i}/sum", "Sum", f"tower_{i}/w/MatMul"),
             on(i, f"tower_{i}/loss", "RealDiv", f"tower_{i}/sum", f"tower_{i}/count"),
         ]
     counts = {f"tower_{i}/count": shape for i in (0, 1)}
-    return program(*ops, outputs={"mask": (None, 4), **counts})
+    values = {"axes": (0,) if shape else (0, 1)}
+    return program(*ops, outputs={"mask": (None, 4), **counts}, values=values)
 
 
 def sequences(distance: int) -> Placement:
@@ -121,10 +138,83 @@ def sequences(distance: int) -> Placement:
     return fed("tower_0/both", "tower_1/both", ops=ops, values=values)
 
 
-SPLIT = [host("images", "Placeholder"), host("split", "Split", "axis", "images")]
+SPLIT = [
+    host("axis", "Const"),
+    host("images", "Placeholder"),
+    host("split", "Split", "axis", "images"),
+]
+IN_TWO: dict[str, Any] = {"values": {"axis": 0}, "attributes": {"split": {"num_split": 2}}}
 
 
-def combined(kind: str, source: str, extra: Op, **more: Any) -> Placement:
+def cut_differently(*sources: str) -> Placement:
+    """Towers that take parts of one batch, which is split into halves and into quarters."""
+    return fed(
+        *sources,
+        ops=[
+            host("images", "Placeholder"),
+            host("axis", "Const"),
+            host("half", "Split", "axis", "images"),
+            host("quarter", "Split", "axis", "images"),
+            host("half_of_half", "Split", "axis", "half"),
+        ],
+        values={"axis": 0},
+        attributes={
+            name: {"num_split": count}
+            for name, count in (("half", 2), ("quarter", 4), ("half_of_half", 2))
+        },
+    )
+
+
+def gathered(kind: str) -> Placement:
+    """Towers with rows of their own, which compare them with the labels of all towers."""
+    labels = [f"labels_{i}" for i in (0, 1)]
+    ops = [host(name, "Placeholder") for name in labels]
+    if kind == "ConcatV2":
+        ops += [host("axis", "Const"), host("gathered", kind, *labels, "axis")]
+    for i in (0, 1):
+        if kind != "ConcatV2":
+            ops.append(on(i, f"gathered_{i}", kind, labels[i]))
+        source = "gathered" if kind == "ConcatV2" else f"gathered_{i}"
+        ops += [
+            on(i, f"tower_{i}/off", "Sub", f"tower_{i}/w/MatMul", source),
+            on(i, f"tower_{i}/loss", "Mean", f"tower_{i}/off"),
+        ]
+    shapes = dict.fromkeys(labels, (None, 4))
+    return program(*ops, outputs=shapes, values={"axis": 0})
+
+
+def from_host(kind: str, other: str, shape: tuple[int | None, ...] = (None, 4)) -> Placement:
+    """Towers that take parts of what an op of the host makes of an input."""
+    return fed(
+        "split",
+        other,
+        ops=[
+            host("fed", "Placeholder"),
+            host("made", kind, "fed"),
+            host("axis", "Const"),
+            host("split", "Split", "axis", "made"),
+        ],
+        outputs={"fed": shape, "made": (None, 4)},
+        **IN_TWO,
+    )
+
+
+def joined() -> Placement:
+    """Two batches of a pipeline, which are joined for all towers."""
+    return fed(
+        "both",
+        "both",
+        ops=[
+            host("iterator", "IteratorV2"),
+            *(host(f"next_{i}", "IteratorGetNext", "iterator") for i in (0, 1)),
+            host("axis", "Const"),
+            host("both", "ConcatV2", "next_0", "next_1", "axis"),
+        ],
+        values={"axis": 0},
+    )
+
+
+def combined(kind: str, source: str, *extra: Op, **more: Any) -> Placement:
     """Towers that combine their results with a tensor of the host."""
     ops = []
     for i in (0, 1):
@@ -132,13 +222,13 @@ def combined(kind: str, source: str, extra: Op, **more: Any) -> Placement:
             on(i, f"tower_{i}/combined", kind, f"tower_{i}/w/MatMul", source),
             on(i, f"tower_{i}/loss", "Mean", f"tower_{i}/combined"),
         ]
-    return program(extra, *ops, **more)
+    return program(*extra, *ops, **more)
 
 
 def with_extra(shape: tuple[int | None, ...]) -> Placement:
     """All towers are fed the same tensor, such as a dropout rate or class weights."""
     extra = host("extra", "PlaceholderWithDefault", "default")
-    return combined("Mul", "extra", extra, outputs={"extra": shape})
+    return combined("Mul", "extra", extra, host("default", "Const"), outputs={"extra": shape})
 
 
 def with_inputs(**shapes: tuple[int, ...]) -> Placement:
@@ -156,6 +246,7 @@ def with_labels(*parts: int) -> Placement:
     """Towers that take parts of a batch of fixed size, and these parts of a vector of labels."""
     ops = [
         *(host(name, "Placeholder") for name in ("images", "all_labels")),
+        host("axis", "Const"),
         host("parts", "Split", "axis", "images"),
         host("labels", "Split", "axis", "all_labels"),
     ]
@@ -166,7 +257,12 @@ def with_labels(*parts: int) -> Placement:
             on(i, f"tower_{i}/loss", "Mean", f"tower_{i}/off"),
         ]
     shapes = {"images": (32, 8), "parts": (16, 8), "all_labels": (32,), "labels": (16,)}
-    return program(*ops, outputs={"x": None, **shapes})
+    return program(
+        *ops,
+        outputs={"x": None, **shapes},
+        values={"axis": 0},
+        attributes={name: {"num_split": 2} for name in ("parts", "labels")},
+    )
 
 
 def given(*names: str) -> Placement:
@@ -264,12 +360,12 @@ def one_shot(other: str) -> Placement:
     return fed("tower_0/next", "tower_1/next", ops=ops, attributes=attributes)
 
 
-def queues(*files: str, put: str = "QueueEnqueueManyV2") -> Placement:
+def queues(*files: str, put: str = "QueueEnqueueManyV2", kind: str = "FIFOQueueV2") -> Placement:
     """Each tower draws from its own queue, which holds a file."""
     ops = [host("a", "Const"), host("b", "Const"), host("read", "ReadFile"), host("n", "Const")]
     for i, name in enumerate(files):
         ops += [
-            host(f"queue_{i}", "FIFOQueueV2"),
+            host(f"queue_{i}", kind),
             host(f"put_{i}", put, f"queue_{i}", name),
             host(f"batch_{i}", "QueueDequeueManyV2", f"queue_{i}", "n"),
         ]
@@ -287,10 +383,30 @@ def prefetched(source: str) -> Placement:
 def cut_on_gpu(kind: str) -> Placement:
     return program(
         host("images", "Placeholder"),
-        *(on(i, f"tower_{i}/x", kind, "images", f"tower_{i}/begin") for i in (0, 1)),
+        *(on(i, f"tower_{i}/x", kind, *_INPUTS[kind].format(i=i).split()) for i in (0, 1)),
         *(host(f"tower_{i}/begin", "Const") for i in (0, 1)),
-        values={"tower_0/begin": 0, "tower_1/begin": 4},
+        *(host(f"tower_{i}/end", "Const") for i in (0, 1)),
+        *(host(f"part_{i}", "Const") for i in (0, 1)),
+        host("one", "Const"),
+        host("axis", "Const"),
+        values={
+            **{f"tower_{i}/begin": (4 * i,) for i in (0, 1)},
+            **{f"tower_{i}/end": (4 * i + 4,) for i in (0, 1)},
+            **IN_TWO["values"],
+            **{f"part_{i}": i for i in (0, 1)},
+            "one": (1,),
+        },
     )
+
+
+# The inputs of ops that take a part of the images, for the tower i.
+_INPUTS = {
+    "StridedSlice": "images tower_{i}/begin tower_{i}/end one",
+    "Slice": "images tower_{i}/begin tower_{i}/end",
+    "GatherV2": "images tower_{i}/begin axis",
+    "Gather": "images tower_{i}/begin",
+    "DynamicPartition": "images part_{i}",
+}
 
 
 ON_BATCH = fed(
@@ -362,7 +478,8 @@ CASES = {
     "slices that overlap, and are transposed": broken(
         parts(((0,), (8,)), ((1,), (9,)), then="Transpose")
     ),
-    "slices of a new axis": kept(parts(((0,), (4,)), ((1,), (5,)), new_axis_mask=1)),
+    # x[tf.newaxis] is the whole batch, whatever the bounds are.
+    "a new axis": broken(parts(((0,), (4,)), ((1,), (5,)), new_axis_mask=1)),
     "slices by size that overlap": broken(parts(((0,), (4,)), ((1,), (4,)), kind="Slice")),
     "slices by size, the last to the end": kept(parts(((0,), (4,)), ((4,), (-1,)), kind="Slice")),
     "slices by size that overlap to the end": broken(
@@ -375,7 +492,8 @@ CASES = {
             kind="Slice",
             shown=[
                 host("none", "Const"),
-                on(1, "tower_1/shown", "Slice", "images", "none", "strides"),
+                host("size", "Const"),
+                on(1, "tower_1/shown", "Slice", "images", "none", "size"),
                 on(1, "tower_1/image", "ImageSummary", "tower_1/shown"),
             ],
         )
@@ -383,7 +501,7 @@ CASES = {
     "two of four towers cut one slice": broken(sliced(0, 4, 8, 4)),
     "a slice for each tower": kept(sliced(0, 4)),
     "rows for each tower": kept(sliced(0, 4, kind="GatherV2")),
-    "a part of a split for each tower": kept(fed("split", "split:1", ops=SPLIT)),
+    "a part of a split for each tower": kept(fed("split", "split:1", ops=SPLIT, **IN_TWO)),
     "a get_next for each tower": kept(
         fed(
             "next_0",
@@ -429,7 +547,7 @@ CASES = {
         )
     ),
     **{
-        f"both towers take {output}": broken(fed(output, output, ops=SPLIT))
+        f"both towers take {output}": broken(fed(output, output, ops=SPLIT, **IN_TWO))
         for output in ("split", "split:0", "split:1")
     },
     # The lines of the split and of the model are right; the wrong line is in the loop.
@@ -438,6 +556,7 @@ CASES = {
             "split",
             "split",
             ops=SPLIT,
+            **IN_TWO,
             lines={
                 "split": "main.py:9",
                 **{f"tower_{i}/w/MatMul": "main.py:20 net.py:3" for i in (0, 1)},
@@ -479,11 +598,20 @@ CASES = {
                 "tower_1/formed",
                 ops=[
                     host("images", "Placeholder"),
-                    *(on(i, f"tower_{i}/formed", kind, "images") for i in (0, 1)),
+                    host("form", "Const"),
+                    *(
+                        on(i, f"tower_{i}/formed", kind, "images", *["form"] * has_form)
+                        for i in (0, 1)
+                    ),
                 ],
+                values={"form": form},
             )
         )
-        for kind in ("Identity", "Reshape", "ExpandDims", "Squeeze", "Cast", "Transpose")
+        for kind, form in (
+            *(("Identity", None), ("Reshape", (-1, 4)), ("ExpandDims", 1)),
+            *(("Squeeze", None), ("Cast", None), ("Transpose", (1, 0))),
+        )
+        for has_form in [form is not None]
     },
     "values that the host computes from the batch": broken(
         fed(
@@ -497,16 +625,38 @@ CASES = {
             values={"two": 2.0},
         )
     ),
+    # Each tower's part is cut in another way.
+    "halves of different cuts": kept(cut_differently("half", "half:1")),
+    "a half, and a quarter of it": broken(cut_differently("half", "quarter:1")),
+    "a half, and a quarter of the other half": kept(cut_differently("half", "quarter:2")),
+    "a quarter, cut in two ways": broken(cut_differently("quarter", "half_of_half")),
+    "a quarter, and another half of a half": kept(cut_differently("quarter", "half_of_half:1")),
+    "the whole batch, and a part of it": broken(cut_differently("images", "half:1")),
+    **{
+        f"rows of their own, and the labels of all towers by {kind}": kept(gathered(kind))
+        for kind in ("ConcatV2", "CollectiveGatherV2")
+    },
+    "all rows of several batches": broken(joined()),
+    # An op that calls Python is an input of its own.
+    "a part for each tower, of the result of Python": kept(from_host("PyFunc", "split:1")),
+    "one part of the result of Python": broken(from_host("PyFunc", "split")),
+    "rows in a string, a part for each tower": kept(from_host("DecodeRaw", "split:1", shape=())),
+    "rows in a string, one part for both towers": broken(
+        from_host("DecodeRaw", "split", shape=())
+    ),
     # Micro-batches: the towers cut different parts, and then the same slice of these.
     "the same part of different parts": kept(
         fed(
             "tower_0/half",
             "tower_1/half",
             ops=[
-                host("images", "Placeholder"),
-                host("split", "Split", "axis", "images"),
+                *SPLIT,
                 *(on(i, f"tower_{i}/half", "Split", "axis", f"split:{i}") for i in (0, 1)),
             ],
+            values={"axis": 0},
+            attributes={
+                name: {"num_split": 2} for name in ("split", "tower_0/half", "tower_1/half")
+            },
         )
     ),
     "all towers compute a scalar from the whole batch": kept(divided(())),
@@ -523,15 +673,20 @@ CASES = {
                     on(i, f"tower_{i}/begin", "Mul", f"tower_{i}/shape", f"number_{i}")
                     for i in (0, 1)
                 ),
+                host("half", "Const"),
+                *(on(i, f"tower_{i}/size", "Mul", f"tower_{i}/shape", "half") for i in (0, 1)),
                 *(
-                    on(i, f"tower_{i}/slice", "Slice", "images", f"tower_{i}/begin")
+                    on(
+                        *(i, f"tower_{i}/slice", "Slice", "images"),
+                        *(f"tower_{i}/begin", f"tower_{i}/size"),
+                    )
                     for i in (0, 1)
                 ),
             ],
-            values={"number_0": 0, "number_1": 1},
+            values={"number_0": 0.0, "number_1": 0.5, "half": 0.5},
         )
     ),
-    "all towers compute sums of columns from the whole batch": broken(divided((4,))),
+    "all towers compute sums of columns from the whole batch": kept(divided((4,))),
     "both towers take all labels": broken(
         combined("Sub", "labels", host("labels", "Placeholder"))
     ),
@@ -607,9 +762,11 @@ CASES = {
     "bytes that are numbers, on a GPU": kept(program(on(0, "input", "DecodeRaw"))),
     "bytes that are padded numbers, on a GPU": kept(program(on(0, "input", "DecodePaddedRaw"))),
     "a table on a GPU": kept(program(on(0, "input", "InitializeTableFromDataset", "t", "d"))),
-    "a batch of a queue, on a GPU": kept(program(on(0, "input", "QueueDequeueV2", "queue"))),
+    "a batch of a queue, on a GPU": kept(
+        program(host("queue", "FIFOQueueV2"), on(0, "input", "QueueDequeueV2", "queue"))
+    ),
     "a batch of an iterator, on a GPU": kept(
-        program(on(0, "input", "IteratorGetNext", "iterator"))
+        program(host("iterator", "IteratorV2"), on(0, "input", "IteratorGetNext", "iterator"))
     ),
     "an input op in a function body": kept(
         program(
@@ -635,6 +792,7 @@ CASES = {
     "one-shot iterators of equal datasets": broken(one_shot("one")),
     "queues of different files": kept(queues("a", "b")),
     "queues of one file": broken(queues("a", "a")),
+    "shuffling queues of one file": broken(queues("a", "a", kind="RandomShuffleQueueV2")),
     "queues of what is read from one file": broken(queues("read", "read", put="QueueEnqueueV2")),
     "a pipeline for all towers": kept(
         fed(
@@ -675,14 +833,7 @@ CASES = {
         program(on(1, "tower_1/loss", "Mean", "tower_1/w/MatMul", "^tower_0/x"))
     ),
     # The input is the part, not the whole batch that all towers cut.
-    **{
-        f"a {kind} on the GPU takes a part": kept(cut_on_gpu(kind))
-        for kind in (
-            *("StridedSlice", "Slice", "Split", "SplitV", "Unpack", "GatherV2", "Gather"),
-            *("DynamicPartition", "Identity", "Reshape", "ExpandDims", "Squeeze", "Cast"),
-            "Transpose",
-        )
-    },
+    **{f"a {kind} on the GPU takes a part": kept(cut_on_gpu(kind)) for kind in _INPUTS},
     **{
         f"a generator and a {kind} on a GPU": kept(
             program(on(1, "fetch", "GeneratorDataset"), on(1, "extra", kind))

@@ -154,6 +154,34 @@ def copies(*, in_sync: bool) -> Placement:
     )
 
 
+def weights_masked(kind: str) -> Placement:
+    """Towers that draw the same numbers for their weights."""
+    ops = []
+    for i in (0, 1):
+        ops += [
+            on(i, f"tower_{i}/noise", "RandomUniform", "shape"),
+            on(i, f"tower_{i}/mask", "Floor", f"tower_{i}/noise"),
+            on(i, f"tower_{i}/masked", kind, f"tower_{i}/w/read", f"tower_{i}/mask"),
+            on(i, f"tower_{i}/w/MatMul", "MatMul", f"tower_{i}/x", f"tower_{i}/masked"),
+        ]
+    return program(*ops, attributes={f"tower_{i}/noise": SEED for i in (0, 1)})
+
+
+def seeds_in_functions() -> Placement:
+    """Each tower makes a seed on one line, and calls a function that draws on another line."""
+    made = [f"tower_{i}/seed" for i in (0, 1)]
+    draws = [f"tower_{i}/noise" for i in (0, 1)]
+    return seeded(
+        *(on(i, name, "Pack", "base", "base") for i, name in enumerate(made)),
+        host("base", "Const"),
+        values={"base": 1},
+        lines={
+            **dict.fromkeys(made, "main.py:8"),
+            **dict.fromkeys(draws, "main.py:9 net.py:3"),
+        },
+    )
+
+
 SEED = {"seed": 7, "seed2": 3}
 EQUAL = seeded_towers(*[(7, 3)] * 3)
 
@@ -256,7 +284,7 @@ CASES = {
             host("alg", "Const"),
             host("delta", "Const"),
             *(host(f"tower_{i}/read", "RngReadAndSkip", "state", "alg", "delta") for i in (0, 1)),
-            *(on(i, f"tower_{i}/seed", "StridedSlice", f"tower_{i}/read") for i in (0, 1)),
+            *(on(i, f"tower_{i}/seed", "Cast", f"tower_{i}/read") for i in (0, 1)),
             kind="StatelessRandomUniformV2",
             values={"alg": 1, "delta": 256},
         )
@@ -338,6 +366,35 @@ CASES = {
             ),
         )
     ),
+    "a shared draw, a mask of weights": not_checked(
+        before_the_loop(
+            *(on(i, f"tower_{i}/mask", "Floor", "noise") for i in (0, 1)),
+            *(
+                on(i, f"tower_{i}/noisy", "Mul", f"tower_{i}/w/read", f"tower_{i}/mask")
+                for i in (0, 1)
+            ),
+            *(
+                on(i, f"tower_{i}/w/MatMul", "MatMul", f"tower_{i}/x", f"tower_{i}/noisy")
+                for i in (0, 1)
+            ),
+        )
+    ),
+    # Each tower makes its mask from the shared numbers.
+    "a shared draw, a mask of rows": broken(
+        before_the_loop(
+            *(on(i, f"tower_{i}/mask", "Floor", "noise") for i in (0, 1)),
+            *(on(i, f"tower_{i}/noisy", "Mul", f"tower_{i}/x", f"tower_{i}/mask") for i in (0, 1)),
+        )
+    ),
+    # The input of a generator.
+    "a shared draw, which is multiplied by the weights": broken(
+        before_the_loop(
+            *(on(i, f"tower_{i}/w/MatMul", "MatMul", "noise", f"tower_{i}/w/read") for i in (0, 1))
+        )
+    ),
+    # DropConnect.
+    "equal seeds of masks of weights": kept(weights_masked("Mul")),
+    "equal seeds of noise of weights": kept(weights_masked("AddV2")),
     "a shared draw, no loss depends on it": not_checked(
         before_the_loop(
             *(
@@ -350,6 +407,7 @@ CASES = {
         before_the_loop(on(1, "tower_1/noisy", "Tanh", "tower_1/x"))
     ),
     "a shared draw is allowed": kept(before_the_loop(), allow=("noise",)),
+    "equal seeds, which each tower makes": broken(seeds_in_functions()),
     "copies of a seed that a strategy combines when they are read": kept(copies(in_sync=False)),
     "copies of a seed that a strategy keeps equal": broken(copies(in_sync=True)),
 }

@@ -1,0 +1,312 @@
+"""The rows of the inputs that tensors of one program have, without another program.
+
+Each tower has sets of rows: the input, the part of it, and the columns. A slice between constant
+rows is a part, too, whatever the number of all rows is. An op that chooses or combines rows in an
+unknown way is an input of its own: its result has the same rows only as equal results.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from fractions import Fraction
+from functools import cached_property
+from itertools import product
+from typing import Any, NamedTuple
+
+from placement_checks.core.op_types import RANDOM_STATEFUL, VARIABLES, is_update
+from placement_checks.core.placement import Placement, producer_of
+from placement_checks.step.gradients import with_names
+from placement_checks.step.kinds import AtomId, Form, Kind, RowExtent
+from placement_checks.step.op_types import op_type
+from placement_checks.step.parts import LAST_ROW, WHOLE, Cut, Part, cut_range
+from placement_checks.step.reader import StepReader
+from placement_checks.step.terms import Atom, Terms
+
+# A slice along another axis than the rows: the axis, and the first and the next index.
+Columns = tuple[tuple[int, int, int], ...]
+# Ops that yield other values in each run.
+_CHANGING = RANDOM_STATEFUL | {"RngReadAndSkip"}
+# Ops whose results have no rows if the rows are not known to be left.
+_REDUCTIONS = frozenset({"Sum", "Mean", "Max", "Min", "Prod", "All", "Any", "EuclideanNorm"})
+
+
+class RowSet(NamedTuple):
+    """Rows of an input.
+
+    Attributes:
+        source: the tensor that has the rows: the name of an input op and the number of its
+            output, or a term that chooses or combines rows in an unknown way.
+        part: the part of the source.
+        columns: the columns, along several axes; empty for all of them.
+        is_joined: whether rows of several inputs or parts were joined, such as the rows of all
+            replicas by a collective.
+    """
+
+    source: tuple[Any, ...]
+    part: Part = WHOLE
+    columns: Columns = ()
+    is_joined: bool = False
+
+    @property
+    def input(self) -> str:
+        """The name of the input op; empty if it is another term."""
+        return self.source[0] if isinstance(self.source[0], str) else ""
+
+
+class RowSets:
+    """The rows that tensors of a program have.
+
+    Args:
+        placement: the program.
+    """
+
+    def __init__(self, placement: Placement) -> None:
+        step = placement.step
+        runs = step.runs or [step.train_op or step.train_ops]
+        roots = [root for run in runs for root in run]
+        self._terms = Terms(op_type, is_alone=True)
+        self._reader = StepReader(self._terms, placement, 0, roots, {})
+        self._reader.batch.separate()
+        self._of_atoms: dict[AtomId, frozenset[RowSet]] = {}
+
+    @property
+    def inputs(self) -> Collection[str]:
+        """The ops that rows come from."""
+        return self._reader.batch.leaves.keys()
+
+    def of(self, tensor: str) -> frozenset[RowSet]:
+        """The rows that a tensor has; empty if it has no rows, such as a number of rows."""
+        name = producer_of(tensor)
+        if name not in self._reader.ops or self._reader.ops[name].type in VARIABLES:
+            return frozenset()
+        if not self._is_readable(name):
+            is_scalar = self._reader.shape(name, int(tensor.partition(":")[2] or 0)) == ()
+            return frozenset([RowSet((tensor.removesuffix(":0"),))] * (not is_scalar))
+        return self._of_form(self._reader.value(tensor.removesuffix(":0")))
+
+    def varies(self, tensor: str) -> bool:
+        """Whether a tensor depends on variables, as far as it is known."""
+        if not self._is_readable(producer_of(tensor)):
+            return True
+        form = self._reader.value(tensor.removesuffix(":0"))
+        return any(self._terms[atom].op == "Var" for atom in self._terms.all_atoms_in([form]))
+
+    def key(self, tensor: str) -> Hashable:
+        """A key that is the same for tensors that are equal in each run.
+
+        Copies of a variable that a strategy keeps equal are equal. Numbers that are drawn at
+        random, or that an op yields while it changes a state, are equal only to themselves.
+        """
+        reader, name = self._reader, producer_of(tensor)
+        if not self._is_readable(name):
+            return tensor.removesuffix(":0")
+        form = with_names(self._terms, reader.value(tensor.removesuffix(":0")), self._copies)
+        kinds = {op: reader.ops[op].type for op in self._behind(name)}
+        stateful = {op for op in kinds if is_update(kinds[op]) or kinds[op] in _CHANGING}
+        return form, frozenset(stateful)
+
+    def _is_readable(self, name: str) -> bool:
+        """Whether an op depends on no variable of a loop around it."""
+        reader = self._reader
+        if name not in reader.ops or not reader.batch.is_in_loop(name):
+            return True
+        variables = reader.placement.loop_variables
+        return not any(variables.get(op) for op in self._behind(name) - reader.batch.leaves.keys())
+
+    def _behind(self, name: str) -> set[str]:
+        """The ops that the value of an op is computed from, back to inputs, with this op."""
+        reader = self._reader
+        seen = {name} & reader.ops.keys()
+        stack = [*seen]
+        while stack:
+            name = stack.pop()
+            if name in reader.batch.leaves:
+                continue
+            inputs = set(map(producer_of, reader.data(name))) & reader.ops.keys()
+            stack += inputs - seen
+            seen |= inputs
+        return seen
+
+    @cached_property
+    def _copies(self) -> Mapping[AtomId, AtomId]:
+        """The first copy of each variable, for copies that a strategy keeps equal."""
+        reader, terms = self._reader, self._terms
+        return {
+            max(terms.atoms_in(reader.variable(copy))): max(terms.atoms_in(reader.variable(first)))
+            for copy, first in reader.in_sync.items()
+            if copy != first and {copy, first} <= reader.ops.keys()
+        }
+
+    def data_of_pipeline(self, name: str) -> Hashable:
+        """A key of an iterator or queue: pipelines of the same data have equal keys.
+
+        They may shuffle the data in different orders.
+        """
+        return self._reader.batch.data_of(name)
+
+    def _of_form(self, form: Form) -> frozenset[RowSet]:
+        """The rows of a form, found after the rows of its operands, without recursion."""
+        terms, known = self._terms, self._of_atoms
+        stack = [*terms.atoms_in(form)]
+        while stack:
+            atom = terms[stack[-1]]
+            operands = () if atom.status.kind is Kind.CONSTANT else atom.operands
+            below = [each for operand in operands for each in terms.atoms_in(operand)]
+            waiting = [each for each in below if each not in known]
+            if waiting:
+                stack += waiting
+            else:
+                atom_id = stack.pop()
+                known[atom_id] = self._find(atom_id, atom)
+        return self._of_known(form)
+
+    def _of_known(self, form: Form) -> frozenset[RowSet]:
+        atoms = self._terms.atoms_in(form)
+        return frozenset().union(*[self._of_atoms[atom] for atom in atoms])
+
+    def _find(self, atom_id: AtomId, atom: Atom) -> frozenset[RowSet]:
+        kind, axis, _ = atom.status
+        if kind is Kind.CONSTANT or atom.shape == () or not self._has_rows(atom):
+            return frozenset()
+        if atom.op == "Leaf":
+            return frozenset([RowSet(atom.attrs, _plain(atom.part or WHOLE))])
+        if atom.op == "PartOf":
+            cut = (atom.part or WHOLE)[-1:]
+            return frozenset([RowSet((atom.operands[0],), cut)])
+        inner = frozenset().union(*map(self._of_known, atom.operands))
+        if not inner:
+            return inner
+        if atom.op == "Slice":
+            at, begin, size = atom.attrs
+            return frozenset(_with_columns(inner, (at, begin, begin + size)))
+        known = op_type(atom.op)
+        is_elementwise = known is not None and known.is_elementwise
+        keeps_rows = kind is Kind.ROWS and not any(each.columns for each in inner)
+        if is_elementwise or (keeps_rows and atom.op != "Random"):  # which may shuffle rows
+            return inner
+        is_joined = atom.op == "ConcatV2" and atom.attrs[0] == axis
+        is_joined = is_joined or all(each.is_joined for each in inner)
+        return frozenset([RowSet((atom_id, "term"), is_joined=is_joined)])
+
+    def _has_rows(self, atom: Atom) -> bool:
+        """Whether a tensor has rows, as far as its shape is known."""
+        if atom.status.axis is not None or any(isinstance(d, RowExtent) for d in atom.shape or ()):
+            return True
+        if atom.status.kind in (Kind.SUM, Kind.MEAN, Kind.STATISTIC):
+            return False
+        return atom.op not in _REDUCTIONS
+
+
+def _with_columns(row_sets: Iterable[RowSet], columns: tuple[int, int, int]) -> Iterator[RowSet]:
+    """Row sets, of which only some columns are left; the columns of a slice of columns add up."""
+    axis, begin, end = columns
+    for each in row_sets:
+        shift = sum(first for at, first, _ in each.columns if at == axis)
+        others = [column for column in each.columns if column[0] != axis]
+        cut = axis, begin + shift, end + shift
+        yield each._replace(columns=tuple(sorted([*others, cut])))
+
+
+Bounds = tuple[Fraction, Fraction]
+_ALL: Bounds = (Fraction(0), Fraction(1))
+
+
+def _plain(part: Part) -> Part:
+    """A part with slices of slices as one slice."""
+    last = next((i for i, cut in enumerate(part) if cut.is_slice), len(part))
+    if not all(cut.is_slice for cut in part[last:]) or part[last:] == ():
+        return part
+    begin, end = _within(part[last:])
+    return (*part[:last], cut_range(begin, end))
+
+
+def _within(cuts: Iterable[Cut]) -> Bounds:
+    """The bounds of cuts of cuts."""
+    begin, end = _ALL
+    for cut in cuts:
+        if cut.family == "rows":
+            begin, end = cut.begin, cut.end
+        else:
+            low, high = cut.bounds
+            begin, end = begin + low * (end - begin), begin + high * (end - begin)
+    return begin, end
+
+
+class _Rows(NamedTuple):
+    """Rows that follow each other.
+
+    Attributes:
+        around: the rows that they are cut from: the source, and the last part that is no slice.
+        bounds: the first row, and the row after the last row.
+        are_numbers: whether the bounds are numbers of rows; else they are fractions of all rows.
+    """
+
+    around: tuple[Any, ...]
+    bounds: Bounds
+    are_numbers: bool
+
+    def by_number(self) -> _Rows:
+        """All rows by their numbers; other rows as they are."""
+        if self.are_numbers or self.bounds != _ALL:
+            return self
+        return self._replace(bounds=(Fraction(0), LAST_ROW), are_numbers=True)
+
+
+def _rows(row_set: RowSet) -> _Rows:
+    last = max((i for i, cut in enumerate(row_set.part, 1) if not _is_slice(cut)), default=0)
+    are_numbers = any(cut.family == "rows" for cut in row_set.part)
+    bounds = _within(row_set.part[last:])
+    return _Rows((row_set.source, row_set.part[:last]), bounds, are_numbers)
+
+
+def _is_slice(cut: Cut) -> bool:
+    return cut.is_slice or cut.family == "rows"
+
+
+def overlapping(one: Iterable[RowSet], other: Iterable[RowSet]) -> tuple[RowSet, RowSet] | None:
+    """Two of the row sets that overlap, if these towers have too many rows in common.
+
+    A few common rows may be intended, such as a frame before the first. Too many are half of the
+    rows of an input that one of the towers has. Equal row sets do not overlap. If rows are equal,
+    but not their columns, the tower's parts are columns, such as features or time.
+    """
+    pairs: defaultdict[Any, dict[tuple[RowSet, RowSet], tuple[Bounds, Bounds]]]
+    pairs = defaultdict(dict)
+    for a, b in product(one, list(other)):
+        mine, its = _rows(a), _rows(b)
+        if mine.are_numbers != its.are_numbers:
+            mine, its = mine.by_number(), its.by_number()
+        is_same = mine.around == its.around and mine.are_numbers == its.are_numbers
+        if is_same and _have_common_columns(a.columns, b.columns):
+            pairs[mine.around, mine.are_numbers][a, b] = mine.bounds, its.bounds
+    for alike in pairs.values():
+        ours, theirs = (set(bounds) for bounds in zip(*alike.values(), strict=True))
+        common = _length(_intersections(ours, theirs))
+        if ours != theirs and common and 2 * common >= min(_length(ours), _length(theirs)):
+            return next(
+                pair for pair, (mine, its) in alike.items() if _intersections([mine], [its])
+            )
+    return None
+
+
+def _intersections(one: Iterable[Bounds], other: Collection[Bounds]) -> list[Bounds]:
+    bounds = [(max(a, c), min(b, d)) for a, b in one for c, d in other]
+    return [(begin, end) for begin, end in bounds if begin < end]
+
+
+def _length(bounds: Iterable[Bounds]) -> Fraction:
+    """How many rows there are between some bounds, each counted once."""
+    total, reached = Fraction(0), Fraction(0)
+    for begin, end in sorted(bounds):
+        total += max(end - max(begin, reached), Fraction(0))
+        reached = max(reached, end)
+    return total
+
+
+def _have_common_columns(one: Columns, other: Columns) -> bool:
+    bounds = {axis: (begin, end) for axis, begin, end in one}
+    return all(
+        axis not in bounds or (begin < bounds[axis][1] and bounds[axis][0] < end)
+        for axis, begin, end in other
+    )
