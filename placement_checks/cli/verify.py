@@ -230,7 +230,9 @@ def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> 
             status = _write_declarations(results, streams)
         else:
             to_add = [] if settings.rules else [(target, settings) for target in targets]
-            status = _write_report(results, settings.rules, options, streams, to_add)
+            status = _write_report(
+                results, settings.rules, options, streams, to_add, are_declared=not targets
+            )
     for error in results.errors:
         print_error(error, details=any(each.format == "text" for each in outputs))
     return max(status, FAILED) if results.errors else status
@@ -372,9 +374,13 @@ def _write_report(
     options: _Options,
     streams: Sequence[tuple[str, TextIO]],
     to_add: Sequence[_Program],
+    *,
+    are_declared: bool,
 ) -> int:
     """Write the report in each format, and return the exit status."""
-    step = None if results.errors else next_step(results.reports, to_add)
+    step = None
+    if not results.errors:
+        step = next_step(results.reports, to_add, are_declared=are_declared)
     outcome = Outcome(
         results.reports,
         results.errors,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import NOT_ASKED, Placement
-from placement_checks.core.results import Report, Verdict, by_impact
+from placement_checks.core.results import Report, Verdict
 from placement_checks.report.common.findings import Sections, group_findings
 from placement_checks.report.text.findings import (
     allot_lines,
@@ -211,15 +211,13 @@ def is_placer_unavailable(placement: Placement) -> bool:
 
 
 def messages(evidence: Evidence, verdicts: Sequence[Verdict]) -> Sequence[str]:
-    """Return a message for each broken rule: one line if another rule explains all findings.
-
-    Rules that another rule explains come last.
-    """
+    """Return a message for each broken rule: one line if another rule explains all findings."""
     sections = Sections(verdicts)
-    broken = [verdict for verdict in by_impact(verdicts) if verdict.state == "broken"]
-    causes = {verdict.rule: sections.cause_of(verdict.rule) for verdict in broken}
-    broken.sort(key=lambda verdict: causes[verdict.rule] is not None)
-    return [_message(evidence, verdict, causes[verdict.rule]) for verdict in broken]
+    return [
+        _message(evidence, verdict, sections.cause_of(verdict.rule))
+        for verdict in verdicts
+        if verdict.state == "broken"
+    ]
 
 
 def _message(evidence: Evidence, verdict: Verdict, cause: str | None = None) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -150,14 +150,12 @@ class Summary:
         verdicts = [each for test in self._verdicts.values() for each in test]
         if not verdicts:
             return
-        counts = Counter(verdict["state"] for verdict in verdicts)
-        states = ", ".join(
-            f"{counts[state]} {state.replace('-', ' ')}"
-            for state in ("kept", "broken", "not-checked")
-        )
+        from placement_checks.core.results import counts_text
+
+        counts = Counter[Any](verdict["state"] for verdict in verdicts)
         machines = sorted({verdict["on"] for verdict in verdicts})
         terminalreporter.section("placement checks")
-        terminalreporter.line(f"rules: {states}, on {', '.join(machines)}")
+        terminalreporter.line(f"rules: {counts_text(counts)}, on {', '.join(machines)}")
 
 
 def add_option(group: pytest.OptionGroup) -> None:

@@ -17,6 +17,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.results import Report
 from placement_checks.core.revisions import Numbers, ProgramChange, Since
 from placement_checks.report.text.writer import write
+from placement_checks.verification.judging import in_order
 
 
 def finding(object: str, **more: Any) -> Finding:
@@ -35,7 +36,8 @@ def broken(rule: str, *findings: Finding, **more: Any) -> Verdict:
 
 
 def report(*verdicts: Verdict, program: str = "p") -> Report:
-    return Report(Evidence(placement(program=program)), verdicts)
+    """The report on verdicts, in the order of all reports."""
+    return Report(Evidence(placement(program=program)), in_order(verdicts))
 
 
 def written(*reports: Report, everything: bool = False, width: int = 40) -> str:

@@ -18,6 +18,7 @@ from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Placement
 from placement_checks.core.program import CapturedProgram
 from placement_checks.core.settings import Policy, Settings
+from placement_checks.verification.judging import in_order
 from placement_checks.verification.next_step import next_step
 
 FIX = "return it from the function"
@@ -42,7 +43,7 @@ def unchecked(rule: str, reason: str, **more: Any) -> Verdict:
 
 def report(*verdicts: Verdict, graph: Placement | None = None, **evidence: Any) -> Report:
     given = {"reference": Missing("it was not asked for"), **evidence}
-    return Report(Evidence(graph or program(), **given), verdicts)
+    return Report(Evidence(graph or program(), **given), in_order(verdicts))
 
 
 def test_the_line_of_the_only_finding() -> None:

@@ -11,6 +11,7 @@ from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.facts import Fact, FactKind
 from placement_checks.core.ids import OpId
 from placement_checks.core.impact import Impact
 from placement_checks.core.op_types import VARIABLES, is_gradient_update
@@ -74,14 +75,7 @@ class WeightsEqual(Rule):
     kind = "executed"
     impact = Impact.TRAINING
     requires = frozenset({Need.TRAJECTORY})
-    explained_by = (
-        "gradients-equal",
-        "gradients-averaged",
-        "aggregated-before-clipped",
-        "every-tower-counts",
-        "variables-shared",
-        "one-update",
-    )
+    states = FactKind.VALUE
     threads = (
         "tensorflow/tensorflow#14486: fine-tuning on towers is much worse, with unknown cause",
     )
@@ -313,15 +307,28 @@ class Cause(NamedTuple):
         what: a clause that describes the cause.
         fix: what to change.
         consequence: the effect on the training; ``""`` if it is obvious.
-        follows: the rule whose findings explain the cause, if any.
+        may_follow: further facts that explain the cause.
         place: the ops on the lines to edit, if they are known.
     """
 
     what: str
     fix: str
     consequence: str = ""
-    follows: str | None = None
+    may_follow: tuple[Fact, ...] = ()
     place: MistakeLocation = MistakeLocation()
+
+
+def _wrong_gradient(variable: str | None) -> tuple[Fact, ...]:
+    """The facts that explain a variable whose gradient, or the one of ``variable``, is wrong."""
+    return (Fact(FactKind.GRADIENT, variable or ""), Fact(FactKind.GRADIENT))
+
+
+def _wrong_value(variable: str | None) -> tuple[Fact, ...]:
+    """The facts that explain a variable of which only the difference is known.
+
+    They are facts on ``variable``, the likeliest cause, and else on any variable.
+    """
+    return (Fact(FactKind.VALUE, variable or ""), Fact(FactKind.VALUE))
 
 
 COPIES = Cause(
@@ -345,6 +352,7 @@ class _Run:
         """Return the finding on a variable that differs from the reference."""
         name, cause = divergence.difference.variable, self._find_cause(divergence)
         steps = plural(divergence.step, "step")
+        facts = (Fact(FactKind.VALUE, name), Fact(FactKind.DIAGNOSED, name))
         return Finding(
             **about(self.placement.ops[name], "executed"),
             ops=tuple(cause.place.ops) or (self.measured.updates.get(name, name),),
@@ -353,7 +361,8 @@ class _Run:
             message=f"variable '{name}' differs from the reference after {steps}: {cause.what}",
             consequence=cause.consequence,
             fix=cause.fix,
-            follows=cause.follows,
+            facts=facts[:1] if cause.may_follow else facts,
+            may_follow=cause.may_follow,
         )
 
     def stale_copy(self, name: str) -> Finding:
@@ -406,20 +415,19 @@ class _Run:
 
         name = divergence.difference.variable
         wrong = differing_variables(self.measured.trials[0], self.measured.precisions)
-        root = "gradients-equal" if wrong else None
         if trained in wrong:
             what = "the gradient differs, see gradients-equal"
-            return Cause(what, "fix gradients-equal first", follows="gradients-equal")
+            return Cause(what, "fix gradients-equal first", may_follow=_wrong_gradient(trained))
         if earlier := self.measured.earlier.get(trained or "", frozenset()) & wrong:
             what = (
                 f"the gradient of {min(earlier)} differs, and its update comes earlier in the step"
             )
             fix = f"fix the gradient of {min(earlier)} first, see gradients-equal"
-            return Cause(what, fix, follows="gradients-equal")
+            return Cause(what, fix, may_follow=_wrong_gradient(min(earlier)))
         if trained is None and wrong and not _is_integer(self.measured, divergence):
             what = f"the gradient of {min(wrong)} differs, which may be the cause"
             fix = f"fix the gradient of {min(wrong)} first, see gradients-equal"
-            return Cause(what, fix, follows="gradients-equal")
+            return Cause(what, fix, may_follow=_wrong_gradient(min(wrong)))
         diverging = {
             other.difference.variable
             for other in self.divergences
@@ -427,7 +435,8 @@ class _Run:
         }
         if trained != name and trained in diverging:
             what = f"{trained} differs too, and may be the cause"
-            return Cause(what, f"fix the finding on {trained} first", follows=root)
+            fix = f"fix the finding on {trained} first"
+            return Cause(what, fix, may_follow=_wrong_value(trained))
         first = min(self.divergences, key=lambda other: other.step)
         if divergence.step > first.step:
             cause = first.difference.variable
@@ -435,7 +444,7 @@ class _Run:
                 f"{cause} differs earlier, after {plural(first.step, 'step')}, and may be the "
                 "cause",
                 f"fix the finding on {cause} first",
-                follows=root,
+                may_follow=_wrong_value(cause),
             )
         return None
 
@@ -453,6 +462,7 @@ def _mirrored_copy_cause(strategy: Strategy, name: str, moved: float | None) -> 
         "differs between replicas, such as the replica's number",
         "the copies diverge: each replica trains another model, and only the first replica's is "
         "saved",
+        may_follow=_wrong_value(name),
     )
 
 
@@ -474,6 +484,7 @@ def _change_cause(
         return Cause(
             "the step changes it in another way than the reference, for an unknown reason",
             f"compare the op that updates it{op and f', {op},'} in both programs",
+            may_follow=_wrong_value(name),
         )
     number, location = repeated_updates(placement, name, is_trained=is_trained)
     updates = f": {number} ops in a step update it" if number > 1 else ""

@@ -10,6 +10,7 @@ from placement_checks.analysis.variables.gradient_flow import (
     gradient_flow,
 )
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.facts import FactKind
 from placement_checks.core.impact import Impact
 from placement_checks.core.keras_parts import CLIPPING
 from placement_checks.core.placement import Placement
@@ -48,6 +49,7 @@ class AggregatedBeforeClipped(Rule):
     name = "aggregated-before-clipped"
     kind = "requested"
     impact = Impact.TRAINING
+    states = FactKind.CLIPPED
     requires = frozenset({Need.TWO_TOWERS, Need.LOSSES_APART, Need.TRAINED})
     intended = "each replica clips its own gradients of these variables"
     threads = (

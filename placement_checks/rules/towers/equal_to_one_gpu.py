@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.facts import Fact, FactKind
 from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Placement
@@ -14,6 +15,8 @@ from placement_checks.rules.step_equality import compare_with_one_gpu
 from placement_checks.step.comparison import ONE_GPU, State, StepEquality
 from placement_checks.step.explanation import Difference, Obligation
 
+# Mistakes of any variable, which also make the step another one.
+_CAUSES = (Fact(FactKind.OBJECTIVE), Fact(FactKind.UNTRAINED), Fact(FactKind.NOISE))
 _CONSEQUENCES = {
     Obligation.ROWS: "examples or random numbers count several times, and others are missing",
     Obligation.FUNCTION: "the step trains a mixture of different models",
@@ -53,12 +56,7 @@ class EqualToOneGpu(Rule):
     impact = Impact.TRAINING
     requires = frozenset({Need.REQUESTED, Need.VARIABLES})
     uses = frozenset({Need.SINGLE_GPU, Need.REFERENCE})
-    explained_by = (
-        *("variables-shared", "towers-alike", "inputs-distinct", "losses-apart"),
-        *("every-tower-counts", "gradients-averaged", "one-update", "randomness-apart"),
-        *("created-in-scope", "replicas-in-sync", "trainables-trained"),
-    )
-    explained_by_any = True
+    states = FactKind.STEP
 
     allow: tuple[str, ...] = ()
 
@@ -156,6 +154,7 @@ def _finding(
         consequence=_CONSEQUENCES.get(difference.obligation, ""),
         fix=_fix(placement, difference),
         group_key=(difference.obligation, difference.text),
+        may_follow=_CAUSES,
     )
 
 

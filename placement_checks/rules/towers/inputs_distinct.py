@@ -16,6 +16,7 @@ from placement_checks.analysis.towers.inputs import (
     single_tower_pipelines,
 )
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.facts import Fact, FactKind
 from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.impact import Impact
 from placement_checks.core.keras_parts import TRAIN_ON_BATCH
@@ -79,6 +80,7 @@ class InputsDistinct(Rule):
     name = "inputs-distinct"
     kind = "requested"
     impact = Impact.TRAINING
+    states = FactKind.ROWS
     requires = frozenset({Need.TWO_TOWERS})
     uses = frozenset({Need.ROWS})
     intended = "all towers read these inputs, or each tower generates its own"
@@ -291,6 +293,7 @@ def _input_ops_on_gpus(placement: Placement) -> Iterator[Finding]:
                 "`with tf.device('/cpu:0'):`",
                 devices=(op.requested,),
                 placed=op.name,
+                facts=(Fact(FactKind.INPUT_DEVICE, op.name),),
             )
 
 

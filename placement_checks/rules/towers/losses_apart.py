@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.mixed_losses import MixedLoss, mixed_losses, shared_ops
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.facts import FactKind
 from placement_checks.core.impact import Impact
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
@@ -39,6 +40,7 @@ class LossesApart(Rule):
     name = "losses-apart"
     kind = "requested"
     impact = Impact.TRAINING
+    states = FactKind.MIXED_LOSS
     requires = frozenset({Need.TWO_TOWERS, Need.LOSSES})
     intended = "these losses contain values that other towers compute"
     threads = (

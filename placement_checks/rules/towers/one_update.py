@@ -11,6 +11,7 @@ from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.analysis.variables.running_statistics import statistics
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.facts import FactKind
 from placement_checks.core.ids import OpId
 from placement_checks.core.impact import Impact
 from placement_checks.core.op_types import (
@@ -76,7 +77,7 @@ class OneUpdate(Rule):
     kind = "requested"
     impact = Impact.TRAINING
     requires = frozenset({Need.REQUESTED})
-    explained_by = ("created-in-scope",)
+    states = FactKind.REPEATED
     threads = (
         "JayYip/m3tl#12: a step counter that grows by two",
         "auroua/InsightFace_TF#45: the same: an increment in addition to apply_gradients",

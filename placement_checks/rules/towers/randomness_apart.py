@@ -9,6 +9,7 @@ from placement_checks.analysis.graph.value_numbering import EqualTensors
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.towers.inputs import random_uses
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.facts import FactKind
 from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.impact import Impact
 from placement_checks.core.op_types import RANDOM_SEEDED, RANDOM_STATELESS
@@ -50,6 +51,7 @@ class RandomnessApart(Rule):
     name = "randomness-apart"
     kind = "requested"
     impact = Impact.TRAINING
+    states = FactKind.NOISE
     requires = frozenset({Need.TWO_TOWERS})
     intended = "these ops draw the same numbers in several towers"
 

@@ -1,7 +1,7 @@
 // The rules, their findings, and the highlighted ops of the picture.
 
-const SIGNS = {kept: "✓", broken: "✕", "not-checked": "–"};
-const ORDER = ["broken", "kept", "not-checked"];
+const SIGNS = {kept: "✓", broken: "✕", doubtful: "?", "not-checked": "–"};
+const ORDER = ["broken", "doubtful", "kept", "not-checked"];
 const FIRST_FINDINGS = 3; // of a rule
 const FIRST_NAMES = 6, FIRST_STEPS = 12;
 

@@ -1,6 +1,6 @@
 // Draws the page, and redraws its parts after changes.
 
-const WORDS_OF_STATES = {broken: "✕ BROKEN", kept: "✓ KEPT", "not-checked": "? NOT CHECKED", differs: "≠ DIFFERS", placed: ""};
+const WORDS_OF_STATES = {broken: "✕ BROKEN", kept: "✓ KEPT", doubtful: "? DOUBTFUL", "not-checked": "? NOT CHECKED", differs: "≠ DIFFERS", placed: ""};
 const WORDS_OF_VIEWS = {assigned: "assigned by TensorFlow", requested: "requested", executed: "executed", before: "before"};
 
 const programs = [...document.querySelectorAll("script.program")].map(each => each.textContent);
