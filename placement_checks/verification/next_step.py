@@ -13,7 +13,7 @@ from placement_checks.core.toml import to_toml
 from placement_checks.report.formats.items import items, ranked
 from placement_checks.report.formats.outcome import Outcome
 from placement_checks.rules.runs.gradients_equal import GradientsEqual
-from placement_checks.util.text import listed, plural
+from placement_checks.util.text import plural
 from placement_checks.verification.declare import value_declaration
 
 _MAX_FIX = 110  # characters of a fix that fits into the line
@@ -53,7 +53,7 @@ def _edit(reports: Sequence[Report]) -> str:
     others = {each for section in cause.sections for each in section.followers}
     number = sum(section.number for section in cause.sections)
     what = f"{rule} and {plural(len(others), 'more rule')}" if others else rule
-    where = f" in {cause.programs(1)}" if len(reports) > 1 else ""
+    where = f" in {_programs(cause.reports)}" if len(reports) > 1 else ""
     what += f" ({plural(number, 'finding')}{where})"
     may_set = _or_set(cause.reports[0], rule) if len(reports) == 1 and not others else ""
     if cause.where is not None:
@@ -77,6 +77,13 @@ def _or_set(report: Report, rule: str) -> str:
     return ""
 
 
+def _programs(reports: Sequence[Report]) -> str:
+    """The first program, and the number of the others."""
+    first, *others = reports
+    more = f" and {plural(len(others), 'more program')}" if others else ""
+    return f"{first.evidence.placement.program}{more}"
+
+
 def _missing_evidence(reports: Sequence[Report]) -> str | None:
     """The reason that leaves most rules unchecked, if it contains a fix."""
     unchecked = {
@@ -88,12 +95,12 @@ def _missing_evidence(reports: Sequence[Report]) -> str | None:
     }
     for reason, rules in Counter(reason for reason, _ in sorted(unchecked)).most_common(1):
         if rules >= _MIN_RULES:
-            programs = {
-                report.evidence.placement.program: None
+            affected = [
+                report
                 for report in reports
                 if any(verdict.reason == reason for verdict in report.verdicts)
-            }
-            where = f" in {listed(list(programs), 1)}" if len(reports) > 1 else ""
+            ]
+            where = f" in {_programs(affected)}" if len(reports) > 1 else ""
             return f"{plural(rules, 'rule')} could not be checked{where}: {reason}"
     return None
 

@@ -15,7 +15,7 @@ from placement_checks.core.impact import Impact
 from placement_checks.report.formats.items import items, ranked
 from placement_checks.report.formats.outcome import Outcome
 from placement_checks.report.formats.writers import FORMATS
-from placement_checks.verification.judging import in_order
+from placement_checks.verification import judging
 
 KEPT = Verdict("kept-rule", "kept", "assigned")
 
@@ -114,4 +114,4 @@ def test_an_unjudged_finding_counts_as_layout() -> None:
     unknown = broken("unknown", finding("w"))
     wrong = broken("wrong", finding("w", impact=Impact.TRAINING))
 
-    assert in_order([KEPT, unknown, wrong]) == [wrong, unknown, KEPT]
+    assert judging.in_order([KEPT, unknown, wrong]) == [wrong, unknown, KEPT]

@@ -14,7 +14,7 @@ from placement_checks import Finding, Verdict
 from placement_checks.core.baseline import Change, Difference
 from placement_checks.core.errors import InputError
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.results import Report
+from placement_checks.core.results import Report, State
 from placement_checks.core.revisions import Numbers, ProgramChange, Since
 from placement_checks.report.text.writer import write
 from placement_checks.verification.judging import in_order
@@ -31,8 +31,8 @@ def finding(object: str, **more: Any) -> Finding:
     return Finding(object, **{**values, **more})
 
 
-def broken(rule: str, *findings: Finding, **more: Any) -> Verdict:
-    return Verdict(rule, "broken", "assigned", None, findings, **more)
+def broken(rule: str, *findings: Finding, state: State = "broken", **more: Any) -> Verdict:
+    return Verdict(rule, state, "assigned", None, findings, **more)
 
 
 def report(*verdicts: Verdict, program: str = "p") -> Report:

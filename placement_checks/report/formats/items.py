@@ -180,8 +180,11 @@ def _merged(found: Iterable[Item], key: Callable[[Item], Hashable]) -> list[Item
         known = merged.get(key(item), item)
         rules = list(dict.fromkeys((*known.rules, *item.rules)))
         reports = {id(each): each for each in (*known.reports, *item.reports)}
-        sections = [*known.sections, *item.sections] if known is not item else item.sections
+        sections = {id(each): each for each in (*known.sections, *item.sections)}
         merged[key(item)] = replace(
-            known, rules=rules, reports=list(reports.values()), sections=sections
+            known,
+            rules=rules,
+            reports=list(reports.values()),
+            sections=list(sections.values()),
         )
     return list(merged.values())

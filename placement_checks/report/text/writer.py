@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 _MIN_NAME_WIDTH = 20
-_LEGEND = "findings of each rule; . kept, ? doubtful, - not checked"
+_MARKS = {"kept": ".", "doubtful": "?", "not-checked": "-"}
 
 
 def grid(reports: Sequence[Report]) -> Iterator[str]:
@@ -56,7 +56,13 @@ def grid(reports: Sequence[Report]) -> Iterator[str]:
     for report, cells in zip(reports, rows, strict=True):
         row = " ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
         yield f"{row}  {shorten(report.evidence.placement.program, room)}"
-    yield _LEGEND
+    shown = {each.state for each in verdicts if each.rule in broken}
+    marks = [
+        f"{mark} {state.replace('-', ' ')}"
+        for state, mark in _MARKS.items()
+        if state in shown or state != "doubtful"
+    ]
+    yield f"findings of each rule; {', '.join(marks)}"
 
 
 def _cells(report: Report, rules: Sequence[str]) -> list[str]:
@@ -65,8 +71,7 @@ def _cells(report: Report, rules: Sequence[str]) -> list[str]:
         if verdict.rule in cells:
             number = len(verdict.findings)
             found = str(number) if number < 1000 else f"{number // 1000}k"
-            marks = {"broken": found, "kept": ".", "doubtful": "?", "not-checked": "-"}
-            cells[verdict.rule] = marks[verdict.state]
+            cells[verdict.rule] = _MARKS.get(verdict.state, found)
     return [*cells.values(), str(report.count("kept")), str(report.count("not-checked"))]
 
 

@@ -60,7 +60,7 @@ def test_names_that_look_like_markup_are_data() -> None:
     plain = Reader(render_page([data_of(program())])).tags
 
     html = render_page(
-        [data_of(graph, broken(HOSTILE, finding(HOSTILE, message=HOSTILE)))], HOSTILE
+        [data_of(graph, broken(HOSTILE, finding(HOSTILE, message=HOSTILE)))], NextStep(HOSTILE)
     )
 
     assert Reader(html).tags == plain
