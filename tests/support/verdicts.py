@@ -38,6 +38,10 @@ def broken(program: Evidence | Placement, **parameters: Any) -> Case:
     return Case("broken", program, parameters)
 
 
+def doubtful(program: Evidence | Placement, **parameters: Any) -> Case:
+    return Case("doubtful", program, parameters)
+
+
 def not_checked(program: Evidence | Placement, **parameters: Any) -> Case:
     return Case("not-checked", program, parameters)
 
@@ -105,8 +109,8 @@ def _finding_lines(finding: Finding) -> Iterator[str]:
         yield f"  path: {step}"
     if finding.impact:  # another impact than the rule's
         yield f"  impact: {finding.impact.name.lower()}"
-    if finding.follows:
-        yield f"  follows from: {finding.follows}"
+    for fact in finding.may_follow:
+        yield f"  may follow from: {fact.kind.name.lower()} {fact.subject}".rstrip()
     if finding.known:
         yield f"  known limit of: {finding.known}"
     for other in finding.others:

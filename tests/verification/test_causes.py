@@ -60,7 +60,7 @@ def test_the_root_cause_is_named() -> None:
     found = causes(*(broken(rule, "w") for rule in rules))
 
     assert found.pop("variables-shared") == {"w": None}
-    assert found == dict.fromkeys(rules[:-1], {"w": "variables-shared"})
+    assert found == {rule: {"w": "variables-shared"} for rule in rules[:-1]}
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_mistake_of_towers_explains_the_gradients_of_the_same_step(cause: str)
 
     found = causes(broken(cause, object), *(broken(rule, "w") for rule in rules))
 
-    assert found == {cause: {object: None}, **dict.fromkeys(rules, {"w": cause})}
+    assert found == {cause: {object: None}, **{rule: {"w": cause} for rule in rules}}
 
 
 def test_a_known_mistake_of_a_variable_does_not_explain_other_variables() -> None:
@@ -164,7 +164,7 @@ def test_a_cause_has_the_impact_of_what_follows_from_it() -> None:
 
     verdicts = judged(slow, broken("gradients-averaged", averaged), broken("no-idle-device", idle))
 
-    assert [each.rule for each in verdicts][0] == "no-idle-device"
+    assert verdicts[0].rule == "no-idle-device"
     assert verdicts[0].findings[0].impact is Impact.TRAINING
 
 

@@ -351,7 +351,8 @@ def test_correct_programs_are_added_to_the_configuration() -> None:
     sound, program = report(kept("placeable")), ("train.py:build", Settings())
     step, both = next_step([sound], [program]), next_step([sound] * 2, [program] * 2)
 
-    assert step is not None and both is not None
+    assert step is not None
+    assert both is not None
     assert step == "next: add it to pyproject.toml:"
     assert step.to_paste == ("[tool.placement_checks]", 'programs = ["train.py:build"]')
     assert both == "next: add them to pyproject.toml:"

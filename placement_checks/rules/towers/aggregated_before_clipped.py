@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import (
@@ -26,7 +26,7 @@ from placement_checks.rules.base import (
 )
 from placement_checks.rules.ranks import CLIP_AVERAGE, tower_kind
 from placement_checks.rules.requirements import Need
-from placement_checks.util.text import listed, plural
+from placement_checks.util.text import plural
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class AggregatedBeforeClipped(Rule):
     apply_gradients then adds up clipped gradients. An optimizer of Keras 3 with `clipnorm` also
     adds up clipped gradients.
 
-    Towers that are placed by hand may clip their own gradients on purpose. The rule is then not
-    checked; a comparison with a reference shows whether clipping makes a difference.
+    Towers that are placed by hand may clip their own gradients on purpose. This is a doubt; a
+    comparison with a reference shows whether clipping makes a difference.
 
     `allow` lists variables, or patterns such as *, if each replica clips their gradients on
     purpose.
@@ -68,13 +68,7 @@ class AggregatedBeforeClipped(Rule):
             for each in clipped_per_tower(placement)
             if not matches_any(each.variable, self.allow)
         ]
-        if clipped and placement.strategy is None:
-            names = [each.variable for each in clipped]
-            return self.not_checked(
-                f"each tower clips its own gradient of {listed(names, 1)}, which may be intended",
-                fix="pass a reference, or declare it: "
-                f"--set aggregated-before-clipped.allow={'*' if len(names) > 1 else names[0]}",
-            )
+        is_by_hand = placement.strategy is None
         copies = placement.strategy.copies if placement.strategy else {}
         by_keras, findings = [], []
         for each in clipped:
@@ -84,7 +78,7 @@ class AggregatedBeforeClipped(Rule):
             if CLIPPING in placement.details.parts_of_keras(op):
                 by_keras.append(each)
             else:
-                findings.append(_finding(placement, each))
+                findings.append(replace(_finding(placement, each), is_doubt=is_by_hand))
         if by_keras:
             findings.insert(0, _keras_finding(placement, by_keras))
         return self.verdict(findings, plural(len(trained), "variable"))
@@ -100,7 +94,7 @@ def _keras_finding(placement: Placement, clipped: Sequence[ClippedGradient]) -> 
         _CONSEQUENCE,
         "in your own train_step: gradients = tf.distribute.get_replica_context().all_reduce("
         "'SUM', gradients), then clip, and divide by the number of replicas, since the optimizer "
-        f"adds up once more{_IF_INTENDED}",
+        f"adds up once more{_IF_INTENDED.format('replica')}",
     )
 
 
@@ -115,7 +109,7 @@ def _finding(placement: Placement, clipped: ClippedGradient) -> Finding:
         message=f"each {kind}'s gradient of {clipped.variable} is {how} before the gradients "
         f"of all {kind}s are added up",
         consequence=_CONSEQUENCE,
-        fix=f"{CLIP_AVERAGE if kind == 'rank' else _CLIP_SUM}{_IF_INTENDED}",
+        fix=f"{_FIXES[kind]}{_IF_INTENDED.format(kind)}",
     )
 
 
@@ -126,6 +120,11 @@ _CLIP_SUM = (
     "optimizer.apply_gradients(…, skip_gradients_aggregation=True) in Keras 2; divide by the "
     "number of replicas for an optimizer of Keras 3 or tf.compat.v1, which adds up once more"
 )
+_FIXES = {
+    "rank": CLIP_AVERAGE,
+    "replica": _CLIP_SUM,
+    "tower": "clip the average of all towers, after the loop",
+}
 _IF_INTENDED = (
-    ". If each replica is meant to clip its gradients: --set aggregated-before-clipped.allow=*"
+    ". If each {} is meant to clip its gradients: --set aggregated-before-clipped.allow=*"
 )
