@@ -31,7 +31,7 @@ def rules_data(report: Report) -> list[dict[str, Any]]:
             "rule": verdict.rule,
             "state": verdict.state,
             "note": verdict.reason or verdict.note or "",
-            "findings": len(verdict.findings),
+            "findings": sum(not finding.is_doubt for finding in verdict.findings),
             "lines": list(objective_lines(verdict)),
         }
         for verdict in report.verdicts

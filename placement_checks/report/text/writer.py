@@ -69,7 +69,7 @@ def _cells(report: Report, rules: Sequence[str]) -> list[str]:
     cells = dict.fromkeys(rules, "")
     for verdict in report.verdicts:
         if verdict.rule in cells:
-            number = len(verdict.findings)
+            number = sum(not finding.is_doubt for finding in verdict.findings)
             found = str(number) if number < 1000 else f"{number // 1000}k"
             cells[verdict.rule] = _MARKS.get(verdict.state, found)
     return [*cells.values(), str(report.count("kept")), str(report.count("not-checked"))]

@@ -84,7 +84,7 @@ function drawOverview(chosen) {
     if (number === chosen) row.setAttribute("aria-current", "true");
     return row;
   });
-  area.replaceChildren(element("table", "", null, element("caption", "", `${plural(programs.length, "program")}: ✕ broken with the number of findings, ✓ kept, – not checked`), element("thead", "", null, head), element("tbody", "", null, ...body)));
+  area.replaceChildren(element("table", "", null, element("caption", "", `${plural(programs.length, "program")}: ✕ broken with the number of findings, ✓ kept, ? doubtful, – not checked`), element("thead", "", null, head), element("tbody", "", null, ...body)));
 }
 
 function overviewCell([verdict, findings]) {
