@@ -231,7 +231,9 @@ def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> 
         else:
             new = [each for each in targets if configured.entry_of(each, settings.args) is None]
             to_add = [] if settings.rules else [(target, settings) for target in new]
-            status = _write_report(results, settings.rules, options, streams, to_add)
+            status = _write_report(
+                results, settings.rules, options, streams, to_add, are_declared=not new
+            )
     for error in results.errors:
         print_error(error, details=any(each.format == "text" for each in outputs))
     return max(status, FAILED) if results.errors else status
@@ -373,9 +375,13 @@ def _write_report(
     options: _Options,
     streams: Sequence[tuple[str, TextIO]],
     to_add: Sequence[_Program],
+    *,
+    are_declared: bool,
 ) -> int:
     """Write the report in each format, and return the exit status."""
-    step = None if results.errors else next_step(results.reports, to_add)
+    step = None
+    if not results.errors:
+        step = next_step(results.reports, to_add, are_declared=are_declared)
     outcome = Outcome(
         results.reports,
         results.errors,

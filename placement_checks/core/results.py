@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import PlacementError
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.facts import Fact
 from placement_checks.core.impact import Impact
 from placement_checks.util.text import join_and, plural, printable
 
 if TYPE_CHECKING:  # the pytest plugin imports this module in every run
     from placement_checks.core.baseline import Difference
 
-State = Literal["kept", "broken", "not-checked"]
+State = Literal["kept", "broken", "doubtful", "not-checked"]
+STATES: Final[Sequence[State]] = get_args(State)
 EvidenceKind = Literal["requested", "assigned", "executed", "configuration"]
 
 
@@ -35,11 +37,30 @@ class PathStep(str):
         return step
 
 
+class NextStep(str):
+    """The next step for the user, the last line of a report.
+
+    Attributes:
+        to_paste: lines to be copied unchanged, such as lines for pyproject.toml.
+    """
+
+    to_paste: Sequence[str]
+
+    def __new__(cls, text: str, to_paste: Sequence[str] = ()) -> NextStep:
+        step = super().__new__(cls, text)
+        step.to_paste = to_paste
+        return step
+
+
+NO_STEP: Final = NextStep("")
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Finding:
-    """One violation of a rule.
+    """One violation of a rule, or one observation that may be a violation.
 
-    The rule supplies the message and the ops; `Rule.judge` adds their source lines.
+    The rule supplies the message and the ops; `Rule.judge` adds their source lines, and `judge`
+    the impact and the root cause.
 
     Attributes:
         object: the op, variable (without ``:0``) or device.
@@ -60,7 +81,13 @@ class Finding:
         frames: the user's source lines that all of ``ops`` were built through, the outermost
             first. The last one is the line to edit. A rule sets them only if no op has this line.
         device_line: the ``with tf.device(…)`` that decided the device of ``placed``.
-        follows: the broken rule whose findings on the same objects cause this finding.
+        follows: the rule with the root cause of this finding; None for a root cause.
+        facts: the facts that the finding states, from which other findings may follow. By default
+            they are the facts of the kind `Rule.states` on its object, ops and others.
+        may_follow: facts from which this finding follows if another finding states them, or a
+            cause of them. The causes of the kind `Rule.states` need not be listed.
+        is_doubt: whether the program may do this on purpose, and nothing in it tells. Reports show
+            a doubt, but it does not break the rule.
         known: the library with this behavior, such as ``Keras 3``, if no line of the user is at
             fault; else ``""``. Source lines are then not shown.
         others: further objects with the same known behavior, which is reported once.
@@ -82,6 +109,9 @@ class Finding:
     frames: tuple[str, ...] = ()
     device_line: str | None = None
     follows: str | None = None
+    facts: tuple[Fact, ...] = field(default=(), compare=False)
+    may_follow: tuple[Fact, ...] = field(default=(), compare=False)
+    is_doubt: bool = False
     known: str = ""
     others: tuple[str, ...] = ()
     impact: Impact | None = field(default=None, compare=False)
@@ -97,9 +127,15 @@ class Finding:
         return self.frames[-1] if self.frames else None
 
     @property
+    def is_root(self) -> bool:
+        """Whether this is a violation that follows from no other finding."""
+        return self.follows is None and not self.is_doubt
+
+    @property
     def advice(self) -> str:
-        """The fix with its label, which is "workaround" for a library's known behavior."""
-        return f"{'workaround' if self.known else 'fix'}: {self.fix}"
+        """The fix with its label, such as "workaround" for a library's known behavior."""
+        label = "unless intended" if self.is_doubt else "workaround" if self.known else "fix"
+        return f"{label}: {self.fix}"
 
 
 def worst_impact(findings: Iterable[Finding]) -> Impact:
@@ -111,7 +147,10 @@ def worst_impact(findings: Iterable[Finding]) -> Impact:
 class Verdict:
     """The result of a rule for a program.
 
+    A rule is ``doubtful`` if all its findings are doubts.
+
     Attributes:
+        findings: root causes first, in the order of reports; doubts last.
         reason: why the rule is not checked, with the fix.
         fix: the fix in ``reason``, or ``""``.
         note: a note for readers, besides the state.
@@ -140,16 +179,13 @@ class Verdict:
         return printable(f"Verdict({self.rule}: {self.state.replace('-', ' ')}{found}{why})")
 
 
-def by_impact(verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """Sort verdicts for reports: the most severe impact first, otherwise in their order."""
-    return sorted(verdicts, key=lambda verdict: worst_impact(verdict.findings))
-
-
 @dataclass(frozen=True, repr=False)
 class Report:
     """The verdicts on one program.
 
     Attributes:
+        verdicts: the verdicts in the order of all reports: the rule with the root cause to fix
+            first is the first one.
         baseline: the difference from the program's baseline; None if the two were not compared.
     """
 
@@ -163,11 +199,10 @@ class Report:
     @property
     def counts(self) -> str:
         """The number of rules in each state, in words."""
-        states = ("kept", "broken", "not-checked")
-        return ", ".join(f"{self.count(state)} {state.replace('-', ' ')}" for state in states)
+        return counts_text({state: self.count(state) for state in STATES})
 
     def count(self, state: str) -> int:
-        """The number of rules that are ``kept``, ``broken`` or ``not-checked``."""
+        """The number of rules that are ``kept``, ``broken``, ``doubtful`` or ``not-checked``."""
         return sum(verdict.state == state for verdict in self.verdicts)
 
     @property
@@ -182,7 +217,7 @@ class Report:
     def status(self, *, requested: Collection[str] = (), require_all: bool = False) -> int:
         """The exit status: 0 for sound, 1 for broken, 2 if nothing could be checked.
 
-        The status is also 2 if an error ended a rule.
+        Doubts do not change it. The status is also 2 if an error ended a rule.
 
         Args:
             requested: rules that the user names, which must be checked.
@@ -193,9 +228,18 @@ class Report:
         unchecked = [verdict.rule for verdict in self.verdicts if verdict.state == "not-checked"]
         if self.count("broken") or self.baseline:
             return 1
-        if not self.count("kept") or any(rule in requested for rule in unchecked):
+        if len(unchecked) == len(self.verdicts) or any(rule in requested for rule in unchecked):
             return 2
         return 1 if require_all and unchecked else 0
+
+
+def counts_text(counts: Mapping[State, int]) -> str:
+    """The number of rules in each state, in words; doubtful rules only if there are any."""
+    return ", ".join(
+        f"{counts[state]} {state.replace('-', ' ')}"
+        for state in STATES
+        if counts[state] or state != "doubtful"
+    )
 
 
 def _combined_error(verdicts: Sequence[Verdict]) -> PlacementError:

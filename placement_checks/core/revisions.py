@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -95,15 +95,26 @@ class ProgramChange:
     @cached_property
     def newly_broken(self) -> Report | None:
         """The present report with the newly broken rules only; None if the program is gone."""
+        if self.new is None:
+            return None
         broken = [change.new for change in self.with_effect("broken")]
-        return None if self.new is None else replace(self.new, verdicts=broken)
+        rules = {verdict.rule for verdict in broken}
+        return replace(self.new, verdicts=[_without_causes(each, rules) for each in broken])
+
+
+def _without_causes(verdict: Verdict, rules: Collection[str]) -> Verdict:
+    """A verdict whose findings are root causes if their cause is not among some rules."""
+    findings = [
+        each if each.follows in rules else replace(each, follows=None) for each in verdict.findings
+    ]
+    return replace(verdict, findings=findings)
 
 
 def _effect(old: Verdict, new: Verdict) -> Effect | None:
     if new.state == "broken":
         is_worse = old.state != "broken" or len(new.findings) > len(old.findings)
         return "broken" if is_worse else None
-    if new.state == old.state:
+    if new.state in (old.state, "doubtful"):
         return None
     return "kept" if new.state == "kept" else "unchecked"
 

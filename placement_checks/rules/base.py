@@ -19,6 +19,7 @@ from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.facts import FactKind
 from placement_checks.core.ids import TowerIndex
 from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing, NotApplicable
@@ -50,10 +51,8 @@ class Rule(ABC):
         uses: further evidence that the rule uses if it is available. A program is built for one
             GPU, and a reference is built or run, only if a checked rule requires or uses the
             result.
-        explained_by: the names of other rules. Their findings on an object explain the findings of
-            this rule on the same object.
-        explained_by_any: whether findings of these rules on other objects explain them, too. It is
-            meant for a rule on the whole step.
+        states: the kind of facts that the findings state. It decides which findings of other rules
+            follow from them, and from which they follow (`CAUSES`).
         by_absence: whether something that is missing from the program can break the rule. Such a
             rule is not checked if only a part of the program is known.
         declared_with: the name of another rule. If both rules have a field, its value for the
@@ -71,8 +70,7 @@ class Rule(ABC):
     kind: ClassVar[EvidenceKind]
     requires: ClassVar[frozenset[Need]] = frozenset()
     uses: ClassVar[frozenset[Need]] = frozenset()
-    explained_by: ClassVar[tuple[str, ...]] = ()
-    explained_by_any: ClassVar[bool] = False
+    states: ClassVar[FactKind | None] = None
     by_absence: ClassVar[bool] = False
     declared_with: ClassVar[str] = ""
     impact: ClassVar[Impact] = Impact.LAYOUT
@@ -124,8 +122,13 @@ class Rule(ABC):
         return "\n".join(lines)
 
     def verdict(self, findings: Sequence[Finding], note: str | None = None) -> Verdict:
-        """Return a broken verdict if there are findings, else a kept one."""
-        state: State = "broken" if findings else "kept"
+        """Return a broken verdict if there are findings, else a kept one.
+
+        The verdict is doubtful if all findings are doubts.
+        """
+        state: State = "kept"
+        if findings:
+            state = "doubtful" if all(finding.is_doubt for finding in findings) else "broken"
         return Verdict(self.name, state, self.kind, None, findings, note)
 
     def without(self, missing: Missing, note: str | None = None) -> Verdict:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import NOT_ASKED, Placement
-from placement_checks.core.results import Report, Verdict, by_impact
-from placement_checks.report.common.findings import Sections, group_findings
+from placement_checks.core.results import Report, Verdict
+from placement_checks.report.common.findings import group_findings
 from placement_checks.report.text.findings import (
     allot_lines,
     finding_lines,
@@ -211,33 +212,33 @@ def is_placer_unavailable(placement: Placement) -> bool:
 
 
 def messages(evidence: Evidence, verdicts: Sequence[Verdict]) -> Sequence[str]:
-    """Return a message for each broken rule: one line if another rule explains all findings.
+    """Return a message for each broken rule, in the order of all reports.
 
-    Rules that another rule explains come last.
+    It counts the findings as `verify` does: findings that follow from another rule have a line.
     """
-    sections = Sections(verdicts)
-    broken = [verdict for verdict in by_impact(verdicts) if verdict.state == "broken"]
-    causes = {verdict.rule: sections.cause_of(verdict.rule) for verdict in broken}
-    broken.sort(key=lambda verdict: causes[verdict.rule] is not None)
-    return [_message(evidence, verdict, causes[verdict.rule]) for verdict in broken]
+    return [_message(evidence, verdict) for verdict in verdicts if verdict.state == "broken"]
 
 
-def _message(evidence: Evidence, verdict: Verdict, cause: str | None = None) -> str:
+def _message(evidence: Evidence, verdict: Verdict) -> str:
     placement, measurement = evidence.placement, evidence.measurement
     machine = f" on {placement.machine.title}" if placement.machine else ""
-    headline = (
-        f"{verdict.rule} is broken by {program_name(evidence)}{machine}: "
-        f"{plural(len(verdict.findings), 'finding')}"
-    )
-    if cause and not running_test.current().all_findings:
-        return printable(f"{headline}, which follow from {cause} ({_HINT})")
-    groups = group_findings(verdict.findings)
+    roots = [finding for finding in verdict.findings if finding.is_root]
+    following = Counter(each.follows for each in verdict.findings if each.follows)
+    parts = [f"{plural(len(roots), 'finding')}"] if roots else []
+    parts += [
+        f"{plural(number, 'finding')}, which {'follows' if number == 1 else 'follow'} from {cause}"
+        for cause, number in following.items()
+    ]
+    broken = f"{verdict.rule} is broken by {program_name(evidence)}{machine}"
     if running_test.current().all_findings:
+        groups = group_findings(each for each in verdict.findings if not each.is_doubt)
         findings = finding_lines(groups, everything=True)
     else:
+        groups = group_findings(roots)
         (count,) = allot_lines([line_counts(groups)], _LINES)
         findings = first_lines(groups, max(1, count), _HINT)
-    lines = [headline, *(line.text for line in findings)]
+        parts[-1] += f" ({_HINT})" if following else ""
+    lines = [f"{broken}: {'; '.join(parts)}", *(line.text for line in findings)]
     if verdict.evidence == "executed" and measurement and measurement.saved:
         size = file_size(measurement.saved_bytes)
         lines.append(

@@ -29,9 +29,10 @@ from placement_checks.report.formats.outcome import Outcome, PytestOutcome, Pyte
 from placement_checks.report.page.write import render_page
 from placement_checks.report.text import writer
 from placement_checks.testing.program_names import program_name
+from placement_checks.verification.judging import in_order
 
 _NOT_SENT: Final = Missing("it is in the process of the test")
-_WORST_FIRST: Final = ("broken", "not-checked", "kept")
+_WORST_FIRST: Final = ("broken", "not-checked", "doubtful", "kept")
 
 
 class JudgedTest(NamedTuple):
@@ -56,7 +57,8 @@ def reports(judged: Iterable[tuple[Evidence, Verdict]]) -> list[Report]:
             known, verdict, key=lambda each: _WORST_FIRST.index(each.state)
         )
     return [
-        Report(evidence, list(verdicts_of[key].values())) for key, evidence in evidence_of.items()
+        Report(evidence, in_order(verdicts_of[key].values()))
+        for key, evidence in evidence_of.items()
     ]
 
 

@@ -14,12 +14,13 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from placement_checks.testing import running_test
 from placement_checks.testing.program_names import program_name
+from placement_checks.util.text import printable
 
 if TYPE_CHECKING:
     from placement_checks.core.errors import InputError
@@ -118,12 +119,17 @@ def _to_property(evidence: Evidence, verdict: Verdict) -> tuple[str, str]:
         machine = f"gpu*{evidence.measurement.towers} ({evidence.measurement.devices})"
     else:
         machine = f"{evidence.machine or 'no machine'} ({evidence.placer or 'not placed'})"
-    facts = {
+    facts: dict[str, Any] = {
         "program": program_name(evidence),
         "on": machine,
         "rule": verdict.rule,
         "state": verdict.state,
     }
+    if doubts := [each for each in verdict.findings if each.is_doubt]:
+        first = doubts[0]
+        where = f"{first.where}: " if first.where else ""
+        more = f" (and {len(doubts) - 1} more)" if len(doubts) > 1 else ""
+        facts["doubt"] = printable(f"{where}{first.message}{more}")
     return _PROPERTY, json.dumps(facts)
 
 
@@ -136,7 +142,7 @@ class Summary:
     """The plugin that counts the verdicts of all tests; with xdist, of all workers."""
 
     def __init__(self) -> None:
-        self._verdicts: dict[tuple[str, str], list[dict[str, str]]] = {}
+        self._verdicts: dict[tuple[str, str], list[dict[str, Any]]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "teardown":
@@ -150,14 +156,15 @@ class Summary:
         verdicts = [each for test in self._verdicts.values() for each in test]
         if not verdicts:
             return
-        counts = Counter(verdict["state"] for verdict in verdicts)
-        states = ", ".join(
-            f"{counts[state]} {state.replace('-', ' ')}"
-            for state in ("kept", "broken", "not-checked")
-        )
+        from placement_checks.core.results import counts_text
+
+        counts = Counter[Any](verdict["state"] for verdict in verdicts)
         machines = sorted({verdict["on"] for verdict in verdicts})
         terminalreporter.section("placement checks")
-        terminalreporter.line(f"rules: {states}, on {', '.join(machines)}")
+        terminalreporter.line(f"rules: {counts_text(counts)}, on {', '.join(machines)}")
+        doubts = [f"{each['rule']}, {each['doubt']}" for each in verdicts if "doubt" in each]
+        for doubt in dict.fromkeys(doubts):
+            terminalreporter.line(f"doubt: {doubt}")
 
 
 def add_option(group: pytest.OptionGroup) -> None:

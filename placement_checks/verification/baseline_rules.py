@@ -25,6 +25,8 @@ def with_rules(difference: Difference, verdicts: Sequence[Verdict]) -> Differenc
     broken: dict[str, list[str]] = defaultdict(list)  # by op, variable and device of a finding
     for verdict in verdicts:
         for finding in verdict.findings:
+            if finding.is_doubt:
+                continue
             for name in {finding.object, *finding.ops, _baseline_name(finding.object)}:
                 broken[name].append(verdict.rule)
 

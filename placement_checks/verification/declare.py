@@ -39,21 +39,19 @@ class Declaration:
 
 
 def declarations(report: Report) -> list[Declaration]:
-    """Declare each broken rule of a report, in its order, in addition to the policy it used."""
-    return [
-        declaration(report, verdict) for verdict in report.verdicts if verdict.state == "broken"
-    ]
+    """Declare each rule of a report with findings or doubts, in addition to the policy it used."""
+    return [declaration(report, verdict) for verdict in report.verdicts if verdict.findings]
 
 
 def declaration(report: Report, verdict: Verdict) -> Declaration:
-    """Declare one broken rule, by the first fields that leave no finding."""
+    """Declare one rule, by the first fields that leave no finding and no doubt."""
     findings = len(verdict.findings)
     rule = rule_with(rule_named(verdict.rule), report.evidence.settings.policy)
     if not rule.intended:
         return Declaration(rule.name, {}, findings, "cannot be declared as intended")
     judge = partial(_judge, report.evidence, rule.name)
     for fields in rule.intended_fields(report.evidence, verdict):
-        if judge(fields).state != "broken":
+        if not judge(fields).findings:
             return Declaration(rule.name, fields, findings, rule.intended)
     if fields := _allow_objects(verdict, rule, judge):
         return Declaration(rule.name, fields, findings, rule.intended)
@@ -97,7 +95,7 @@ def _allow_objects(verdict: Verdict, rule: Rule, judge: Callable[[Fields], Verdi
         names |= objects
         fields = {"allow": [*rule.allow, *map(exact_pattern, names)]}
         verdict = judge(fields)
-        if verdict.state != "broken":
+        if not verdict.findings:
             return fields
 
 

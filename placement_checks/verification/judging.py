@@ -1,16 +1,18 @@
-"""Judges a program by the rules, and finds the root causes of its findings."""
+"""Judges a program by the rules, finds the root causes of its findings, and orders them."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from placement_checks.core.errors import as_error
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.facts import Fact, FactKind
 from placement_checks.core.placement import Placement
-from placement_checks.core.results import Finding, Report, Verdict
+from placement_checks.core.results import Finding, Report, Verdict, worst_impact
+from placement_checks.report.common.findings import group_of
 from placement_checks.rules.base import Rule
 from placement_checks.util.progress import step
 from placement_checks.util.resources import gc_paused
@@ -52,12 +54,8 @@ def judge(evidence: Evidence) -> Report:
     rules = rules_for(evidence.settings)
     with step(f"judging {evidence.placement.program}"), gc_paused():
         verdicts = [_judge(rule, evidence) for rule in rules]
-    verdicts = with_causes(
-        verdicts,
-        {rule.name: rule.explained_by for rule in rules},
-        {rule.name for rule in rules if rule.explained_by_any},
-    )
-    return Report(evidence, _with_headlines(verdicts, rules))
+    verdicts = with_causes(verdicts, [rule.states for rule in rules])
+    return Report(evidence, in_order(map(_with_headline, verdicts, rules)))
 
 
 def _judge(rule: Rule, evidence: Evidence) -> Verdict:
@@ -77,116 +75,152 @@ def _judge(rule: Rule, evidence: Evidence) -> Verdict:
             replace(finding, impact=finding.impact or rule.impact) for finding in verdict.findings
         ]
         verdict = replace(verdict, findings=findings)
-    unproven = ("kept", "broken") if rule.by_absence else ("kept",)
+    unproven = ("kept", "broken", "doubtful") if rule.by_absence else ("kept",)
     complete = evidence.placement.complete
     if not complete and verdict.state in unproven:
         return rule.not_checked(complete.reason, verdict.note)
     return verdict
 
 
-def _with_headlines(verdicts: Sequence[Verdict], rules: Sequence[Rule]) -> list[Verdict]:
-    """Add the headlines of the findings that do not follow from other rules."""
-    roots = {
-        verdict.rule
-        for verdict in verdicts
-        if any(finding.follows is None for finding in verdict.findings)
-    }
-    causes = [
-        [finding for finding in verdict.findings if finding.follows not in roots]
-        for verdict in verdicts
-    ]
-    return [
-        replace(verdict, headline=rule.headline(own)) if own else verdict
-        for verdict, rule, own in zip(verdicts, rules, causes, strict=True)
-    ]
+def _with_headline(verdict: Verdict, rule: Rule) -> Verdict:
+    """Add the headline of the root causes."""
+    roots = [finding for finding in verdict.findings if finding.is_root]
+    return replace(verdict, headline=rule.headline(roots)) if roots else verdict
 
 
-def with_causes(
-    verdicts: Sequence[Verdict],
-    explained_by: Mapping[str, Sequence[str]],
-    by_any: Collection[str] = (),
-) -> list[Verdict]:
+def with_causes(verdicts: Sequence[Verdict], kinds: Sequence[FactKind | None]) -> list[Verdict]:
     """Set ``follows`` of each finding to the rule of its root cause.
+
+    Groups of findings from which more findings follow come first.
 
     Args:
         verdicts: the verdicts of all rules on one program.
-        explained_by: for each rule, the rules that may explain its findings. A finding is
-            explained by the first of these rules that has a finding on the same object.
-        by_any: the rules whose findings are otherwise explained by a finding on any object.
+        kinds: for each verdict, the kind of facts that the findings of its rule state.
     """
-    found = {}  # by rule, the findings by object, and by the ops that show the breach
-    for verdict in verdicts:
-        by_op = {name: each for each in verdict.findings for name in (*each.ops, *each.others)}
-        found[verdict.rule] = by_op | {each.object: each for each in verdict.findings}
-    causes = {
-        verdict.rule: [
-            _root_cause(each, verdict.rule, found, explained_by)
-            or _any_cause(verdict.rule, found, explained_by, by_any)
-            for each in verdict.findings
-        ]
-        for verdict in verdicts
-    }
-    return [
-        replace(
-            verdict,
-            findings=[
-                replace(each, follows=_last_cause(cause, causes))
-                for each, cause in zip(verdict.findings, causes[verdict.rule], strict=True)
-            ],
+    return list(_Causes(verdicts, kinds).verdicts())
+
+
+def in_order(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """Put verdicts, and the findings of each verdict, into the order of all reports.
+
+    Broken rules come first, then doubtful rules, then the others. Broken rules are in the order of
+    their impact, and then of the number of findings that follow from them. A rule without a root
+    cause comes after the rules that have one. The findings of a rule are root causes, by impact,
+    then consequences, then doubts. Otherwise the order does not change.
+    """
+    verdicts = list(verdicts)
+    followers = Counter(
+        finding.follows for verdict in verdicts for finding in verdict.findings if finding.follows
+    )
+
+    def key(verdict: Verdict) -> tuple[bool | int, ...]:
+        roots = [each for each in verdict.findings if each.is_root]
+        return (
+            not verdict.findings,
+            verdict.state == "doubtful",
+            not roots,
+            worst_impact(roots or verdict.findings),
+            -followers[verdict.rule],
         )
-        if verdict.findings
-        else verdict
-        for verdict in verdicts
-    ]
+
+    return sorted(map(_with_findings_in_order, verdicts), key=key)
 
 
-def _last_cause(cause: str | None, causes: Mapping[str, Sequence[str | None]]) -> str | None:
-    """The rule that a cause follows from, if all findings of the cause follow from other rules.
+def _with_findings_in_order(verdict: Verdict) -> Verdict:
+    def key(finding: Finding) -> tuple[bool | int, ...]:
+        impact = worst_impact([finding])
+        return finding.is_doubt, finding.follows is not None, impact
 
-    Args:
-        cause: the root cause of a finding, which may be a rule that the finding itself names.
-        causes: for each rule, the root causes of its findings.
+    findings = sorted(verdict.findings, key=key)
+    return replace(verdict, findings=findings) if findings else verdict
+
+
+class _Causes:
+    """The forest of findings: each finding follows from at most one other finding.
+
+    A finding is a pair of indices: its verdict, and its place in the verdict.
     """
-    seen = set()
-    while cause is not None and cause not in seen:
-        seen.add(cause)
-        further = Counter(causes.get(cause, ()))
-        if not further or None in further:
-            return cause
-        ((cause, _),) = further.most_common(1)
-    return cause
+
+    def __init__(self, verdicts: Sequence[Verdict], kinds: Sequence[FactKind | None]) -> None:
+        self._verdicts = verdicts
+        self._kinds = kinds
+        # By kind, and by general and other facts: the first finding of each rule.
+        self._of_kind: dict[FactKind, dict[int, _Index]] = defaultdict(dict)
+        self._stating: dict[Fact, dict[int, _Index]] = defaultdict(dict)
+        for index in self._indices():
+            for fact in self._facts(index):
+                stated = Fact(fact.kind) if fact.is_general else fact
+                self._of_kind[fact.kind].setdefault(index[0], index)
+                self._stating[stated].setdefault(index[0], index)
+        self._causes = {index: self._cause(index) for index in self._indices()}
+        self._roots = {index: self._root(index) for index in self._indices()}
+        self._followers: dict[_Index, list[Finding]] = defaultdict(list)
+        for index, root in self._roots.items():
+            if root != index:
+                self._followers[root].append(self._finding(index))
+
+    def verdicts(self) -> Iterator[Verdict]:
+        """Yields the verdicts with the root causes of their findings, in the order of reports."""
+        for number, verdict in enumerate(self._verdicts):
+            yield (
+                replace(verdict, findings=self._findings(number)) if verdict.findings else verdict
+            )
+
+    def _indices(self) -> Iterator[_Index]:
+        for number, verdict in enumerate(self._verdicts):
+            yield from ((number, place) for place in range(len(verdict.findings)))
+
+    def _finding(self, index: _Index) -> Finding:
+        number, place = index
+        return self._verdicts[number].findings[place]
+
+    def _facts(self, index: _Index) -> Sequence[Fact]:
+        """The facts that a finding states. A doubt states no fact."""
+        finding, kind = self._finding(index), self._kinds[index[0]]
+        if finding.is_doubt or kind is None:
+            return ()
+        subjects = dict.fromkeys((finding.object, *finding.ops, *finding.others))
+        return finding.facts or [Fact(kind, subject) for subject in subjects]
+
+    def _cause(self, index: _Index) -> _Index | None:
+        """The first finding of another rule that states a cause of this finding."""
+        finding, kind = self._finding(index), self._kinds[index[0]]
+        if finding.is_doubt:
+            return None
+        searched: list[Fact] = []
+        if kind is not None:
+            searched += Fact(kind, finding.object).causes()
+        for fact in finding.may_follow:
+            searched += (fact, *fact.causes())
+        for fact in searched:
+            if fact.is_general:
+                found = self._of_kind.get(fact.kind, {})
+            else:
+                found = self._stating.get(fact) or self._stating.get(Fact(fact.kind), {})
+            for number, cause in found.items():
+                if number != index[0]:
+                    return cause
+        return None
+
+    def _root(self, index: _Index) -> _Index:
+        """The finding at the end of the chain of causes."""
+        seen = {index}
+        while (cause := self._causes[index]) is not None and cause not in seen:
+            seen.add(cause)
+            index = cause
+        return index
+
+    def _findings(self, number: int) -> list[Finding]:
+        """The findings of a verdict, with their root causes; first those that explain most."""
+        found, following = [], Counter[Hashable]()
+        for place, finding in enumerate(self._verdicts[number].findings):
+            root, followers = self._roots[number, place], self._followers[number, place]
+            follows = None if root == (number, place) else self._verdicts[root[0]].rule
+            impact = worst_impact([finding, *followers])  # of the whole mistake
+            found.append(replace(finding, follows=follows, impact=impact))
+            following[group_of(finding)] += len(followers)
+
+        return sorted(found, key=lambda finding: -following[group_of(finding)])
 
 
-def _any_cause(
-    rule: str,
-    found: Mapping[str, Mapping[str, Finding]],
-    explained_by: Mapping[str, Sequence[str]],
-    by_any: Collection[str],
-) -> str | None:
-    """The first rule that explains findings on any object; None if it has no finding."""
-    causes = explained_by.get(rule, ()) if rule in by_any else ()
-    return next((cause for cause in causes if found.get(cause)), None)
-
-
-def _root_cause(
-    finding: Finding,
-    rule: str,
-    found: Mapping[str, Mapping[str, Finding]],
-    explained_by: Mapping[str, Sequence[str]],
-) -> str | None:
-    """The rule at the end of the chain of causes; None if the finding is a root cause.
-
-    A cause that the finding itself names counts only if this rule has a finding. It may be kept on
-    another machine, or not be selected.
-    """
-    cause = finding.follows if found.get(finding.follows or "") else None
-    seen = {rule}
-    while True:
-        for other in explained_by.get(rule, ()):
-            if other not in seen and finding.object in found.get(other, {}):
-                break
-        else:
-            return cause
-        finding = found[other][finding.object]
-        rule = cause = other
-        seen.add(other)
+_Index = tuple[int, int]

@@ -1,23 +1,17 @@
-"""Chooses the last line of a report: the edit or command with the largest effect.
-
-Edits that let the program run have priority over edits that make its training correct. Edits that
-make it faster come last. The number of findings decides only between edits with the same impact.
-"""
+"""Chooses the last line of a report: the first root cause, or a command that checks more."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
-from itertools import chain
-from typing import NamedTuple
 
 from placement_checks.core.evidence import NO_REFERENCE, Evidence
-from placement_checks.core.impact import Impact
 from placement_checks.core.program import Program
-from placement_checks.core.results import Finding, Report, worst_impact
+from placement_checks.core.results import NextStep, Report
 from placement_checks.core.settings import Settings
 from placement_checks.core.toml import to_toml
-from placement_checks.report.common.findings import group_findings
+from placement_checks.report.formats.items import items, ranked
+from placement_checks.report.formats.outcome import Outcome
 from placement_checks.rules.runs.gradients_equal import GradientsEqual
 from placement_checks.util.text import plural
 from placement_checks.verification.declare import value_declaration
@@ -27,123 +21,67 @@ _MIN_RULES = 2  # a reason is named if at least two rules could not be checked b
 
 
 def next_step(
-    reports: Sequence[Report], to_add: Sequence[tuple[str, Settings]] = ()
-) -> str | None:
+    reports: Sequence[Report],
+    to_add: Sequence[tuple[str, Settings]] = (),
+    *,
+    are_declared: bool = False,
+) -> NextStep | None:
     """The last line of a report; None if there is nothing to do, or if there are errors.
 
     Args:
         reports: the verdicts on some programs.
         to_add: the targets that may be added to pyproject.toml, with the settings of the call.
+        are_declared: whether pyproject.toml declares how the programs are checked. Then no
+            further evidence is suggested.
     """
     if not reports or any(report.errors for report in reports):
         return None
     if any(report.count("broken") for report in reports):
-        return f"next: {_edit(reports)}"
-    step = (
-        _missing_evidence(reports)
-        or _comparison(reports)
-        or (_configuration(reports, to_add) if to_add else None)
-    )
-    return step and f"next: {step}"
-
-
-class _Breach(NamedTuple):
-    """A finding, its rule, and the index of its report."""
-
-    program: int
-    rule: str
-    finding: Finding
-
-    @property
-    def impact(self) -> Impact:
-        return worst_impact([self.finding])
-
-
-_Cause = Sequence[_Breach]  # findings with one root cause, and the findings that follow from them
-
-
-def _rules(cause: _Cause) -> Sequence[str]:
-    """The broken rules; first the root cause of the worst finding."""
-    worst_first = sorted(cause, key=lambda breach: breach.impact)
-    names = ((breach.finding.follows or breach.rule, breach.rule) for breach in worst_first)
-    return list(dict.fromkeys(chain.from_iterable(names)))
-
-
-def _roots(cause: _Cause) -> Sequence[Finding]:
-    return [breach.finding for breach in cause if not breach.finding.follows]
-
-
-def _priority(cause: _Cause) -> tuple[int, ...]:
-    """The value of fixing a cause: findings with the worst impact count first."""
-    impact = min(breach.impact for breach in cause)
-    worst = [breach.rule for breach in cause if breach.impact == impact]
-    return -impact, len(set(worst)), len(worst), len(_rules(cause)), len(cause)
-
-
-def _summary(cause: _Cause) -> str:
-    rule, *others = _rules(cause)
-    programs = len({breach.program for breach in cause})
-    more = f" and {plural(len(others), 'more rule')}" if others else ""
-    several = f" in {plural(programs, 'program')}" if programs > 1 else ""
-    return f"{rule}{more} ({plural(len(cause), 'finding')}{several})"
+        return NextStep(f"next: {_edit(reports)}")
+    if are_declared:
+        return None
+    if step := _missing_evidence(reports) or _comparison(reports):
+        return NextStep(f"next: {step}")
+    return _configuration(reports, to_add) if to_add else None
 
 
 def _edit(reports: Sequence[Report]) -> str:
-    """The source line to edit first; without source lines, the fix."""
-    causes: dict[tuple[int, str], list[_Breach]] = defaultdict(list)
-    for program, report in enumerate(reports):
-        for verdict in report.verdicts:
-            for finding in verdict.findings:
-                breach = _Breach(program, verdict.rule, finding)
-                causes[program, finding.follows or verdict.rule].append(breach)
-    by_line: dict[str, list[_Breach]] = defaultdict(list)
-    without_line = []
-    for each in causes.values():
-        if line := _line(_roots(each)):
-            by_line[line] += each
-        else:
-            without_line.append(each)
-    if not by_line:
-        return _fix(reports, max(without_line, key=_priority))
-    line = max(by_line, key=lambda each: _priority(by_line[each]))
-    cause = by_line[line]
-    groups = group_findings(_roots(cause))
-    lines = max((group.lines for group in groups if group.where == line), default=1)
-    breaks = "which breaks" if lines == 1 else f"the first of {lines} lines that break"
-    return f"edit {line}, {breaks} {_summary(cause)}{_or_set(reports, cause)}"
-
-
-def _line(findings: Sequence[Finding]) -> str | None:
-    """The source line of most findings with the worst impact."""
-    worst = [
-        group
-        for group in group_findings(findings)
-        if worst_impact(group.findings) == worst_impact(findings)
-    ]
-    return max(worst, key=lambda group: len(group.findings)).where if worst else None
-
-
-def _fix(reports: Sequence[Report], cause: _Cause) -> str:
-    """The fix of a cause, if it is one short fix; else the command that explains the rule."""
-    rule = _rules(cause)[0]
-    if any(finding.known for finding in _roots(cause)):
+    """The first root cause: its source line, or else its fix."""
+    causes = (each for each in ranked(items(Outcome(reports))) if each.kind == "cause")
+    cause = next(causes)
+    (rule,), (group,) = cause.rules, cause.groups
+    others = {each for section in cause.sections for each in section.followers}
+    number = sum(section.number for section in cause.sections)
+    what = f"{rule} and {plural(len(others), 'more rule')}" if others else rule
+    where = f" in {_programs(cause.reports)}" if len(reports) > 1 else ""
+    what += f" ({plural(number, 'finding')}{where})"
+    may_set = _or_set(cause.reports[0], rule) if len(reports) == 1 and not others else ""
+    if cause.where is not None:
+        first = f"the first of {group.lines} lines that break"
+        breaks = "which breaks" if group.lines == 1 else first
+        return f"edit {cause.where}, {breaks} {what}{may_set}"
+    fix = group.first.fix
+    if group.first.known:
         return f"apply the workaround of {rule}, or declare it: --declare prints how"
-    fixes = {finding.fix for finding in _roots(cause)}
-    fix = next(iter(fixes))
+    fixes = {each.fix for section in cause.sections for each in section.findings}
     if len(fixes) > 1 or not 0 < len(fix) <= _MAX_FIX:
         return f"for an example with its fix, run placement-checks explain {rule}"
-    return f"{fix}, for {_summary(cause)}{_or_set(reports, cause)}"
+    return f"{fix}, for {what}{may_set}"
 
 
-def _or_set(reports: Sequence[Report], cause: _Cause) -> str:
-    """The --set option with which the broken rule is kept, if there is one."""
-    rules = _rules(cause)
-    if len(reports) > 1 or len(rules) > 1:
-        return ""
-    (verdict,) = (verdict for verdict in reports[0].verdicts if verdict.rule in rules)
-    for name, value in value_declaration(reports[0], verdict).items():
-        return f"; or, if that is intended: --set {verdict.rule}.{name}={value}"
+def _or_set(report: Report, rule: str) -> str:
+    """The --set option with which a broken rule is kept, if there is one."""
+    (verdict,) = (verdict for verdict in report.verdicts if verdict.rule == rule)
+    for name, value in value_declaration(report, verdict).items():
+        return f"; or, if that is intended: --set {rule}.{name}={value}"
     return ""
+
+
+def _programs(reports: Sequence[Report]) -> str:
+    """The first program, and the number of the others."""
+    first, *others = reports
+    more = f" and {plural(len(others), 'more program')}" if others else ""
+    return f"{first.evidence.placement.program}{more}"
 
 
 def _missing_evidence(reports: Sequence[Report]) -> str | None:
@@ -157,7 +95,13 @@ def _missing_evidence(reports: Sequence[Report]) -> str | None:
     }
     for reason, rules in Counter(reason for reason, _ in sorted(unchecked)).most_common(1):
         if rules >= _MIN_RULES:
-            return f"{plural(rules, 'rule')} could not be checked: {reason}"
+            affected = [
+                report
+                for report in reports
+                if any(verdict.reason == reason for verdict in report.verdicts)
+            ]
+            where = f" in {_programs(affected)}" if len(reports) > 1 else ""
+            return f"{plural(rules, 'rule')} could not be checked{where}: {reason}"
     return None
 
 
@@ -193,11 +137,12 @@ def _reference_option(evidence: Evidence) -> str | None:
 
 def _configuration(
     reports: Sequence[Report], to_add: Sequence[tuple[str, Settings]]
-) -> str | None:
-    """The line for pyproject.toml that makes `verify` check these programs by default."""
+) -> NextStep | None:
+    """The lines for pyproject.toml that make `verify` check these programs by default."""
     if not all(report.count("kept") for report in reports):
         return None
     entries = [settings.entry(target) for target, settings in to_add]
     programs = to_toml([entry if len(entry) > 1 else entry["target"] for entry in entries])
     pronoun = "it" if len(entries) == 1 else "them"
-    return f"add {pronoun} to pyproject.toml: [tool.placement_checks] programs = {programs}"
+    lines = ("[tool.placement_checks]", f"programs = {programs}")
+    return NextStep(f"next: add {pronoun} to pyproject.toml:", lines)

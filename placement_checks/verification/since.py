@@ -263,7 +263,8 @@ def _numbers(job: Job, old: Report, new: Report, revision: str) -> Numbers:
     for verdict in verdicts:
         if verdict.error is not None:
             raise verdict.error
-    gradients, weights = verdicts
+    by_rule = {verdict.rule: verdict for verdict in verdicts}
+    gradients, weights = (by_rule[rule] for rule in _RUN_RULES)
     if "broken" in (gradients.state, weights.state):
         parts = [_differing(gradients, "gradients"), _differing(weights, "weights")]
         return Numbers("different", "; ".join(parts))

@@ -10,6 +10,7 @@ from typing import Protocol
 import pytest
 from support.distributions import OPS_ON, installed
 from support.graphs import op, placement
+from support.verdicts import of_rules
 
 from placement_checks import RULES, verify
 from placement_checks.core.errors import ConfigError
@@ -46,7 +47,7 @@ def test_a_rule_of_another_distribution_is_listed_last_and_judged(install: Insta
     assert len(RULES) == len(NAMES) + 1
     assert RULES["ops-on"].explanation().startswith("Every op of one type is on one device.")
     report = verify(GRAPH)
-    verdict = report.verdicts[-1]
+    (verdict,) = of_rules(report, "ops-on")
     assert (verdict.rule, verdict.state) == ("ops-on", "broken")
     assert [finding.object for finding in verdict.findings] == ["a"]
     (other,) = verify(GRAPH, [{"ops-on": {"device": "/gpu:*"}}], only=["ops-on"]).verdicts
@@ -147,8 +148,8 @@ def test_a_duplicate_name_is_reported_and_the_first_rule_is_loaded(install: Inst
     report = verify(GRAPH, only=["placeable", "ops-on", "ops-on (b-rules)", "placeable (b-rules)"])
 
     assert [(verdict.rule, verdict.state) for verdict in report.verdicts] == [
-        ("placeable", "kept"),
         ("ops-on", "broken"),
+        ("placeable", "kept"),
         ("ops-on (b-rules)", "not-checked"),
         ("placeable (b-rules)", "not-checked"),
     ]

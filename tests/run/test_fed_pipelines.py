@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.verdicts import of_rules
 from support.watched import hidden, judged, mean, normalized, watched_pipeline, with_dropout
 
 from placement_checks import verify
@@ -78,7 +79,8 @@ def judge(
         return towers(1, pipeline, loss, mean)
 
     evidence = judged(watched_pipeline(build, 2), watched_pipeline(single, 1), seconds=20)
-    gradients, weights = verify(evidence, only=["gradients-equal", "weights-equal"]).verdicts
+    report = verify(evidence, only=["gradients-equal", "weights-equal"])
+    gradients, weights = of_rules(report, "gradients-equal", "weights-equal")
     return gradients.state, weights.state, "".join(f.message for f in gradients.findings[:1])
 
 

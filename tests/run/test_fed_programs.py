@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support import pairs
+from support.verdicts import of_rules
 from support.watched import (
     dense,
     function,
@@ -127,7 +128,8 @@ def verdicts(
         watched(reference or ALONE, batch, rows[1], 1),
         **conditions,
     )
-    gradients, weights = verify(evidence, only=["gradients-equal", "weights-equal"]).verdicts
+    report = verify(evidence, only=["gradients-equal", "weights-equal"])
+    gradients, weights = of_rules(report, "gradients-equal", "weights-equal")
     return gradients, weights
 
 
@@ -464,7 +466,8 @@ def test_dropout_with_fed_rates(fixtures: Path) -> None:
     evidence = judged(
         watched(build_towers, batch, 16, 2, **fed), watched(build_single, batch, 8, 1, **fed)
     )
-    gradients, weights = verify(evidence, only=["gradients-equal", "weights-equal"]).verdicts
+    report = verify(evidence, only=["gradients-equal", "weights-equal"])
+    gradients, weights = of_rules(report, "gradients-equal", "weights-equal")
 
     assert (gradients.state, weights.state) == ("kept", "kept")
 

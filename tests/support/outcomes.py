@@ -6,7 +6,7 @@ from io import StringIO
 from typing import Any
 
 from placement_checks.core.baseline import Change, Difference
-from placement_checks.core.results import Report
+from placement_checks.core.results import NextStep, Report
 from placement_checks.core.revisions import Since
 from placement_checks.report.formats.outcome import Outcome
 from placement_checks.report.formats.writers import FORMATS
@@ -19,9 +19,9 @@ MOVED = Difference(
 SAME = Difference("w.txt", "p", 10)
 
 
-def written_as(format: str, *reports: Report, **more: Any) -> str:
-    file = StringIO()
-    FORMATS[format].write(Outcome(reports, **more), file)
+def written_as(format: str, *reports: Report, next_step: str | None = None, **more: Any) -> str:
+    file, step = StringIO(), None if next_step is None else NextStep(next_step)
+    FORMATS[format].write(Outcome(reports, next_step=step, **more), file)
     return file.getvalue()
 
 

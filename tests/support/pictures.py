@@ -13,6 +13,7 @@ from placement_checks import Placement, Verdict, verify
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.results import Report
 from placement_checks.report.page.data import program_data
+from placement_checks.verification.judging import in_order
 
 
 def data_of(
@@ -25,7 +26,7 @@ def data_of(
     report = (
         verify(graph, without=["no-fallback"])
         if judged
-        else Report(Evidence.wrap(graph), verdicts)
+        else Report(Evidence.wrap(graph), in_order(verdicts))
     )
     return program_data(report)
 

@@ -14,9 +14,10 @@ from placement_checks import Finding, Verdict
 from placement_checks.core.baseline import Change, Difference
 from placement_checks.core.errors import InputError
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.results import Report
+from placement_checks.core.results import Report, State
 from placement_checks.core.revisions import Numbers, ProgramChange, Since
 from placement_checks.report.text.writer import write
+from placement_checks.verification.judging import in_order
 
 
 def finding(object: str, **more: Any) -> Finding:
@@ -30,12 +31,13 @@ def finding(object: str, **more: Any) -> Finding:
     return Finding(object, **{**values, **more})
 
 
-def broken(rule: str, *findings: Finding, **more: Any) -> Verdict:
-    return Verdict(rule, "broken", "assigned", None, findings, **more)
+def broken(rule: str, *findings: Finding, state: State = "broken", **more: Any) -> Verdict:
+    return Verdict(rule, state, "assigned", None, findings, **more)
 
 
 def report(*verdicts: Verdict, program: str = "p") -> Report:
-    return Report(Evidence(placement(program=program)), verdicts)
+    """The report on verdicts, in the order of all reports."""
+    return Report(Evidence(placement(program=program)), in_order(verdicts))
 
 
 def written(*reports: Report, everything: bool = False, width: int = 40) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from placement_checks import Evidence, Finding, Placement, Verdict
+from placement_checks import Evidence, Finding, Placement, Report, Verdict
 from placement_checks.core.results import State
 from placement_checks.report.common.findings import Group, group_findings
 from placement_checks.rules.base import Rule
@@ -36,6 +36,10 @@ def kept(program: Evidence | Placement, **parameters: Any) -> Case:
 
 def broken(program: Evidence | Placement, **parameters: Any) -> Case:
     return Case("broken", program, parameters)
+
+
+def doubtful(program: Evidence | Placement, **parameters: Any) -> Case:
+    return Case("doubtful", program, parameters)
 
 
 def not_checked(program: Evidence | Placement, **parameters: Any) -> Case:
@@ -62,6 +66,12 @@ def check_case(rule: type[Rule], case: Case, snapshot: SnapshotAssertion) -> Non
     assert text == snapshot
     # Reports write figures as JSON.
     assert json.loads(json.dumps(verdict.figures, allow_nan=False)) == [*verdict.figures]
+
+
+def of_rules(report: Report, *rules: str) -> list[Verdict]:
+    """The verdicts of some rules, in this order. A report has the order of their findings."""
+    by_rule = {verdict.rule: verdict for verdict in report.verdicts}
+    return [by_rule[rule] for rule in rules]
 
 
 def verdict_text(verdict: Verdict) -> str:
@@ -105,8 +115,8 @@ def _finding_lines(finding: Finding) -> Iterator[str]:
         yield f"  path: {step}"
     if finding.impact:  # another impact than the rule's
         yield f"  impact: {finding.impact.name.lower()}"
-    if finding.follows:
-        yield f"  follows from: {finding.follows}"
+    for fact in finding.may_follow:
+        yield f"  may follow from: {fact.kind.name.lower()} {fact.subject}".rstrip()
     if finding.known:
         yield f"  known limit of: {finding.known}"
     for other in finding.others:

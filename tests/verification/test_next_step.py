@@ -18,6 +18,7 @@ from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Placement
 from placement_checks.core.program import CapturedProgram
 from placement_checks.core.settings import Policy, Settings
+from placement_checks.verification.judging import in_order
 from placement_checks.verification.next_step import next_step
 
 FIX = "return it from the function"
@@ -42,7 +43,7 @@ def unchecked(rule: str, reason: str, **more: Any) -> Verdict:
 
 def report(*verdicts: Verdict, graph: Placement | None = None, **evidence: Any) -> Report:
     given = {"reference": Missing("it was not asked for"), **evidence}
-    return Report(Evidence(graph or program(), **given), verdicts)
+    return Report(Evidence(graph or program(), **given), in_order(verdicts))
 
 
 def test_the_line_of_the_only_finding() -> None:
@@ -99,7 +100,7 @@ def test_the_line_with_most_findings_on_training() -> None:
         "next: edit a.py:6, which breaks every-tower-counts and 1 more rule (2 findings)"
     )
     assert next_step([report(*verdicts[:2])]) == (
-        "next: edit a.py:4, which breaks one-update and 1 more rule (10 findings)"
+        "next: edit a.py:4, which breaks one-update (1 finding)"
     )
 
 
@@ -122,13 +123,17 @@ def test_consequences_count_with_their_cause() -> None:
     )
 
 
-def test_causes_on_one_line_are_fixed_together() -> None:
+def test_the_step_is_the_first_root_cause_of_the_report() -> None:
+    """Neither the number of its findings nor other rules on its line count."""
     rules = ("no-fallback", "variables-on-host", "slots-with-variables")
     verdicts = [broken(rule, finding("w", "a.py:4")) for rule in rules]
     many = broken("one-update", *(finding(str(i), "a.py:6") for i in range(9)))
 
+    assert next_step([report(*verdicts, many)]) == (
+        "next: edit a.py:4, which breaks no-fallback (1 finding)"
+    )
     assert next_step([report(many, *verdicts)]) == (
-        "next: edit a.py:4, which breaks no-fallback and 2 more rules (3 findings)"
+        "next: edit a.py:6, which breaks one-update (9 findings)"
     )
 
 
@@ -179,7 +184,7 @@ def test_no_line_is_known() -> None:
     memory = broken("session-memory", finding("gpu_options"), finding("/device:GPU:0"))
 
     assert next_step([report(idle, memory)]) == (
-        "next: for an example with its fix, run placement-checks explain session-memory"
+        "next: for an example with its fix, run placement-checks explain no-idle-device"
     )
 
 
@@ -214,7 +219,8 @@ def test_one_line_in_several_programs() -> None:
     verdict = broken("one-update", finding("w", "a.py:4"))
 
     assert next_step([report(verdict), report(kept("placeable")), report(verdict)]) == (
-        "next: edit a.py:4, which breaks one-update (2 findings in 2 programs)"
+        "next: edit a.py:4, which breaks one-update (2 findings in train.py:build and 1 more "
+        "program)"
     )
 
 
@@ -314,7 +320,9 @@ def test_the_most_commonly_missing_evidence_comes_first() -> None:
     sound = report(*few, *NOT_COMPARED, program=built(build), reference=NO_REFERENCE)
 
     assert next_step([sound]) == f"next: 2 rules could not be checked: {NO_STEP}"
-    assert next_step([sound, sound]) == f"next: 2 rules could not be checked: {NO_STEP}"
+    assert next_step([sound, sound]) == (
+        f"next: 2 rules could not be checked in train.py:build and 1 more program: {NO_STEP}"
+    )
 
 
 def test_one_rule_of_several_programs_is_not_many() -> None:
@@ -341,11 +349,14 @@ def test_verdicts_that_need_no_check(verdicts: Sequence[Verdict]) -> None:
 
 def test_correct_programs_are_added_to_the_configuration() -> None:
     sound, program = report(kept("placeable")), ("train.py:build", Settings())
-    add = "next: add {} to pyproject.toml: [tool.placement_checks] programs = "
+    step, both = next_step([sound], [program]), next_step([sound] * 2, [program] * 2)
 
-    assert next_step([sound], [program]) == f'{add.format("it")}["train.py:build"]'
-    both = f'{add.format("them")}["train.py:build", "train.py:build"]'
-    assert next_step([sound] * 2, [program] * 2) == both
+    assert step is not None
+    assert both is not None
+    assert step == "next: add it to pyproject.toml:"
+    assert step.to_paste == ("[tool.placement_checks]", 'programs = ["train.py:build"]')
+    assert both == "next: add them to pyproject.toml:"
+    assert both.to_paste[1] == 'programs = ["train.py:build", "train.py:build"]'
     assert next_step([sound]) is None
     assert next_step([report(unchecked("placeable", "it is so"))], [program]) is None
 
@@ -363,7 +374,8 @@ def test_the_settings_of_a_program_are_added_to_the_configuration() -> None:
     step = next_step([report(kept("placeable"))], [("train.py", settings)])
 
     assert step is not None
-    (entry,) = tomllib.loads(step.partition("[tool.placement_checks] ")[2])["programs"]
+    pasted = tomllib.loads("\n".join(step.to_paste))
+    (entry,) = pasted["tool"]["placement_checks"]["programs"]
     assert entry == {
         "target": "train.py",
         "gpus": 4,
@@ -373,6 +385,16 @@ def test_the_settings_of_a_program_are_added_to_the_configuration() -> None:
         "v1": True,
         "let": {"FLAGS.n": "3"},
     }
+
+
+def test_declared_programs_need_no_further_evidence() -> None:
+    few = [unchecked(rule, NO_STEP, fix=FIX) for rule in ("one-update", "update-ops-run")]
+    sound = report(*few, kept("placeable"))
+
+    assert next_step([sound]) is not None
+    assert next_step([sound], are_declared=True) is None
+    wrong = report(broken("one-update", finding("w", "a.py:4")))
+    assert next_step([wrong], are_declared=True) == next_step([wrong])
 
 
 def test_errors_come_first() -> None:

@@ -1,15 +1,14 @@
-"""Groups the findings of a program by rule, and separates root causes from their consequences.
+"""Groups the findings of a program by rule: root causes, their consequences, and doubts.
 
-Rules, and the findings of a rule, are in the order of their impact: findings that stop the program
-come first, then findings that make its training wrong, then findings that make it slow. Findings
-of one rule that say the same of several objects form one group.
+Rules and findings keep the order that `judge` gave them. Findings of one rule that say the same of
+several objects form one group.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -65,12 +64,17 @@ class Group:
         return [(name, None if at == self.where else at) for name, at in places.items()]
 
 
+def group_of(finding: Finding) -> Hashable:
+    """Returns a key that findings of one rule share if reports show them as one."""
+    return finding.group_key, finding.fix, finding.device_line
+
+
 def group_findings(findings: Iterable[Finding]) -> list[Group]:
-    """Returns the findings of one rule in groups, by impact, then in the order of the findings."""
+    """Returns the findings of one rule in groups, in the order of their first findings."""
     groups: dict[Hashable, list[Finding]] = defaultdict(list)
     for finding in findings:
-        groups[finding.group_key, finding.fix, finding.device_line].append(finding)
-    return sorted(map(Group, groups.values()), key=lambda group: worst_impact(group.findings))
+        groups[group_of(finding)].append(finding)
+    return list(map(Group, groups.values()))
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,8 @@ class Section:
     findings: Sequence[Finding]  # the findings
     # The measured differences of variables, if they are to be drawn.
     figures: Sequence[Mapping[str, Any]] = ()
+    # The findings of other rules that follow from these, by rule.
+    followers: Mapping[str, Sequence[Finding]] = field(default_factory=dict)
 
     @cached_property
     def groups(self) -> Sequence[Group]:
@@ -92,33 +98,35 @@ class Section:
         """The worst impact of the findings."""
         return worst_impact(self.findings)
 
+    @property
+    def number(self) -> int:
+        """The number of findings, with all that follow from them."""
+        return len(self.findings) + sum(map(len, self.followers.values()))
+
 
 class Sections:
-    """The findings of all rules of a program.
-
-    A finding follows from the rule that `Finding.follows` names, but only if that rule has root
-    causes itself; otherwise the finding is a root cause too.
-    """
+    """The findings of all rules of a program, in the order of the verdicts."""
 
     def __init__(self, verdicts: Sequence[Verdict]) -> None:
         self._verdicts = verdicts
-        self._roots = {
-            verdict.rule
-            for verdict in verdicts
-            if any(finding.follows is None for finding in verdict.findings)
-        }
 
     @cached_property
     def causes(self) -> Sequence[Section]:
         """The rules with root causes, or with figures to draw."""
+        followers: dict[str, dict[str, list[Finding]]] = defaultdict(lambda: defaultdict(list))
+        for verdict in self._verdicts:
+            for finding in verdict.findings:
+                if finding.follows is not None:
+                    followers[finding.follows][verdict.rule].append(finding)
         sections = []
         for verdict in self._verdicts:
-            own = [each for each in verdict.findings if not self._follows(each)]
+            own = [each for each in verdict.findings if each.is_root]
             figures = () if self.cause_of(verdict.rule) else _distinct_figures(verdict)
             if own or figures:
                 title = f"{verdict.rule}: {plural(len(own), 'finding')}"
-                sections.append(Section(verdict.rule, title, own, figures))
-        return _by_impact(sections)
+                found = followers[verdict.rule]
+                sections.append(Section(verdict.rule, title, own, figures, found))
+        return sections
 
     @cached_property
     def consequences(self) -> Sequence[Section]:
@@ -131,7 +139,17 @@ class Sections:
                 findings = [each for each in verdict.findings if each.follows == cause]
                 figures = _distinct_figures(verdict) if self.cause_of(verdict.rule) else ()
                 sections.append(Section(verdict.rule, title, findings, figures))
-        return _by_impact(sections)
+        return sections
+
+    @cached_property
+    def doubts(self) -> Sequence[Section]:
+        """The findings that may be intended, by rule."""
+        sections = []
+        for verdict in self._verdicts:
+            if doubts := [each for each in verdict.findings if each.is_doubt]:
+                title = f"{verdict.rule}: {plural(len(doubts), 'doubt')}"
+                sections.append(Section(verdict.rule, title, doubts))
+        return sections
 
     @property
     def cause_texts(self) -> dict[str, str]:
@@ -152,21 +170,12 @@ class Sections:
     def cause_of(self, rule: str) -> str | None:
         """Returns the rule that all findings of a rule follow from; None if there is none."""
         (verdict,) = (each for each in self._verdicts if each.rule == rule)
-        causes = {each.follows if self._follows(each) else None for each in verdict.findings}
+        causes = {each.follows for each in verdict.findings if not each.is_doubt}
         return causes.pop() if len(causes) == 1 else None
 
     def _numbers(self, verdict: Verdict) -> Mapping[str, int]:
         """The number of a rule's findings that follow from each other rule."""
-        return Counter(
-            str(finding.follows) for finding in verdict.findings if self._follows(finding)
-        )
-
-    def _follows(self, finding: Finding) -> bool:
-        return finding.follows in self._roots
-
-
-def _by_impact(sections: Iterable[Section]) -> Sequence[Section]:
-    return sorted(sections, key=lambda section: section.impact)
+        return Counter(each.follows for each in verdict.findings if each.follows is not None)
 
 
 def objective_lines(verdict: Verdict) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Writes a report as annotations of the user's lines on GitHub (workflow commands).
 
 GitHub shows the first ten errors, ten warnings and ten notices of a step. Each root cause is an
-error, in the order of `ranked`.
+error, and each doubt a notice, in the order of `ranked`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ _NAME = "placement_checks"
 def write(outcome: Outcome, stream: TextIO) -> None:
     """Writes errors, findings, required rules that were not checked, and the counts."""
     files = Repository()
-    found = [item for item in ranked(items(outcome)) if item.level != "note"]
+    found = [
+        item for item in ranked(items(outcome)) if item.level != "note" or item.kind == "doubt"
+    ]
     lines = [_annotation(item, files) for item in found]
     if outcome.reports or outcome.since is not None:
         counts, errors = [one_line(outcome.summary)], sum(each.level == "error" for each in found)
@@ -41,9 +43,10 @@ def _annotation(item: Item, files: Repository) -> str:
     lines = list(item.lines)
     if item.kind != "unchecked":
         at = files.location_of(item.where, item.reports[0])
-    if item.kind == "cause" and item.where and (at is None or at.line is None):
+    if item.kind in ("cause", "doubt") and item.where and (at is None or at.line is None):
         lines[0] = one_line(f"{item.where}: {lines[0]}")
-    return annotation(item.level, [*lines, f"in {item.programs(_NAMED)}"], item.title, at)
+    kind = "notice" if item.level == "note" else item.level
+    return annotation(kind, [*lines, f"in {item.programs(_NAMED)}"], item.title, at)
 
 
 def annotation(kind: str, lines: Sequence[str], title: str, at: Location | None = None) -> str:

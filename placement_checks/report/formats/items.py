@@ -16,7 +16,7 @@ from placement_checks.core.results import Report, worst_impact
 from placement_checks.core.revisions import Since
 from placement_checks.report.commands import since as since_text
 from placement_checks.report.common.baseline import first_line, render_text
-from placement_checks.report.common.findings import Group, Sections
+from placement_checks.report.common.findings import Group, Section, Sections
 from placement_checks.report.formats.outcome import Outcome
 from placement_checks.report.text.findings import finding_sentences, one_line
 from placement_checks.report.text.writer import program_title
@@ -30,6 +30,7 @@ Kind = Literal[
     "unchecked",  # rules that are not checked
     "numbers",  # the comparison of runs with a revision
     "consequence",  # findings of a rule that follow from another rule
+    "doubt",  # findings of a rule that may be intended
     "note",  # a remark
 ]
 Level = Literal["error", "warning", "note"]
@@ -49,6 +50,7 @@ class Item:
         reports: the programs.
         groups: the findings in the first of the programs.
         turn: the number of groups of root causes that the rule has before this one.
+        sections: for root causes, all root causes of the rule in each of the programs.
     """
 
     kind: Kind
@@ -60,6 +62,7 @@ class Item:
     reports: Sequence[Report] = ()
     groups: Sequence[Group] = ()
     turn: int = 0
+    sections: Sequence[Section] = ()
 
     @property
     def impact(self) -> Impact:
@@ -92,11 +95,17 @@ def _report_items(report: Report, outcome: Outcome) -> Iterator[Item]:
         for turn, group in enumerate(section.groups):
             number, rule, lines = len(group.findings), section.rule, [*finding_sentences(group)]
             title = rule if number == 1 else f"{rule} ({plural(number, 'finding')})"
-            yield Item("cause", "error", title, lines, [rule], group.where, own, [group], turn)
+            found = [group], turn, [section]
+            yield Item("cause", "error", title, lines, [rule], group.where, own, *found)
     for section in sections.consequences:
         where, rule = section.groups[0].where, section.rule
         lines = [section.title]
         yield Item("consequence", "warning", rule, lines, [rule], where, own, section.groups)
+    for section in sections.doubts:
+        for group in section.groups:
+            rule, lines = section.rule, [*finding_sentences(group)]
+            title = f"{rule}, a doubt"
+            yield Item("doubt", "note", title, lines, [rule], group.where, own, [group])
     for verdict in report.verdicts:
         if verdict.state == "not-checked":
             level: Level = "warning" if outcome.must_be_checked(verdict) else "note"
@@ -129,19 +138,25 @@ def ranked(found: Iterable[Item]) -> list[Item]:
     """Returns statements by kind, with statements that several programs share only once.
 
     Root causes are in the order of their impact. Among groups of the same impact, the first groups
-    of all rules come before the second groups of all rules, and so on. Among these, groups that
-    more programs share come first. If rules of a program are not checked for the same reason, they
-    become one statement.
+    of all rules come before the second groups of all rules, and so on. Among these, rules from
+    which more findings follow come first, and then groups that more programs share. The order of
+    the root causes of one program is the order of its report. If rules of a program are not
+    checked for the same reason, they become one statement.
     """
     by_kind: dict[Kind, list[Item]] = defaultdict(list)
     for item in found:
         by_kind[item.kind].append(item)
     causes = _merged(by_kind["cause"], _cause_key)
-    causes.sort(key=lambda item: (item.impact, item.turn, -len(item.reports)))
+    causes.sort(key=_cause_order)
     of_programs = _merged(by_kind["unchecked"], lambda item: (*_reason(item), id(item.reports[0])))
     unchecked = _merged(of_programs, lambda item: (*_reason(item), *item.rules))
     by_kind |= {"cause": causes, "unchecked": list(map(_with_rules, unchecked))}
     return [item for kind in get_args(Kind) for item in by_kind[kind]]
+
+
+def _cause_order(item: Item) -> tuple[int, ...]:
+    following = sum(section.number - len(section.findings) for section in item.sections)
+    return item.impact, item.turn, -following, -len(item.reports)
 
 
 def _cause_key(item: Item) -> Hashable:
@@ -165,5 +180,11 @@ def _merged(found: Iterable[Item], key: Callable[[Item], Hashable]) -> list[Item
         known = merged.get(key(item), item)
         rules = list(dict.fromkeys((*known.rules, *item.rules)))
         reports = {id(each): each for each in (*known.reports, *item.reports)}
-        merged[key(item)] = replace(known, rules=rules, reports=list(reports.values()))
+        sections = {id(each): each for each in (*known.sections, *item.sections)}
+        merged[key(item)] = replace(
+            known,
+            rules=rules,
+            reports=list(reports.values()),
+            sections=list(sections.values()),
+        )
     return list(merged.values())

@@ -55,10 +55,11 @@ class FindingObject(JsonObject):
     ]
     follows: Annotated[
         str | None,
-        Meta(
-            description="The rule with a finding on the same object from which this finding "
-            "follows."
-        ),
+        Meta(description="The rule with the root cause of this finding; null for a root cause."),
+    ]
+    doubt: Annotated[
+        bool,
+        Meta(description="Whether this may be intended. A doubt does not break the rule."),
     ]
     known: Annotated[
         str | None,
@@ -85,6 +86,7 @@ class FindingObject(JsonObject):
             frames=list(finding.frames),
             device_line=finding.device_line,
             follows=finding.follows,
+            doubt=finding.is_doubt,
             known=finding.known or None,
             others=list(finding.others),
         )
@@ -218,7 +220,10 @@ class ProgramObject(JsonObject, kw_only=True):
     notes: list[str]
     rules: Annotated[
         list[Annotated[RuleObject, Meta(extra_json_schema=_FIGURES_BY_RULE)]],
-        Meta(description="The rules, in the order of reports."),
+        Meta(
+            description="The rules, in the order of all reports: the rule with the root cause to "
+            "fix first is the first one."
+        ),
     ]
     baseline: (
         Annotated[

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TextIO
 from xml.etree import ElementTree as ET
 
-from placement_checks.core.results import Report, Verdict, by_impact
+from placement_checks.core.results import Report, Verdict
 from placement_checks.report.formats.items import Item, items
 from placement_checks.report.formats.locations import Repository
 from placement_checks.report.formats.outcome import Outcome
@@ -64,7 +64,7 @@ def _suite(
     for name, value in facts.items():
         if value is not None:
             ET.SubElement(properties, "property", name=name, value=printable(str(value)))
-    verdicts = {verdict.rule: verdict for verdict in by_impact(report.verdicts)}
+    verdicts = {verdict.rule: verdict for verdict in report.verdicts}
     others = [] if report.baseline is None else [outcome.difference_name]
     others += [rule for item in found for rule in item.rules]
     for rule in dict.fromkeys((*verdicts, *others)):
@@ -77,7 +77,10 @@ def _case(
     rule: str, verdict: Verdict | None, found: Sequence[Item], report: Report, files: Repository
 ) -> ET.Element:
     case = ET.Element("testcase", classname=printable(program_title(report)), name=rule)
-    groups = [group for item in found for group in item.groups]
+    doubts = [item for item in found if item.kind == "doubt"]
+    groups = [group for item in found if item.kind != "doubt" for group in item.groups]
+    if not groups:
+        groups = [group for item in doubts for group in item.groups]
     if groups and (at := files.location_of(groups[0].where, report)):
         case.set("file", at.path)
         if at.line is not None:
@@ -86,7 +89,7 @@ def _case(
         error = verdict.error
         _add_result(case, "error", error.message, error.kind, str(error))
     elif verdict is not None and verdict.state == "broken":
-        more = len(verdict.findings) - 1
+        more = sum(not each.is_doubt for each in verdict.findings) - 1
         message = groups[0].first.message if groups else "broken"
         lines = finding_lines(groups, everything=True)
         also = f", and {plural(more, 'finding')} more" if more > 0 else ""
@@ -94,9 +97,14 @@ def _case(
         _add_result(case, "failure", f"{one_line(message)}{also}", "broken", text)
     else:
         for item in found:
-            _add_other(case, item)
+            if item.kind != "doubt":
+                _add_other(case, item)
+    output = ["\n".join((item.title, *item.lines)) for item in doubts]
     if verdict is not None and verdict.note:
-        ET.SubElement(case, "system-out").text = printable(verdict.note)
+        output.append(verdict.note)
+    if output:
+        shown = "\n".join(output).split("\n")
+        ET.SubElement(case, "system-out").text = "\n".join(map(printable, shown))
     return case
 
 

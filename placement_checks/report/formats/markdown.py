@@ -11,7 +11,7 @@ from html import escape
 from itertools import groupby
 from typing import TextIO, get_args
 
-from placement_checks.core.results import Report, by_impact
+from placement_checks.core.results import NextStep, Report
 from placement_checks.core.revisions import Since
 from placement_checks.report.commands.since import at_commit, headline
 from placement_checks.report.common.baseline import render_text
@@ -20,7 +20,7 @@ from placement_checks.report.formats.items import Item, Kind, items, ranked
 from placement_checks.report.formats.outcome import Outcome
 from placement_checks.report.text.findings import one_line
 from placement_checks.report.text.writer import program_title
-from placement_checks.util.text import join_and, plural
+from placement_checks.util.text import join_and, plural, printable
 
 _MOST = 40  # lines
 _PROGRAMS = 8  # rows of the table
@@ -32,6 +32,7 @@ _NOUNS: Mapping[Kind, str] = {
     "difference": "program",
     "numbers": "program",
     "consequence": "rule",
+    "doubt": "doubt",
     "note": "remark",
 }
 _LONGEST = 300  # characters of a sentence; a comment has at most 65,536
@@ -53,11 +54,20 @@ def _lines(outcome: Outcome) -> Iterator[str]:
     yield f"**placement_checks: {_state(outcome)}.** {counts}"
     table = list(_changes(outcome.since) if outcome.since else _table(outcome.reports))
     yield from table
-    ending = [] if outcome.next_step is None else ["", inline(html_text(outcome.next_step))]
+    ending = [] if outcome.next_step is None else ["", *_next_step(outcome.next_step)]
     if folds := _folds(outcome, _MOST - len(table) - len(ending) - 2):
         yield ""
         yield from folds
     yield from ending
+
+
+def _next_step(step: NextStep) -> Iterator[str]:
+    """Yields the next step, and the lines to be copied unchanged."""
+    yield inline(html_text(step))
+    if step.to_paste:
+        yield "<pre>"
+        yield from (escape(printable(line), quote=False) for line in step.to_paste)
+        yield "</pre>"
 
 
 def _state(outcome: Outcome) -> str:
@@ -92,8 +102,7 @@ def _table(reports: Sequence[Report]) -> Iterator[str]:
     yield "| program | broken | kept | not checked |"
     yield "|---|---|---|---|"
     for report in rows:
-        verdicts = by_impact(report.verdicts)
-        broken = [verdict.rule for verdict in verdicts if verdict.state == "broken"]
+        broken = [verdict.rule for verdict in report.verdicts if verdict.state == "broken"]
         counts = f"{report.count('kept')} | {report.count('not-checked')}"
         names = inline(html_text(", ".join(broken)) or "none")
         yield f"| {inline(code(program_title(report)))} | {names} | {counts} |"

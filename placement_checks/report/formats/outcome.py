@@ -11,7 +11,7 @@ from placement_checks.report.text.writer import summary
 
 if TYPE_CHECKING:
     from placement_checks.core.errors import PlacementError
-    from placement_checks.core.results import Report, Verdict
+    from placement_checks.core.results import NextStep, Report, Verdict
     from placement_checks.core.revisions import Since
 
 
@@ -37,7 +37,7 @@ class Outcome:
     everything: bool = False  # whether the text shows every finding
     is_quiet: bool = False  # whether the text omits programs without failures
     # The next step for the user, the last line of the text; None if there is none.
-    next_step: str | None = None
+    next_step: NextStep | None = None
     # Returns the explanation of the rule with a name.
     explained: Callable[[str], str] = lambda _rule: ""
     # The comparison with a git revision; then `reports` and `errors` are its reports and errors.

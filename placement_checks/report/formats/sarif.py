@@ -90,7 +90,7 @@ class _Run:
         }
 
     def _results(self, item: Item) -> Iterator[_Json]:
-        """Yields root causes as errors, and findings that follow from them as warnings."""
+        """Yields root causes as errors, consequences as warnings, and doubts as notes."""
         for group in item.groups:
             yield self._finding(item.reports[0], item.rules[0], group, item.level)
         if item.kind == "difference" or (item.kind == "numbers" and item.level == "error"):

@@ -8,6 +8,7 @@ from typing import NamedTuple, TextIO
 
 from rich.console import Console
 
+from placement_checks.core.results import NO_STEP, NextStep
 from placement_checks.report.commands.since import render_text as since_text
 from placement_checks.report.common.baseline import render_text
 from placement_checks.report.formats.outcome import Outcome
@@ -43,11 +44,11 @@ def _html(outcome: Outcome, stream: TextIO) -> None:
     from placement_checks.report.page.write import render_page
 
     if outcome.since is not None:
-        step: str | None = outcome.summary
+        step = NextStep(outcome.summary)
         found = (revision_data(each, outcome.since) for each in outcome.since.programs)
         pages = [page for page in found if page is not None]
     else:
-        step = outcome.next_step
+        step = outcome.next_step or NO_STEP
         pages = list(map(program_data, outcome.reports))
     if pages:
         stream.write(render_page(pages, step))

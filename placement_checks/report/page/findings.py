@@ -1,6 +1,6 @@
 """Collects the rules and findings of a program for the page, and writes its headline.
 
-The headline is the sentence above the picture: the worst finding of the program.
+The headline is the sentence above the picture: the first root cause of the program.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.core.placement import TRAINABLE, Placement
-from placement_checks.core.results import PathStep, Report, by_impact
+from placement_checks.core.results import PathStep, Report
 from placement_checks.report.common.findings import (
     Group,
     Sections,
-    group_findings,
     objective_lines,
 )
 from placement_checks.report.common.source import source_text
@@ -26,26 +25,26 @@ from placement_checks.util.text import join_and, plural
 
 
 def rules_data(report: Report) -> list[dict[str, Any]]:
-    """Returns the selected rules in the order of their impact."""
+    """Returns the selected rules in the order of the report."""
     return [
         {
             "rule": verdict.rule,
             "state": verdict.state,
             "note": verdict.reason or verdict.note or "",
-            "findings": len(verdict.findings),
+            "findings": sum(not finding.is_doubt for finding in verdict.findings),
             "lines": list(objective_lines(verdict)),
         }
-        for verdict in by_impact(report.verdicts)
+        for verdict in report.verdicts
     ]
 
 
 def findings_data(
     report: Report, places: DeviceTable, number: Mapping[str, int]
 ) -> list[dict[str, Any]]:
-    """Returns the groups of findings, root causes first."""
+    """Returns the groups of findings: root causes, consequences, doubts."""
     sections, placement = Sections(report.verdicts), report.evidence.placement
     found = []
-    for section in (*sections.causes, *sections.consequences):
+    for section in (*sections.causes, *sections.consequences, *sections.doubts):
         groups = [
             {
                 "rule": section.rule,
@@ -78,6 +77,7 @@ def _group_data(group: Group, number: Mapping[str, int]) -> dict[str, Any]:
         "consequence": first.consequence,
         "fix": first.fix,
         "follows": first.follows or "",
+        "doubt": first.is_doubt,
         "figure": [],
         "objects": sorted(objects),
         "ops": sorted(objects | {number[name] for name in shown if name in number}),
@@ -113,27 +113,30 @@ class Headline(NamedTuple):
 def headline(report: Report, places: DeviceTable) -> Headline:
     """Returns the headline of a program that was judged, or only placed."""
     placement = report.evidence.placement
-    verdicts = by_impact(report.verdicts)
-    broken = [verdict.rule for verdict in verdicts if verdict.state == "broken"]
+    broken = [verdict.rule for verdict in report.verdicts if verdict.state == "broken"]
     kept, unchecked = report.count("kept"), report.count("not-checked")
     if broken:
         checked = f"{len(broken)} of {plural(len(broken) + kept, 'rule')} that could be checked"
         verb = "is" if len(broken) == 1 else "are"
         facts = [f"{checked} {verb} broken: {join_and(broken)}."]
-        state, sentence = "broken", _label_devices(_worst_finding(report), places)
+        state, sentence = "broken", _label_devices(_first_cause(report), places)
     elif kept:
         state, facts = "kept", []
         sentence = f"all {kept} rules that could be checked are kept"
         if kept == 1:
             sentence = "the one rule that could be checked is kept"
-        alike = any(each.rule == _ALIKE and each.state == "kept" for each in verdicts)
+        alike = any(each.rule == _ALIKE and each.state == "kept" for each in report.verdicts)
         sharing = _variable_sharing(placement, places, alike)
         sentence = f"{sharing}: {sentence}" if sharing else _capitalize(sentence)
+    elif doubts := Sections(report.verdicts).doubts:
+        state, sentence, facts = "doubtful", doubts[0].groups[0].first.message, []
     elif report.verdicts:
         state, facts = "not-checked", []
         sentence = f"{_op_devices(placement, places)}: nothing could be checked"
     else:
         state, sentence, facts = "placed", _op_devices(placement, places), []
+    if doubtful := report.count("doubtful"):
+        facts.append(f"{doubtful} doubtful.")
     if unchecked and state != "not-checked":
         facts.append(f"{unchecked} not checked.")
     facts.append(f"{plural(len(placement.ops), 'op')}.")
@@ -145,18 +148,18 @@ def _capitalize(sentence: str) -> str:
     return f"{sentence[:1].upper()}{sentence[1:]}"
 
 
-def _worst_finding(report: Report) -> str:
-    worst = next(section for section in Sections(report.verdicts).causes if section.findings)
-    (verdict,) = (verdict for verdict in report.verdicts if verdict.rule == worst.rule)
+def _first_cause(report: Report) -> str:
+    cause = next(section for section in Sections(report.verdicts).causes if section.findings)
+    (verdict,) = (verdict for verdict in report.verdicts if verdict.rule == cause.rule)
     if verdict.headline:
         return verdict.headline
-    first = group_findings(worst.findings)[0].first
+    first = cause.groups[0].first
     text = first.message.partition("; ")[0]
     if len(text) > _LONGEST:
         text = f"{text[: _LONGEST - 1]}…"
     if not text.startswith(first.object):
         text = _capitalize(text)
-    more = len(worst.findings) - 1
+    more = len(cause.findings) - 1
     return f"{text} (and {more} more)" if more else text
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from placement_checks.core.results import NO_STEP, NextStep
 from placement_checks.util.text import printable
 
 # In this order: each script may use the previous ones.
@@ -22,7 +23,7 @@ _SCRIPTS = (
 )
 
 
-def render_page(programs: Sequence[Mapping[str, Any]], next_step: str | None = None) -> str:
+def render_page(programs: Sequence[Mapping[str, Any]], next_step: NextStep = NO_STEP) -> str:
     """Returns the page of several programs.
 
     The content security policy of the page prevents a browser from loading anything, and from
@@ -43,7 +44,7 @@ def render_page(programs: Sequence[Mapping[str, Any]], next_step: str | None = N
         f"style-src '{_hash(style)}'; script-src '{_hash(script)}'",
         "title": escape(printable(programs[0]["program"])),
         "style": style,
-        "next": escape(printable(next_step or "")),
+        "next": "\n".join(escape(printable(line)) for line in (next_step, *next_step.to_paste)),
         "overview": _compressed(_overview(programs)),
         "data": data,
         "script": script,

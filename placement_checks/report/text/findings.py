@@ -1,4 +1,4 @@
-"""Renders the findings of a program: root causes by rule, then the findings that follow from them.
+"""Renders the findings of a program: root causes by rule, the findings that follow, and doubts.
 
 The brief text has a limit of lines. Each rule that stops the program or makes its training wrong
 shows its first finding in full; `allot_lines` distributes the remaining lines among all rules.
@@ -156,6 +156,7 @@ def allot_lines(
 _Lines: TypeAlias = Iterator[Text]
 _HINT = "--all shows them"
 _TITLE = 2  # lines: the title, and an empty one at the end
+_DOUBT_STYLE = "yellow"
 _STYLES = {"headline": "", "detail": "dim", "consequence": "", "fix": "green"}
 
 
@@ -165,6 +166,9 @@ def all_findings(sections: Sections) -> _Lines:
         found = finding_lines(section.groups, everything=True)
         yield from _with_title(section, _style_lines(found))
         yield from _picture(section)
+    for section in sections.doubts:
+        found = finding_lines(section.groups, everything=True)
+        yield from _with_title(section, _style_lines(found), _DOUBT_STYLE)
 
 
 def brief_findings(sections: Sections, lines: int) -> _Lines:
@@ -175,8 +179,15 @@ def brief_findings(sections: Sections, lines: int) -> _Lines:
         for line in wrap(f"{section.title} ({_HINT})", hanging=4)
     ]
     causes = sections.causes
+    doubts = [
+        line
+        for section in sections.doubts
+        for line in _with_title(
+            section, _style_lines(first_lines(section.groups, 1, _HINT)), _DOUBT_STYLE
+        )
+    ]
     # Each cause may need a line for its omitted findings.
-    remaining = lines - len(following) - len(causes)
+    remaining = lines - len(following) - len(causes) - len(doubts)
     decisive = [number for number, section in enumerate(causes) if section.impact < Impact.LAYOUT]
     given = allot_lines([_costs(section) for section in causes], remaining, decisive)
     if not all(given):
@@ -198,6 +209,7 @@ def brief_findings(sections: Sections, lines: int) -> _Lines:
     yield from following
     if omitted or following:
         yield Text()
+    yield from doubts
 
 
 def _omitted_titles(sections: Sequence[Section]) -> list[Text]:
@@ -215,10 +227,10 @@ def _costs(section: Section) -> Iterator[int]:
     yield from groups
 
 
-def _with_title(section: Section, lines: _Lines) -> _Lines:
+def _with_title(section: Section, lines: _Lines, style: str = "bold red") -> _Lines:
     if section.findings:
         title = Text(section.title)
-        title.stylize("bold red", 0, len(section.rule))
+        title.stylize(style, 0, len(section.rule))
         yield title
         yield from lines
         yield Text()

@@ -15,7 +15,14 @@ from rich.console import Console
 from rich.text import Text
 
 from placement_checks.core.placement import Placement
-from placement_checks.core.results import Report, Verdict, by_impact, worst_impact
+from placement_checks.core.results import (
+    STATES,
+    NextStep,
+    Report,
+    Verdict,
+    counts_text,
+    worst_impact,
+)
 from placement_checks.report.common.findings import Sections, objective_lines
 from placement_checks.report.text.findings import all_findings, brief_findings
 from placement_checks.report.text.layout import current_width, print_line, shorten, wrap
@@ -26,7 +33,7 @@ if TYPE_CHECKING:
 
 
 _MIN_NAME_WIDTH = 20
-_LEGEND = "findings of each rule; . kept, - not checked"
+_MARKS = {"kept": ".", "doubtful": "?", "not-checked": "-"}
 
 
 def grid(reports: Sequence[Report]) -> Iterator[str]:
@@ -49,25 +56,32 @@ def grid(reports: Sequence[Report]) -> Iterator[str]:
     for report, cells in zip(reports, rows, strict=True):
         row = " ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
         yield f"{row}  {shorten(report.evidence.placement.program, room)}"
-    yield _LEGEND
+    shown = {each.state for each in verdicts if each.rule in broken}
+    marks = [
+        f"{mark} {state.replace('-', ' ')}"
+        for state, mark in _MARKS.items()
+        if state in shown or state != "doubtful"
+    ]
+    yield f"findings of each rule; {', '.join(marks)}"
 
 
 def _cells(report: Report, rules: Sequence[str]) -> list[str]:
     cells = dict.fromkeys(rules, "")
     for verdict in report.verdicts:
         if verdict.rule in cells:
-            number = len(verdict.findings)
+            number = sum(not finding.is_doubt for finding in verdict.findings)
             found = str(number) if number < 1000 else f"{number // 1000}k"
-            cells[verdict.rule] = {"broken": found, "kept": ".", "not-checked": "-"}[verdict.state]
+            cells[verdict.rule] = _MARKS.get(verdict.state, found)
     return [*cells.values(), str(report.count("kept")), str(report.count("not-checked"))]
 
 
-STATES = {
+_LABELS = {
     "kept": ("KEPT", "green"),
     "broken": ("BROKEN", "bold red"),
+    "doubtful": ("DOUBTFUL", "yellow"),
     "not-checked": ("NOT CHECKED", "yellow"),
 }
-_STATE_ORDER = ("broken", "kept", "not-checked")
+_STATE_ORDER = ("broken", "doubtful", "kept", "not-checked")
 _STATE_WIDTH = 15  # with the spaces around it
 _HANGING = 2  # additional spaces at the start of each further line of a shared row
 
@@ -100,7 +114,7 @@ def rule_table(
 def names_by_state(verdicts: Sequence[Verdict]) -> Iterator[Text]:
     """Yields a row for each state, with the names of the rules."""
     for state in _STATE_ORDER:
-        members = by_impact(verdict for verdict in verdicts if verdict.state == state)
+        members = [verdict for verdict in verdicts if verdict.state == state]
         if members:
             names = ", ".join(verdict.rule for verdict in members)
             more = " (--all shows why)" if state == "not-checked" else ""
@@ -110,7 +124,7 @@ def names_by_state(verdicts: Sequence[Verdict]) -> Iterator[Text]:
 def _row(
     verdict: Verdict, rule: str, hanging: int, detail: str, most: int | None
 ) -> Iterator[Text]:
-    label, style = STATES[verdict.state]
+    label, style = _LABELS[verdict.state]
     line = f"{rule}{detail}".rstrip()
     hanging += _STATE_WIDTH
     first, *rest = wrap(line, indent=_STATE_WIDTH, hanging=hanging, most=most)
@@ -140,8 +154,7 @@ def program_title(report: Report) -> str:
 def summary(reports: Sequence[Report]) -> str:
     """Returns the numbers of kept, broken and unchecked rules in all programs."""
     counts = {state: sum(report.count(state) for report in reports) for state in STATES}
-    states = ", ".join(f"{count} {state.replace('-', ' ')}" for state, count in counts.items())
-    return f"{plural(len(reports), 'program')}, rules: {states}."
+    return f"{plural(len(reports), 'program')}, rules: {counts_text(counts)}."
 
 
 _LINES = 60  # for a program
@@ -160,7 +173,7 @@ def write(
     console: Console,
     *,
     everything: bool = False,
-    next_step: str | None = None,
+    next_step: NextStep | None = None,
     counts: Sequence[Report] | None = None,
 ) -> None:
     """Prints the verdicts and findings of every program, the counts and the next step.
@@ -169,7 +182,7 @@ def write(
         reports: the reports of the programs; several are preceded by a grid.
         console: the console to print to.
         everything: whether to print all findings; otherwise a program takes at most 60 lines.
-        next_step: the last line; None if there is no next step.
+        next_step: the last line, with lines to copy; None if there is no next step.
         counts: the reports that the counts include; by default the printed reports.
     """
     if len(reports) > 1:
@@ -183,7 +196,7 @@ def write(
     is_broken = any(report.count("broken") for report in counted)
     print_line(console, Text(summary(counted), "bold red" if is_broken else "bold"))
     if next_step is not None:
-        for part in wrap(next_step, hanging=6, width=_STEP_WIDTH):
+        for part in (*wrap(next_step, hanging=6, width=_STEP_WIDTH), *next_step.to_paste):
             print_line(console, Text(part))
 
 

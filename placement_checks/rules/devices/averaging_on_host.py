@@ -10,6 +10,7 @@ from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import unshared, variable_layout
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.facts import Fact, FactKind
 from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import AMONG_DEVICES
 from placement_checks.core.placement import Placement
@@ -52,7 +53,7 @@ class AveragingOnHost(Rule):
     name = "averaging-on-host"
     kind = "assigned"
     requires = frozenset({Need.ASSIGNED, Need.TWO_TOWERS, Need.LOSSES_APART, Need.TRAINED})
-    explained_by = ("no-fallback",)
+    states = FactKind.AVERAGE_DEVICE
     intended = "gradients are averaged on this device, and all of them are copied to it"
     breaks_in_changes = True
     threads = ("tensorflow/models#2152: a review about the device of averages",)
@@ -107,7 +108,9 @@ class AveragingOnHost(Rule):
             "addition to its other work",
             fix="compute a list of gradients per tower, and average the lists under "
             f"`with tf.device('{names[0]}'):`",
-            follows="variables-shared" if _updates_unshared_only(placement, number) else None,
+            may_follow=(Fact(FactKind.UNSHARED),)
+            if _updates_unshared_only(placement, number)
+            else (),
         )
 
 

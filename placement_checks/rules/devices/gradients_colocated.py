@@ -6,6 +6,7 @@ from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.discovery import complete_device
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.facts import FactKind
 from placement_checks.core.op_types import CAST, NO_COMPUTATION, SHAPES, VARIABLES
 from placement_checks.core.placement import Op, Placement, producer_of
 from placement_checks.core.results import Finding, PathStep, Verdict
@@ -37,7 +38,7 @@ class GradientsColocated(Rule):
     name = "gradients-colocated"
     kind = "assigned"
     requires = frozenset({Need.ASSIGNED, Need.REQUESTED, Need.GPUS})
-    explained_by = ("no-fallback",)
+    states = FactKind.BACKWARD_DEVICE
     intended = "these backward ops are on other devices than their forward ops"
     breaks_in_changes = True
     threads = (

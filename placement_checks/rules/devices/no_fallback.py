@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.facts import FactKind
 from placement_checks.core.machines import Machine
 from placement_checks.core.op_types import (
     CALLS,
@@ -49,7 +50,7 @@ class NoFallback(Rule):
     name = "no-fallback"
     kind = "assigned"
     requires = frozenset({Need.ASSIGNED, Need.REQUESTED, Need.GPUS})
-    explained_by = ("placeable", "no-idle-device")
+    states = FactKind.FALLEN
     intended = "these ops may run on other devices than requested"
     breaks_in_changes = True
     threads = (

@@ -9,6 +9,7 @@ from placement_checks.analysis.towers.by_loss import reachability_masks
 from placement_checks.analysis.towers.discovery import complete_device
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.facts import Fact, FactKind
 from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import NO_COMPUTATION
 from placement_checks.core.placement import TRAINABLE, Placement, producer_of
@@ -58,6 +59,7 @@ class NoIdleDevice(Rule):
 
     name = "no-idle-device"
     kind = "assigned"
+    states = FactKind.IDLE
     requires = frozenset({Need.ASSIGNED})
     uses = frozenset({Need.SINGLE_GPU})
     by_absence = True
@@ -182,6 +184,7 @@ def _unused_copy(placement: Placement, gpu: Device, ops: Sequence[str]) -> Findi
         message=f"{gpu.short} computes a copy of the model, such as {ops[0]}, that no loss of the "
         f"step depends on; the step minimizes {losses[0]}",
         consequence="the step does not train the model with the examples of this tower",
+        facts=(Fact(FactKind.IDLE, gpu.short), Fact(FactKind.LOST)),
         fix="append the loss of each tower to a list in the loop, and minimize "
         "tf.add_n(losses) / num_gpus",
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.facts import FactKind
 from placement_checks.core.impact import Impact
 from placement_checks.core.placement import Op, Placement, Refusal, most_refusals
 from placement_checks.core.results import Finding, PathStep, Verdict
@@ -30,6 +31,7 @@ class Placeable(Rule):
     name = "placeable"
     kind = "assigned"
     impact = Impact.EXECUTION
+    states = FactKind.UNPLACEABLE
     requires = frozenset({Need.PLACER})
     threads = (
         "tensorflow/tensorflow#2292: the MNIST tutorial pinned to a GPU is refused",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from placement_checks.analysis.variables.slots import find_slots
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.facts import FactKind
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, about, matches_any
@@ -33,7 +34,7 @@ class SlotsWithVariables(Rule):
     name = "slots-with-variables"
     kind = "assigned"
     requires = frozenset({Need.ASSIGNED, Need.REQUESTED})
-    explained_by = ("created-in-scope",)
+    states = FactKind.SLOT_DEVICE
     intended = "these slots are copied to their variables in each step"
     breaks_in_changes = True
     threads = (

@@ -11,6 +11,7 @@ from placement_checks.analysis.variables.roles import roles
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.facts import Fact, FactKind
 from placement_checks.core.op_types import RESOURCE_VARIABLES
 from placement_checks.core.placement import Op, Placement
 from placement_checks.core.results import Finding, Verdict
@@ -72,7 +73,7 @@ class VariablesOnHost(Rule):
     name = "variables-on-host"
     kind = "assigned"
     requires = frozenset({Need.ASSIGNED})
-    explained_by = ("placeable", "created-in-scope")
+    states = FactKind.VARIABLE_DEVICE
     intended = "variables are on this device, and other GPUs read them from it in each step"
     breaks_in_changes = True
     threads = (
@@ -163,11 +164,11 @@ def _role_devices(placement: Placement, variable: str, *, local: bool) -> Sequen
 def _misplaced(placement: Placement, op: Op, names: Sequence[str], setting: str) -> Finding:
     assert op.assigned is not None
     found = op.assigned.short
-    follows = None
+    causes = []
     if placement.requested and unshared(placement).is_on_own_tower(_decided_by(op), op.assigned):
-        follows = "variables-shared"
+        causes.append(Fact(FactKind.UNSHARED))
     elif _is_unpinned(placement, op):
-        follows = "no-idle-device"
+        causes.append(Fact(FactKind.IDLE))
     request = ""
     if placement.requested:
         request = f"; it requests {requested_device(op)}"
@@ -182,7 +183,7 @@ def _misplaced(placement: Placement, op: Op, names: Sequence[str], setting: str)
         devices=(op.assigned,),
         consequence=_consequence(placement, op),
         fix=_fix(placement, op, names[0], setting),
-        follows=follows,
+        may_follow=tuple(causes),
     )
 
 
@@ -220,7 +221,7 @@ def _without_request(placement: Placement, op: Op, names: Sequence[str], setting
         f"machine and may choose another device on other machines",
         devices=(op.assigned,) if op.assigned else (),
         fix=_fix(placement, op, names[0], setting),
-        follows="no-idle-device" if _is_unpinned(placement, op) else None,
+        may_follow=(Fact(FactKind.IDLE),) if _is_unpinned(placement, op) else (),
     )
 
 

@@ -12,6 +12,7 @@ from placement_checks.analysis.variables.gradient_flow import norms_of_slices
 from placement_checks.core import mistakes
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.facts import Fact, FactKind
 from placement_checks.core.impact import Impact
 from placement_checks.core.mistakes import Diagnosis
 from placement_checks.core.placement import Placement
@@ -86,10 +87,7 @@ class GradientsEqual(Rule):
     kind = "executed"
     impact = Impact.TRAINING
     requires = frozenset({Need.MEASUREMENT})
-    explained_by = (
-        *("every-tower-counts", "variables-shared", "gradients-averaged"),
-        "aggregated-before-clipped",
-    )
+    states = FactKind.GRADIENT
     threads = (
         "tensorflow/benchmarks#466: one variable update sums gradients, another averages them",
         "tensorflow/tensorflow#35333: too small gradients under a strategy",
@@ -360,6 +358,7 @@ def _finding(
             f"; {placement.by_number[scaling[0]].name} multiplies the loss by this factor, and "
             "its gradients are not divided by it"
         )
+    facts = (Fact(FactKind.GRADIENT, name), Fact(FactKind.DIAGNOSED, name))
     return Finding(
         **about(placement.ops[name], "executed"),
         ops=tuple(location.ops) or (measured.updates.get(name, name),),
@@ -369,4 +368,13 @@ def _finding(
         message=f"the gradient of {name} {verb} the reference's: {diagnosis.what}{multiplied}",
         consequence=diagnosis.consequence,
         fix=diagnosis.fix,
+        facts=facts if diagnosis.mistake else facts[:1],
+        may_follow=_WIDER_CAUSES.get(diagnosis.mistake, ()),
     )
+
+
+# Facts on other variables that explain a gradient, by the kind of its mistake.
+_WIDER_CAUSES = {
+    "": (Fact(FactKind.OBJECTIVE), Fact(FactKind.CLIPPED), Fact(FactKind.STEP)),
+    "own rows": (Fact(FactKind.UNSYNCED),),
+}

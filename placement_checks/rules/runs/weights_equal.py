@@ -12,6 +12,7 @@ from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core import mistakes
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.facts import Fact, FactKind
 from placement_checks.core.ids import OpId
 from placement_checks.core.impact import Impact
 from placement_checks.core.mistakes import Diagnosis, TowerKind
@@ -77,14 +78,7 @@ class WeightsEqual(Rule):
     kind = "executed"
     impact = Impact.TRAINING
     requires = frozenset({Need.TRAJECTORY})
-    explained_by = (
-        "gradients-equal",
-        "gradients-averaged",
-        "aggregated-before-clipped",
-        "every-tower-counts",
-        "variables-shared",
-        "one-update",
-    )
+    states = FactKind.VALUE
     threads = (
         "tensorflow/tensorflow#14486: fine-tuning on towers is much worse, with unknown cause",
     )
@@ -314,13 +308,26 @@ class Cause(NamedTuple):
 
     Attributes:
         diagnosis: the mistake.
-        follows: the rule whose findings explain the cause, if any.
+        may_follow: further facts that explain the cause.
         place: the ops on the lines to edit, if they are known.
     """
 
     diagnosis: Diagnosis
-    follows: str | None = None
+    may_follow: tuple[Fact, ...] = ()
     place: MistakeLocation = MistakeLocation()
+
+
+def _wrong_gradient(variable: str | None) -> tuple[Fact, ...]:
+    """The facts that explain a variable whose gradient, or the one of ``variable``, is wrong."""
+    return (Fact(FactKind.GRADIENT, variable or ""), Fact(FactKind.GRADIENT))
+
+
+def _wrong_value(variable: str | None) -> tuple[Fact, ...]:
+    """The facts that explain a variable of which only the difference is known.
+
+    They are facts on ``variable``, the likeliest cause, and else on any variable.
+    """
+    return (Fact(FactKind.VALUE, variable or ""), Fact(FactKind.VALUE))
 
 
 @dataclass(frozen=True)
@@ -341,6 +348,7 @@ class _Run:
         """Return the finding on a variable that differs from the reference."""
         name, cause = divergence.difference.variable, self._find_cause(divergence)
         steps = plural(divergence.step, "step")
+        facts = (Fact(FactKind.VALUE, name), Fact(FactKind.DIAGNOSED, name))
         return Finding(
             **about(self.placement.ops[name], "executed"),
             ops=tuple(cause.place.ops) or (self.measured.updates.get(name, name),),
@@ -350,7 +358,8 @@ class _Run:
             f"{cause.diagnosis.what}",
             consequence=cause.diagnosis.consequence,
             fix=cause.diagnosis.fix,
-            follows=cause.follows,
+            facts=facts[:1] if cause.may_follow else facts,
+            may_follow=cause.may_follow,
         )
 
     def stale_copy(self, name: str) -> Finding:
@@ -391,7 +400,8 @@ class _Run:
             return Cause(mistakes.COPIES.stated(kind), place=place)
         strategy = self.placement.strategy
         if strategy is not None and strategy.is_later_copy(name):
-            return Cause(_mirrored_copy(strategy, name, divergence.moved, kind))
+            found = _mirrored_copy(strategy, name, divergence.moved, kind)
+            return Cause(found, _wrong_value(name))
         return self._change_cause(divergence, is_trained=trained == name)
 
     def _change_cause(self, divergence: Divergence, *, is_trained: bool) -> Cause:
@@ -404,6 +414,7 @@ class _Run:
         factor = f"{moved:.3g}" if moved is not None else ""
         number, place = repeated_updates(self.placement, name, is_trained=is_trained)
         equal = "its gradient is equal; " if self._has_equal_gradient(name) else ""
+        may_follow: tuple[Fact, ...] = ()
         if is_multiple and number > 1 and (place.ops or not is_trained):
             found = mistakes.REPEATED.stated(kind, count=number, factor=factor)
         elif proved := explain_numbers(self.evidence, name):
@@ -414,7 +425,8 @@ class _Run:
             op = self.measured.updates.get(name, "")
             mistake = mistakes.OTHER_OPTIMIZER if equal else mistakes.OTHER_UPDATE
             found, place = mistake.stated(kind, op=op and f", {op},"), MistakeLocation()
-        return Cause(found._replace(what=f"{equal}{found.what}"), place=place)
+            may_follow = _wrong_value(name)
+        return Cause(found._replace(what=f"{equal}{found.what}"), may_follow, place)
 
     def _has_equal_gradient(self, name: str) -> bool:
         """Whether the gradient of a trained variable was compared, and is equal."""
@@ -432,18 +444,17 @@ class _Run:
 
         name = divergence.difference.variable
         wrong = differing_variables(self.measured.trials[0], self.measured.precisions)
-        root = "gradients-equal" if wrong else None
         if trained in wrong:
             what = "the gradient differs, see gradients-equal"
-            return _follows(what, "gradients-equal", root)
+            return _follows(what, "gradients-equal", _wrong_gradient(trained))
         if earlier := self.measured.earlier.get(trained or "", frozenset()) & wrong:
             what = (
                 f"the gradient of {min(earlier)} differs, and its update comes earlier in the step"
             )
-            return _follows(what, f"the gradient of {min(earlier)}", root)
+            return _follows(what, f"the gradient of {min(earlier)}", _wrong_gradient(min(earlier)))
         if trained is None and wrong and not _is_integer(self.measured, divergence):
             what = f"the gradient of {min(wrong)} differs, which may be the cause"
-            return _follows(what, f"the gradient of {min(wrong)}", root)
+            return _follows(what, f"the gradient of {min(wrong)}", _wrong_gradient(min(wrong)))
         diverging = {
             other.difference.variable
             for other in self.divergences
@@ -451,19 +462,19 @@ class _Run:
         }
         if trained != name and trained in diverging:
             what = f"{trained} differs too, and may be the cause"
-            return _follows(what, f"the finding on {trained}", root)
+            return _follows(what, f"the finding on {trained}", _wrong_value(trained))
         first = min(self.divergences, key=lambda other: other.step)
         if divergence.step > first.step:
             cause = first.difference.variable
             steps = plural(first.step, "step")
             what = f"{cause} differs earlier, after {steps}, and may be the cause"
-            return _follows(what, f"the finding on {cause}", root)
+            return _follows(what, f"the finding on {cause}", _wrong_value(cause))
         return None
 
 
-def _follows(what: str, first: str, rule: str | None) -> Cause:
-    """Return the cause of a difference that another finding explains."""
-    return Cause(Diagnosis(what, f"fix {first} first"), follows=rule)
+def _follows(what: str, first: str, facts: tuple[Fact, ...]) -> Cause:
+    """Return the cause of a difference that another finding, with one of the facts, explains."""
+    return Cause(Diagnosis(what, f"fix {first} first"), facts)
 
 
 def _is_integer(measured: Measurement, divergence: Divergence) -> bool:

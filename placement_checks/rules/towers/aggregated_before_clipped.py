@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.step_changes import step_changes, towers_of_clip
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.facts import FactKind
 from placement_checks.core.impact import Impact
 from placement_checks.core.keras_parts import CLIPPING
 from placement_checks.core.mistakes import WORDS
@@ -24,7 +25,7 @@ from placement_checks.rules.base import (
 )
 from placement_checks.rules.ranks import tower_kind
 from placement_checks.rules.requirements import Need
-from placement_checks.util.text import listed, plural
+from placement_checks.util.text import plural
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,8 @@ class AggregatedBeforeClipped(Rule):
     replicas multiply their gradients by the norm of the sum, or clip the gradients of single rows
     before they add up the rows, the rule is kept.
 
-    Towers that are placed by hand may clip their own gradients on purpose. The rule is then not
-    checked; a comparison with a reference shows whether clipping makes a difference.
+    Towers that are placed by hand may clip their own gradients on purpose. This is a doubt; a
+    comparison with a reference shows whether clipping makes a difference.
 
     `allow` lists variables, or patterns such as *, if each replica clips their gradients on
     purpose.
@@ -52,6 +53,7 @@ class AggregatedBeforeClipped(Rule):
     name = "aggregated-before-clipped"
     kind = "requested"
     impact = Impact.TRAINING
+    states = FactKind.CLIPPED
     requires = frozenset({Need.TWO_TOWERS, Need.LOSSES_APART, Need.TRAINED})
     intended = "each replica clips its own gradients of these variables"
     threads = (
@@ -70,13 +72,7 @@ class AggregatedBeforeClipped(Rule):
             for each in _clipped_per_tower(placement)
             if not matches_any(each.variable, self.allow)
         ]
-        if clipped and placement.strategy is None:
-            names = [each.variable for each in clipped]
-            return self.not_checked(
-                f"each tower clips its own gradient of {listed(names, 1)}, which may be intended",
-                fix="pass a reference, or declare it: "
-                f"--set aggregated-before-clipped.allow={'*' if len(names) > 1 else names[0]}",
-            )
+        is_by_hand = placement.strategy is None
         copies = placement.strategy.copies if placement.strategy else {}
         by_keras, findings = [], []
         for each in clipped:
@@ -85,7 +81,7 @@ class AggregatedBeforeClipped(Rule):
             if CLIPPING in placement.details.parts_of_keras(each.op):
                 by_keras.append(each)
             else:
-                findings.append(_finding(placement, each))
+                findings.append(replace(_finding(placement, each), is_doubt=is_by_hand))
         if by_keras:
             findings.insert(0, _keras_finding(placement, by_keras))
         return self.verdict(findings, plural(len(trained), "variable"))
@@ -137,7 +133,7 @@ def _keras_finding(placement: Placement, clipped: Sequence[_ClippedGradient]) ->
         _CONSEQUENCE,
         "in your own train_step: gradients = tf.distribute.get_replica_context().all_reduce("
         "'SUM', gradients), then clip, and divide by the number of replicas, since the optimizer "
-        f"adds up once more{_IF_INTENDED}",
+        f"adds up once more{_IF_INTENDED.format('replica')}",
     )
 
 
@@ -152,11 +148,11 @@ def _finding(placement: Placement, clipped: _ClippedGradient) -> Finding:
         message=f"each {kind}'s gradient of {clipped.variable} is {how} before the gradients "
         f"of all {kind}s are added up",
         consequence=_CONSEQUENCE,
-        fix=f"{WORDS[kind].clip}{_IF_INTENDED}",
+        fix=f"{WORDS[kind].clip}{_IF_INTENDED.format(kind)}",
     )
 
 
 _CONSEQUENCE = "the update differs from the update on one GPU, and changes with the number of GPUs"
 _IF_INTENDED = (
-    ". If each replica is meant to clip its gradients: --set aggregated-before-clipped.allow=*"
+    ". If each {} is meant to clip its gradients: --set aggregated-before-clipped.allow=*"
 )

@@ -8,6 +8,7 @@ from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.slots import find_slots
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.facts import FactKind
 from placement_checks.core.impact import Impact
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
@@ -36,6 +37,7 @@ class CreatedInScope(Rule):
     name = "created-in-scope"
     kind = "requested"
     impact = Impact.TRAINING
+    states = FactKind.OUT_OF_SCOPE
     requires = frozenset({Need.REQUESTED, Need.VARIABLES, Need.REPLICAS})
     intended = "these variables are created once, and all replicas share them"
     threads = (

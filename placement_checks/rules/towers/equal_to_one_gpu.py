@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.facts import Fact, FactKind
 from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import PASSES_READ
@@ -16,6 +17,9 @@ from placement_checks.rules.requirements import Need
 from placement_checks.rules.step_equality import compare_with_one_gpu, mistake_of
 from placement_checks.step.comparison import ONE_GPU, State, StepEquality
 from placement_checks.step.explanation import Difference, Obligation
+
+# Mistakes of any variable, which also make the step another one.
+_CAUSES = (Fact(FactKind.OBJECTIVE), Fact(FactKind.UNTRAINED), Fact(FactKind.NOISE))
 
 
 @dataclass(frozen=True)
@@ -49,12 +53,7 @@ class EqualToOneGpu(Rule):
     impact = Impact.TRAINING
     requires = frozenset({Need.REQUESTED, Need.VARIABLES})
     uses = frozenset({Need.SINGLE_GPU, Need.REFERENCE})
-    explained_by = (
-        *("variables-shared", "towers-alike", "inputs-distinct", "losses-apart"),
-        *("every-tower-counts", "gradients-averaged", "one-update", "randomness-apart"),
-        *("created-in-scope", "replicas-in-sync", "trainables-trained"),
-    )
-    explained_by_any = True
+    states = FactKind.STEP
 
     allow: tuple[str, ...] = ()
 
@@ -155,6 +154,7 @@ def _finding(
         consequence=found.consequence,
         fix=found.fix,
         group_key=(difference.obligation, difference.text),
+        may_follow=_CAUSES,
     )
 
 

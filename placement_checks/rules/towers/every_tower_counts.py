@@ -11,6 +11,7 @@ from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.core import mistakes
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.facts import FactKind
 from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing
@@ -47,6 +48,7 @@ class EveryTowerCounts(Rule):
     name = "every-tower-counts"
     kind = "requested"
     impact = Impact.TRAINING
+    states = FactKind.LOST
     requires = frozenset({Need.TWO_TOWERS, Need.LOSSES_APART, Need.TRAINED})
     uses = frozenset({Need.SINGLE_GPU, Need.REFERENCE})
 

@@ -11,6 +11,7 @@ from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow, rows_of_other_towers
 from placement_checks.core import mistakes
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.facts import FactKind
 from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing
 from placement_checks.core.mistakes import Diagnosis, Mistake
@@ -77,10 +78,7 @@ class GradientsAveraged(Rule):
     requires = frozenset({Need.TWO_TOWERS, Need.LOSSES_APART})
     uses = frozenset({Need.SINGLE_GPU, Need.REFERENCE})
     declared_with = "gradients-equal"
-    explained_by = (
-        *("every-tower-counts", "one-update", "variables-shared", "created-in-scope"),
-        "towers-alike",
-    )
+    states = FactKind.OBJECTIVE
     breaks_in_changes = True
 
     scale: float = 1.0

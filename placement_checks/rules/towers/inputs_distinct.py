@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.towers.inputs import Use, input_uses, single_tower_pipelines
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.facts import Fact, FactKind
 from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.impact import Impact
 from placement_checks.core.keras_parts import TRAIN_ON_BATCH
@@ -85,6 +86,7 @@ class InputsDistinct(Rule):
     name = "inputs-distinct"
     kind = "requested"
     impact = Impact.TRAINING
+    states = FactKind.ROWS
     requires = frozenset({Need.TWO_TOWERS})
     uses = frozenset({Need.ROWS, Need.SINGLE_GPU, Need.REFERENCE})
     intended = "all towers read these inputs, or each tower generates its own"
@@ -343,6 +345,7 @@ def _input_ops_on_gpus(placement: Placement) -> Iterator[Finding]:
                 "`with tf.device('/cpu:0'):`",
                 devices=(op.requested,),
                 placed=op.name,
+                facts=(Fact(FactKind.INPUT_DEVICE, op.name),),
             )
 
 

@@ -12,6 +12,7 @@ from placement_checks.analysis.variables.mixed_losses import (
     waiting_losses,
 )
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.facts import FactKind
 from placement_checks.core.impact import Impact
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
@@ -58,6 +59,7 @@ class LossesApart(Rule):
     name = "losses-apart"
     kind = "requested"
     impact = Impact.TRAINING
+    states = FactKind.MIXED_LOSS
     requires = frozenset({Need.TWO_TOWERS, Need.LOSSES})
     intended = "these losses contain values that other towers compute"
     threads = (

@@ -10,6 +10,7 @@ from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.analysis.variables.roles import roles
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.facts import FactKind
 from placement_checks.core.ids import TowerIndex
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement
 from placement_checks.core.results import Finding, Verdict
@@ -60,7 +61,7 @@ class NamesPortable(Rule):
     name = "names-portable"
     kind = "requested"
     uses = frozenset({Need.REFERENCE})
-    explained_by = ("variables-shared",)
+    states = FactKind.NAME
     intended = "a checkpoint has these names, which the program for one GPU lacks"
     threads = (
         "Kyubyong/tacotron#80: trained on 8 GPUs, not found by the program for one GPU",

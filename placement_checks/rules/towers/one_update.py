@@ -12,6 +12,7 @@ from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.analysis.variables.running_statistics import statistics
 from placement_checks.analysis.variables.step_changes import step_changes
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.facts import FactKind
 from placement_checks.core.ids import OpId
 from placement_checks.core.impact import Impact
 from placement_checks.core.mistakes import AVERAGE
@@ -80,7 +81,7 @@ class OneUpdate(Rule):
     kind = "requested"
     impact = Impact.TRAINING
     requires = frozenset({Need.REQUESTED})
-    explained_by = ("created-in-scope",)
+    states = FactKind.REPEATED
     threads = (
         "JayYip/m3tl#12: a step counter that grows by two",
         "auroua/InsightFace_TF#45: the same: an increment in addition to apply_gradients",

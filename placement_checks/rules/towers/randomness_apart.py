@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.towers.inputs import applies_to_rows, random_uses
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.facts import FactKind
 from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.impact import Impact
 from placement_checks.core.op_types import CAST, IDENTITIES, RANDOM_SEEDED, RANDOM_STATELESS
@@ -53,6 +54,7 @@ class RandomnessApart(Rule):
     name = "randomness-apart"
     kind = "requested"
     impact = Impact.TRAINING
+    states = FactKind.NOISE
     requires = frozenset({Need.TWO_TOWERS})
     intended = "these ops draw the same numbers in several towers"
 

@@ -10,6 +10,7 @@ from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.replicas import Groups, replicas
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.facts import Fact, FactKind
 from placement_checks.core.impact import Impact
 from placement_checks.core.keras_parts import FIT, NORMALIZATION
 from placement_checks.core.mistakes import WORDS
@@ -76,6 +77,7 @@ class ReplicasInSync(Rule):
     name = "replicas-in-sync"
     kind = "requested"
     impact = Impact.TRAINING
+    states = FactKind.UNSYNCED
     requires = frozenset({Need.REQUESTED, Need.VARIABLES, Need.REPLICAS})
     intended = "the copies of these variables may differ, and the first copy is saved"
     threads = (
@@ -115,8 +117,9 @@ class ReplicasInSync(Rule):
 
 
 def _blocking(finding: Finding) -> Finding:
-    """Set the impact of a finding on a collective that never ends."""
-    return replace(finding, impact=Impact.EXECUTION) if finding.op in _COLLECTIVES else finding
+    """Set the fact, and the impact of a finding on a collective that never ends."""
+    impact = Impact.EXECUTION if finding.op in _COLLECTIVES else None
+    return replace(finding, impact=impact, facts=(Fact(FactKind.BLOCKED, finding.object),))
 
 
 def _drifting_averages(

@@ -8,6 +8,7 @@ from placement_checks.analysis.graph.value_numbering import Difference, differen
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.facts import FactKind
 from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.impact import Impact
 from placement_checks.core.op_types import CONST, IDENTITIES, SCALES
@@ -39,6 +40,7 @@ class TowersAlike(Rule):
     name = "towers-alike"
     kind = "requested"
     impact = Impact.TRAINING
+    states = FactKind.MODEL
     requires = frozenset({Need.TWO_TOWERS, Need.LOSSES, Need.LOSSES_APART})
     intended = "the towers differ in these ops"
 

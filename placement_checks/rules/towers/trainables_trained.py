@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.facts import FactKind
 from placement_checks.core.ids import OpId
 from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing
@@ -27,7 +28,6 @@ from placement_checks.rules.base import (
     about,
     exact_pattern,
     first_of_each,
-    matches_any,
     path_lines,
     unless_allowed,
 )
@@ -52,8 +52,8 @@ class TrainablesTrained(Rule):
     op: a gradient counts as taken only if an op outside the backward pass uses it.
 
     If the program takes a gradient that no op uses, this may be a mistake, or the program takes
-    the gradients of all variables and applies only some of them. The rule is then not checked,
-    unless `frozen` lists the variable.
+    the gradients of all variables and applies only some of them. This is a doubt, unless `frozen`
+    lists the variable.
 
     `frozen` lists variables, or patterns such as resnet/*, that keep their values on purpose.
     """
@@ -61,6 +61,7 @@ class TrainablesTrained(Rule):
     name = "trainables-trained"
     kind = "requested"
     impact = Impact.TRAINING
+    states = FactKind.UNTRAINED
     requires = frozenset({Need.REQUESTED, Need.VARIABLES})
     uses = frozenset({Need.REFERENCE, Need.SINGLE_GPU})
     intended = "these variables keep their initial values"
@@ -90,20 +91,10 @@ class TrainablesTrained(Rule):
             )
         )
         found = unless_allowed(findings, self.frozen)
-        unused = [
-            name for name in without_gradient_use(placement) if not matches_any(name, self.frozen)
-        ]
-        if unused and not found:
-            which = f"gradient of {unused[0]} is"
-            if len(unused) > 1:
-                which = f"gradients of {unused[0]} and {len(unused) - 1} more are"
-            return self.not_checked(
-                f"the {which} computed and not applied, which may be intended",
-                fix="apply all, or "
-                "declare the variables that keep their values: "
-                f"--set trainables-trained.frozen={unused[0] if len(unused) == 1 else 'PATTERN'}",
-            )
-        return self.verdict(found, plural(len(trainable), "trainable variable"))
+        known = {finding.object for finding in found}
+        unused = (name for name in without_gradient_use(placement) if name not in known)
+        doubts = unless_allowed((_unused(placement, name) for name in unused), self.frozen)
+        return self.verdict([*found, *doubts], plural(len(trainable), "trainable variable"))
 
     def intended_fields(self, _evidence: Evidence, verdict: Verdict) -> Iterator[Fields]:
         """Yield the untrained variables, in addition to the variables that are frozen."""
@@ -209,6 +200,17 @@ def _untrained(placement: Placement, name: str, lost: int | None) -> Finding:
         message=f"{name} is trainable, and no step updates it: {reason}",
         consequence="it keeps its initial value",
         fix=_USE_IT if lost is None else _APPLY_ALL,
+    )
+
+
+def _unused(placement: Placement, name: str) -> Finding:
+    return Finding(
+        **about(placement.ops[name]),
+        ops=_applying_op(placement),
+        message=f"the gradient of {name} is computed, and no op uses it: no step updates {name}",
+        consequence="it keeps its initial value",
+        fix=_APPLY_ALL,
+        is_doubt=True,
     )
 
 

@@ -7,6 +7,7 @@ from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.running_statistics import statistics
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.facts import Fact, FactKind
 from placement_checks.core.ids import OpId
 from placement_checks.core.impact import Impact
 from placement_checks.core.results import Finding, Verdict
@@ -53,6 +54,7 @@ class UpdateOpsRun(Rule):
     name = "update-ops-run"
     kind = "requested"
     impact = Impact.TRAINING
+    states = FactKind.SKIPPED
     requires = frozenset({Need.REQUESTED})
     intended = "the step need not run the other updates of statistics"
     threads = (
@@ -160,6 +162,7 @@ def _skipped_update(analysis: TowerAnalysis, op: OpId, updated: Collection[str])
         f"train op {train_op}",
         path=path_lines(analysis.placement, [op]),
         ops=tuple(roots[:1]),
+        facts=(Fact(FactKind.SKIPPED, target),),
         group_key=target in updated,
         consequence="evaluation uses statistics of the other towers' examples alone"
         if target in updated

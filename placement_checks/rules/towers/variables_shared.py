@@ -13,6 +13,7 @@ from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import MirroredVariable, variable_layout
 from placement_checks.analysis.variables.roles import roles
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.facts import FactKind
 from placement_checks.core.ids import OpId, SiteIndex
 from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing, NotApplicable
@@ -80,6 +81,7 @@ class VariablesShared(Rule):
     name = "variables-shared"
     kind = "requested"
     impact = Impact.TRAINING
+    states = FactKind.UNSHARED
     requires = frozenset({Need.REQUESTED, Need.VARIABLES})
     uses = frozenset({Need.SINGLE_GPU})
     intended = "each tower has its own copy of these variables, trained separately"

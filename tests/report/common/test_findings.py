@@ -64,13 +64,20 @@ def test_two_causes_have_two_lines() -> None:
     assert Sections([SHARED, other, both]).cause_of("weights-equal") is None
 
 
-def test_findings_of_an_unreported_cause_are_root_causes() -> None:
-    """Not selected, or itself without a finding of its own."""
-    follows = broken("names-portable", finding("w", follows="variables-shared"))
-    circle = broken("variables-shared", finding("w", follows="names-portable"))
+def test_doubts_are_neither_causes_nor_consequences() -> None:
+    doubt = broken("trainables-trained", finding("u", is_doubt=True), state="doubtful")
 
-    assert titles(follows) == (["names-portable: 1 finding"], [])
-    assert titles(follows, circle)[1] == []
+    assert titles(SHARED, doubt) == (["variables-shared: 2 findings"], [])
+    (section,) = Sections([SHARED, doubt]).doubts
+    assert section.title == "trainables-trained: 1 doubt"
+
+
+def test_what_follows_from_a_rule() -> None:
+    follows = broken("names-portable", *[finding("w", follows="variables-shared")] * 2)
+
+    (section,) = Sections([SHARED, follows]).causes
+    assert {rule: len(found) for rule, found in section.followers.items()} == {"names-portable": 2}
+    assert section.number == 4
 
 
 def figures(*ratios: float) -> list[dict[str, Any]]:

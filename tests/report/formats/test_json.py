@@ -68,6 +68,7 @@ def test_a_program_has_its_verdicts(report: Report) -> None:
                 "device_line": None,
                 "consequence": "",
                 "follows": None,
+                "doubt": False,
                 "known": None,
                 "others": [],
                 "message": "variable größe sits on /device:GPU:0, not on /device:CPU:0; "

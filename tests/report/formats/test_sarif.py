@@ -135,7 +135,7 @@ def test_equal_fingerprints_are_numbered() -> None:
 def test_consequences_are_warnings_after_their_causes() -> None:
     run = run_of(report(broken("b", finding("w", follows="a")), broken("a", finding("w"))))
     results = [(each["ruleId"], each["ruleIndex"], each["level"]) for each in run["results"]]
-    assert results == [("a", 1, "error"), ("b", 0, "warning")]
+    assert results == [("a", 0, "error"), ("b", 1, "warning")]
 
 
 def test_rules_have_their_explanation() -> None:

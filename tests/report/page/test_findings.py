@@ -16,8 +16,8 @@ def test_rules_have_their_reasons_and_findings() -> None:
     ]
 
     assert data_of(program(), *verdicts)["rules"] == [
-        {"rule": "a", "state": "kept", "note": "3 ops", "findings": 0, "lines": []},
         {"rule": "b", "state": "broken", "note": "", "findings": 2, "lines": []},
+        {"rule": "a", "state": "kept", "note": "3 ops", "findings": 0, "lines": []},
         {
             "rule": "c",
             "state": "not-checked",

@@ -12,6 +12,7 @@ from support.reports import broken, finding
 from support.towers import program
 
 from placement_checks import Verdict
+from placement_checks.core.results import NextStep
 from placement_checks.report.page.write import render_page
 
 HOSTILE = (
@@ -59,7 +60,7 @@ def test_names_that_look_like_markup_are_data() -> None:
     plain = Reader(render_page([data_of(program())])).tags
 
     html = render_page(
-        [data_of(graph, broken(HOSTILE, finding(HOSTILE, message=HOSTILE)))], HOSTILE
+        [data_of(graph, broken(HOSTILE, finding(HOSTILE, message=HOSTILE)))], NextStep(HOSTILE)
     )
 
     assert Reader(html).tags == plain
@@ -98,6 +99,6 @@ def test_equal_data_make_equal_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("step", [None, "next: edit train.py:3 & more"])
 def test_the_next_step_is_below_the_headline(step: str | None) -> None:
-    html = render_page([data_of(program())], step)
+    html = render_page([data_of(program())], NextStep(step or ""))
 
     assert f'<p id="next">{(step or "").replace("&", "&amp;")}</p>' in html

@@ -6,7 +6,7 @@ from typing import Any
 
 from support.steps import Program, add_n, mean, split, square
 from support.towers import gradient, host, on, program, variable
-from support.verdicts import broken, kept, not_checked, verdicts
+from support.verdicts import broken, doubtful, kept, not_checked, verdicts
 
 from placement_checks import Op, Placement
 from placement_checks.core.evidence import Evidence
@@ -227,14 +227,14 @@ CASES = {
     "a step without updates": not_checked(
         two(host("train", "NoOp", "^step/add"), trainable=["b"])
     ),
-    "an unused gradient": not_checked(unused("b")),
-    "two of three gradients are unused": not_checked(unused("a", "b", "c")),
+    "an unused gradient": doubtful(unused("b")),
+    "two of three gradients are unused": doubtful(unused("a", "b", "c")),
     "an unused gradient of a variable that is declared frozen": kept(unused("b"), frozen=("b",)),
     "variables whose gradients the program did not take": kept(unused()),
     "a lost gradient, and a variable that no loss reads": broken(
         two(WITHOUT_B, NO_UPDATE, variable("c"), trainable=("a", "b", "c"))
     ),
-    "one tower, and an unused gradient": not_checked(taken(*ONLY_A)),
+    "one tower, and an unused gradient": doubtful(taken(*ONLY_A)),
     "one tower, and all gradients are applied": kept(taken()),
     "one tower, and an unused gradient of a variable that is not to be trained": kept(
         taken(*ONLY_A, trainable="a")

@@ -1,7 +1,7 @@
 // The rules, their findings, and the highlighted ops of the picture.
 
-const SIGNS = {kept: "✓", broken: "✕", "not-checked": "–"};
-const ORDER = ["broken", "kept", "not-checked"];
+const SIGNS = {kept: "✓", broken: "✕", doubtful: "?", "not-checked": "–"};
+const ORDER = ["broken", "doubtful", "kept", "not-checked"];
 const FIRST_FINDINGS = 3; // of a rule
 const FIRST_NAMES = 6, FIRST_STEPS = 12;
 
@@ -63,11 +63,12 @@ function drawFindings() {
 }
 
 function findingItem(finding, at, next) {
-  const {rule, where, source, message, others, path, consequence, fix, follows, figure} = finding;
+  const {rule, where, source, message, others, path, consequence, fix, follows, doubt, figure} = finding;
   const title = button("rule", rule, () => lightFinding(at), `${rule}: show it in the picture`);
   const item = element("article", "finding", null, title);
   item.id = `finding-${at}`;
   if (follows) item.append(element("span", "small", ` follows from ${follows}`));
+  if (doubt) item.append(element("span", "small", " a doubt: it may be intended"));
   item.append(element("p", "", where ? `${where}: ${message}` : message));
   if (source) item.append(element("pre", "", source));
   if (others.length) item.append(...likewise(others));

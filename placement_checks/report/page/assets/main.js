@@ -1,6 +1,6 @@
 // Draws the page, and redraws its parts after changes.
 
-const WORDS_OF_STATES = {broken: "✕ BROKEN", kept: "✓ KEPT", "not-checked": "? NOT CHECKED", differs: "≠ DIFFERS", placed: ""};
+const WORDS_OF_STATES = {broken: "✕ BROKEN", kept: "✓ KEPT", doubtful: "? DOUBTFUL", "not-checked": "? NOT CHECKED", differs: "≠ DIFFERS", placed: ""};
 const WORDS_OF_VIEWS = {assigned: "assigned by TensorFlow", requested: "requested", executed: "executed", before: "before"};
 
 const programs = [...document.querySelectorAll("script.program")].map(each => each.textContent);
@@ -84,7 +84,7 @@ function drawOverview(chosen) {
     if (number === chosen) row.setAttribute("aria-current", "true");
     return row;
   });
-  area.replaceChildren(element("table", "", null, element("caption", "", `${plural(programs.length, "program")}: ✕ broken with the number of findings, ✓ kept, – not checked`), element("thead", "", null, head), element("tbody", "", null, ...body)));
+  area.replaceChildren(element("table", "", null, element("caption", "", `${plural(programs.length, "program")}: ✕ broken with the number of findings, ✓ kept, ? doubtful, – not checked`), element("thead", "", null, head), element("tbody", "", null, ...body)));
 }
 
 function overviewCell([verdict, findings]) {

@@ -1,0 +1,136 @@
+"""The facts that findings state, and the facts that cause them.
+
+Two rules often see one mistake: towers that read the same rows also have a wrong gradient, and
+weights that differ from the reference. A finding therefore names facts, such as "the gradient of
+fc1/weights is wrong". `CAUSES` is the only place that says which facts follow from which others.
+It follows the step from the rows of a tower over its loss and gradients to the new weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import Enum, auto
+from functools import cache
+from typing import NamedTuple
+
+
+class FactKind(Enum):
+    """What is wrong with the subject of a fact.
+
+    Attributes:
+        UNPLACEABLE: the placer refuses the op.
+        IDLE: the device computes nothing.
+        FALLEN: the op is not on the device that it requests.
+        OUT_OF_SCOPE: the variable was created outside of the scope of its strategy.
+        UNSHARED: towers read separate variables in place of this one.
+        VARIABLE_DEVICE: the variable is not on the declared device.
+        SLOT_DEVICE: the slot is not on the device of its variable.
+        AVERAGE_DEVICE: the op that combines gradients is not on the declared device.
+        BACKWARD_DEVICE: the backward op is not on the device of its forward op.
+        INPUT_DEVICE: the input op requests a GPU.
+        NAME: a checkpoint of one GPU lacks the name of the variable.
+        ROWS: towers compute with the same rows.
+        MODEL: towers compute different functions.
+        NOISE: towers draw the same random numbers.
+        MIXED_LOSS: the loss of a tower contains results of another tower.
+        LOST: the update of the variable lacks the gradients of a tower.
+        UNTRAINED: no step updates the variable.
+        CLIPPED: gradients of the variable are clipped before all of them are added up.
+        REPEATED: a step updates the variable several times.
+        UNSYNCED: copies of the variable get different updates.
+        OBJECTIVE: loss terms in the update of the variable have wrong coefficients.
+        GRADIENT: the gradient of the variable differs from the reference in a run.
+        SKIPPED: the step does not update the statistics.
+        VALUE: the variable differs from the reference after some steps of a run.
+        DIAGNOSED: a run shows which mistake changes the gradient or the value of the variable.
+        STEP: the step does not compute the value of the variable as on one GPU.
+        BLOCKED: the op waits for other replicas that never arrive.
+    """
+
+    UNPLACEABLE = auto()
+    IDLE = auto()
+    FALLEN = auto()
+    OUT_OF_SCOPE = auto()
+    UNSHARED = auto()
+    VARIABLE_DEVICE = auto()
+    SLOT_DEVICE = auto()
+    AVERAGE_DEVICE = auto()
+    BACKWARD_DEVICE = auto()
+    INPUT_DEVICE = auto()
+    NAME = auto()
+    ROWS = auto()
+    MODEL = auto()
+    NOISE = auto()
+    MIXED_LOSS = auto()
+    LOST = auto()
+    UNTRAINED = auto()
+    CLIPPED = auto()
+    REPEATED = auto()
+    UNSYNCED = auto()
+    OBJECTIVE = auto()
+    GRADIENT = auto()
+    SKIPPED = auto()
+    VALUE = auto()
+    DIAGNOSED = auto()
+    STEP = auto()
+    BLOCKED = auto()
+
+
+_K = FactKind
+
+# The direct causes of facts on the same subject; the likeliest cause first.
+CAUSES: Mapping[FactKind, tuple[FactKind, ...]] = {
+    _K.FALLEN: (_K.UNPLACEABLE, _K.IDLE),
+    _K.VARIABLE_DEVICE: (_K.UNPLACEABLE, _K.OUT_OF_SCOPE),
+    _K.SLOT_DEVICE: (_K.OUT_OF_SCOPE,),
+    _K.AVERAGE_DEVICE: (_K.FALLEN,),
+    _K.BACKWARD_DEVICE: (_K.FALLEN,),
+    _K.NAME: (_K.UNSHARED,),
+    _K.REPEATED: (_K.OUT_OF_SCOPE,),
+    _K.LOST: (_K.UNSHARED,),
+    _K.UNSYNCED: (_K.OUT_OF_SCOPE,),
+    _K.OBJECTIVE: (
+        *(_K.LOST, _K.REPEATED, _K.UNSYNCED, _K.UNSHARED, _K.OUT_OF_SCOPE),
+        *(_K.ROWS, _K.MODEL, _K.MIXED_LOSS),
+    ),
+    _K.GRADIENT: (_K.OBJECTIVE, _K.CLIPPED, _K.UNTRAINED),
+    _K.VALUE: (_K.GRADIENT, _K.SKIPPED),
+    _K.DIAGNOSED: (_K.OBJECTIVE,),
+    _K.STEP: (_K.OBJECTIVE, _K.UNTRAINED, _K.NOISE, _K.DIAGNOSED),
+}
+# Facts on a tower, which concern every variable.
+_OF_TOWERS = frozenset({_K.ROWS, _K.MODEL, _K.NOISE, _K.MIXED_LOSS})
+
+
+class Fact(NamedTuple):
+    """A fact that a finding states or may follow from.
+
+    Attributes:
+        kind: what is wrong.
+        subject: the variable, op or device; ``""`` for any of them.
+    """
+
+    kind: FactKind
+    subject: str = ""
+
+    @property
+    def is_general(self) -> bool:
+        """Whether the fact concerns every variable."""
+        return not self.subject or self.kind in _OF_TOWERS
+
+    def causes(self) -> Iterator[Fact]:
+        """Yields the facts on the same subject that may cause this one, the nearest first."""
+        return (Fact(kind, self.subject) for kind in _all_causes(self.kind))
+
+
+@cache
+def _all_causes(kind: FactKind) -> tuple[FactKind, ...]:
+    """The kinds of facts that may cause a kind, also through others, the nearest first."""
+    found: dict[FactKind, None] = {}
+    nearest = [kind]
+    while nearest:
+        nearest = [
+            cause for each in nearest for cause in CAUSES.get(each, ()) if cause not in found
+        ]
+        found |= dict.fromkeys(nearest)
+    return tuple(found)
