@@ -188,6 +188,20 @@ def _same_rate(stage: Stage, other: Stage, inner: int, ratio: float) -> bool:
     return isclose(left[0][1] / missing[0], ratio, rel_tol=1e-5)
 
 
+class _Taken(NamedTuple):
+    """A gradient that an update takes.
+
+    Attributes:
+        update: the update.
+        value: the operand of the update that depends on gradients of the variable.
+        bit: the bit of the variable.
+    """
+
+    update: str
+    value: str
+    bit: int
+
+
 class GradientStages:
     """The stages of the gradients in one run of a step."""
 
@@ -265,22 +279,61 @@ class GradientStages:
         Updates that later updates revert do not count, such as the step to the worst weights in
         the neighborhood that sharpness-aware minimization takes.
         """
+        taken = self._taken_by(variable)
+        if isinstance(taken, str):
+            return taken
+        if is_gradient_update(self._reader.ops[taken.update].type):
+            return "an op of an optimizer updates the variable"
+        return self._read(variable, taken)
+
+    def sum_of_gradients(self, variable: str) -> Form | None:
+        """The gradients that an optimizer takes, if its op or the program can be followed.
+
+        The optimizer of a program's own begins with the first factor or summand that depends on
+        variables, or that is not linear.
+        """
+        taken = self._taken_by(variable)
+        if isinstance(taken, str):
+            return None
+        descent = self._reader.descent_of(variable)
+        if descent is not None and not isinstance(self._contents(descent[1], variable), str):
+            return descent[1]
+        found: Form | None = None
+        least = frozenset[Content]()
+        for tensor in list(self._passed_by_all(taken.value, taken.bit))[::-1]:
+            form = self._reader.value(tensor)
+            contains = self._contents(form, variable)
+            if not isinstance(contains, str) and (found is None or contains <= least):
+                least = contains if found is None else least
+                if found is None or self._is_plain(form):
+                    found = form
+            elif found is not None:
+                break
+        return found
+
+    def _is_plain(self, form: Form) -> bool:
+        """Whether a sum of gradients does not bound or rearrange them."""
+        monomials = [each for each, _ in self._terms.summands(form)]
+        return not any(
+            self._terms[base].is_backward and gradient_in(self._terms, (base, factors)) is None
+            for base, factors in monomials
+        )
+
+    def _taken_by(self, variable: str) -> _Taken | str:
+        """The only update of a variable that takes gradients, or why there is none."""
         reader = self._reader
-        bit = self._bits.get(reader.copies.get(variable, variable), -1)
-        taking = [
-            (name, value)
+        bit = self._bits.get(self._first(variable), -1)
+        found = [
+            _Taken(name, value, bit)
             for name in self._lasting(variable)
             for value in reader.data(name)[1:]
-            if self._mask(value) & bit
+            if producer_of(value) not in reader.holder and self._mask(value) & bit
         ]
-        if not taking:
+        if not found:
             return NO_GRADIENT
-        if len(taking) > 1:
-            return f"{len(taking)} ops of one step apply gradients to the variable"
-        ((name, value),) = taking
-        if is_gradient_update(reader.ops[name].type):
-            return "an op of an optimizer updates the variable"
-        return self._read(variable, name, value, bit)
+        if len(found) > 1:
+            return f"{len(found)} ops of one step apply gradients to the variable"
+        return found[0]
 
     def _lasting(self, variable: str) -> Sequence[str]:
         """The updates of a variable that no later update reverts."""
@@ -294,8 +347,9 @@ class GradientStages:
             del lasting[first:], states[first + 1 :]
         return lasting
 
-    def _read(self, variable: str, name: str, value: str, bit: int) -> WrittenUpdate | str:
+    def _read(self, variable: str, taken: _Taken) -> WrittenUpdate | str:
         reader, terms = self._reader, self._terms
+        name, value, bit = taken
         kind, data = reader.ops[name].type, reader.data(name)
         is_sparse = "Scatter" in kind
         chain = list(self._passed_by_all(value, bit))[::-1]

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.towers import gradient, host, program, variable
+from support.towers import gradient, host, program, recorded, variable
 
 from placement_checks import Op
-from placement_checks.core.placement import GradientCall, StepOps
 from placement_checks.step.stages import (
     Content,
     Stage,
@@ -35,20 +34,12 @@ _W = host("w/value", "ReadVariableOp", "w")
 
 def written(*ops: Op, tensor: str, kind: str = "AssignSubVariableOp", **more: Any) -> Any:
     """The update of w by a tensor that ops compute from the mean of two towers."""
-    calls = [
-        GradientCall([f"tower_{i}/loss:0"], [""], ["w"], [[gradient(i)]]) for i in range(_TOWERS)
-    ]
-    rows: Mapping[str, tuple[int | None, ...]] = {
-        **{f"tower_{i}/{name}": (None, 3) for i in range(_TOWERS) for name in ("x", "w/MatMul")},
-        **{f"tower_{i}/loss": () for i in range(_TOWERS)},
-    }
+    made = recorded(scalars=[*_VALUES, "speed/read"])
     graph = program(
         *ops,
         host("update/w", kind, "w", tensor),
-        step=StepOps().with_gradients(calls)._asdict() | {"train_op": ("train",)},
         values=_VALUES,
-        outputs={**dict.fromkeys(_VALUES, ()), **rows, **dict.fromkeys(("speed/read",), ())},
-        shapes={"w": (3, 3), "slot": (3, 3), "speed": ()},
+        **made | {"shapes": {"w": (3, 3), "slot": (3, 3), "speed": ()}},
         **more,
     )
     return written_updates(graph)("w")

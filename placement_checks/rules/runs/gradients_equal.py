@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from math import isclose
 from typing import TYPE_CHECKING, Literal
 
-from placement_checks.analysis.objective.objective import objective
 from placement_checks.analysis.variables.gradient_flow import norms_of_slices
+from placement_checks.analysis.variables.objectives import objectives
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.impact import Impact
@@ -305,7 +305,7 @@ def _objectives(evidence: Evidence, variable: str) -> Iterator[str]:
     if not evidence.reference:
         return
     own, expected = (
-        objective(placement).summary(variable)
+        objectives(placement).get(variable)
         for placement in (evidence.placement, evidence.reference)
     )
     if own and expected:
