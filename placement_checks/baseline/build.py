@@ -13,9 +13,10 @@ from functools import cached_property, partial
 from typing import Any, Final, NamedTuple
 
 from placement_checks.analysis.addresses import addresses
-from placement_checks.analysis.objective.objective import objective
 from placement_checks.analysis.step.transfers import copies, transfers
 from placement_checks.analysis.towers.analysis import analyze
+from placement_checks.analysis.variables.gradient_flow import gradient_flow
+from placement_checks.analysis.variables.objectives import objectives
 from placement_checks.analysis.variables.slots import find_slots
 from placement_checks.core.baseline import (
     ANY_NUMBER,
@@ -177,25 +178,12 @@ class Spread:
             )
         ]
 
-    @cached_property
-    def objectives(self) -> Mapping[str, str]:
-        """The loss terms that the update of each variable minimizes, in words, if known.
-
-        They do not depend on the number of towers and the names of ops.
-        """
-        found = objective(self.placement)
-        texts = {
-            variable.name: found.summary(variable.name, portable=True)
-            for variable in self.variables
-            if variable.name in found.formulas
-        }
-        return {name: text for name, text in texts.items() if text}
-
     def update_line(self, variable: str) -> str:
         """The user's source line of a trained variable's update; ``""`` without one."""
-        found = objective(self.placement)
-        names = found.analysis.flow.names
-        lines = (self.placement.where(names[each.op]) for each in found.updates(variable))
+        analysis = analyze(self.placement)
+        trained = gradient_flow(self.placement).trained[variable]
+        updates = analysis.updates.select_for_one_step(trained)
+        lines = (self.placement.where(analysis.flow.names[each.op]) for each in updates)
         return next((str(line) for line in lines if line), "")
 
     def _place(self, op: str) -> str:
@@ -239,12 +227,11 @@ def baseline_from_placement(placement: Placement) -> Baseline:
 
 def build_baseline(spread: Spread) -> Baseline:
     """Returns the baseline of counted ops."""
-    defaults = _defaults(spread)
+    defaults, texts = _defaults(spread), objectives(spread.placement)
     return replace(
         summarize(spread),
         variables=tuple(
-            replace(each, objective=spread.objectives.get(each.name, ""))
-            for each in spread.variables
+            replace(each, objective=texts.get(each.name, "")) for each in spread.variables
         ),
         defaults=defaults,
         exceptions=_exceptions(spread, defaults),

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from placement_checks.analysis.variables.objectives import objectives
 from placement_checks.baseline.build import (
     Spread,
     baseline_from_placement,
@@ -190,7 +191,7 @@ class _Comparison:
 
     def _compare_objectives(self) -> Changes:
         """Returns the changes of objectives: one change for all variables that it applies to."""
-        now, old_names = self.spread.objectives, self._variables.old_names
+        now, old_names = objectives(self.spread.placement), self._variables.old_names
         before = {variable.name: variable.objective for variable in self.old.variables}
         found = Changes()
         changed: dict[tuple[str, str], list[str]] = defaultdict(list)

@@ -29,7 +29,7 @@ from placement_checks.core.errors import InputError
 from placement_checks.core.placement import Tensor
 from placement_checks.core.toml import parse_toml, to_toml
 
-FORM: Final = 3
+FORM: Final = 4
 _KEY: Final = "placement_baseline"  # its value is the form
 _UNKNOWN: Final = -1  # a dimension
 

@@ -51,7 +51,7 @@ class HeldVariable:
     tensor: Tensor  # its dtype and shape
     place: str  # its device
     slots: tuple[str, ...] = ()  # the device of each slot, sorted
-    # The loss terms that its update minimizes, such as `average of means`; `""` if not known.
+    # The loss terms that its update minimizes, such as `mean`; `""` if not known.
     objective: str = ""
 
     @property

@@ -6,7 +6,7 @@ Programs run on the GPUs of this machine or, if there are too few, on simulated 
 The gradient of a variable is the input of its apply op. Optimizers that assign an update have no
 apply op. Their gradient is the gradient that the program declares, or that was recorded when it
 called `apply_gradients`. Without both, the update is followed back to the gradient
-(`analysis.objective.written_updates`).
+(`step.stages`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from typing import Any
 import tensorflow as tf
 
 from placement_checks.analysis.graph.updates import Update
-from placement_checks.analysis.objective.objective import objective
-from placement_checks.analysis.objective.written_updates import Stage, WrittenUpdate
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.devices import Devices, local_gpus
@@ -47,6 +45,7 @@ from placement_checks.run.graph_rewrites import (
     remove_fed_dependencies,
     replace_collectives,
 )
+from placement_checks.step.stages import Stage, WrittenUpdate, written_updates
 from placement_checks.tf.simulated_devices import to_simulated
 from placement_checks.tf.startup import INSTALL_CUDA
 from placement_checks.util.text import plural
@@ -400,7 +399,7 @@ def find_gradients(
             if given.optimizer:
                 found.optimizers.add(given.optimizer)
         elif variable in gradient_flow(placement).trained and variable not in initial.mirrors:
-            written = objective(placement).weights.written.of_variable(variable)
+            written = written_updates(placement)(variable)
             if isinstance(written, WrittenUpdate):
                 found.written[variable] = written
                 found.by_variable[variable] = gradient_at(written, written.default)

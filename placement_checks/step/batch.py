@@ -265,6 +265,30 @@ class Batch:
             return None
         (length,) = lengths
         return length if isinstance(length, int) else None
+    def assign_towers(self, towers: Sequence[Collection[str]]) -> None:
+        """Divide the inputs that the program does not list, if there is no other program.
+
+        Inputs of one kind are parts of the batch if each tower has equally many of its own.
+
+        Args:
+            towers: for each tower, the ops that its losses are computed from.
+        """
+        for order, group in enumerate(self.groups):
+            family: Family = "feed" if group[0] == "feed" else "draw"
+            names = self._all_of(group)
+            readers = {name: [name in ops for ops in towers] for name in names}
+            own = [
+                [name for name in names if sum(readers[name]) == 1 and readers[name][tower]]
+                for tower in range(len(towers))
+            ]
+            if len(own) < 2 or len({len(each) for each in own}) > 1:
+                own = []
+            for tower, inputs in enumerate(own):
+                part = (Cut(family, tower, len(own)),)
+                for number, name in enumerate(inputs):
+                    self.leaves[name] = (family, order, number), part
+            for name in names:
+                self.leaves.setdefault(name, ((family, order, name), WHOLE))
 
     @property
     def _replicas(self) -> int:

@@ -6,7 +6,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from enum import Enum, auto
-from functools import cached_property
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ from placement_checks.core.op_types import GATHERERS, PLACEHOLDERS, is_gradient_
 from placement_checks.core.placement import TRAINABLE, Placement, producer_of
 from placement_checks.step.explanation import Difference, Explanation, Obligation
 from placement_checks.step.gradients import with_names, with_values
-from placement_checks.step.graph import Draw, cone
+from placement_checks.step.graph import Draw, cone, training_runs
 from placement_checks.step.kinds import ONE, AtomId, Cause, Form, Origin
 from placement_checks.step.op_types import op_type
 from placement_checks.step.parts import WHOLE, Part
@@ -119,7 +118,7 @@ def _comparisons(_: Placement) -> dict[int, tuple[Placement, StepEquality | Miss
 
 
 def _compare(towers: Placement, one_gpu: Placement) -> StepEquality | Missing:
-    runs = _runs(towers), _runs(one_gpu)
+    runs = training_runs(towers), training_runs(one_gpu)
     if not runs[0] or not runs[1]:
         which = "the program" if not runs[0] else "the program for one GPU"
         return Missing(f"the training step of {which} is not known")
@@ -152,12 +151,6 @@ def _of_both_runs(
         for name, answer in first.items()
         if name in second and rank(answer.state) >= rank(second[name].state)
     }
-
-
-def _runs(placement: Placement) -> Sequence[Sequence[str]]:
-    step = placement.step
-    roots = step.train_op or step.train_ops
-    return step.runs or ([roots] if roots else [])
 
 
 def _compare_runs(
@@ -316,7 +309,7 @@ class Comparison:
             mine, its = self._changes(name, state, one.state(name, one.all_updates))
             if self._times_of_step(mine, its) is not None:
                 return Weights()
-        return compare_weights(self.terms, mine, its, self._parts_of_gradients)
+        return compare_weights(self.terms, mine, its, self.towers.parts_of_gradients)
 
     def sources(self, trained: Collection[str]) -> Mapping[str, str]:
         """For variables whose optimizer takes only gradients of other ones: one of these.
@@ -392,18 +385,6 @@ class Comparison:
         times = multiple(terms, ours, theirs)
         others = [each for each, _ in terms.summands(ours) if gradient_in(terms, each) is None]
         return times if others else None
-
-    @cached_property
-    def _parts_of_gradients(self) -> Mapping[Origin, Part]:
-        """The part of the batch that the loss of each backward op is computed from."""
-        calls = [(call, self.towers.part_of_tower(call.objectives)) for call in self.towers.calls]
-        return {
-            Origin(TOWERS, producer_of(tensor)): part
-            for call, part in calls
-            if part is not None
-            for tensors in call.gradients
-            for tensor in tensors
-        }
 
     def parts(self) -> Mapping[str, Part]:
         """The part of the batch that each objective of the towers is computed from."""

@@ -370,6 +370,13 @@ def _with_short_names(call: GradientCall) -> GradientCall:
     )
 
 
+def training_runs(placement: Placement) -> Sequence[Sequence[str]]:
+    """The ops that each training run of a program runs; empty if they are not known."""
+    step = placement.step
+    roots = step.train_op or step.train_ops
+    return step.runs or ([roots] if roots else [])
+
+
 def cone(starts: Iterable[str], edges: Mapping[str, Sequence[str]]) -> set[str]:
     """The ops that some ops depend on, with these ops."""
     seen: set[str] = set()

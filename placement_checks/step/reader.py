@@ -32,7 +32,7 @@ from placement_checks.core.placement import (
 )
 from placement_checks.step.batch import Batch
 from placement_checks.step.graph import Race, StepGraph, Update, cone
-from placement_checks.step.kinds import ONE, ROWS, Cause, Form, Kind, Shape, Status
+from placement_checks.step.kinds import ONE, ROWS, Cause, Form, Kind, Origin, Shape, Status
 from placement_checks.step.loops import Loop, is_loop
 from placement_checks.step.parts import WHOLE, Part, finest
 from placement_checks.step.tensor_ops import TENSOR_OPS, Node, attributes_of, with_shape
@@ -464,6 +464,17 @@ class StepReader(StepGraph):
         shape = self.shape_of_variable(name)
         return self.terms.atom("Var", (name,), (), shape, origin=self.origin(name))
 
+    def variable_of(self, tensor: str) -> str:
+        """The variable that a handle, or a value of a variable, belongs to; empty if none."""
+        name = producer_of(tensor)
+        if name in self.ops and self.ops[name].type == "ReadVariableOp":
+            name = producer_of(self.ops[name].inputs[0])
+        return self.holder.get(name, "")
+
+    def state_after(self, variable: str, update: str) -> Form:
+        """The value of a variable directly after an update, and the updates that it waits for."""
+        return self.state(variable, self._awaited[update])
+
     def state(self, variable: str, mask: int) -> Form:
         """The value of a variable after the updates in a mask."""
         done = [each for each in self.updates.get(variable, ()) if mask & self._bits[each.op]]
@@ -729,6 +740,18 @@ class StepReader(StepGraph):
     def part_of_tower(self, objectives: Collection[str]) -> Part | None:
         """The part of the batch that objectives are computed from; None if it is not one part."""
         return self.batch.part_of(objectives)
+
+    @cached_property
+    def parts_of_gradients(self) -> Mapping[Origin, Part]:
+        """The part of the batch that the loss of each backward op is computed from."""
+        parts = [(call, self.part_of_tower(call.objectives)) for call in self.calls]
+        return {
+            self.origin(producer_of(tensor)): part
+            for call, part in parts
+            if part is not None
+            for tensors in call.gradients
+            for tensor in tensors
+        }
 
     def first_row(self, part: Part) -> Form:
         """The number of the first row of a part within the whole batch."""

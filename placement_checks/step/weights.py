@@ -93,7 +93,7 @@ class _Place(NamedTuple):
     beside: Sequence[tuple[Form, Form]] = ()
 
 
-class _Summand(NamedTuple):
+class Summand(NamedTuple):
     """A summand of a sum of gradients.
 
     Attributes:
@@ -134,8 +134,8 @@ def compare_weights(
     factor = _ratio_of_scales(terms, place.ours, place.theirs)
     if isinstance(factor, Cause):
         return factor
-    many = _summands(terms, place.ours, parts)
-    one = _summands(terms, place.theirs, parts)
+    many = loss_summands(terms, place.ours, parts)
+    one = loss_summands(terms, place.theirs, parts)
     if isinstance(many, Cause):
         return many
     if isinstance(one, Cause):
@@ -250,9 +250,9 @@ def gradient_in(terms: Terms, monomial: Monomial) -> AtomId | None:
     return found[0] if len(found) == 1 else None
 
 
-def _summands(
+def loss_summands(
     terms: Terms, form: Form, parts: Mapping[Origin, Part]
-) -> Sequence[_Summand] | Cause:
+) -> Sequence[Summand] | Cause:
     """The summands of a sum of gradients. What is no gradient, such as weight decay, is left out.
 
     Factors that depend on gradients, such as a clip by their norm, are left out
@@ -269,7 +269,7 @@ def _summands(
         scale = _scale(terms, monomial, gradient)
         rest = tuple(each for each in monomial[1] if each not in scale)
         gradients.append((gradient, (monomial[0], rest), number))
-    found: list[_Summand] = []
+    found: list[Summand] = []
     for gradient, monomial, number in gradients:
         atom = terms[gradient]
         made = _lifted(terms, atom, monomial, number)
@@ -330,7 +330,7 @@ def _ratio_of_scales(terms: Terms, ours: Form, theirs: Form) -> float | Cause:
 
 def _guessed(
     terms: Terms, gradient: Atom, monomial: Monomial, number: float, part: Part | None
-) -> _Summand | None:
+) -> Summand | None:
     """A gradient of a part's loss that cannot be followed; None if it is no sum or mean.
 
     The elements are assumed not to depend on the number of rows. ``lifted`` has only the factors.
@@ -355,12 +355,12 @@ def _guessed(
             return None
     number *= float(part[-1].share) ** degree
     lifted = terms.form({(ONE, tuple(factors)): 1.0})
-    return _Summand(gradient, lifted, part, number, is_joint=True)
+    return Summand(gradient, lifted, part, number, is_joint=True)
 
 
-def _lifted(terms: Terms, gradient: Atom, monomial: Monomial, number: float) -> _Summand | Cause:
+def _lifted(terms: Terms, gradient: Atom, monomial: Monomial, number: float) -> Summand | Cause:
     if not terms.parts_of(monomial):
-        return _Summand(gradient, terms.form({monomial: 1.0}), None, number)
+        return Summand(gradient, terms.form({monomial: 1.0}), None, number)
     whole, is_joint = terms.form({monomial: 1.0}), False
     part = path = finest(terms.parts_of(monomial))
     while part:
@@ -382,7 +382,7 @@ def _lifted(terms: Terms, gradient: Atom, monomial: Monomial, number: float) -> 
         return Cause(gradient.op, "combines rows of several towers", gradient.origin)
     ((monomial, factor),) = terms.summands(whole)
     is_mean = any(terms[atom].op == "Rows" and power < 0 for atom, power in monomial[1])
-    return _Summand(
+    return Summand(
         gradient,
         terms.form({monomial: 1.0}),
         path,
@@ -451,7 +451,7 @@ def _summed_extents(terms: Terms, atom: Atom) -> int | None:
 
 
 def _examples(
-    terms: Terms, many: Sequence[_Summand], one: Sequence[_Summand]
+    terms: Terms, many: Sequence[Summand], one: Sequence[Summand]
 ) -> Sequence[ExampleTerm] | Cause:
     ours, theirs = _by_term(many), _by_term(one)
     if not ours or not theirs:
@@ -471,7 +471,7 @@ def _examples(
                 any(each.is_mean for each in summands),
                 any(each.is_joint for each in summands),
                 term != its,
-                _loss(terms, summands[0].gradient)[1],
+                loss_of(terms, summands[0].gradient)[1],
             )
         )
     return found
@@ -487,7 +487,7 @@ def _pairs(ours: Collection[Form], theirs: Collection[Form]) -> Sequence[tuple[F
     return [*same, *((term, term) for term in (*own, *other))]
 
 
-def _by_term(summands: Sequence[_Summand]) -> Mapping[Form, Mapping[Part, float]]:
+def _by_term(summands: Sequence[Summand]) -> Mapping[Form, Mapping[Part, float]]:
     """The coefficients of the terms that depend on examples, by term and part."""
     found: defaultdict[Form, defaultdict[Part, float]] = defaultdict(lambda: defaultdict(float))
     for each in summands:
@@ -537,7 +537,7 @@ def _ratio(number: float, expected: float) -> float:
 
 
 def _penalties(
-    terms: Terms, many: Sequence[_Summand], one: Sequence[_Summand]
+    terms: Terms, many: Sequence[Summand], one: Sequence[Summand]
 ) -> Sequence[Penalty] | Cause:
     totals: defaultdict[Form, list[float]] = defaultdict(lambda: [0.0, 0.0])
     gradients: dict[Form, Atom] = {}
@@ -549,14 +549,14 @@ def _penalties(
     found = []
     scaled = Counter(gradients.values())
     for lifted, (coefficient, expected) in totals.items():
-        op, origin = _loss(terms, gradients[lifted])
+        op, origin = loss_of(terms, gradients[lifted])
         if scaled[gradients[lifted]] > 1:
             return Cause(op, "is a penalty that not all towers multiply by the same", origin)
         found.append(Penalty(op, coefficient, expected, origin))
     return found
 
 
-def _loss(terms: Terms, gradient: Atom) -> tuple[str, Origin | None]:
+def loss_of(terms: Terms, gradient: Atom) -> tuple[str, Origin | None]:
     """The op type that computes the loss of a gradient, and the op."""
     atoms = [terms[atom] for atom in terms.atoms_in(gradient.operands[0]) if atom != ONE]
     last = atoms[-1] if atoms else gradient

@@ -30,7 +30,7 @@ CLUSTER = Baseline(
     "phantom",
     versions={"placement_checks": "0.1.0", "tensorflow": "2.21.0"},
     variables=(
-        HeldVariable("fc1/weights", Tensor("float32", (4, 8)), PS, (PS,), "average of means"),
+        HeldVariable("fc1/weights", Tensor("float32", (4, 8)), PS, (PS,), "mean"),
         HeldVariable("fc1/biases", Tensor("float32", (None,)), PS, (PS, "/gpu:1")),
         HeldVariable("global_step", Tensor("int64", ()), PS),
         HeldVariable("unknown", Tensor("float32", None), PS),
@@ -61,7 +61,7 @@ def test_the_text_of_a_baseline() -> None:
     assert (
         render(CLUSTER).split("\n", 3)[3]
         == """\
-placement_baseline = 3
+placement_baseline = 4
 program = "fixtures/programs/workers/cluster.py:build_in_graph"
 machine = "ps*2; worker*2: gpu*2"
 placer = "phantom"
@@ -70,7 +70,7 @@ versions = { placement_checks = "0.1.0", tensorflow = "2.21.0" }
 
 variables = [
   { name = "fc1/weights", dtype = "float32", shape = [4, 8], device = "PS", slots = ["PS"], \
-objective = "average of means" },
+objective = "mean" },
   { name = "fc1/biases", dtype = "float32", shape = [-1], device = "PS", slots = ["PS", \
 "/gpu:1"], objective = "" },
   { name = "global_step", dtype = "int64", shape = [], device = "PS", objective = "" },
@@ -304,20 +304,20 @@ placed by: phantom, strict
     ("text", "message"),
     [
         (
-            changed("placement_baseline = 3", "placement_baseline = 4"),
-            "mnist.toml:4 is a baseline of form 4, but this placement_checks reads form 3; "
+            changed("placement_baseline = 4", "placement_baseline = 5"),
+            "mnist.toml:4 is a baseline of form 5, but this placement_checks reads form 4; "
             "install a newer placement_checks",
         ),
         (
             OLD_FORM,
-            "mnist.toml:1 is a baseline of form 2, but this placement_checks reads form 3; write "
+            "mnist.toml:1 is a baseline of form 2, but this placement_checks reads form 4; write "
             "it again: pytest --placement-update, or placement-checks verify train.py:build "
             "--machine 'gpu*2' --baseline . --update",
         ),
-        ("{}", "mnist.toml is not a baseline: it has no line 'placement_baseline = 3'"),
-        ("", "mnist.toml is not a baseline: it has no line 'placement_baseline = 3'"),
+        ("{}", "mnist.toml is not a baseline: it has no line 'placement_baseline = 4'"),
+        ("", "mnist.toml is not a baseline: it has no line 'placement_baseline = 4'"),
         (
-            changed("baseline = 3", f"baseline = {'3' * 5000}"),
+            changed("baseline = 4", f"baseline = {'3' * 5000}"),
             "mnist.toml is not a baseline: it has no line",
         ),
         (

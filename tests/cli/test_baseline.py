@@ -120,7 +120,7 @@ def test_a_whole_program_has_a_baseline_too(run: Run) -> None:
 
 
 PAGE = """\
-placement_baseline = 3
+placement_baseline = 4
 program = "train.py:build"
 machine = "gpu*2"
 placer = "phantom"

@@ -8,7 +8,7 @@ from typing import Any
 from support.graphs import op, placement
 
 from placement_checks import Device, Op, Placement
-from placement_checks.core.placement import StepOps, producer_of
+from placement_checks.core.placement import GradientCall, StepOps, producer_of
 from placement_checks.core.strategies import Copy, Strategy
 
 _APPLY = "ResourceApplyGradientDescent"
@@ -105,6 +105,40 @@ def _tower(i: int, gpu: str, variables: Sequence[str], copies: str) -> Iterator[
     for name in variables:
         yield op(gradient(i, name), "MatMul", gpu, gpu, before, scaled)
         before = f"tower_{i}/{name}/MatMul"
+
+
+def recorded(
+    variables: Sequence[str] = ("w",),
+    gpus: Sequence[int] = (0, 1),
+    scalars: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Arguments of `program` for recorded gradients, and for shapes: rows with 3 columns.
+
+    The program also needs the op ``rate``, a scalar like the ops in ``scalars``.
+    """
+    calls = [
+        GradientCall(
+            [f"tower_{i}/loss:0"],
+            [""],
+            list(variables),
+            [[gradient(i, name)] for name in variables],
+        )
+        for i in range(len(gpus))
+    ]
+    products = [f"{name}/MatMul" for name in variables]
+    outputs = {f"tower_{i}/{op}": (None, 3) for i in range(len(gpus)) for op in ("x", *products)}
+    step = StepOps(train_op=("train",), losses=("loss:0",), counters=("step",))
+    return {
+        "gpus": gpus,
+        "variables": variables,
+        "step": step.with_gradients(calls)._asdict(),
+        "outputs": {
+            **outputs,
+            **dict.fromkeys([f"tower_{i}/loss" for i in range(len(gpus))], ()),
+            **dict.fromkeys(("rate", *scalars), ()),
+        },
+        "shapes": dict.fromkeys(variables, (3, 3)),
+    }
 
 
 def gradient(i: int, variable: str = "w") -> str:

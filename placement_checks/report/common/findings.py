@@ -181,7 +181,7 @@ class Sections:
 def objective_lines(verdict: Verdict) -> Iterator[str]:
     """Yields the objective of each variable in words, if the verdict has it in its figures.
 
-    An example is ``fc1/weights, fc2/weights: 1/2 mean on each of 2 towers; on one GPU: mean``.
+    An example is ``fc1/weights, fc2/weights: 2 mean; on one GPU: mean``.
     """
     for figure in verdict.figures:
         if "objective" in figure:

@@ -138,8 +138,8 @@ class ObjectiveFigure(JsonObject):
     objective: Annotated[
         str,
         Meta(
-            description="The weighted sum of loss terms, such as 1/2 mean on each of 2 towers + "
-            "0.05 L2Loss(variable)."
+            description="The weighted sum of loss terms, such as mean + 0.05 L2Loss(variable). A "
+            "mean is a mean over the whole batch."
         ),
     ]
     expected: Annotated[

@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.text import Text
 
 from placement_checks.analysis.graph.updates import Update
-from placement_checks.analysis.objective.objective import objective
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
+from placement_checks.analysis.variables.objectives import objectives
 from placement_checks.analysis.variables.roles import roles
 from placement_checks.core.devices import LOCALHOST, Device
 from placement_checks.core.evidence import NOT_BUILT_FOR_ONE
@@ -182,7 +182,7 @@ def _variable_rows(placement: Placement, op: Op) -> Iterator[Row]:
         "updated by", [_describe_op(placement, update.op) for update in updates] or [nothing]
     )
     yield Row("gradient", list(_gradients(placement, op.name)))
-    yield Row("objective", list(filter(None, [objective(placement).text(op.name)])))
+    yield Row("objective", list(filter(None, [objectives(placement).get(op.name, "")])))
 
 
 def _gradients(placement: Placement, variable: str) -> Iterator[str]:

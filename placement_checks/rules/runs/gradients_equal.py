@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from math import isclose
 from typing import TYPE_CHECKING, Literal
 
-from placement_checks.analysis.objective.objective import objective
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import norms_of_slices
+from placement_checks.analysis.variables.objectives import objectives
 from placement_checks.core import mistakes
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
@@ -335,7 +335,7 @@ def _objectives(evidence: Evidence, variable: str) -> Iterator[str]:
     if not evidence.reference:
         return
     own, expected = (
-        objective(placement).summary(variable)
+        objectives(placement).get(variable)
         for placement in (evidence.placement, evidence.reference)
     )
     if own and expected:

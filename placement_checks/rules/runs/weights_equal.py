@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from math import isinf
 from typing import TYPE_CHECKING, NamedTuple
 
-from placement_checks.analysis.objective.objective import objective
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core import mistakes
@@ -27,6 +26,7 @@ from placement_checks.rules.requirements import Need
 from placement_checks.rules.runs.gradients_equal import with_rows
 from placement_checks.rules.source_lines import blame
 from placement_checks.rules.step_equality import explain_numbers
+from placement_checks.step.stages import WrittenUpdate, unequal_rates, written_updates
 from placement_checks.util.text import listed, plural
 from placement_checks.util.walks import walk
 
@@ -240,8 +240,10 @@ def unequal_constants(
         if the numbers are equal, or if one of the updates only has more of them.
     """
     of_many, of_one = _update_constants(placement), _update_constants(reference)
+    towers, towers_of_one = (max(1, len(analyze(each).towers)) for each in (placement, reference))
     for variable, many in of_many.items():
-        if rates := objective(placement).unequal_rates(objective(reference), variable):
+        own, its = _written_update(placement, variable), _written_update(reference, variable)
+        if own and its and (rates := unequal_rates(own, its, towers_of_one / towers)):
             return variable, *rates
         one = of_one.get(variable, many)
         if many.keys() != one.keys() and (more := many - one) and (others := one - many):
@@ -280,7 +282,7 @@ def _update_constants(placement: Placement) -> Mapping[str, Counter[float]]:
     is_for_one = len(analysis.towers) <= 1  # without gradients of several towers to combine
     for variable, updates in trained.items():
         applied = placement.step.applied_gradients.get(variable, ())
-        if written := objective(placement).written_update(variable):
+        if written := _written_update(placement, variable):
             before = [
                 stage for stage in written.stages if stage.contains <= written.default.contains
             ]
@@ -301,6 +303,14 @@ def _update_constants(placement: Placement) -> Mapping[str, Counter[float]]:
             if isinstance(number, int | float)
         )
     return found
+
+
+def _written_update(placement: Placement, variable: str) -> WrittenUpdate | None:
+    """Return the update of a trained variable, if its optimizer is written out."""
+    if placement.step.applied_gradients.get(variable):
+        return None
+    written = written_updates(placement)(variable)
+    return written if isinstance(written, WrittenUpdate) else None
 
 
 class Cause(NamedTuple):

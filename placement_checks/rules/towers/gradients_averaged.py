@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from math import inf, isclose
 from typing import Any, NamedTuple
 
-from placement_checks.analysis.objective.objective import objective
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow, rows_of_other_towers
+from placement_checks.analysis.variables.objectives import objectives
 from placement_checks.core import mistakes
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.facts import FactKind
@@ -161,10 +161,10 @@ class _Comparison:
         self._penalties_are_right = False  # although the other terms are multiplied by a factor
         self._found = found
         self.assumes_equal_rows = Assumption.EQUAL_ROWS in self._found.assumed
-        names = {found.copies[name][0]: name for name in found.trained}
+        self._names = {found.copies[name][0]: name for name in found.trained}
         for variable in many.variables:
-            if variable.name in names and not matches_any(variable.name, rule.allow):
-                self._add(variable.name, names[variable.name])
+            if variable.name in self._names and not matches_any(variable.name, rule.allow):
+                self._add(variable.name, self._names[variable.name])
 
     def findings(self) -> Sequence[Finding]:
         """The findings on all variables."""
@@ -173,13 +173,14 @@ class _Comparison:
 
     def figures(self) -> Sequence[Mapping[str, object]]:
         """Return each objective in words, its variables, and the objective on one GPU."""
-        many, one = objective(self._placement), objective(self._one)
-        alike: dict[tuple[str, str], list[str]] = defaultdict(list)
-        for variable in many.formulas:
-            if objective_text := many.summary(variable):
-                alike[objective_text, one.summary(variable)].append(variable)
+        many, one = objectives(self._placement), objectives(self._one)
+        alike: dict[tuple[str, str | None], list[str]] = defaultdict(list)
+        for variable in self._placement.variables:
+            name = self._names.get(variable.name)
+            if name is not None and variable.name in many:
+                alike[many[variable.name], one.get(name)].append(variable.name)
         return [
-            {"variables": variables, "objective": many, "expected": one or None}
+            {"variables": variables, "objective": many, "expected": one}
             for (many, one), variables in alike.items()
         ]
 

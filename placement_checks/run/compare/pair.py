@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import final
 
-from placement_checks.analysis.objective.written_updates import comparable_stages
 from placement_checks.core.devices import Devices
 from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.program import BatchFunction, CapturedProgram
@@ -28,6 +27,7 @@ from placement_checks.run.runnable import (
     gradient_at,
     make_runnable,
 )
+from placement_checks.step.stages import comparable_stages
 from placement_checks.util.text import plural
 
 _NOT_COMPARABLE = (

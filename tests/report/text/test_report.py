@@ -48,16 +48,16 @@ def test_report_of_one_program() -> None:
 
 def test_all_shows_the_objectives() -> None:
     figures: list[Mapping[str, Any]] = [
-        {"variables": ["w", "v"], "objective": "1/2 mean on each of 2 towers", "expected": "mean"},
-        {"variables": ["u"], "objective": "mean on tower 0", "expected": None},
+        {"variables": ["w", "v"], "objective": "2 mean", "expected": "mean"},
+        {"variables": ["u"], "objective": "mean on part 1 of 2", "expected": None},
     ]
     verdict = Verdict("gradients-averaged", "kept", "requested", note="3 variables")
     program = report(replace(verdict, figures=figures))
 
     assert below_the_table(written(program, everything=True))[:3] == [
         "loss terms that the updates minimize",
-        "  w and v: 1/2 mean on each of 2 towers; on one GPU: mean",
-        "  u: mean on tower 0; on one GPU: not known",
+        "  w and v: 2 mean; on one GPU: mean",
+        "  u: mean on part 1 of 2; on one GPU: not known",
     ]
     assert "minimize" not in written(program)
 

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.towers import gradient, host, program, variable
+from support.towers import gradient, host, program, recorded, variable
 
 from placement_checks import Op
-from placement_checks.analysis.objective.objective import objective
-from placement_checks.analysis.objective.written_updates import (
-    Part,
+from placement_checks.step.stages import (
+    Content,
     Stage,
     WrittenUpdate,
     comparable_stages,
+    written_updates,
 )
 
 _TOWERS = 2
@@ -34,16 +34,15 @@ _W = host("w/value", "ReadVariableOp", "w")
 
 def written(*ops: Op, tensor: str, kind: str = "AssignSubVariableOp", **more: Any) -> Any:
     """The update of w by a tensor that ops compute from the mean of two towers."""
-    losses = {f"tower_{i}/loss:0": [gradient(i)] for i in range(_TOWERS)}
+    made = recorded(scalars=[*_VALUES, "speed/read"])
     graph = program(
         *ops,
         host("update/w", kind, "w", tensor),
-        step={"gradients": losses},
         values=_VALUES,
-        outputs=dict.fromkeys(_VALUES, ()),
+        **made | {"shapes": {"w": (3, 3), "slot": (3, 3), "speed": ()}},
         **more,
     )
-    return objective(graph).weights.written.of_variable("w")
+    return written_updates(graph)("w")
 
 
 def tensors(read: WrittenUpdate) -> list[str]:
@@ -64,7 +63,7 @@ def test_a_rate_in_a_variable_is_not_part_of_the_gradient() -> None:
     read = written(*_MEAN, *rate, host("step", "Mul", "mean", "speed/read"), tensor="step")
 
     assert (read.default.tensor, tensors(read)[-1]) == ("mean", "step")
-    assert read.stages[-1].contains == {Part.RATE}
+    assert read.stages[-1].contains == {Content.RATE}
 
 
 def test_the_old_value_is_not_part_of_the_gradient() -> None:
@@ -158,10 +157,10 @@ def test_the_input_of_an_optimizer_is_compared_without_the_rate() -> None:
 
 
 def test_stages_contain_the_same_parts() -> None:
-    in_towers = WrittenUpdate([Stage("sum", frozenset({Part.RATE}), ())], "", proportional=True)
-    rate = frozenset({Part.RATE})
+    in_towers = WrittenUpdate([Stage("sum", frozenset({Content.RATE}), ())], "", proportional=True)
+    rate = frozenset({Content.RATE})
     later = WrittenUpdate([Stage("g", frozenset(), ()), Stage("step", rate, ())], "", True)
-    decayed = WrittenUpdate([Stage("g", frozenset({Part.DECAY}), ())], "", proportional=True)
+    decayed = WrittenUpdate([Stage("g", frozenset({Content.DECAY}), ())], "", proportional=True)
 
     chosen = comparable_stages(in_towers, later, 0.5)
     assert chosen

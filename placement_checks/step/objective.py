@@ -1,0 +1,252 @@
+"""The objective of a variable: the loss terms that its update minimizes, with coefficients.
+
+The update is read into terms, like the updates that `step.comparison` compares. The means of all
+towers add up to one mean there, so the objective of a sound program is the objective on one GPU.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from fractions import Fraction
+from math import isclose, prod
+from typing import NamedTuple
+
+from placement_checks.core.op_types import MEAN, SUM
+from placement_checks.core.placement import Placement
+from placement_checks.step.gradients import with_names
+from placement_checks.step.graph import training_runs
+from placement_checks.step.kinds import ONE, AtomId, Cause, Form, Kind, Monomial
+from placement_checks.step.op_types import op_type
+from placement_checks.step.parts import WHOLE, Part, are_all_rows, describe, finest
+from placement_checks.step.reader import StepReader
+from placement_checks.step.stages import GradientStages
+from placement_checks.step.statistics import with_means
+from placement_checks.step.terms import Atom, Terms, are_close
+from placement_checks.step.weights import Summand, gradient_in, loss_summands
+from placement_checks.util.text import plural
+
+_LARGEST_DENOMINATOR = 64  # other coefficients are decimal
+_OF_SHAPES = frozenset({"Dim", "Rows", "RowsOf"})
+
+
+def read_objectives(
+    placement: Placement,
+    variables: Collection[str],
+    *,
+    towers: Sequence[Collection[str]],
+    copies: Mapping[str, str],
+) -> Mapping[str, str]:
+    """Describe what a program minimizes, such as ``mean + 0.05 L2Loss(variable)``.
+
+    Args:
+        placement: the program.
+        variables: the trained variables.
+        towers: for each tower, the ops that its losses are computed from.
+        copies: the first copy of each mirrored variable.
+
+    Returns:
+        The objective of each variable, as a sum of kinds of terms. It does not depend on the names
+        of ops, and a mean over the whole batch does not depend on the number of towers. Variables
+        whose updates cannot be read are left out.
+    """
+    found: dict[str, str] = {}
+    for roots in training_runs(placement):
+        terms = Terms(op_type, statistics=with_means, decisions=True, equal_rows=True)
+        reader = StepReader(terms, placement, 0, roots, copies)
+        reader.batch.assign_towers(towers)
+        terms.fixed = reader.batch.fix_sizes() or {}
+        found |= _Objectives(reader, variables).texts()
+    return found
+
+
+class _Unit(NamedTuple):
+    """The op that computes a loss term, as the unit of its coefficient.
+
+    Attributes:
+        kind: the op's type.
+        number: the number that the op multiplies a sum over rows by.
+        rows: the power of the number of rows that it multiplies the sum by.
+    """
+
+    kind: str
+    number: float = 1.0
+    rows: int = 0
+
+
+class _Objectives:
+    """The objectives of the variables that one run trains."""
+
+    def __init__(self, reader: StepReader, variables: Collection[str]) -> None:
+        self._reader, self._variables = reader, variables
+        self._terms, self._stages = reader.terms, GradientStages(reader)
+        self._names = {
+            self._atom(copy): self._atom(first)
+            for copy, first in reader.copies.items()
+            if copy != first and copy in reader.ops and first in reader.ops
+        }
+
+    def _atom(self, variable: str) -> AtomId:
+        return max(self._terms.atoms_in(self._reader.variable(variable)))
+
+    def texts(self) -> Mapping[str, str]:
+        """The objective of each variable, if its update can be read."""
+        first = {each: self._reader.copies.get(each, each) for each in self._variables}
+        found = {each: self._text_of(each) for each in dict.fromkeys(first.values())}
+        return {each: text for each in first if (text := found[first[each]])}
+
+    def _text_of(self, variable: str) -> str:
+        gradients = self._gradients(variable)
+        if gradients is None:
+            return ""
+        summands = loss_summands(self._terms, gradients, self._reader.parts_of_gradients)
+        return "" if isinstance(summands, Cause) else self._text(summands, variable)
+
+    # --- the gradients in an update ---
+
+    def _gradients(self, variable: str) -> Form | None:
+        """The sum of gradients that an update takes, without a learning rate; None if none."""
+        found = self._stages.sum_of_gradients(variable)
+        if found is None:
+            return None
+        return self._without_rate(with_names(self._terms, found, self._names))
+
+    def _in(self, form: Form) -> Sequence[Monomial]:
+        return [monomial for monomial, _ in self._terms.summands(form)]
+
+    def _is_gradient(self, monomial: Monomial) -> bool:
+        return gradient_in(self._terms, monomial) is not None
+
+    def _without_rate(self, form: Form) -> Form:
+        """A sum of gradients without common factors that only untrained variables determine."""
+        terms = self._terms
+        summands = terms.summands(form)
+        common = set.intersection(*(set(factors) for (_, factors), _ in summands))
+        rates = {(atom, power) for atom, power in common if self._is_rate(terms[atom])}
+        return terms.form(
+            {
+                (base, tuple(each for each in factors if each not in rates)): number
+                for (base, factors), number in summands
+            }
+        )
+
+    def _is_rate(self, atom: Atom) -> bool:
+        if atom.parts or atom.is_backward or not atom.varies:
+            return False
+        forms = [self._terms.atom(atom.op, atom.attrs, atom.operands, atom.shape)]
+        read = {
+            each.attrs[0]
+            for each in map(self._terms.__getitem__, self._terms.all_atoms_in(forms))
+            if each.op == "Var"
+        }
+        return bool(read) and read.isdisjoint(self._variables)
+
+    # --- loss terms in words ---
+
+    def _text(self, summands: Sequence[Summand], variable: str) -> str:
+        by_term: defaultdict[tuple[Form, bool], list[Summand]] = defaultdict(list)
+        for each in summands:
+            by_term[each.lifted, each.part is None].append(each)
+        # The update subtracts a multiple of the gradients.
+        sign = -1.0 if all(each.number < 0 for each in summands) else 1.0
+        texts: Counter[tuple[bool, str, str]] = Counter()
+        for (term, is_penalty), own in by_term.items():
+            numbers: defaultdict[Part, float] = defaultdict(float)
+            for each in own:
+                numbers[each.part or WHOLE] += sign * each.number
+            named = self._penalty if is_penalty else self._example_term
+            for number, name in named(term, own[0].gradient, numbers, variable):
+                texts[is_penalty, name, _number(number, is_decimal=is_penalty)] += 1
+        return " + ".join(
+            f"{number}{name} ({times} times)" if times > 1 else f"{number}{name}"
+            for (_, name, number), times in sorted(texts.items())
+        )
+
+    def _penalty(
+        self, term: Form, gradient: Atom, numbers: Mapping[Part, float], variable: str
+    ) -> Iterator[tuple[float, str]]:
+        """The coefficient of a loss term that depends on no example, and its name."""
+        unit = self._unit(gradient)
+        terms = self._terms
+        own = self._reader.copies.get(variable, variable)
+        read = {
+            atom.attrs[0]
+            for atom in map(terms.__getitem__, terms.all_atoms_in([gradient.operands[0]]))
+            if atom.op == "Var"
+        }
+        others = len(read - {own})
+        also = f" and {plural(others, 'other')}" if others else ""
+        scalars, _ = self._scalars(term)
+        yield numbers[WHOLE] / unit.number, f"{scalars}{unit.kind}(variable{also})"
+
+    def _example_term(
+        self, term: Form, gradient: Atom, numbers: Mapping[Part, float], _: str
+    ) -> Iterator[tuple[float, str]]:
+        """The coefficients of a loss term with its names: on all rows, or on parts of them."""
+        unit = self._unit(gradient)
+        scalars, rows = self._scalars(term)
+        size, divided = self._size(WHOLE), unit.rows - rows
+        is_mean = (unit.kind == MEAN and divided == 0) or (
+            unit.kind == SUM and (divided == 1 or size > 1)
+        )
+        kind = "mean" if is_mean else "sum" if unit.kind in (MEAN, SUM) else unit.kind
+        times = (size if is_mean else 1.0) / unit.number
+        paths = sorted(path for path, number in numbers.items() if number)
+        is_whole = all(len(path) == 1 for path in paths) and are_all_rows([p[0] for p in paths])
+        if paths == [WHOLE]:
+            yield times * numbers[WHOLE], f"{scalars}{kind}"
+        elif is_whole and are_close([numbers[path] for path in paths]):
+            yield times * numbers[paths[0]], f"{scalars}{kind} on each part"
+        else:
+            for path in paths:
+                share = 1.0 if kind == "sum" else _share(path)
+                yield times * share * numbers[path], f"{scalars}{kind} on {describe(path)}"
+
+    def _scalars(self, term: Form) -> tuple[str, int]:
+        """The scalar factors of a term in words, and the power of the number of rows."""
+        terms = self._terms
+        ((_, factors),) = self._in(term)
+        powers = [(terms[atom].op, power) for atom, power in factors if terms[atom].op != "Grad"]
+        rows = sum(power for op, power in powers if op == "Rows")
+        names = [
+            "scalar" if power == 1 else f"scalar^{power}" for op, power in powers if op != "Rows"
+        ]
+        return "".join(f"{name} " for name in names), rows
+
+    def _size(self, part: Part) -> float:
+        """The number of rows of a part; 1 if the graph does not fix it."""
+        fixed = self._terms.fixed
+        return fixed.get(part) or fixed.get(WHOLE, 1 / _share(part)) * _share(part)
+
+    def _unit(self, gradient: Atom) -> _Unit:
+        """The op that computes the loss of a gradient."""
+        terms, reader = self._terms, self._reader
+        atoms = [terms[atom] for atom in terms.atoms_in(gradient.operands[0]) if atom != ONE]
+        losses = [atom for atom in atoms if atom.op not in _OF_SHAPES] or [gradient]
+        atom = losses[-1]
+        name = atom.origin.op if atom.origin else ""
+        if name not in reader.ops:
+            is_sum = terms.status(gradient.operands[0], WHOLE).kind is Kind.SUM
+            return _Unit(SUM if is_sum else atom.op.removesuffix("Of"))
+        kind, form = reader.ops[name].type, reader.value(name)
+        computed = terms.summands(form)
+        if len(computed) != 1:
+            return _Unit(kind)
+        (((_, factors), number),) = computed
+        rows = sum(power for each, power in factors if terms[each].op == "Rows")
+        if kind == MEAN:  # times the number of rows, as a multiple of the rows of the whole batch
+            part = finest(terms.parts(form)) or WHOLE
+            number *= _share(part) if rows else self._size(part)
+        return _Unit(kind, abs(number), rows)
+
+
+def _share(part: Part) -> float:
+    return float(prod(cut.share for cut in part))
+
+
+def _number(number: float, *, is_decimal: bool) -> str:
+    """A coefficient with a blank at the end, to precede a term; ``""`` for 1."""
+    fraction = Fraction(number).limit_denominator(_LARGEST_DENOMINATOR)
+    is_exact = isclose(fraction, number, rel_tol=1e-6) and not is_decimal
+    text = str(fraction) if is_exact else f"{number:.4g}"
+    return "" if text == "1" else f"{text} "
