@@ -195,6 +195,7 @@ class Batch:
             part = (Cut(family, min(read), towers),) if len(read) == 1 else WHOLE
             self.leaves[name] = (family, numbers[group], counts[group, part]), part
             counts[group, part] += 1
+
     def separate(self) -> None:
         """Take each input with rows for all rows of its own, in a program that is read alone."""
         reader = self._reader
@@ -265,6 +266,7 @@ class Batch:
             return None
         (length,) = lengths
         return length if isinstance(length, int) else None
+
     def assign_towers(self, towers: Sequence[Collection[str]]) -> None:
         """Divide the inputs that the program does not list, if there is no other program.
 

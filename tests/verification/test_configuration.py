@@ -122,7 +122,6 @@ def test_a_named_target_has_the_settings_of_its_entry(
     assert config.complete_for(target, call) == own
 
 
-
 def test_paths_are_relative_to_the_nearest_file(
     project: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
