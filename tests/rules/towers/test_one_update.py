@@ -501,6 +501,16 @@ CASES = {
             lines={"step/add": "main.py:40", "step/again": "main.py:41 net.py:3"},
         )
     ),
+    "the step counter of a decaying rate is incremented twice": broken(
+        whole(
+            counted(
+                host("rate", "Pow", "decay", "step"),
+                host("step/again", "AssignAddVariableOp", "step", "step/one"),
+                train=["^step/add", "^step/again"],
+                shapes={"step": ()},
+            )
+        )
+    ),
     **{
         f"the step counter is incremented by {by}": broken(
             program(values={"step/one": by}, lines={"step/add": "main.py:40"})
