@@ -173,7 +173,7 @@ def _repeated_update(
     elif not is_scalar and _updates_by_towers(analysis, updates):
         consequence = f"it decays {count} times in a step, and depends on the order of the towers"
         fix = "update it once, after the loop over towers, by the mean of the towers' values"
-        if not any(_change(analysis, update).factor for update in updates):
+        if all(_change(analysis, update).factor is None for update in updates):
             consequence = f"it holds the value of one of {count} towers, the last one that runs"
             fix = (
                 "create a variable for each tower, or update it once, after the loop over towers, "

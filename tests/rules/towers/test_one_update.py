@@ -693,6 +693,16 @@ CASES = {
             train=["^step/add", "^step/again", "^step/set"],
         )
     ),
+    "the step counter is incremented if gradients are finite": kept(
+        counted(
+            host("finite", "IsFinite", "share"),
+            host("by", "Cast", "finite"),
+            host("step/add", "AssignAddVariableOp", "step", "by"),
+            train=["^step/add"],
+            dtypes={"finite": "bool", "by": "int64"},
+            outputs={"finite": (), "by": ()},
+        )
+    ),
     "the step counter is chosen between two values": kept(
         counted(
             host("step/next", "AddV2", "step", "step/one"),
