@@ -55,6 +55,7 @@ class OneUpdate(Rule):
     Updates in sequence are allowed if each takes the gradients of all towers, computed after the
     update before it. Examples are the steps up and down of sharpness-aware minimization, several
     steps of a critic, and a loss and a penalty that are trained in different runs of a session.
+    Scalars of the optimizer and moving averages may then be updated as often as the weights.
     If another run takes the gradients of the first towers only, the rule is not checked: the
     program may run it in place of the others, for a short batch.
 
