@@ -393,8 +393,7 @@ def _follow_other_updates(analysis: TowerAnalysis, updates: Sequence[Update]) ->
 
 def _decays(analysis: TowerAnalysis, update: Update) -> bool:
     """Whether the new value is no sum of the old value and a term, but depends on it."""
-    changes = step_changes(analysis.placement)
-    return changes.decays(changes.change(analysis.flow.names[update.op]))
+    return step_changes(analysis.placement).decays(_change(analysis, update))
 
 
 def _miscounts(analysis: TowerAnalysis) -> Iterator[Finding]:
