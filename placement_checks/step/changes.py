@@ -39,7 +39,7 @@ from placement_checks.step.terms import Atom, Terms
 _OWN_VALUES = PLACEHOLDERS | PIPELINE_OUTPUTS | RANDOM
 _SHAPES = SHAPE_ONLY | {"Dim", "RowsOf"}
 # Atoms that are linear in all their operands, besides the ops of `LINEAR`.
-_JOINS = REDUCTIONS | GATHERERS | {"Slices", "Place", "Slice"}
+_JOINS = REDUCTIONS | GATHERERS | {"Slices", "Place", "Slice", "StopGradient"}
 _CHOICES = BRANCHES | SELECTS | {"Conditional"}
 # Ops that add up elements of one tensor.
 _SUMS = frozenset({"Sum", "Mean", "MatMul", "BatchMatMulV2", "Einsum", "UnsortedSegmentSum"})
@@ -195,31 +195,41 @@ class StepChanges(StepReader):
 
         There are several if a condition decides.
         """
-        terms = self.terms
-        if change.factor is not None and terms.constant(change.factor) == 1.0:
-            number = terms.constant(change.term)
-            return None if number is None else [number]
+        terms, variable = self.terms, self.variable_of(change.op)
+        if change.factor is not None:
+            is_sum = terms.constant(change.factor) == 1.0
+            return self._numbers(change.term) if is_sum else None
         atom = terms.single(change.term)
-        if change.factor is not None or atom is None or atom.op not in _CHOICES:
-            return None
-        variable = self.variable_of(change.op)
-        found = []
-        for side in atom.operands[1:]:
-            numbers = [
-                terms.constant(terms.add((side, 1.0), (terms.of(old), -1.0)))
-                for old in terms.all_atoms_in([side])
-                if self._is_state(old, variable)
-            ]
-            if len(numbers) != 1 or numbers[0] is None:
+        found: list[float] = []
+        for side in atom.operands[1:] if atom is not None and atom.op in _CHOICES else ():
+            olds = {each for each in terms.all_atoms_in([side]) if self._is_state(each, variable)}
+            affine = self._affine(side, olds)
+            numbers = None if affine is None else self._numbers(affine[1])
+            if affine is None or numbers is None or terms.constant(affine[0]) != 1.0:
                 return None
-            found.append(numbers[0])
-        return found
+            found += numbers
+        return found or None
+
+    def _numbers(self, form: Form) -> Sequence[float] | None:
+        """The constants of which a scalar is one; None if there are others."""
+        number, atom = self.terms.constant(form), self.terms.single(form)
+        if number is not None:
+            return [number]
+        if atom is None or atom.origin is None:
+            return None
+        if atom.op in _CHOICES:
+            sides = [self._numbers(side) for side in atom.operands[1:]]
+            return None if None in sides else [each for side in sides if side for each in side]
+        return [0.0, 1.0] if self.dtype(atom.origin.op) == "bool" else None
 
     def is_undone(self, change: Change, other: Change) -> bool:
         """Whether two changes add a term and subtract it."""
         terms = self.terms
-        factors = [each.factor and terms.constant(each.factor) for each in (change, other)]
-        if factors != [1.0, 1.0] or terms.constant(change.term) == 0.0:
+        is_sum = [
+            each.factor is not None and terms.constant(each.factor) == 1.0
+            for each in (change, other)
+        ]
+        if not all(is_sum) or terms.constant(change.term) == 0.0:
             return False
         return terms.constant(terms.add((change.term, 1.0), (other.term, 1.0))) == 0.0
 
@@ -281,7 +291,7 @@ class StepChanges(StepReader):
     def states(self, change: Change) -> Collection[tuple[str, tuple[str, ...]]]:
         """The variables that a change depends on, each with the updates of it that come before."""
         if change.op not in self._states:
-            forms = [change.term, *filter(None, [change.factor])]
+            forms = [form for form in (change.term, change.factor) if form is not None]
             atoms = map(self.terms.__getitem__, self.terms.all_atoms_in(forms))
             found = {
                 (str(a.attrs[0]), tuple(map(str, a.attrs[1:]))) for a in atoms if a.op == "Var"

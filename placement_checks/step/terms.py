@@ -71,7 +71,8 @@ class Atom:
         op: TensorFlow's op type, or a name of this package: ``Leaf`` (an input), ``Var``, ``Feed``
             (an input without rows), ``Grad``, ``Rows``, ``RowsOf``, ``Dim``, ``Place``, ``Slice``,
             ``PartOf``, ``Slices``, ``Chosen``, ``Random``, ``MeanOf`` (the mean over the rows of a
-            sum over rows), ``Total`` (a scalar form as one atom).
+            sum over rows), ``Total`` (a scalar form as one atom), ``Backward`` (a result of the
+            backward pass, in a step that is read alone).
         attrs: constants that the op depends on.
         operands: forms.
         shape: the static shape.

@@ -56,6 +56,7 @@ class OneUpdate(Rule):
     Updates in sequence are allowed if each takes the gradients of all towers, computed after the
     update before it. Examples are the steps up and down of sharpness-aware minimization, several
     steps of a critic, and a loss and a penalty that are trained in different runs of a session.
+    Scalars of the optimizer and moving averages may then be updated as often as the weights.
     If another run takes the gradients of the first towers only, the rule is not checked: the
     program may run it in place of the others, for a short batch.
 
@@ -175,7 +176,7 @@ def _repeated_update(
     elif not is_scalar and _updates_by_towers(analysis, updates):
         consequence = f"it decays {count} times in a step, and depends on the order of the towers"
         fix = "update it once, after the loop over towers, by the mean of the towers' values"
-        if not any(_change(analysis, update).factor for update in updates):
+        if all(_change(analysis, update).factor is None for update in updates):
             consequence = f"it holds the value of one of {count} towers, the last one that runs"
             fix = (
                 "create a variable for each tower, or update it once, after the loop over towers, "
@@ -408,8 +409,7 @@ def _follow_other_updates(analysis: TowerAnalysis, updates: Sequence[Update]) ->
 
 def _decays(analysis: TowerAnalysis, update: Update) -> bool:
     """Whether the new value is no sum of the old value and a term, but depends on it."""
-    changes = step_changes(analysis.placement)
-    return changes.decays(changes.change(analysis.flow.names[update.op]))
+    return step_changes(analysis.placement).decays(_change(analysis, update))
 
 
 def _miscounts(analysis: TowerAnalysis) -> Iterator[Finding]:

@@ -501,6 +501,16 @@ CASES = {
             lines={"step/add": "main.py:40", "step/again": "main.py:41 net.py:3"},
         )
     ),
+    "the step counter of a decaying rate is incremented twice": broken(
+        whole(
+            counted(
+                host("rate", "Pow", "decay", "step"),
+                host("step/again", "AssignAddVariableOp", "step", "step/one"),
+                train=["^step/add", "^step/again"],
+                shapes={"step": ()},
+            )
+        )
+    ),
     **{
         f"the step counter is incremented by {by}": broken(
             program(values={"step/one": by}, lines={"step/add": "main.py:40"})
@@ -681,6 +691,16 @@ CASES = {
             host("other/read", "ReadVariableOp", "other"),
             host("step/set", "AssignVariableOp", "step", "other/read"),
             train=["^step/add", "^step/again", "^step/set"],
+        )
+    ),
+    "the step counter is incremented if gradients are finite": kept(
+        counted(
+            host("finite", "IsFinite", "share"),
+            host("by", "Cast", "finite"),
+            host("step/add", "AssignAddVariableOp", "step", "by"),
+            train=["^step/add"],
+            dtypes={"finite": "bool", "by": "int64"},
+            outputs={"finite": (), "by": ()},
         )
     ),
     "the step counter is chosen between two values": kept(
