@@ -89,8 +89,10 @@ class RowSets:
         """Whether a tensor depends on variables, as far as it is known."""
         if not self._is_readable(producer_of(tensor)):
             return True
-        form = self._reader.value(tensor.removesuffix(":0"))
-        return any(self._terms[atom].op == "Var" for atom in self._terms.all_atoms_in([form]))
+        terms, form = self._terms, self._reader.value(tensor.removesuffix(":0"))
+        if not any(terms[atom].varies for atom in terms.atoms_in(form)):
+            return False
+        return any(terms[atom].op == "Var" for atom in terms.all_atoms_in([form]))
 
     def key(self, tensor: str) -> Hashable:
         """A key that is the same for tensors that are equal in each run.

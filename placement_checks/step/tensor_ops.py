@@ -76,7 +76,7 @@ _ELEMENTWISE = frozenset(
 )
 
 
-def _is_elementwise(kind: str) -> bool:
+def is_elementwise(kind: str) -> bool:
     """Whether ops of a type compute each element from one element of each input."""
     found = op_type(kind)
     is_known = kind in _ELEMENTWISE or kind in ADDS or is_update(kind)
@@ -140,7 +140,7 @@ class Node(NamedTuple):
         form = self.reader.operand(self.name, number)
         static = self.static_shape(number) or ()
         is_number = self.terms.shape(form) == () and (None in static or set(static) <= {1})
-        if is_number or _is_elementwise(self.op.type):
+        if is_number or is_elementwise(self.op.type):
             return form
         return self.reader.with_shape_of(self.inputs[number], form)
 

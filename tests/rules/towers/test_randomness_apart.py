@@ -394,6 +394,7 @@ CASES = {
     ),
     # DropConnect.
     "equal seeds of masks of weights": kept(weights_masked("Mul")),
+    "equal seeds of dropped weights": kept(weights_masked("SelectV2")),
     "equal seeds of noise of weights": kept(weights_masked("AddV2")),
     "a shared draw, no loss depends on it": not_checked(
         before_the_loop(
