@@ -36,22 +36,23 @@ class RowSet(NamedTuple):
 
     Attributes:
         source: the tensor that has the rows: the name of an input op and the number of its
-            output, or a term that chooses or combines rows in an unknown way.
+            output, or a term that chooses or combines rows in an unknown way and its kind.
         part: the part of the source.
         columns: the columns, along several axes; empty for all of them.
         is_joined: whether rows of several inputs or parts were joined, such as the rows of all
             replicas by a collective.
     """
 
-    source: tuple[Any, ...]
+    source: tuple[Any, int | str]
     part: Part = WHOLE
     columns: Columns = ()
     is_joined: bool = False
 
     @property
-    def input(self) -> str:
-        """The name of the input op; empty if it is another term."""
-        return self.source[0] if isinstance(self.source[0], str) else ""
+    def tensor(self) -> str:
+        """The input, such as ``x:0``; empty if the source is a term."""
+        name, output = self.source
+        return f"{name}:{output}" if isinstance(output, int) else ""
 
 
 class RowSets:
@@ -82,15 +83,17 @@ class RowSets:
             return frozenset()
         if not self._is_readable(name):
             is_scalar = self._reader.shape(name, int(tensor.partition(":")[2] or 0)) == ()
-            return frozenset([RowSet((tensor.removesuffix(":0"),))] * (not is_scalar))
+            return frozenset([RowSet((tensor.removesuffix(":0"), "tensor"))] * (not is_scalar))
         return self._of_form(self._reader.value(tensor.removesuffix(":0")))
 
     def varies(self, tensor: str) -> bool:
         """Whether a tensor depends on variables, as far as it is known."""
         if not self._is_readable(producer_of(tensor)):
             return True
-        form = self._reader.value(tensor.removesuffix(":0"))
-        return any(self._terms[atom].op == "Var" for atom in self._terms.all_atoms_in([form]))
+        terms, form = self._terms, self._reader.value(tensor.removesuffix(":0"))
+        if not any(terms[atom].varies for atom in terms.atoms_in(form)):
+            return False
+        return any(terms[atom].op == "Var" for atom in terms.all_atoms_in([form]))
 
     def key(self, tensor: str) -> Hashable:
         """A key that is the same for tensors that are equal in each run.
@@ -170,10 +173,12 @@ class RowSets:
         if kind is Kind.CONSTANT or atom.shape == () or not self._has_rows(atom):
             return frozenset()
         if atom.op == "Leaf":
-            return frozenset([RowSet(atom.attrs, _plain(atom.part or WHOLE))])
+            name, *outputs = atom.attrs  # none for the numbers of the rows
+            part = _plain(atom.part or WHOLE)
+            return frozenset([RowSet((name, output), part) for output in outputs])
         if atom.op == "PartOf":
             cut = (atom.part or WHOLE)[-1:]
-            return frozenset([RowSet((atom.operands[0],), cut)])
+            return frozenset([RowSet((atom.operands[0], "form"), cut)])
         inner = frozenset().union(*map(self._of_known, atom.operands))
         if not inner:
             return inner

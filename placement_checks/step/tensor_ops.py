@@ -76,7 +76,7 @@ _ELEMENTWISE = frozenset(
 )
 
 
-def _is_elementwise(kind: str) -> bool:
+def is_elementwise(kind: str) -> bool:
     """Whether ops of a type compute each element from one element of each input."""
     found = op_type(kind)
     is_known = kind in _ELEMENTWISE or kind in ADDS or is_update(kind)
@@ -138,7 +138,7 @@ class Node(NamedTuple):
         may be broadcast to this shape.
         """
         form = self.reader.operand(self.name, number)
-        if _is_elementwise(self.op.type):
+        if is_elementwise(self.op.type):
             return form
         return with_shape(self.source(number), form)
 

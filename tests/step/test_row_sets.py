@@ -70,7 +70,7 @@ TABLE = {"x": (None, 4)}
 def test_an_input_has_all_of_its_rows() -> None:
     (rows,) = rows_of("x", X, outputs=TABLE)
 
-    assert (rows.input, rows.part, rows.columns) == ("x", (), ())
+    assert (rows.tensor, rows.part, rows.columns) == ("x:0", (), ())
 
 
 @pytest.mark.parametrize(
@@ -117,6 +117,23 @@ def test_columns() -> None:
     assert (rows.part, rows.columns) == ((), ((1, 2, 4),))
 
 
+def test_the_numbers_of_the_rows_are_no_rows_of_an_input() -> None:
+    ops = [X, *(op(name, "Const") for name in ("zero", "one", "first", "next"))]
+    ops += [
+        op("shape", "Shape", "", "", "x"),
+        op("count", "StridedSlice", "", "", "shape", "first", "next", "next"),
+        op("numbers", "Range", "", "", "zero", "count", "one"),
+        op("scaled", "Mul", "", "", "numbers", "y"),
+        op("y", "Placeholder"),
+    ]
+    values = {"zero": 0, "one": 1, "first": (0,), "next": (1,)}
+    attributes = {"count": {"shrink_axis_mask": 1}}
+    more = {"outputs": {**TABLE, "y": (None,)}, "values": values, "attributes": attributes}
+
+    assert not rows_of("numbers", *ops, **more)
+    assert [rows.tensor for rows in rows_of("scaled", *ops, **more)] == ["y:0"]
+
+
 def test_rows_through_very_many_ops() -> None:
     ops = [
         X,
@@ -124,7 +141,7 @@ def test_rows_through_very_many_ops() -> None:
     ]
     (rows,) = rows_of("tanh_4999", *ops, outputs=TABLE)
 
-    assert rows.input == "x"
+    assert rows.tensor == "x:0"
 
 
 def test_a_reduction_over_the_rows_has_none() -> None:

@@ -23,7 +23,6 @@ from placement_checks.core.op_types import (
     RANDOM_SEEDED,
     RANDOM_STATELESS,
     RESHAPES,
-    SCALES,
     SHAPE_ONLY,
     STACK,
     SUM,
@@ -31,6 +30,7 @@ from placement_checks.core.op_types import (
 )
 from placement_checks.core.placement import producer_of
 from placement_checks.step.row_sets import RowSets
+from placement_checks.step.tensor_ops import is_elementwise
 
 _PIPELINES = ITERATORS | QUEUES
 _TERMS = ADDS | JOINS | RESHAPES | IDENTITIES | PASSES_VALUE | {CAST, NEGATION, STACK}
@@ -55,25 +55,27 @@ class Use(NamedTuple):
 def input_uses(analysis: TowerAnalysis, rows: RowSets) -> Iterator[Use]:
     """Yield every tensor of examples that a tower computes with in a step."""
     sources = [analysis.flow.number[name] for name in rows.inputs]
-    return _uses(analysis, sources, lambda _, tensor: bool(rows.of(tensor)))
+    return _uses(analysis, sources, lambda tensor: bool(rows.of(tensor)))
 
 
 def random_uses(analysis: TowerAnalysis, rows: RowSets) -> Iterator[Use]:
     """Yield every tensor of random numbers for rows that a tower computes its loss with."""
     sources = analysis.flow.having((RANDOM_SEEDED | RANDOM_STATELESS.keys()).__contains__)
 
-    def is_random(_: OpId, tensor: str) -> bool:
+    def is_random(tensor: str) -> bool:
         known = analysis.tensor(tensor)
         is_scalar = known is not None and known.shape == ()
         return not is_scalar and not rows.of(tensor) and not rows.varies(tensor)
 
     for use in _uses(analysis, sources, is_random):
         in_loss = analysis.reads_by_site.in_loss(use.op)
-        if in_loss and applies_to_rows(analysis, rows, use.tensor, use.op):
+        if in_loss and applies_to_rows(analysis, rows, [use.tensor.removesuffix(":0")], [use.op]):
             yield use
 
 
-def applies_to_rows(analysis: TowerAnalysis, rows: RowSets, tensor: str, *readers: OpId) -> bool:
+def applies_to_rows(
+    analysis: TowerAnalysis, rows: RowSets, numbers: Iterable[str], readers: Iterable[OpId]
+) -> bool:
     """Whether random numbers are applied to the rows of a batch, each row to its own numbers.
 
     Numbers may also be applied to all rows alike: the noise or mask of a layer, which has the
@@ -82,20 +84,23 @@ def applies_to_rows(analysis: TowerAnalysis, rows: RowSets, tensor: str, *reader
     Args:
         analysis: the program.
         rows: the rows of tensors.
-        tensor: the random numbers.
-        readers: the ops that read them.
+        numbers: the tensors of random numbers, without ``:0``.
+        readers: the ops that may read them.
     """
     flow, ops = analysis.flow, analysis.placement.by_number
-    drawn, todo = {tensor.removesuffix(":0")}, [*readers]
+    drawn, todo = set(numbers), [*readers]
     reached = set(todo)
     is_applied = False
     for op in todo:
         name = flow.names[op]
         data = [each.removesuffix(":0") for each in ops[op].inputs if not each.startswith("^")]
+        own = [each for each in data if each in drawn]
+        if not own:
+            continue
         others = [each for each in data if each not in drawn]
         with_rows = [each for each in others if rows.of(each)]
         if not with_rows and not any(map(rows.varies, others)):
-            drawn |= {name, *(f"{name}:{i}" for i in range(1, 1 + _outputs(analysis, name)))}
+            drawn |= {*outputs_of(analysis, name)}
             new = [
                 each
                 for each in flow.consumers[op]
@@ -108,16 +113,17 @@ def applies_to_rows(analysis: TowerAnalysis, rows: RowSets, tensor: str, *reader
             todo += new
             continue
         is_applied = True
-        is_elementwise = flow.types[op] in ADDS | SCALES
-        numbers = next(each for each in data if each in drawn)
-        is_alike = not with_rows or _is_broadcast_over_rows(analysis, numbers, op)
-        if not is_elementwise or not is_alike:
+        is_alike = not with_rows or _is_broadcast_over_rows(analysis, own[0], op)
+        if not is_alike or not is_elementwise(flow.types[op]):
             return True
     return not is_applied
 
 
-def _outputs(analysis: TowerAnalysis, op: str) -> int:
-    return len(analysis.placement.details.outputs(op))
+def outputs_of(analysis: TowerAnalysis, op: str) -> Iterator[str]:
+    """Yield the names of the outputs of an op, without ``:0``."""
+    yield op
+    for output in range(1, len(analysis.placement.details.outputs(op))):
+        yield f"{op}:{output}"
 
 
 def _is_broadcast_over_rows(analysis: TowerAnalysis, numbers: str, op: OpId) -> bool:
@@ -129,14 +135,14 @@ def _is_broadcast_over_rows(analysis: TowerAnalysis, numbers: str, op: OpId) -> 
 
 
 def _uses(
-    analysis: TowerAnalysis, sources: Iterable[OpId], is_wanted: Callable[[OpId, str], bool]
+    analysis: TowerAnalysis, sources: Iterable[OpId], is_wanted: Callable[[str], bool]
 ) -> Iterator[Use]:
     """Yield the tensors that towers compute with, for each source that they are computed from.
 
     Args:
         analysis: the program.
         sources: the ops that examples or random numbers come from.
-        is_wanted: whether a tensor computed from a source counts.
+        is_wanted: whether a tensor that is computed from a source counts.
     """
     consumers: dict[str, list[OpId]] = defaultdict(list)
     for number, op in zip(analysis.flow.ops, analysis.placement.by_number, strict=True):
@@ -153,7 +159,7 @@ def _uses(
         todo = sorted(seen)
         while todo:
             tensor = todo.pop()
-            if not is_wanted(source, tensor):
+            if not is_wanted(tensor):
                 continue
             for consumer in consumers[tensor]:
                 tower = analysis.tower_of[consumer]

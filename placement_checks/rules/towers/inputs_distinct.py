@@ -15,15 +15,12 @@ from placement_checks.core.keras_parts import TRAIN_ON_BATCH
 from placement_checks.core.missing import Missing
 from placement_checks.core.mistakes import WORDS, TowerKind
 from placement_checks.core.op_types import (
-    CAST,
     CUTS,
     GENERATOR_DATASET,
     ONE_SHOT_ITERATOR,
-    PASSES_VALUE,
     PIPELINE_OPS,
     PLACEHOLDERS,
     PREFETCHERS,
-    RESHAPES,
     SHARD_DATASET,
     is_dataset,
 )
@@ -106,7 +103,11 @@ class InputsDistinct(Rule):
             *self._shared_rows(evidence, rows, uses),
             *_input_ops_on_gpus(placement),
             *(pipelines := list(_repeated_pipelines(analysis, rows, uses))),
-            *(_equal_rows(evidence, uses) if not (pipelines and ranks_of(placement)) else ()),
+            *(
+                _equal_rows(evidence, rows, uses)
+                if not (pipelines and ranks_of(placement))
+                else ()
+            ),
         )
         found = first_of_each(unless_allowed(findings, self.allow))
         if not uses and not found:
@@ -411,7 +412,7 @@ def _shard_op(analysis: TowerAnalysis, holder: OpId) -> OpId | None:
     return max((op for op in behind if flow.types[op] == SHARD_DATASET), default=None)
 
 
-def _equal_rows(evidence: Evidence, uses: Sequence[Use]) -> Iterator[Finding]:
+def _equal_rows(evidence: Evidence, rows: RowSets, uses: Sequence[Use]) -> Iterator[Finding]:
     placement = evidence.placement
     strategy = placement.strategy
     of_workers = strategy is not None and strategy.is_of_workers
@@ -419,15 +420,15 @@ def _equal_rows(evidence: Evidence, uses: Sequence[Use]) -> Iterator[Finding]:
     # pipelines.
     if not evidence.program or (placement.step.traced and not of_workers):
         return
-    rows, incomplete = _fed_rows(placement, evidence.program.fed, uses)
-    towers = sorted(rows if of_workers else rows.keys() - incomplete)
+    fed, incomplete = _fed_rows(rows, evidence.program.fed, uses)
+    towers = sorted(fed if of_workers else fed.keys() - incomplete)
     for position, later in enumerate(towers):
-        equal = (each for each in towers[:position] if _are_equal(rows[each], rows[later]))
+        equal = (each for each in towers[:position] if _are_equal(fed[each], fed[later]))
         if (first := next(equal, None)) is None:
             continue
         mask = 1 << first | 1 << later
         both = analyze(placement).names_of(mask)
-        original, name = producer_of(next(iter(rows[first]))), producer_of(next(iter(rows[later])))
+        original, name = producer_of(next(iter(fed[first]))), producer_of(next(iter(fed[later])))
         yield Finding(
             **about(placement.ops[name]),
             message=f"{both} received the same rows, from {original} and {name}",
@@ -438,11 +439,8 @@ def _equal_rows(evidence: Evidence, uses: Sequence[Use]) -> Iterator[Finding]:
         )
 
 
-_KEEPS_ROWS = PASSES_VALUE | RESHAPES | {CAST}  # ops that keep all rows in their order
-
-
 def _fed_rows(
-    placement: Placement, fed: Mapping[str, Any], uses: Sequence[Use]
+    rows: RowSets, fed: Mapping[str, Any], uses: Sequence[Use]
 ) -> tuple[Mapping[int, Mapping[str, Any]], Collection[int]]:
     """Return the rows that each tower was fed, by the names of tensors.
 
@@ -451,18 +449,17 @@ def _fed_rows(
     """
     import numpy as np
 
-    rows: defaultdict[int, dict[str, Any]] = defaultdict(dict)
+    found: defaultdict[int, dict[str, Any]] = defaultdict(dict)
     incomplete: set[int] = set()
     for use in uses:
-        tensor = use.tensor
-        while tensor not in fed and (op := placement.ops[producer_of(tensor)]).type in _KEEPS_ROWS:
-            tensor = op.inputs[0] if ":" in op.inputs[0] else f"{op.inputs[0]}:0"
-        array = fed.get(tensor)
-        if array is None:
-            incomplete.add(use.tower)
-        elif np.ndim(array):
-            rows[use.tower][tensor] = np.asarray(array)
-    return rows, incomplete
+        for row_set in rows.of(use.tensor):
+            is_whole = not row_set.part and not row_set.columns
+            array = fed.get(row_set.tensor) if is_whole else None
+            if array is None:
+                incomplete.add(use.tower)
+            elif np.ndim(array):
+                found[use.tower][row_set.tensor] = np.asarray(array)
+    return found, incomplete
 
 
 def _are_equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
-from placement_checks.analysis.towers.inputs import applies_to_rows, random_uses
+from placement_checks.analysis.towers.inputs import applies_to_rows, outputs_of, random_uses
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.facts import FactKind
 from placement_checks.core.ids import OpId, TowerIndex
@@ -112,12 +112,13 @@ def _draws(analysis: TowerAnalysis, rows: RowSets) -> Iterator[tuple[Hashable, T
 
 def _is_for_rows(analysis: TowerAnalysis, rows: RowSets, draw: OpId) -> bool:
     """Whether the rows of a tower get numbers of their own; not, for example, its weights."""
-    consumers = [
+    readers = (
         op
         for op in analysis.flow.consumers[draw]
         if analysis.updates.in_step[op] and not analysis.backward.ops[op]
-    ]
-    return applies_to_rows(analysis, rows, analysis.flow.names[draw], *consumers)
+    )
+    numbers = outputs_of(analysis, analysis.flow.names[draw])
+    return applies_to_rows(analysis, rows, numbers, readers)
 
 
 def _own_seeds(placement: Placement, draw: str) -> str:

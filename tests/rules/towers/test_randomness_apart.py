@@ -202,6 +202,12 @@ CASES = {
     ),
     "four towers with equal seeds": broken(seeded_towers(*[(7, 3)] * 4)),
     "12 towers with equal seeds": broken(seeded_towers(*[(7, 3)] * 12)),
+    "two towers with equal seeds, in a traced step": broken(
+        seeded_towers((7, 3), (7, 3), step={"traced": True})
+    ),
+    "two replicas with equal seeds": broken(
+        seeded_towers((7, 3), (7, 3), strategy=Strategy("MirroredStrategy", GPUS, {}))
+    ),
     "two later towers with equal seeds": broken(seeded_towers((1, 1), (2, 2), (2, 2))),
     **{
         f"seeds {seeds}": kept(seeded_towers(*seeds))
@@ -394,6 +400,7 @@ CASES = {
     ),
     # DropConnect.
     "equal seeds of masks of weights": kept(weights_masked("Mul")),
+    "equal seeds of dropped weights": kept(weights_masked("SelectV2")),
     "equal seeds of noise of weights": kept(weights_masked("AddV2")),
     "a shared draw, no loss depends on it": not_checked(
         before_the_loop(
