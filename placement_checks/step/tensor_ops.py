@@ -249,7 +249,7 @@ def _extents(node: Node, form: Form) -> list[Form] | None:
 
 
 def _extents_of_operands(node: Node) -> list[list[Form]]:
-    if node.name not in node.reader.ops or not _is_elementwise(node.op.type):
+    if node.name not in node.reader.ops or not is_elementwise(node.op.type):
         return []
     found = [
         _extents(node.source(number), node.reader.operand(node.name, number))
