@@ -71,6 +71,7 @@ class MixedLosses:
     def __init__(self, placement: Placement) -> None:
         self._analysis = analyze(placement)
         self._model = tower_terms(placement)
+        self._towers_by_op: dict[OpId, TowerMask] = {}
         self._forms = {
             loss: self._model.form(loss)
             for _, losses in self._analysis.losses.items()
@@ -217,18 +218,23 @@ class MixedLosses:
             mutual = self._others_behind[number]
             for loss in losses:
                 mutual &= ~self._contained(number, loss)
-            joint = [
-                op
-                for op in sorted(analysis.flow.reachable(losses if mutual else ()))
-                if self._towers_of_op(op) & mutual and self._towers_of_op(op) >> number & 1
-            ][:1]
-            if joint:
-                found[joint[0]] = self._towers_of_op(joint[0])
+            reached = sorted(analysis.flow.reachable(losses if mutual else ()))
+            joint = next((op for op in reached if self._joins(op, number, mutual)), None)
+            if joint is not None:
+                found[joint] = self._towers_of_op(joint)
         return found
 
+    def _joins(self, op: OpId, number: TowerIndex, others: int) -> bool:
+        """Whether an op combines values of a tower and of one of other towers."""
+        towers = self._towers_of_op(op)
+        return bool(towers & others and towers >> number & 1)
+
     def _towers_of_op(self, op: OpId) -> TowerMask:
-        form = self._model.form(op)
-        return TowerMask(0) if isinstance(form, Missing) else self._model.towers_of(form)
+        if op not in self._towers_by_op:
+            form = self._model.form(op)
+            towers = 0 if isinstance(form, Missing) else self._model.towers_of(form)
+            self._towers_by_op[op] = TowerMask(towers)
+        return self._towers_by_op[op]
 
     # --- updates that losses wait for ---
 
@@ -282,21 +288,28 @@ class MixedLosses:
             tower.
         """
         losses = dict(self._analysis.losses.items())
+        summands = {
+            loss: self._aligned(number, loss) for number, ops in losses.items() for loss in ops
+        }
         found: dict[OpId, Mapping[OpId, TowerIndex]] = {}
         for number, other in permutations(losses, 2):
             for loss, other_loss in product(losses[number], losses[other]):
-                doubled = self._counted_again((number, loss), (other, other_loss))
+                doubled = self._counted_again(summands[loss], summands[other_loss])
                 op = self._op_in_both(doubled, loss, other_loss) if doubled else None
                 if op is not None:
                     found[loss] = {op: other}
         return found
 
     def _counted_again(
-        self, own: tuple[TowerIndex, OpId], other: tuple[TowerIndex, OpId]
+        self, mine: Mapping[Monomial, float], its: Mapping[Monomial, float]
     ) -> Collection[Monomial]:
-        """The summands that count several times as often in a loss as in another tower's loss."""
+        """The summands that count several times as often in a loss as in another tower's loss.
+
+        Args:
+            mine: the summands of the loss, with the parts of the first tower.
+            its: the summands of the other tower's loss, likewise.
+        """
         model = self._model
-        mine, its = self._aligned(*own), self._aligned(*other)
         ratios = {each: mine[each] / its[each] for each in mine if each in its}
         of_towers = [ratio for each, ratio in ratios.items() if model.towers_of_summand(each)]
         weight = min(of_towers, default=1.0)

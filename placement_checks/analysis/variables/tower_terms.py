@@ -273,10 +273,14 @@ class TowerTerms:
                     if not isinstance(form, Missing):
                         yield self.sources_of(form).parts
 
-    def towers_of_parts(self, parts: Collection[Part]) -> TowerMask:
+    def towers_of_parts(self, parts: Iterable[Part]) -> TowerMask:
         """The towers that parts belong to."""
+        return TowerMask(union(self._towers_by_part.get(part, 0) for part in parts))
+
+    @cached_property
+    def _towers_by_part(self) -> Mapping[Part, int]:
         own = enumerate(self.own_parts)
-        return TowerMask(sum(1 << tower for tower, each in own if not each.isdisjoint(parts)))
+        return {part: 1 << tower for tower, parts in own for part in parts}
 
     def towers_of_summand(self, monomial: Monomial) -> TowerMask:
         """The towers whose rows a summand is computed from."""
