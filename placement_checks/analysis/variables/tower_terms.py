@@ -7,7 +7,7 @@ whether the step equals the step of one GPU, which `step.comparison` compares.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -171,19 +171,40 @@ class TowerTerms:
         self._sources: dict[AtomId, Sources] = {ONE: _NOTHING}
 
     def _towers_reading(self, name: str) -> Collection[int]:
-        """The towers that compute with an input in the step, or else at all."""
-        outputs = max(1, len(self._placement.details.outputs(name)))
-        read = [towers_reading(self._analysis, f"{name}:{i}") for i in range(outputs)]
-        found = frozenset[int]().union(*read)
-        if found:
-            return found
+        """The towers that compute with an input in the step, or else at all.
+
+        What one GPU computes for all towers with a variable of its own, such as a lookup of rows,
+        belongs to the towers that use the result.
+        """
         flow, tower_of = self._analysis.flow, self._analysis.tower_of
+        backward, in_step = self._analysis.backward.ops, self._analysis.updates.in_step
         reached = flow.reachable(
             flow.consumers[flow.number[name]],
             flow.consumers,
-            until=lambda op: tower_of[op] is not None,
+            until=lambda op: bool(backward[op]) or op in self._reads_of_shared,
         )
-        return frozenset(tower for op in reached if (tower := tower_of[op]) is not None)
+        readers = [op for op in reached if op in self._reads_of_shared and not backward[op]]
+        trained = [op for op in readers if in_step[op]] or readers
+        if trained:
+            return frozenset(self._reads_of_shared[op] for op in trained)
+        outputs = max(1, len(self._placement.details.outputs(name)))
+        read = [towers_reading(self._analysis, f"{name}:{i}") for i in range(outputs)]
+        found = frozenset[int]().union(*read)
+        return found or frozenset(tower for op in reached if (tower := tower_of[op]) is not None)
+
+    @cached_property
+    def _reads_of_shared(self) -> Mapping[OpId, TowerIndex]:
+        """The ops of towers that read a variable which several towers read, with their tower."""
+        analysis, names = self._analysis, self.first_copies
+        reading: defaultdict[str, set[OpId]] = defaultdict(set)
+        for variable, readers in analysis.reads_by_site.readers.items():
+            reading[names.get(variable, variable)].update(readers)
+        found: dict[OpId, TowerIndex] = {}
+        for readers in reading.values():
+            towers = {op: tower for op in readers if (tower := analysis.tower_of[op]) is not None}
+            if len(set(towers.values())) > 1:
+                found |= towers
+        return found
 
     def _part_at_border(self, source: str, reader: str) -> Part | None:
         """The part of a tower that takes a value, such as one batch that all towers read."""

@@ -129,8 +129,9 @@ CASES = {
             variable("table"),
             host("words", "Placeholder"),
             on(0, "embedded", "ResourceGather", "table", "words"),
-            on(0, "tower_0/w/MatMul", "MatMul", "embedded", "tower_0/w/read"),
-            on(1, "tower_1/w/MatMul", "MatMul", "embedded", "tower_1/w/read"),
+            *(on(i, f"tower_{i}/sum", "AddV2", f"tower_{i}/x", "embedded") for i in (0, 1)),
+            on(0, "tower_0/w/MatMul", "MatMul", "tower_0/sum", "tower_0/w/read"),
+            on(1, "tower_1/w/MatMul", "MatMul", "tower_1/sum", "tower_1/w/read"),
         )
     ),
     "a shape of another tower": kept(
