@@ -200,8 +200,8 @@ class TowerTerms:
         for variable, readers in analysis.reads_by_site.readers.items():
             reading[names.get(variable, variable)].update(readers)
         found: dict[OpId, TowerIndex] = {}
-        for readers in reading.values():
-            towers = {op: tower for op in readers if (tower := analysis.tower_of[op]) is not None}
+        for ops in reading.values():
+            towers = {op: tower for op in ops if (tower := analysis.tower_of[op]) is not None}
             if len(set(towers.values())) > 1:
                 found |= towers
         return found
