@@ -81,9 +81,8 @@ class MixedLosses:
     @property
     def unread(self) -> Missing | None:
         """Why a loss cannot be read; None if all losses are read."""
-        for tower, parts in zip(self._analysis.towers, self._model.own_parts, strict=True):
-            if not parts:
-                return Missing(f"it is unknown which rows the tower on {tower} computes with")
+        if self._model.unknown_rows is not None:
+            return self._model.unknown_rows
         for loss, form in self._forms.items():
             if isinstance(form, Missing):
                 return form

@@ -283,6 +283,14 @@ class TowerTerms:
         shared = Counter(part for parts in found for part in parts)
         return [frozenset(part for part in parts if shared[part] == 1) for parts in found]
 
+    @cached_property
+    def unknown_rows(self) -> Missing | None:
+        """Why towers cannot be told apart by their parts of the batch; None if they can."""
+        for tower, parts in zip(self._analysis.towers, self.own_parts, strict=True):
+            if not parts:
+                return Missing(f"it is unknown which rows the tower on {tower} computes with")
+        return None
+
     def _parts_met_by_variables(self, number: TowerIndex) -> Iterator[frozenset[Part]]:
         analysis = self._analysis
         for readers in analysis.reads_by_site.readers.values():

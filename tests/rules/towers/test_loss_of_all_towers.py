@@ -280,6 +280,9 @@ CASES = {
         )
         for count in (2, 12)
     },
+    "towers without inputs": not_checked(
+        program(*(on(i, f"tower_{i}/x", "Const") for i in (0, 1)))
+    ),
     "the mean of the losses": kept(trained(lambda losses: (losses[0] + losses[1]) / 2)),
     "the sum of the losses": kept(trained(add_n)),
     # total = (total + loss) / 2 in the loop.

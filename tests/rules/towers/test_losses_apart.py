@@ -53,6 +53,8 @@ def with_statistics(*awaited: str) -> Placement:
     )
 
 
+WITHOUT_INPUTS = program(*(on(i, f"tower_{i}/x", "Const") for i in (0, 1)))
+
 CASES = {
     **{f"{count} towers": kept(program(gpus=range(count))) for count in (2, 12)},
     "the second tower adds the first tower's loss": broken(
@@ -158,6 +160,7 @@ CASES = {
             on(1, "tower_1/loss", "Mean", "tower_1/w/MatMul", "^update/w"),
         )
     ),
+    "towers without inputs": not_checked(WITHOUT_INPUTS),
     "an op without its inputs": not_checked(
         program(on(1, "tower_1/loss", "Mul", "tower_1/w/MatMul", "not_in_the_graph"))
     ),
