@@ -20,6 +20,7 @@ from placement_checks.analysis.variables.tower_terms import tower_terms
 from placement_checks.core.devices import Device
 from placement_checks.core.ids import OpId, TowerIndex, TowerMask
 from placement_checks.core.missing import Missing
+from placement_checks.core.op_types import CONST
 from placement_checks.core.placement import Placement
 from placement_checks.step.kinds import ONE, AtomId, Monomial
 
@@ -88,9 +89,10 @@ class MixedLosses:
                 return form
             terms = self._model.terms
             for atom in map(terms.__getitem__, self._model.atoms_behind(terms.atoms_in(form))):
-                if atom.op == "Unknown" and not atom.operands:
+                cause = atom.status.cause
+                is_unknown = atom.op == "Unknown" and not atom.operands
+                if is_unknown and not (cause and cause.op == CONST):  # a large constant
                     name = self._analysis.flow.names[loss]
-                    cause = atom.status.cause
                     return Missing(
                         f"{name} uses an op that {cause.text if cause else 'is unknown'}"
                     )
@@ -204,7 +206,7 @@ class MixedLosses:
             for op in readers
             if (tower := analysis.tower_of[op]) is not None
             and towers >> tower & 1
-            and analysis.examples[op]
+            and self._model.holds_examples(op)
             and not analysis.backward.ops[op]
         }
 

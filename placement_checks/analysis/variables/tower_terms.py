@@ -68,17 +68,21 @@ class _ValueReader(StepReader):
 
     Attributes:
         part_at: the part of the batch that an op takes from a tensor, if the rows that are read do
-            not show it; else None.
+            not show it; else None. It is called with the tensor, the op, and whether the tensor
+            depends on variables.
     """
 
-    part_at: Callable[[str, str], Part | None] | None = None
+    part_at: Callable[[str, str, bool], Part | None] | None = None
 
     def value(self, source: str, reader: str = "") -> Form:
         name = producer_of(source)
         if name not in self.ops:
             return self.terms.unknown(Cause(name, "is not part of the graph"), None, source)
         made = super().value(source, reader)
-        part = self.part_at(source, reader) if self.part_at and reader else None
+        if self.part_at is None or not reader:
+            return made
+        varies = any(self.terms[atom].op == "Var" for atom in self.terms.all_atoms_in([made]))
+        part = self.part_at(source, reader, varies)
         if part is None or part in self.terms.parts(made):
             return made
         status = Status(Kind.JOINT)
@@ -206,11 +210,16 @@ class TowerTerms:
                 found |= towers
         return found
 
-    def _part_at_border(self, source: str, reader: str) -> Part | None:
-        """The part of a tower that takes a value, such as one batch that all towers read."""
+    def _part_at_border(self, source: str, reader: str, varies: bool) -> Part | None:
+        """The part of a tower that takes a value, such as one batch that all towers read.
+
+        If no loss depends on examples, constants are examples, as in a benchmark.
+        """
         analysis, number = self._analysis, self._analysis.flow.number
         tower, op = analysis.tower_of[number[reader]], analysis.flow.op_of(source)
-        if tower is None or not analysis.examples[op] or analysis.backward.ops[number[reader]]:
+        if tower is None or analysis.backward.ops[number[reader]]:
+            return None
+        if not self.holds_examples(op) or (varies and not analysis.examples[op]):
             return None
         if analysis.towers_of(op) & ~(1 << tower):
             return None
@@ -283,6 +292,15 @@ class TowerTerms:
         shared = Counter(part for parts in found for part in parts)
         return [frozenset(part for part in parts if shared[part] == 1) for parts in found]
 
+    def holds_examples(self, op: OpId) -> bool:
+        """Whether a value depends on examples; always true if no loss depends on examples."""
+        return bool(self._analysis.examples[op]) or not self._have_examples
+
+    @cached_property
+    def _have_examples(self) -> bool:
+        examples = self._analysis.examples
+        return any(examples[loss] for ops in self._analysis.losses.by_tower for loss in ops)
+
     @cached_property
     def unknown_rows(self) -> Missing | None:
         """Why towers cannot be told apart by their parts of the batch; None if they can."""
@@ -296,7 +314,7 @@ class TowerTerms:
         for readers in analysis.reads_by_site.readers.values():
             for op in readers:
                 is_own = analysis.tower_of[op] == number and not analysis.backward.ops[op]
-                if is_own and analysis.examples[op]:
+                if is_own and self.holds_examples(op):
                     name = analysis.flow.names[op]
                     form = self.form(self._loop_around(name) or name)
                     if not isinstance(form, Missing):

@@ -53,7 +53,7 @@ def with_statistics(*awaited: str) -> Placement:
     )
 
 
-WITHOUT_INPUTS = program(*(on(i, f"tower_{i}/x", "Const") for i in (0, 1)))
+WITHOUT_INPUTS = program(*(on(i, f"tower_{i}/w/MatMul", "ReadVariableOp", "w") for i in (0, 1)))
 
 CASES = {
     **{f"{count} towers": kept(program(gpus=range(count))) for count in (2, 12)},
@@ -161,6 +161,15 @@ CASES = {
         )
     ),
     "towers without inputs": not_checked(WITHOUT_INPUTS),
+    "a constant that is too large to be read": kept(
+        program(
+            host("embeddings", "Const"),
+            *(
+                on(i, f"tower_{i}/loss", "Mul", f"tower_{i}/w/MatMul", "embeddings")
+                for i in (0, 1)
+            ),
+        )
+    ),
     "an op without its inputs": not_checked(
         program(on(1, "tower_1/loss", "Mul", "tower_1/w/MatMul", "not_in_the_graph"))
     ),
