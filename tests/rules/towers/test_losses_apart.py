@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from support.steps import Program, add_n, apply, mean, split, square, total
 from support.towers import gradient, host, joint, mixed_losses, on, program, variable
 from support.verdicts import broken, kept, not_checked, verdicts
 
@@ -51,6 +52,19 @@ def with_statistics(*awaited: str) -> Placement:
         on(0, "tower_0/loss", "Mean", "tower_0/w/MatMul", "^tower_0/update"),
         on(1, "tower_1/loss", "Mean", "tower_1/w/MatMul", *awaited),
     )
+
+
+def weighted(*weights: float) -> Placement:
+    """Losses with a weight for each tower, and a penalty that is computed once."""
+    made = Program()
+    w = made.variable("w", (3,))
+    penalty = apply("L2Loss", w.read())
+    losses = []
+    for i, x in enumerate(split(made.placeholder("x", (None, 3)), len(weights))):
+        with made.tower(i):
+            losses.append((mean(square(total(x * w.read(), 1))) + penalty) * weights[i])
+    made.train(w.descend(0.1, add_n([made.gradient(loss, w) for loss in losses])))
+    return made.placement()
 
 
 WITHOUT_INPUTS = program(*(on(i, f"tower_{i}/w/MatMul", "ReadVariableOp", "w") for i in (0, 1)))
@@ -160,6 +174,7 @@ CASES = {
             on(1, "tower_1/loss", "Mean", "tower_1/w/MatMul", "^update/w"),
         )
     ),
+    "weights of towers multiply a penalty, too": kept(weighted(0.25, 0.75)),
     "towers without inputs": not_checked(WITHOUT_INPUTS),
     "a constant that is too large to be read": kept(
         program(
