@@ -172,6 +172,7 @@ CASES = {
         program(
             on(0, "update/w", "ResourceApplyGradientDescent", "w", "rate", gradient(0)),
             on(1, "tower_1/loss", "Mean", "tower_1/w/MatMul", "^update/w"),
+            host("train", "NoOp", "^update/w", "^step/add", "^tower_1/loss"),
         )
     ),
     "weights of towers multiply a penalty, too": kept(weighted(0.25, 0.75)),
