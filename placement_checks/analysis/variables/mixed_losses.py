@@ -20,6 +20,7 @@ from placement_checks.analysis.variables.tower_terms import tower_terms
 from placement_checks.core.devices import Device
 from placement_checks.core.ids import OpId, TowerIndex, TowerMask
 from placement_checks.core.missing import Missing
+from placement_checks.core.op_types import CONST
 from placement_checks.core.placement import Placement
 from placement_checks.step.kinds import ONE, AtomId, Monomial
 
@@ -71,6 +72,7 @@ class MixedLosses:
     def __init__(self, placement: Placement) -> None:
         self._analysis = analyze(placement)
         self._model = tower_terms(placement)
+        self._towers_by_op: dict[OpId, TowerMask] = {}
         self._forms = {
             loss: self._model.form(loss)
             for _, losses in self._analysis.losses.items()
@@ -80,14 +82,17 @@ class MixedLosses:
     @property
     def unread(self) -> Missing | None:
         """Why a loss cannot be read; None if all losses are read."""
+        if self._model.unknown_rows is not None:
+            return self._model.unknown_rows
         for loss, form in self._forms.items():
             if isinstance(form, Missing):
                 return form
             terms = self._model.terms
             for atom in map(terms.__getitem__, self._model.atoms_behind(terms.atoms_in(form))):
-                if atom.op == "Unknown" and not atom.operands:
+                cause = atom.status.cause
+                is_unknown = atom.op == "Unknown" and not atom.operands
+                if is_unknown and not (cause and cause.op == CONST):  # a large constant
                     name = self._analysis.flow.names[loss]
-                    cause = atom.status.cause
                     return Missing(
                         f"{name} uses an op that {cause.text if cause else 'is unknown'}"
                     )
@@ -201,7 +206,7 @@ class MixedLosses:
             for op in readers
             if (tower := analysis.tower_of[op]) is not None
             and towers >> tower & 1
-            and analysis.examples[op]
+            and self._model.holds_examples(op)
             and not analysis.backward.ops[op]
         }
 
@@ -217,18 +222,23 @@ class MixedLosses:
             mutual = self._others_behind[number]
             for loss in losses:
                 mutual &= ~self._contained(number, loss)
-            joint = [
-                op
-                for op in sorted(analysis.flow.reachable(losses if mutual else ()))
-                if self._towers_of_op(op) & mutual and self._towers_of_op(op) >> number & 1
-            ][:1]
-            if joint:
-                found[joint[0]] = self._towers_of_op(joint[0])
+            reached = sorted(analysis.flow.reachable(losses if mutual else ()))
+            joint = next((op for op in reached if self._joins(op, number, mutual)), None)
+            if joint is not None:
+                found[joint] = self._towers_of_op(joint)
         return found
 
+    def _joins(self, op: OpId, number: TowerIndex, others: int) -> bool:
+        """Whether an op combines values of a tower and of one of other towers."""
+        towers = self._towers_of_op(op)
+        return bool(towers & others and towers >> number & 1)
+
     def _towers_of_op(self, op: OpId) -> TowerMask:
-        form = self._model.form(op)
-        return TowerMask(0) if isinstance(form, Missing) else self._model.towers_of(form)
+        if op not in self._towers_by_op:
+            form = self._model.form(op)
+            towers = 0 if isinstance(form, Missing) else self._model.towers_of(form)
+            self._towers_by_op[op] = TowerMask(towers)
+        return self._towers_by_op[op]
 
     # --- updates that losses wait for ---
 
@@ -282,21 +292,28 @@ class MixedLosses:
             tower.
         """
         losses = dict(self._analysis.losses.items())
+        summands = {
+            loss: self._aligned(number, loss) for number, ops in losses.items() for loss in ops
+        }
         found: dict[OpId, Mapping[OpId, TowerIndex]] = {}
         for number, other in permutations(losses, 2):
             for loss, other_loss in product(losses[number], losses[other]):
-                doubled = self._counted_again((number, loss), (other, other_loss))
+                doubled = self._counted_again(summands[loss], summands[other_loss])
                 op = self._op_in_both(doubled, loss, other_loss) if doubled else None
                 if op is not None:
                     found[loss] = {op: other}
         return found
 
     def _counted_again(
-        self, own: tuple[TowerIndex, OpId], other: tuple[TowerIndex, OpId]
+        self, mine: Mapping[Monomial, float], its: Mapping[Monomial, float]
     ) -> Collection[Monomial]:
-        """The summands that count several times as often in a loss as in another tower's loss."""
+        """The summands that count several times as often in a loss as in another tower's loss.
+
+        Args:
+            mine: the summands of the loss, with the parts of the first tower.
+            its: the summands of the other tower's loss, likewise.
+        """
         model = self._model
-        mine, its = self._aligned(*own), self._aligned(*other)
         ratios = {each: mine[each] / its[each] for each in mine if each in its}
         of_towers = [ratio for each, ratio in ratios.items() if model.towers_of_summand(each)]
         weight = min(of_towers, default=1.0)

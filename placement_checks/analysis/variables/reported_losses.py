@@ -48,6 +48,8 @@ class ReportedLosses:
         own = self._tower_of_loss.get(self._analysis.flow.op_of(tensor))
         if own is not None:
             return TowerMask(1 << own)
+        if self._model.unknown_rows is not None:
+            return self._model.unknown_rows
         form = self._model.form(tensor)
         return form if isinstance(form, Missing) else self._model.towers_computing(form)
 

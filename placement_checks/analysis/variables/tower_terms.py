@@ -7,7 +7,7 @@ whether the step equals the step of one GPU, which `step.comparison` compares.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -68,17 +68,21 @@ class _ValueReader(StepReader):
 
     Attributes:
         part_at: the part of the batch that an op takes from a tensor, if the rows that are read do
-            not show it; else None.
+            not show it; else None. It is called with the tensor, the op, and whether the tensor
+            depends on variables.
     """
 
-    part_at: Callable[[str, str], Part | None] | None = None
+    part_at: Callable[[str, str, bool], Part | None] | None = None
 
     def value(self, source: str, reader: str = "") -> Form:
         name = producer_of(source)
         if name not in self.ops:
             return self.terms.unknown(Cause(name, "is not part of the graph"), None, source)
         made = super().value(source, reader)
-        part = self.part_at(source, reader) if self.part_at and reader else None
+        if self.part_at is None or not reader:
+            return made
+        varies = any(self.terms[atom].op == "Var" for atom in self.terms.all_atoms_in([made]))
+        part = self.part_at(source, reader, varies)
         if part is None or part in self.terms.parts(made):
             return made
         status = Status(Kind.JOINT)
@@ -171,25 +175,51 @@ class TowerTerms:
         self._sources: dict[AtomId, Sources] = {ONE: _NOTHING}
 
     def _towers_reading(self, name: str) -> Collection[int]:
-        """The towers that compute with an input in the step, or else at all."""
-        outputs = max(1, len(self._placement.details.outputs(name)))
-        read = [towers_reading(self._analysis, f"{name}:{i}") for i in range(outputs)]
-        found = frozenset[int]().union(*read)
-        if found:
-            return found
+        """The towers that compute with an input in the step, or else at all.
+
+        What one GPU computes for all towers with a variable of its own, such as a lookup of rows,
+        belongs to the towers that use the result.
+        """
         flow, tower_of = self._analysis.flow, self._analysis.tower_of
+        backward, in_step = self._analysis.backward.ops, self._analysis.updates.in_step
         reached = flow.reachable(
             flow.consumers[flow.number[name]],
             flow.consumers,
-            until=lambda op: tower_of[op] is not None,
+            until=lambda op: bool(backward[op]) or op in self._reads_of_shared,
         )
-        return frozenset(tower for op in reached if (tower := tower_of[op]) is not None)
+        readers = [op for op in reached if op in self._reads_of_shared and not backward[op]]
+        trained = [op for op in readers if in_step[op]] or readers
+        if trained:
+            return frozenset(self._reads_of_shared[op] for op in trained)
+        outputs = max(1, len(self._placement.details.outputs(name)))
+        read = [towers_reading(self._analysis, f"{name}:{i}") for i in range(outputs)]
+        found = frozenset[int]().union(*read)
+        return found or frozenset(tower for op in reached if (tower := tower_of[op]) is not None)
 
-    def _part_at_border(self, source: str, reader: str) -> Part | None:
-        """The part of a tower that takes a value, such as one batch that all towers read."""
+    @cached_property
+    def _reads_of_shared(self) -> Mapping[OpId, TowerIndex]:
+        """The ops of towers that read a variable which several towers read, with their tower."""
+        analysis, names = self._analysis, self.first_copies
+        reading: defaultdict[str, set[OpId]] = defaultdict(set)
+        for variable, readers in analysis.reads_by_site.readers.items():
+            reading[names.get(variable, variable)].update(readers)
+        found: dict[OpId, TowerIndex] = {}
+        for ops in reading.values():
+            towers = {op: tower for op in ops if (tower := analysis.tower_of[op]) is not None}
+            if len(set(towers.values())) > 1:
+                found |= towers
+        return found
+
+    def _part_at_border(self, source: str, reader: str, varies: bool) -> Part | None:
+        """The part of a tower that takes a value, such as one batch that all towers read.
+
+        If no loss depends on examples, constants are examples, as in a benchmark.
+        """
         analysis, number = self._analysis, self._analysis.flow.number
         tower, op = analysis.tower_of[number[reader]], analysis.flow.op_of(source)
-        if tower is None or not analysis.examples[op] or analysis.backward.ops[number[reader]]:
+        if tower is None or analysis.backward.ops[number[reader]]:
+            return None
+        if not self.holds_examples(op) or (varies and not analysis.examples[op]):
             return None
         if analysis.towers_of(op) & ~(1 << tower):
             return None
@@ -262,21 +292,42 @@ class TowerTerms:
         shared = Counter(part for parts in found for part in parts)
         return [frozenset(part for part in parts if shared[part] == 1) for parts in found]
 
+    def holds_examples(self, op: OpId) -> bool:
+        """Whether a value depends on examples; always true if no loss depends on examples."""
+        return bool(self._analysis.examples[op]) or not self._have_examples
+
+    @cached_property
+    def _have_examples(self) -> bool:
+        examples = self._analysis.examples
+        return any(examples[loss] for ops in self._analysis.losses.by_tower for loss in ops)
+
+    @cached_property
+    def unknown_rows(self) -> Missing | None:
+        """Why towers cannot be told apart by their parts of the batch; None if they can."""
+        for tower, parts in zip(self._analysis.towers, self.own_parts, strict=True):
+            if not parts:
+                return Missing(f"it is unknown which rows the tower on {tower} computes with")
+        return None
+
     def _parts_met_by_variables(self, number: TowerIndex) -> Iterator[frozenset[Part]]:
         analysis = self._analysis
         for readers in analysis.reads_by_site.readers.values():
             for op in readers:
                 is_own = analysis.tower_of[op] == number and not analysis.backward.ops[op]
-                if is_own and analysis.examples[op]:
+                if is_own and self.holds_examples(op):
                     name = analysis.flow.names[op]
                     form = self.form(self._loop_around(name) or name)
                     if not isinstance(form, Missing):
                         yield self.sources_of(form).parts
 
-    def towers_of_parts(self, parts: Collection[Part]) -> TowerMask:
+    def towers_of_parts(self, parts: Iterable[Part]) -> TowerMask:
         """The towers that parts belong to."""
+        return TowerMask(union(self._towers_by_part.get(part, 0) for part in parts))
+
+    @cached_property
+    def _towers_by_part(self) -> Mapping[Part, int]:
         own = enumerate(self.own_parts)
-        return TowerMask(sum(1 << tower for tower, each in own if not each.isdisjoint(parts)))
+        return {part: 1 << tower for tower, parts in own for part in parts}
 
     def towers_of_summand(self, monomial: Monomial) -> TowerMask:
         """The towers whose rows a summand is computed from."""

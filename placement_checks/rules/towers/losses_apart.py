@@ -42,9 +42,8 @@ class LossesApart(Rule):
     one GPU computes for all towers is not a finding. A loss is not checked if it is computed in a
     loop, or by ops that the rule cannot read.
 
-    A loss must not wait either for an update that only B computes, such as B's statistics of batch
-    normalization. Then the towers work one after another. Updates by gradients are left to
-    one-update.
+    A's loss must not wait for an update that only B computes, such as B's statistics of batch
+    normalization. Then A waits for B in every step. Updates by gradients are left to one-update.
 
     If the ops on B's GPU serve no loss of B, nothing is mixed: a part of A's model was built on
     the wrong GPU, and the finding states this.
@@ -105,8 +104,7 @@ def _waiting(placement: Placement, waiting: WaitingLoss) -> Finding:
         path=path_lines(placement, waiting.path),
         message=f"the loss of the tower on {tower}, {loss}, waits for {update}, which updates "
         f"{waiting.variable} with results of the tower on {other}",
-        consequence="the tower starts only when the other tower has computed, so the GPUs work "
-        "one after another",
+        consequence="in every step, the tower waits until the other tower has computed this value",
         fix="let each tower wait for its own updates only: build the tower under "
         "`with tf.name_scope(f'tower_{i}') as scope:`, and read "
         "tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS, scope)",

@@ -258,12 +258,11 @@ def test_a_penalty_that_each_tower_makes_and_adds_twice_is_its_own() -> None:
     assert mixed(towers(*penalties(2), *twice, *whole)) == []
 
 
-def test_random_numbers_are_examples() -> None:
-    """As in a benchmark with synthetic data."""
-    ops = [
-        op(f"tower_{i}/x", "RandomStandardNormal", f"/gpu:{i}", f"GPU:{i}", "shape")
-        for i in (0, 1)
-    ]
+@pytest.mark.parametrize("kind", ["RandomStandardNormal", "Const"])
+def test_synthetic_data_are_examples(kind: str) -> None:
+    """As in a benchmark."""
+    inputs = ["shape"] if kind != "Const" else []
+    ops = [op(f"tower_{i}/x", kind, f"/gpu:{i}", f"GPU:{i}", *inputs) for i in (0, 1)]
     whole = on(1, "tower_1/loss", "AddN", "tower_1/hidden", "tower_0/hidden")
     hidden = [on(i, f"tower_{i}/hidden", "Tanh", outputs(2)[i]) for i in (0, 1)]
     graph = towers(host("shape", "Const"), *ops, *hidden, whole)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from support.steps import Program, Value, add_n, mean, split, square, total
+from support.steps import Program, Value, add_n, apply, mean, split, square, total
 from support.towers import GPUS, MIRRORED, accumulating, gradient, host, joint, on, program
 from support.verdicts import broken, kept, not_checked, verdicts
 
@@ -99,6 +99,11 @@ def trained(
 def over_constant(errors: Value) -> Value:
     """The sum over rows, divided by the global batch size."""
     return total(errors, 0) / 8.0
+
+
+def root_over_constant(errors: Value) -> Value:
+    """The root of a sum over rows, divided by a constant."""
+    return apply("Sqrt", total(errors, 0)) / 8.0
 
 
 SEEN = program(
@@ -280,6 +285,9 @@ CASES = {
         )
         for count in (2, 12)
     },
+    "towers without inputs": not_checked(
+        program(*(on(i, f"tower_{i}/w/MatMul", "ReadVariableOp", "w") for i in (0, 1)))
+    ),
     "the mean of the losses": kept(trained(lambda losses: (losses[0] + losses[1]) / 2)),
     "the sum of the losses": kept(trained(add_n)),
     # total = (total + loss) / 2 in the loop.
@@ -309,6 +317,7 @@ CASES = {
         for what, expected, of_errors in (
             ("divide by the global batch, and report the mean", broken, over_constant),
             ("report the mean of means", kept, mean),
+            ("report the mean of losses that do not add up", kept, root_over_constant),
         )
     },
     "replicas that divide by their own batch, average gradients and report the mean": kept(

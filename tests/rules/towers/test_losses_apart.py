@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from support.steps import Program, add_n, apply, mean, split, square, total
 from support.towers import gradient, host, joint, mixed_losses, on, program, variable
 from support.verdicts import broken, kept, not_checked, verdicts
 
@@ -52,6 +53,21 @@ def with_statistics(*awaited: str) -> Placement:
         on(1, "tower_1/loss", "Mean", "tower_1/w/MatMul", *awaited),
     )
 
+
+def weighted(*weights: float) -> Placement:
+    """Losses with a weight for each tower, and a penalty that is computed once."""
+    made = Program()
+    w = made.variable("w", (3,))
+    penalty = apply("L2Loss", w.read())
+    losses = []
+    for i, x in enumerate(split(made.placeholder("x", (None, 3)), len(weights))):
+        with made.tower(i):
+            losses.append((mean(square(total(x * w.read(), 1))) + penalty) * weights[i])
+    made.train(w.descend(0.1, add_n([made.gradient(loss, w) for loss in losses])))
+    return made.placement()
+
+
+WITHOUT_INPUTS = program(*(on(i, f"tower_{i}/w/MatMul", "ReadVariableOp", "w") for i in (0, 1)))
 
 CASES = {
     **{f"{count} towers": kept(program(gpus=range(count))) for count in (2, 12)},
@@ -129,8 +145,9 @@ CASES = {
             variable("table"),
             host("words", "Placeholder"),
             on(0, "embedded", "ResourceGather", "table", "words"),
-            on(0, "tower_0/w/MatMul", "MatMul", "embedded", "tower_0/w/read"),
-            on(1, "tower_1/w/MatMul", "MatMul", "embedded", "tower_1/w/read"),
+            *(on(i, f"tower_{i}/sum", "AddV2", f"tower_{i}/x", "embedded") for i in (0, 1)),
+            on(0, "tower_0/w/MatMul", "MatMul", "tower_0/sum", "tower_0/w/read"),
+            on(1, "tower_1/w/MatMul", "MatMul", "tower_1/sum", "tower_1/w/read"),
         )
     ),
     "a shape of another tower": kept(
@@ -155,6 +172,18 @@ CASES = {
         program(
             on(0, "update/w", "ResourceApplyGradientDescent", "w", "rate", gradient(0)),
             on(1, "tower_1/loss", "Mean", "tower_1/w/MatMul", "^update/w"),
+            host("train", "NoOp", "^update/w", "^step/add", "^tower_1/loss"),
+        )
+    ),
+    "weights of towers multiply a penalty, too": kept(weighted(0.25, 0.75)),
+    "towers without inputs": not_checked(WITHOUT_INPUTS),
+    "a constant that is too large to be read": kept(
+        program(
+            host("embeddings", "Const"),
+            *(
+                on(i, f"tower_{i}/loss", "Mul", f"tower_{i}/w/MatMul", "embeddings")
+                for i in (0, 1)
+            ),
         )
     ),
     "an op without its inputs": not_checked(
