@@ -8,11 +8,11 @@ It is found in the source.
 from __future__ import annotations
 
 import ast
-import linecache
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from placement_checks.core.placement import Frame
+from placement_checks.util.source_files import read_source
 
 # Parts of a statement that have frames of their own up to Python 3.11.
 COMPREHENSIONS = frozenset({"<dictcomp>", "<genexpr>", "<listcomp>", "<setcomp>"})
@@ -136,26 +136,28 @@ def _default_line(
 
 def _function(frame: Frame) -> _Function | None:
     """Return the innermost function of a frame; None if its source is unknown."""
-    module = _parse("".join(linecache.getlines(frame.file)))
-    if module is None:
+    source = read_source(frame.file)
+    if source is None:
         return None
-    around: list[_Function] = [
+    around = [
         each
-        for each in ast.walk(module)
-        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
-        and each.lineno <= frame.line <= (each.end_lineno or 0)
+        for each in _functions(frame.file, source.changed)
+        if isinstance(each, ast.Module) or each.lineno <= frame.line <= (each.end_lineno or 0)
     ]
-    found = max(around, key=lambda each: getattr(each, "lineno", 0), default=module)
+    found = max(around, key=lambda each: getattr(each, "lineno", 0), default=None)
     names = {getattr(found, "name", "<module>"), *COMPREHENSIONS}
     return found if frame.function in names else None
 
 
 @lru_cache(maxsize=16)
-def _parse(source: str) -> ast.Module | None:
+def _functions(file: str, _changed: float) -> Sequence[_Function]:
+    """Return the module in a file and all functions in it; none if Python cannot parse it."""
+    source = read_source(file)
     try:
-        return ast.parse(source) if source else None
-    except (SyntaxError, ValueError):
-        return None
+        module = ast.parse("\n".join(source.lines if source else ()))
+    except (MemoryError, RecursionError, SyntaxError, ValueError):
+        return ()
+    return [each for each in ast.walk(module) if isinstance(each, _Function)]
 
 
 def _statements(body: ast.AST) -> Iterator[ast.stmt]:

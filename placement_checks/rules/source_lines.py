@@ -17,6 +17,7 @@ from placement_checks.analysis.variables.layout import made_by_get_variable
 from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import PASSES_READ, VARIABLES
 from placement_checks.core.placement import Frame, Placement
+from placement_checks.core.user_code import is_of_other_repository
 from placement_checks.rules.assignments import COMPREHENSIONS, assigned_at, given_at
 
 _MOST_OPS = 1_000  # of each kind, in a comparison of stacks
@@ -35,6 +36,9 @@ def blame(
     If no function built an op of ``against``, the line separates the first op from the others of
     ``ops``. All ops share the outer frames, such as a call of ``main``, so these do not identify
     any op. A single op is identified by its innermost line.
+
+    The user cannot edit a library. If the line is in a file of another repository, such as a clone
+    of a library, the line to edit is the user's call of the library.
 
     Args:
         placement: the program.
@@ -77,7 +81,15 @@ def _blamed(placement: Placement, ops: Sequence[str], against: Iterable[str]) ->
     depth = max(right, default=min(wrong, default=len(first)))
     while depth < len(first) and first[depth].function in COMPREHENSIONS:
         depth += 1
-    return first[:depth]
+    return _without_library(first[:depth])
+
+
+def _without_library(frames: Sequence[Frame]) -> Sequence[Frame]:
+    """Return frames down to the user's line that calls a library in another repository."""
+    for depth, frame in enumerate(frames):
+        if is_of_other_repository(frame.file, frames[0].file):
+            return frames[:depth]
+    return frames
 
 
 def _stacks(placement: Placement, ops: Iterable[str]) -> list[tuple[Frame, ...]]:

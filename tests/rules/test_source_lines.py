@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from support.graphs import HandWrittenDetails, op, placement
@@ -142,3 +143,24 @@ def test_the_lines_end_with_a_known_line(known: str | None, expected: list[int])
     )
 
     assert lines_to(graph, "a", known) == tuple(f"net.py:{number}" for number in expected)
+
+
+def test_the_line_in_a_library_of_another_repository_is_its_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for repository in ("mine", "library"):
+        (tmp_path / repository / ".git").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "mine")
+    lines = {
+        "of_library": "train.py:3 model.py:5 ../library/slim.py:7",
+        "of_library_alone": "../library/slim.py:7",
+        "outside": "train.py:3 ../notes/own.py:7",
+    }
+    graph = placement(*(op(name, "Mul") for name in lines), lines=lines)
+
+    found = {name: blame(graph, [name])[-1] for name in lines}
+    assert found == {
+        "of_library": "model.py:5",
+        "of_library_alone": "../library/slim.py:7",
+        "outside": "../notes/own.py:7",
+    }
