@@ -71,7 +71,7 @@ def blame_selection(
 
 def blame_argument(placement: Placement, op: str, name: str) -> tuple[str, ...]:
     """Return the lines of an op, down to the line that gives an argument its value, as a seed."""
-    return unique_lines(given_at(placement.details.frames(op), name))
+    return unique_lines(given_at(_without_library(placement.details.frames(op)), name))
 
 
 def _blamed(placement: Placement, ops: Sequence[str], against: Iterable[str]) -> Sequence[Frame]:
@@ -119,7 +119,14 @@ def blame_creation(placement: Placement, variable: str) -> tuple[str, ...]:
     """
     frames = placement.details.frames(variable)
     depths = [depth for depth, each in enumerate(frames) if each.function == "__init__"]
-    return unique_lines(frames[: depths[-1]] if depths and depths[-1] else frames)
+    return unique_lines(_without_library(frames[: depths[-1] if any(depths) else None]))
+
+
+def library_line(placement: Placement, op: str) -> str | None:
+    """Return the line of a library in another repository that built an op; None if none did."""
+    frames = placement.details.frames(op)
+    is_of_library = len(_without_library(frames)) < len(frames)
+    return str(frames[-1]) if is_of_library else None
 
 
 def lines_to(placement: Placement, op: str, line: str | None) -> tuple[str, ...]:
