@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import groupby, islice
+from typing import NamedTuple
 
 from placement_checks.analysis.graph.data_flow import union
 from placement_checks.analysis.graph.updates import Update
@@ -76,9 +77,10 @@ def blame_argument(placement: Placement, op: str, name: str) -> tuple[str, ...]:
 
 def _blamed(placement: Placement, ops: Sequence[str], against: Iterable[str]) -> Sequence[Frame]:
     first, *others = _stacks(placement, ops) or [()]
-    right = [depth for each in _stacks(placement, against) if (depth := _parting(first, each))]
-    wrong = [_parting(first, each) or len(first) for each in others]
-    depth = max(right, default=min(wrong, default=len(first)))
+    depth = placement.cached(_OpsThatAreRight(tuple(against))).depth_of_parting(first)
+    if not depth:
+        depths = (_Calls([each]).depth_of_parting(first) or len(first) for each in others)
+        depth = min(depths, default=len(first))
     while depth < len(first) and first[depth].function in COMPREHENSIONS:
         depth += 1
     return _without_library(first[:depth])
@@ -98,18 +100,35 @@ def _stacks(placement: Placement, ops: Iterable[str]) -> list[tuple[Frame, ...]]
     return list(dict.fromkeys(stack for stack in stacks if stack))
 
 
-def _parting(stack: Sequence[Frame], other: Sequence[Frame]) -> int:
-    """Return the depth of the frame at which a stack leaves another one.
+class _Calls:
+    """The calls in some stacks."""
 
-    This is the first frame that differs; the last common frame if the other stack ends there; and
-    0 if no function built both.
-    """
-    pairs = enumerate(zip(stack, other, strict=False))
-    depth = next((depth for depth, (frame, its) in pairs if frame != its), None)
-    if depth is None:
-        return min(len(stack), len(other))
-    frame, its = stack[depth], other[depth]
-    return depth + 1 if depth or (frame.file, frame.function) == (its.file, its.function) else 0
+    def __init__(self, stacks: Collection[tuple[Frame, ...]]) -> None:
+        self._ends = set(stacks)
+        self._callers = {stack[:depth] for stack in stacks for depth in range(1, len(stack))}
+        self._functions = {(stack[0].file, stack[0].function) for stack in stacks}
+
+    def depth_of_parting(self, stack: tuple[Frame, ...]) -> int:
+        """Return the depth of the frame at which a stack leaves the closest one of these stacks.
+
+        This is the first frame that differs; the last common frame if the other stack ends there;
+        and 0 if no function built both.
+        """
+        for depth in range(len(stack), 0, -1):
+            if stack[:depth] in self._callers:
+                return min(depth + 1, len(stack))
+            if stack[:depth] in self._ends:
+                return depth
+        return int(any((each.file, each.function) in self._functions for each in stack[:1]))
+
+
+class _OpsThatAreRight(NamedTuple):
+    """A key of `Placement.cached`: many findings name the same ops as right."""
+
+    names: tuple[str, ...]
+
+    def __call__(self, placement: Placement) -> _Calls:
+        return _Calls(_stacks(placement, self.names))
 
 
 def blame_creation(placement: Placement, variable: str) -> tuple[str, ...]:
