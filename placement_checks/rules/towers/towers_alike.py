@@ -135,6 +135,7 @@ def _finding(analysis: TowerAnalysis, number: int, difference: Difference) -> Fi
     name, original = flow.names[difference.other], flow.names[difference.op]
     where = placement.where(original)
     is_variable = flow.types[difference.other] in VARIABLES
+    is_added = flow.inputs[difference.op] and not flow.inputs[difference.other]
     at = f", {where}" if where and where != placement.where(name) else ""
     return Finding(
         **about(placement.ops[name]),
@@ -145,6 +146,8 @@ def _finding(analysis: TowerAnalysis, number: int, difference: Difference) -> Fi
         consequence="gradients of different models are averaged, and their mean trains none of "
         "them",
         group_key=(difference.expected, difference.found),
+        # An op that only the first tower applies to its inputs.
+        ops=(original,) if is_added else (),
         frames=blame_creation(placement, name) if is_variable else (),
         devices=(*analysis.towers[number].devices, *analysis.towers[0].devices),
         fix="build all towers by one function with the same arguments; a loss must not depend on "
