@@ -7,8 +7,8 @@ functions find such ops: `built_once` and `joining_ops` find the ops that combin
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby, islice
-from typing import NamedTuple
 
 from placement_checks.analysis.graph.data_flow import union
 from placement_checks.analysis.graph.updates import Update
@@ -77,7 +77,7 @@ def blame_argument(placement: Placement, op: str, name: str) -> tuple[str, ...]:
 
 def _blamed(placement: Placement, ops: Sequence[str], against: Iterable[str]) -> Sequence[Frame]:
     first, *others = _stacks(placement, ops) or [()]
-    depth = placement.cached(_OpsThatAreRight(tuple(against))).depth_of_parting(first)
+    depth = placement.cached(_CallsOf(tuple(against))).depth_of_parting(first)
     if not depth:
         depths = (_Calls([each]).depth_of_parting(first) or len(first) for each in others)
         depth = min(depths, default=len(first))
@@ -122,13 +122,14 @@ class _Calls:
         return int(any((each.file, each.function) in self._functions for each in stack[:1]))
 
 
-class _OpsThatAreRight(NamedTuple):
+@dataclass(frozen=True)
+class _CallsOf:
     """A key of `Placement.cached`: many findings name the same ops as right."""
 
-    names: tuple[str, ...]
+    ops: tuple[str, ...]
 
     def __call__(self, placement: Placement) -> _Calls:
-        return _Calls(_stacks(placement, self.names))
+        return _Calls(_stacks(placement, self.ops))
 
 
 def blame_creation(placement: Placement, variable: str) -> tuple[str, ...]:
