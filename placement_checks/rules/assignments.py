@@ -45,7 +45,7 @@ def assigned_at(frame: Frame) -> Frame:
     for name in names:
         earlier = [each for each in _changes(body, name) if each.lineno < statement.lineno]
         last = max(earlier, key=lambda each: each.lineno, default=None)
-        if last is not None and _is_plain(last):
+        if last is not None and _is_plain(last) and not _adds_in_loop(body, last):
             found[last.lineno] = last
     lines = [line for line, each in found.items() if _selects(each)] or list(found)
     return frame._replace(line=lines[0]) if len(lines) == 1 else frame
@@ -214,6 +214,14 @@ def _is_plain(statement: ast.stmt) -> bool:
         return False
     value = statement.value
     return value is not None and not _builds(value) and not _is_first_value(value)
+
+
+def _adds_in_loop(body: _Function, statement: ast.stmt) -> bool:
+    """Whether a statement adds to a list in a loop, as each tower does."""
+    loops = (each for each in _statements(body) if isinstance(each, ast.For | ast.While))
+    return isinstance(statement, ast.Expr) and any(
+        each.lineno <= statement.lineno <= (each.end_lineno or 0) for each in loops
+    )
 
 
 def _builds(expression: ast.AST) -> bool:
