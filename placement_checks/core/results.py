@@ -81,6 +81,8 @@ class Finding:
         frames: the user's source lines that all of ``ops`` were built through, the outermost
             first. The last one is the line to edit. A rule sets them only if no op has this line.
         device_line: the ``with tf.device(…)`` that decided the device of ``placed``.
+        library_line: the line of a library in another repository that built the op, if the line
+            to edit is the user's call of this library.
         follows: the rule with the root cause of this finding; None for a root cause.
         facts: the facts that the finding states, from which other findings may follow. By default
             they are the facts of the kind `Rule.states` on its object, ops and others.
@@ -108,6 +110,7 @@ class Finding:
     placed: str | None = field(default=None, compare=False)
     frames: tuple[str, ...] = ()
     device_line: str | None = None
+    library_line: str | None = None
     follows: str | None = None
     facts: tuple[Fact, ...] = field(default=(), compare=False)
     may_follow: tuple[Fact, ...] = field(default=(), compare=False)

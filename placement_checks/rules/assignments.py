@@ -8,11 +8,11 @@ It is found in the source.
 from __future__ import annotations
 
 import ast
-import linecache
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from placement_checks.core.placement import Frame
+from placement_checks.util.source_files import read_source
 
 # Parts of a statement that have frames of their own up to Python 3.11.
 COMPREHENSIONS = frozenset({"<dictcomp>", "<genexpr>", "<listcomp>", "<setcomp>"})
@@ -45,7 +45,7 @@ def assigned_at(frame: Frame) -> Frame:
     for name in names:
         earlier = [each for each in _changes(body, name) if each.lineno < statement.lineno]
         last = max(earlier, key=lambda each: each.lineno, default=None)
-        if last is not None and _is_plain(last):
+        if last is not None and _is_plain(last) and not _adds_in_loop(body, last):
             found[last.lineno] = last
     lines = [line for line, each in found.items() if _selects(each)] or list(found)
     return frame._replace(line=lines[0]) if len(lines) == 1 else frame
@@ -136,26 +136,28 @@ def _default_line(
 
 def _function(frame: Frame) -> _Function | None:
     """Return the innermost function of a frame; None if its source is unknown."""
-    module = _parse("".join(linecache.getlines(frame.file)))
-    if module is None:
+    source = read_source(frame.file)
+    if source is None:
         return None
-    around: list[_Function] = [
+    around = [
         each
-        for each in ast.walk(module)
-        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
-        and each.lineno <= frame.line <= (each.end_lineno or 0)
+        for each in _functions(frame.file, source.changed)
+        if isinstance(each, ast.Module) or each.lineno <= frame.line <= (each.end_lineno or 0)
     ]
-    found = max(around, key=lambda each: getattr(each, "lineno", 0), default=module)
+    found = max(around, key=lambda each: getattr(each, "lineno", 0), default=None)
     names = {getattr(found, "name", "<module>"), *COMPREHENSIONS}
     return found if frame.function in names else None
 
 
 @lru_cache(maxsize=16)
-def _parse(source: str) -> ast.Module | None:
+def _functions(file: str, _changed: float) -> Sequence[_Function]:
+    """Return the module in a file and all functions in it; none if Python cannot parse it."""
+    source = read_source(file)
     try:
-        return ast.parse(source) if source else None
-    except (SyntaxError, ValueError):
-        return None
+        module = ast.parse("\n".join(source.lines if source else ()))
+    except (MemoryError, RecursionError, SyntaxError, ValueError):
+        return ()
+    return [each for each in ast.walk(module) if isinstance(each, _Function)]
 
 
 def _statements(body: ast.AST) -> Iterator[ast.stmt]:
@@ -212,6 +214,14 @@ def _is_plain(statement: ast.stmt) -> bool:
         return False
     value = statement.value
     return value is not None and not _builds(value) and not _is_first_value(value)
+
+
+def _adds_in_loop(body: _Function, statement: ast.stmt) -> bool:
+    """Whether a statement adds to a list in a loop, as each tower does."""
+    loops = (each for each in _statements(body) if isinstance(each, ast.For | ast.While))
+    return isinstance(statement, ast.Expr) and any(
+        each.lineno <= statement.lineno <= (each.end_lineno or 0) for each in loops
+    )
 
 
 def _builds(expression: ast.AST) -> bool:

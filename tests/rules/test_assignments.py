@@ -88,6 +88,14 @@ ASSIGNMENTS = {
             other = weights
             mean = average(used, other)  # <-  # at build
     """,
+    "a list to which each tower adds": """
+        def build(n):
+            chosen = []
+            for i in range(n):
+                grads = optimizer.compute_gradients(losses[i])
+                chosen.append(grads)
+            return average(chosen)  # <-  # at build
+    """,
     "the start of a sum": """
         def build():
             total = None

@@ -139,7 +139,10 @@ def _finding(
     placement = placements[0]
     origin = difference.origin
     op = name if origin is None or origin.program == ONE_GPU else origin.op
-    computed, right = _in_update(placement, op)
+    at_fault: tuple[str, ...] = (op,)
+    right: tuple[str, ...] = ()
+    if difference.obligation is Obligation.WEIGHTS:
+        at_fault, right = _weighted(placement, name, op)
     subject = placement.ops.get(name, name)
     found = mistake_of(placement, difference)
     message = found.what
@@ -148,8 +151,8 @@ def _finding(
     location = locate_mistake(placement, name, found)
     return Finding(
         **about(subject),
-        ops=tuple(location.ops or computed or (op,)),
-        against=right if computed and not location.ops else (),
+        ops=tuple(location.ops) or at_fault,
+        against=() if location.ops else right,
         message=message,
         consequence=found.consequence,
         fix=found.fix,
@@ -158,21 +161,33 @@ def _finding(
     )
 
 
-def _in_update(placement: Placement, variable: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the ops of a variable's update that compute with its value, and its gradients.
+def _weighted(
+    placement: Placement, variable: str, op: str
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the ops that give a term of an update its coefficient, and ops that are right.
 
-    Such an op is a weight decay that the program adds to gradients. Ops of the loss do not count.
+    Of several updates, the last one is at fault. If the term is the variable itself, such as a
+    weight decay, these are the ops that compute with its value, but not for the loss; the
+    gradients are right.
     """
     analysis = analyze(placement)
     flow, backward = analysis.flow, analysis.backward.ops
     updates = analysis.updates.by_variable.get(variable, ())
+    if len(updates) > 1:
+        return (flow.names[updates[-1].op],), (flow.names[updates[0].op],)
     values = [value for update in updates for value in update.values]
     behind = sorted(flow.reachable(values, until=backward.__getitem__))
-    reads, computed = {flow.number.get(variable)}, []
-    for op in behind:
-        if not backward[op] and not reads.isdisjoint(flow.inputs[op]):
-            if flow.types[op] in PASSES_READ:
-                reads.add(op)
-            elif not analysis.reads_by_site.in_loss(op):
-                computed.append(flow.names[op])
-    return tuple(computed), tuple(flow.names[op] for op in behind if backward[op])
+    reads, computed = {flow.number.get(op)}, []
+    for each in behind if _is_variable(placement, op) else ():
+        if not backward[each] and not reads.isdisjoint(flow.inputs[each]):
+            if flow.types[each] in PASSES_READ:
+                reads.add(each)
+            elif not analysis.reads_by_site.in_loss(each):
+                computed.append(flow.names[each])
+    if not computed:
+        return (op,), ()
+    return tuple(computed), tuple(flow.names[each] for each in behind if backward[each])
+
+
+def _is_variable(placement: Placement, op: str) -> bool:
+    return any(op == variable.name for variable in placement.variables)

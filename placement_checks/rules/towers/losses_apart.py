@@ -19,11 +19,13 @@ from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import (
     Rule,
     about,
+    device_line,
     first_of_each,
     path_lines,
     unless_allowed,
 )
 from placement_checks.rules.requirements import Need
+from placement_checks.rules.source_lines import lines_to
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,7 @@ def _finding(placement: Placement, mixed: MixedLoss) -> Finding:
         finding,
         ops=(contained,),
         placed=contained,
+        frames=lines_to(placement, contained, device_line(placement, contained)),
         message=f"{contained} is part of {loss}, but requests a GPU of the tower on {other}, "
         "and that tower does not use this op",
         consequence="the tower computes on both GPUs, one waits for the other, and values cross "
