@@ -227,6 +227,14 @@ def _extents(node: Node, form: Form) -> list[Form] | None:
 
     An op on single elements has the extents of its operands.
     """
+    known, key = node.reader.extents, (node.name, node.output, form)
+    if key not in known:
+        known[key] = None  # in loops
+        known[key] = _find_extents(node, form)
+    return known[key]
+
+
+def _find_extents(node: Node, form: Form) -> list[Form] | None:
     terms, static, dims = node.terms, node.shape, node.terms.shape(form)
     if static is None or dims is None or len(dims) > len(static):
         return None

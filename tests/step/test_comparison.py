@@ -1000,13 +1000,19 @@ def test_constants_with_the_number_of_rows_of_a_tower_have_its_rows() -> None:
     check(towers, one_gpu(lambda net: _with_constant_columns(net, net.x, net.y)), PROVED)
 
 
-def _fixed(towers: int, rows: int, loss: Callable[[Value], Value]) -> Program:
+def _fixed(
+    towers: int,
+    divisor: float,
+    loss: Callable[[Value, float], Value] = lambda losses, divisor: total(losses) / divisor,
+    rows: int = 4,
+) -> Program:
     """Towers with a fixed number of rows each, whose gradients are added up."""
     program = Program()
     w = program.variable("w", (WIDTH,))
     feeds = range(towers) if towers > 1 else [None]
     features = [program.placeholder("x", (rows, WIDTH), tower) for tower in feeds]
-    gradients = [program.gradient(loss(square(total(x * w.read(), 1))), w) for x in features]
+    losses = [loss(square(total(x * w.read(), 1)), divisor) for x in features]
+    gradients = [program.gradient(each, w) for each in losses]
     program.train(w.descend(RATE, add_n(gradients)))
     return program
 
@@ -1034,8 +1040,7 @@ def test_sums_divided_by_a_fixed_number_of_rows(name: str) -> None:
     """A mean, if both programs divide by their rows: for two copies of a batch it is the same."""
     expected, divisors, loss = FIXED_DIVISORS[name]
     programs = [
-        _fixed(towers, 4, lambda rows, divisor=divisor: loss(rows, divisor))
-        for towers, divisor in zip((2, 1), divisors, strict=True)
+        _fixed(towers, divisor, loss) for towers, divisor in zip((2, 1), divisors, strict=True)
     ]
     found = compare(*programs).variables["w"]
     assert found.state is expected
@@ -1050,10 +1055,7 @@ def test_sums_divided_by_a_fixed_number_of_rows(name: str) -> None:
 @pytest.mark.parametrize("divisors", [(1.0, 1.0), (3.0, 3.0), (4.0, 3.0), (8.0, 8.0)])
 def test_sums_divided_by_another_fixed_number(divisors: tuple[float, float]) -> None:
     """A sum of all rows, as before, unless both programs divide by numbers of rows."""
-    towers, one = [
-        _fixed(count, 4, lambda rows, divisor=divisor: total(rows) / divisor)
-        for count, divisor in zip((2, 1), divisors, strict=True)
-    ]
+    towers, one = [_fixed(count, divisor) for count, divisor in zip((2, 1), divisors, strict=True)]
     found = compare(towers, one).variables["w"].state
     assert found is (PROVED if divisors[0] == divisors[1] else UNKNOWN)
 
