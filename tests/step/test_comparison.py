@@ -193,6 +193,47 @@ def test_weights_as_a_tensor(way: str, weights: tuple[float, float]) -> None:
     check(towers, one_gpu(), PROVED if weights == (0.5, 0.5) else DIFFERS)
 
 
+_BOTH = {"transpose_a": True, "transpose_b": True}
+# Sums of a stack of matrices, given a line of a weight for each tower.
+OF_MATRICES: dict[str, Callable[[Value, int, Value], Value]] = {
+    "rows": lambda line, count, stacked: line @ reshape(stacked, [count, WIDTH * count]),
+    "columns": lambda line, count, stacked: apply(
+        "MatMul", reshape(stacked, [count, WIDTH * count]), line, **_BOTH
+    ),
+    "einsum": lambda line, _, stacked: apply(
+        "Einsum", reshape(line, [-1]), stacked, equation="t,tij->ij"
+    ),
+    "factors": lambda line, count, stacked: total(stacked * reshape(line, [count, 1, 1]), 0),
+}
+
+
+@pytest.mark.parametrize("way", OF_MATRICES)
+@pytest.mark.parametrize("axis", [0, 2])
+def test_weights_of_matrices(way: str, axis: int) -> None:
+    """As many columns as towers: a stack along another axis is another sum."""
+    count = 3
+
+    def build(towers: int) -> Program:
+        program = Program()
+        x = program.placeholder("x", (None, WIDTH))
+        w = program.variable("w", (WIDTH, count))
+        gradients = [
+            program.gradient(mean(square(total(part @ w.read(), 1) - 1.0)), w)
+            for part in (split(x, towers) if towers > 1 else [x])
+        ]
+        made = gradients[0]
+        if towers > 1:
+            line = program.tensor(np.full((1, count), 1 / count))
+            made = OF_MATRICES[way](line, count, stack(gradients, axis))
+        program.train(w.descend(RATE, reshape(made, [WIDTH, count])))
+        return program
+
+    towers, one = build(count), build(1)
+    found = compare(towers, one).variables["w"].state
+    assert (found is PROVED) == (axis == 0)
+    assert axis == 0 or differences(towers, one, compare(towers, one), (4,) * 3, 1)["w"] > 1e-4
+
+
 @pytest.mark.parametrize("way", WEIGHTED)
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_numbers_of_rows_as_a_tensor(way: str, order: tuple[int, int]) -> None:
