@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from support.fuzzing import examples
 
 from placement_checks.step.kinds import ROWS, Form, Kind, Origin, RowExtent, Shape, Status
+from placement_checks.step.normal_forms import slices_along
 from placement_checks.step.op_types import op_type
 from placement_checks.step.parts import WHOLE, Cut, Part, are_all_rows, cut_range
 from placement_checks.step.terms import Terms
@@ -261,3 +262,32 @@ def test_reshapes_to_a_fixed_number_of_rows(
     form = terms.atom("Leaf", ("x",), (), before, part=part, status=status)
     made = terms.build("Reshape", (after,), (form,), after, Origin(0, "reshape"))
     assert terms.shape(made) == (expected or after)
+
+
+@pytest.mark.parametrize(
+    ("stacked", "after", "axis", "is_known"),
+    [
+        (0, (2, 2, 2), 0, True),
+        (0, (2, 2, 2), 1, False),
+        (0, (2, 4), 0, True),
+        (0, (2, 4), 1, False),
+        (0, (4, 2), 0, False),
+        (0, (4, 2), 1, False),
+        (0, (1, 2, 4), 1, True),
+        (1, (2, 2, 2), 1, True),
+        (1, (2, 2, 2), 0, False),
+        (1, (2, 2, 1, 2), 1, True),
+        (1, (4, 2), 0, False),
+        (1, (4, 2), 1, False),
+    ],
+)
+def test_slices_of_reshaped_stacks(
+    stacked: int, after: tuple[int, ...], axis: int, is_known: bool
+) -> None:
+    """The stacked tensors are the slices along the axis that a reshape makes of their axis."""
+    terms = _terms()
+    tensors = [terms.atom("Var", (name,), (), (2, 2)) for name in "ab"]
+    stack = terms.build("Pack", (stacked,), tuple(tensors), (2, 2, 2), None)
+    made = terms.build("Reshape", (after,), (terms.scaled(stack, 3.0),), after, None)
+    expected = [terms.scaled(each, 3.0) for each in tensors] if is_known else None
+    assert slices_along(terms, made, axis) == expected
