@@ -257,14 +257,14 @@ def _find_extents(node: Node, form: Form) -> list[Form] | None:
 
 
 def _extents_of_operands(node: Node) -> list[list[Form]]:
+    """The extents of the operands that are known: the others have the same, or 1."""
     if node.name not in node.reader.ops or not _is_elementwise(node.op.type):
         return []
     found = [
         _extents(node.source(number), node.reader.operand(node.name, number))
         for number in range(len(node.inputs))
     ]
-    known = [each for each in found if each is not None]
-    return known if len(known) == len(found) else []
+    return [each for each in found if each is not None]
 
 
 # --- what passes values on ---
