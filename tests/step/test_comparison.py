@@ -531,6 +531,26 @@ def test_wrong_average(average: str) -> None:
     assert max(differences(towers, one_gpu(), found, (4, 4), 1).values()) > DIFFERENT
 
 
+@pytest.mark.parametrize(
+    ("is_gradient", "times", "state"),
+    [(True, 1, PROVED), (True, 2, DIFFERS), (False, 1, PROVED), (False, 2, UNKNOWN)],
+)
+def test_state_as_a_factor(is_gradient: bool, times: int, state: State) -> None:
+    """State may be scaled on purpose, but not gradients that it scales."""
+
+    def build(count: int) -> Program:
+        net = Net()
+        scale = net.program.variable("scale", (), is_trained=False)
+        losses = [net.loss(x, y) for x, y in (net.parts(count) if count > 1 else [(net.x, net.y)])]
+        change = add_n(net.gradients(losses)) / float(count)
+        factor = float(times) if count > 1 else 1.0
+        if is_gradient:
+            return net.descend(change * scale.read() * factor)
+        return net.descend(change + scale.read() * factor)
+
+    check(build(2), build(1), state)
+
+
 def test_same_slice() -> None:
     """Both towers train on the first half."""
     net = Net()
