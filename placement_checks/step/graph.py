@@ -105,6 +105,7 @@ class StepGraph(ABC):
         update_ops: the ops of all updates, in order.
         mistakes: the mistakes that were found while reading.
         draws: the random numbers with a seed that are drawn for towers.
+        extents: the extents of outputs with forms that may be broadcast (`step.tensor_ops`).
     """
 
     def __init__(
@@ -118,6 +119,7 @@ class StepGraph(ABC):
         self.draws: list[Draw] = []
         self._random_ops: dict[tuple[str, str], frozenset[str]] = {}
         self._data: dict[str, list[str]] = {}
+        self.extents: dict[tuple[str, int, Form], list[Form] | None] = {}
         self._outputs: dict[str, Sequence[Tensor]] = {}
         self._shapes_of_variables = {each.name: each.shape for each in placement.variables}
         self.edges = self._find_edges()

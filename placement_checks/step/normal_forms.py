@@ -415,7 +415,7 @@ def _with_fixed_rows(build: Build, before: Shape, after: Shape) -> Shape:
     outer = math.prod(dim for dim in before[:at] if isinstance(dim, int))
     for axis, dim in enumerate(known):
         of_row = dim // size
-        if math.prod(known[:axis]) == outer and of_row and dim == of_row * size:
+        if math.prod(known[:axis]) == outer and dim == of_row * size:
             inner = math.prod(dim for dim in before[at + 1 :] if isinstance(dim, int)) * times
             if of_row * math.prod(known[axis + 1 :]) == inner:
                 return (*known[:axis], RowExtent(of_row), *known[axis + 1 :])

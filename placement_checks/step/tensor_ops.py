@@ -227,6 +227,14 @@ def _extents(node: Node, form: Form) -> list[Form] | None:
 
     An op on single elements has the extents of its operands.
     """
+    known, key = node.reader.extents, (node.name, node.output, form)
+    if key not in known:
+        known[key] = None  # in loops
+        known[key] = _find_extents(node, form)
+    return known[key]
+
+
+def _find_extents(node: Node, form: Form) -> list[Form] | None:
     terms, static, dims = node.terms, node.shape, node.terms.shape(form)
     if static is None or dims is None or len(dims) > len(static):
         return None
@@ -249,14 +257,14 @@ def _extents(node: Node, form: Form) -> list[Form] | None:
 
 
 def _extents_of_operands(node: Node) -> list[list[Form]]:
+    """The extents of the operands that are known: the others have the same, or 1."""
     if node.name not in node.reader.ops or not is_elementwise(node.op.type):
         return []
     found = [
         _extents(node.source(number), node.reader.operand(node.name, number))
         for number in range(len(node.inputs))
     ]
-    known = [each for each in found if each is not None]
-    return known if len(known) == len(found) else []
+    return [each for each in found if each is not None]
 
 
 # --- what passes values on ---

@@ -407,24 +407,18 @@ class Terms:
         return shape
 
     def _broadcast(self, operands: Sequence[Form], static: Shape) -> Shape:
-        """The shape of the operands of an op on single elements, broadcast to each other.
+        """The static shape of an op on single elements, as far as its operands have it.
 
-        They may lack axes of the static shape, such as the rows.
+        They may be broadcast to it, and then lack axes or extents, such as the rows.
         """
-        shapes = [self._shapes[operand] for operand in operands]
-        shape: tuple[Dim, ...] = ()
-        for other in shapes:
-            if other is None:
-                return static
-            if len(other) > len(shape):
-                shape, other = other, shape
-            padded = (*[1] * (len(shape) - len(other)), *other)
-            shape = tuple(map(broadcast_dim, shape, padded))
-        if static is None or len(static) < len(shape):
-            return shape
-        known = static[len(static) - len(shape) :]
+        if static is None or any(self._shapes[operand] is None for operand in operands):
+            return static
+        shapes = [self._shapes[operand] or () for operand in operands]
+        rank = max(map(len, shapes), default=0)
+        own = static[len(static) - rank :] if rank <= len(static) else static
         return tuple(
-            wanted if dim is None else dim for dim, wanted in zip(shape, known, strict=True)
+            wanted if any(broadcast_extent(each, axis, len(own)) != 1 for each in shapes) else 1
+            for axis, wanted in enumerate(own)
         )
 
     def _canonical(self, number: float) -> float:

@@ -193,6 +193,47 @@ def test_weights_as_a_tensor(way: str, weights: tuple[float, float]) -> None:
     check(towers, one_gpu(), PROVED if weights == (0.5, 0.5) else DIFFERS)
 
 
+_BOTH = {"transpose_a": True, "transpose_b": True}
+# Sums of a stack of matrices, given a line of a weight for each tower.
+OF_MATRICES: dict[str, Callable[[Value, int, Value], Value]] = {
+    "rows": lambda line, count, stacked: line @ reshape(stacked, [count, WIDTH * count]),
+    "columns": lambda line, count, stacked: apply(
+        "MatMul", reshape(stacked, [count, WIDTH * count]), line, **_BOTH
+    ),
+    "einsum": lambda line, _, stacked: apply(
+        "Einsum", reshape(line, [-1]), stacked, equation="t,tij->ij"
+    ),
+    "factors": lambda line, count, stacked: total(stacked * reshape(line, [count, 1, 1]), 0),
+}
+
+
+@pytest.mark.parametrize("way", OF_MATRICES)
+@pytest.mark.parametrize("axis", [0, 2])
+def test_weights_of_matrices(way: str, axis: int) -> None:
+    """As many columns as towers: a stack along another axis is another sum."""
+    count = 3
+
+    def build(towers: int) -> Program:
+        program = Program()
+        x = program.placeholder("x", (None, WIDTH))
+        w = program.variable("w", (WIDTH, count))
+        gradients = [
+            program.gradient(mean(square(total(part @ w.read(), 1) - 1.0)), w)
+            for part in (split(x, towers) if towers > 1 else [x])
+        ]
+        made = gradients[0]
+        if towers > 1:
+            line = program.tensor(np.full((1, count), 1 / count))
+            made = OF_MATRICES[way](line, count, stack(gradients, axis))
+        program.train(w.descend(RATE, reshape(made, [WIDTH, count])))
+        return program
+
+    towers, one = build(count), build(1)
+    found = compare(towers, one).variables["w"].state
+    assert (found is PROVED) == (axis == 0)
+    assert axis == 0 or differences(towers, one, compare(towers, one), (4,) * 3, 1)["w"] > 1e-4
+
+
 @pytest.mark.parametrize("way", WEIGHTED)
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_numbers_of_rows_as_a_tensor(way: str, order: tuple[int, int]) -> None:
@@ -488,6 +529,26 @@ def test_wrong_average(average: str) -> None:
     state = found.variables["w"].state
     assert state is DIFFERS or (average in NOT_CERTAIN and state is UNKNOWN)
     assert max(differences(towers, one_gpu(), found, (4, 4), 1).values()) > DIFFERENT
+
+
+@pytest.mark.parametrize(
+    ("is_gradient", "times", "state"),
+    [(True, 1, PROVED), (True, 2, DIFFERS), (False, 1, PROVED), (False, 2, UNKNOWN)],
+)
+def test_state_as_a_factor(is_gradient: bool, times: int, state: State) -> None:
+    """State may be scaled on purpose, but not gradients that it scales."""
+
+    def build(count: int) -> Program:
+        net = Net()
+        scale = net.program.variable("scale", (), is_trained=False)
+        losses = [net.loss(x, y) for x, y in (net.parts(count) if count > 1 else [(net.x, net.y)])]
+        change = add_n(net.gradients(losses)) / float(count)
+        factor = float(times) if count > 1 else 1.0
+        if is_gradient:
+            return net.descend(change * scale.read() * factor)
+        return net.descend(change + scale.read() * factor)
+
+    check(build(2), build(1), state)
 
 
 def test_same_slice() -> None:
@@ -1000,13 +1061,19 @@ def test_constants_with_the_number_of_rows_of_a_tower_have_its_rows() -> None:
     check(towers, one_gpu(lambda net: _with_constant_columns(net, net.x, net.y)), PROVED)
 
 
-def _fixed(towers: int, rows: int, loss: Callable[[Value], Value]) -> Program:
+def _fixed(
+    towers: int,
+    divisor: float,
+    loss: Callable[[Value, float], Value] = lambda losses, divisor: total(losses) / divisor,
+    rows: int = 4,
+) -> Program:
     """Towers with a fixed number of rows each, whose gradients are added up."""
     program = Program()
     w = program.variable("w", (WIDTH,))
     feeds = range(towers) if towers > 1 else [None]
     features = [program.placeholder("x", (rows, WIDTH), tower) for tower in feeds]
-    gradients = [program.gradient(loss(square(total(x * w.read(), 1))), w) for x in features]
+    losses = [loss(square(total(x * w.read(), 1)), divisor) for x in features]
+    gradients = [program.gradient(each, w) for each in losses]
     program.train(w.descend(RATE, add_n(gradients)))
     return program
 
@@ -1034,8 +1101,7 @@ def test_sums_divided_by_a_fixed_number_of_rows(name: str) -> None:
     """A mean, if both programs divide by their rows: for two copies of a batch it is the same."""
     expected, divisors, loss = FIXED_DIVISORS[name]
     programs = [
-        _fixed(towers, 4, lambda rows, divisor=divisor: loss(rows, divisor))
-        for towers, divisor in zip((2, 1), divisors, strict=True)
+        _fixed(towers, divisor, loss) for towers, divisor in zip((2, 1), divisors, strict=True)
     ]
     found = compare(*programs).variables["w"]
     assert found.state is expected
@@ -1050,10 +1116,7 @@ def test_sums_divided_by_a_fixed_number_of_rows(name: str) -> None:
 @pytest.mark.parametrize("divisors", [(1.0, 1.0), (3.0, 3.0), (4.0, 3.0), (8.0, 8.0)])
 def test_sums_divided_by_another_fixed_number(divisors: tuple[float, float]) -> None:
     """A sum of all rows, as before, unless both programs divide by numbers of rows."""
-    towers, one = [
-        _fixed(count, 4, lambda rows, divisor=divisor: total(rows) / divisor)
-        for count, divisor in zip((2, 1), divisors, strict=True)
-    ]
+    towers, one = [_fixed(count, divisor) for count, divisor in zip((2, 1), divisors, strict=True)]
     found = compare(towers, one).variables["w"].state
     assert found is (PROVED if divisors[0] == divisors[1] else UNKNOWN)
 

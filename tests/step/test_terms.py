@@ -8,11 +8,13 @@ from itertools import pairwise, permutations
 from random import Random
 
 import numpy as np
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from support.fuzzing import examples
 
-from placement_checks.step.kinds import ROWS, Form, Kind, Status
+from placement_checks.step.kinds import ROWS, Form, Kind, Origin, RowExtent, Shape, Status
+from placement_checks.step.normal_forms import slices_along
 from placement_checks.step.op_types import op_type
 from placement_checks.step.parts import WHOLE, Cut, Part, are_all_rows, cut_range
 from placement_checks.step.terms import Terms
@@ -231,3 +233,61 @@ def test_slices_of_any_sizes(widths: list[int], data: st.DataObject) -> None:
     if len(cuts) > 1:
         missing = data.draw(st.sampled_from(cuts))
         assert not are_all_rows([cut for cut in cuts if cut != missing])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ((ROWS, 6), (4, 2, 3), (ROWS, 2, 3)),
+        ((ROWS, 6), (8, 3), (RowExtent(2), 3)),
+        ((ROWS, 6), (24,), (RowExtent(6),)),
+        ((RowExtent(2), 3), (4, 6), (ROWS, 6)),
+        ((ROWS, 6), (2, 12), None),
+        ((ROWS, 6), (3, 8), None),
+        ((ROWS, 6), (6, 4), None),
+        ((2, ROWS, 3), (2, 12), (2, RowExtent(3))),
+        ((2, ROWS, 3), (8, 3), None),
+        ((2, ROWS, 3), (6, 4), None),
+        ((2, ROWS, 3), (1, 2, 4, 3), (1, 2, ROWS, 3)),
+    ],
+)
+def test_reshapes_to_a_fixed_number_of_rows(
+    before: Shape, after: tuple[int, ...], expected: Shape
+) -> None:
+    """For 4 rows, rows stay rows if all axes before them stay together."""
+    terms, part = _terms(), PARTS[0]
+    terms.sizes[0, part] = 4
+    assert before is not None
+    status = Status(Kind.ROWS, next(i for i, dim in enumerate(before) if not isinstance(dim, int)))
+    form = terms.atom("Leaf", ("x",), (), before, part=part, status=status)
+    made = terms.build("Reshape", (after,), (form,), after, Origin(0, "reshape"))
+    assert terms.shape(made) == (expected or after)
+
+
+@pytest.mark.parametrize(
+    ("stacked", "after", "axis", "is_known"),
+    [
+        (0, (2, 2, 2), 0, True),
+        (0, (2, 2, 2), 1, False),
+        (0, (2, 4), 0, True),
+        (0, (2, 4), 1, False),
+        (0, (4, 2), 0, False),
+        (0, (4, 2), 1, False),
+        (0, (1, 2, 4), 1, True),
+        (1, (2, 2, 2), 1, True),
+        (1, (2, 2, 2), 0, False),
+        (1, (2, 2, 1, 2), 1, True),
+        (1, (4, 2), 0, False),
+        (1, (4, 2), 1, False),
+    ],
+)
+def test_slices_of_reshaped_stacks(
+    stacked: int, after: tuple[int, ...], axis: int, is_known: bool
+) -> None:
+    """The stacked tensors are the slices along the axis that a reshape makes of their axis."""
+    terms = _terms()
+    tensors = [terms.atom("Var", (name,), (), (2, 2)) for name in "ab"]
+    stack = terms.build("Pack", (stacked,), tuple(tensors), (2, 2, 2), None)
+    made = terms.build("Reshape", (after,), (terms.scaled(stack, 3.0),), after, None)
+    expected = [terms.scaled(each, 3.0) for each in tensors] if is_known else None
+    assert slices_along(terms, made, axis) == expected

@@ -307,6 +307,41 @@ def test_reductions(changes: dict[str, str], is_equal: bool) -> None:
     assert (found.variables["w"].state is State.PROVED) is is_equal
 
 
+def _centered(towers: int, final: str = "Div", width: int = 1) -> Program:
+    """Replicas with copies subtract the mean over all rows, and reshape errors of 8 rows."""
+    program = Program()
+    x, copies, gradients = program.placeholder("x", (8, WIDTH)), [], []
+    settings = {"merge_op": "Add", "final_op": "Div", "group_key": 1, "instance_key": 1}
+    for tower, rows in enumerate(split(x, towers) if towers > 1 else [x]):
+        with program.scope(f"tower_{tower}"):
+            w, v = program.variable("w", (WIDTH,)), program.variable("v", (WIDTH, width))
+            hidden = rows * w.read()
+            center = apply("CollectiveReduce", mean(hidden, 0), **settings)
+            errors = square((hidden - center) @ v.read() - 1.0)
+            loss = mean(reshape(errors, [8 // towers * width]))
+            copies.append((w, v))
+            gradients.append(program.gradient(loss, v))
+    settings |= {"final_op": final, "instance_key": 2}
+    means = [apply("CollectiveReduce", gradient, **settings) for gradient in gradients]
+    with program.after(*means):
+        decays = [w.assign_sub(w.read() * 0.01) for w, _ in copies]
+        updates = [v.descend(0.1, each) for (_, v), each in zip(copies, means, strict=True)]
+    program.train(*updates, *decays)
+    return program
+
+
+@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize("final", ["Div", "Id"])
+def test_reshaped_rows_that_copies_of_variables_hide(final: str, width: int) -> None:
+    """That an op has rows is known only when copies of variables have become one variable."""
+    found = compare(_centered(2, final, width), _centered(1, width=width)).variables["tower_0/v"]
+    if final == "Div":
+        assert found.state is State.PROVED
+    else:
+        assert found.difference is not None
+        assert "counts 2 times" in found.difference.text
+
+
 def test_gathered_rows() -> None:
     """The loss of the outputs of all replicas."""
 
