@@ -107,7 +107,7 @@ class _Objectives:
     def _gradients(self, variable: str) -> Form | None:
         """The sum of gradients that an update takes, without a learning rate; None if none."""
         found = self._stages.sum_of_gradients(variable)
-        if found is None:
+        if found is None or not self._in(found):
             return None
         return self._without_rate(with_names(self._terms, found, self._names))
 
@@ -122,7 +122,7 @@ class _Objectives:
         terms = self._terms
         summands = terms.summands(form)
         common = set.intersection(*(set(factors) for (_, factors), _ in summands))
-        rates = {(atom, power) for atom, power in common if self._is_rate(terms[atom])}
+        rates = {(atom, power) for atom, power in common if self._is_rate(atom)}
         return terms.form(
             {
                 (base, tuple(each for each in factors if each not in rates)): number
@@ -130,16 +130,16 @@ class _Objectives:
             }
         )
 
-    def _is_rate(self, atom: Atom) -> bool:
-        if atom.parts or atom.is_backward or not atom.varies:
+    def _is_rate(self, atom: AtomId) -> bool:
+        if self._terms[atom].parts or self._terms[atom].is_backward:
             return False
-        forms = [self._terms.atom(atom.op, atom.attrs, atom.operands, atom.shape)]
-        read = {
-            each.attrs[0]
-            for each in map(self._terms.__getitem__, self._terms.all_atoms_in(forms))
-            if each.op == "Var"
-        }
+        read = self._read([self._terms.of(atom)])
         return bool(read) and read.isdisjoint(self._variables)
+
+    def _read(self, forms: Sequence[Form]) -> set[str]:
+        """The variables that forms depend on."""
+        atoms = map(self._terms.__getitem__, self._terms.all_atoms_in(forms))
+        return {atom.attrs[0] for atom in atoms if atom.op == "Var"}
 
     # --- loss terms in words ---
 
@@ -167,14 +167,7 @@ class _Objectives:
     ) -> Iterator[tuple[float, str]]:
         """The coefficient of a loss term that depends on no example, and its name."""
         unit = self._unit(gradient)
-        terms = self._terms
-        own = self._reader.copies.get(variable, variable)
-        read = {
-            atom.attrs[0]
-            for atom in map(terms.__getitem__, terms.all_atoms_in([gradient.operands[0]]))
-            if atom.op == "Var"
-        }
-        others = len(read - {own})
+        others = len(self._read(gradient.operands[:1]) - {variable})
         also = f" and {plural(others, 'other')}" if others else ""
         scalars, _ = self._scalars(term)
         yield numbers[WHOLE] / unit.number, f"{scalars}{unit.kind}(variable{also})"
@@ -192,7 +185,8 @@ class _Objectives:
         kind = "mean" if is_mean else "sum" if unit.kind in (MEAN, SUM) else unit.kind
         times = (size if is_mean else 1.0) / unit.number
         paths = sorted(path for path, number in numbers.items() if number)
-        is_whole = all(len(path) == 1 for path in paths) and are_all_rows([p[0] for p in paths])
+        cuts = [path[0] for path in paths if len(path) == 1]
+        is_whole = len(cuts) == len(paths) > 0 and are_all_rows(cuts)
         if paths == [WHOLE]:
             yield times * numbers[WHOLE], f"{scalars}{kind}"
         elif is_whole and are_close([numbers[path] for path in paths]):

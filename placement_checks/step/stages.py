@@ -242,11 +242,13 @@ class GradientStages:
         if returned:
             return [tensors[output] for tensors in returned.values() if output < len(tensors)]
         if op.type in REDUCTIONS | GATHERERS:
-            return [reader.data(member)[0] for member in reader.members_of_collective(name)]
+            members = map(reader.data, reader.members_of_collective(name))
+            return [source for inputs in members for source in inputs[:1]]
         return data[output : output + 1] if op.type == IDENTITY_N else data
 
     @staticmethod
     def _holds(kind: str) -> bool:
+        """Whether ops of a type yield the value of the variable in their first input."""
         return kind in VARIABLE_READS or is_update(kind)
 
     def _mask(self, tensor: str) -> int:
@@ -354,7 +356,8 @@ class GradientStages:
         is_sparse = "Scatter" in kind
         chain = list(self._passed_by_all(value, bit))[::-1]
         path = self._path(chain[0], bit)
-        leaf = self._gradient_atom_of(terms.summands(reader.value(path[0]))[0][0])
+        results = terms.summands(reader.value(path[0]))
+        leaf = self._gradient_atom_of(results[0][0]) if results else None
         constants = list(self._factors(path, leaf))
         stages: list[Stage] = []
         before = chain[0]
@@ -394,13 +397,14 @@ class GradientStages:
                     heapq.heappush(heap, (-number[producer_of(source)], source))
 
     def _path(self, tensor: str, bit: int) -> Sequence[str]:
-        """The tensors from a result of a gradient call to a tensor."""
+        """The tensors from a result of a gradient call to a tensor, or from a loop."""
         path = [tensor]
         while path[-1] not in self._leaves:
-            sources = self._sources(path[-1])
-            path.append(
-                next(each for each in sources if self._mask(each) & bit and each not in path)
-            )
+            sources = [each for each in self._sources(path[-1]) if self._mask(each) & bit]
+            source = next((each for each in sources if each not in path), None)
+            if source is None:
+                break
+            path.append(source)
         return path[::-1]
 
     # --- forms of gradients ---
@@ -412,8 +416,10 @@ class GradientStages:
     def _first(self, variable: str) -> str:
         return self._reader.copies.get(variable, variable)
 
-    def _factors(self, path: Sequence[str], leaf: AtomId) -> Iterator[float]:
+    def _factors(self, path: Sequence[str], leaf: AtomId | None) -> Iterator[float]:
         """The constants that the ops on a path multiply a gradient by; 1 is left out."""
+        if leaf is None:  # the gradient is 0
+            return
         numbers = [self._coefficient(self._reader.value(tensor), leaf) for tensor in path]
         for before, after in pairwise(number for number in numbers if number):
             if not isclose(abs(before), abs(after)):
@@ -444,7 +450,7 @@ class GradientStages:
         return backward if known is not None and known.is_linear and len(backward) == 1 else ()
 
     def _has_gradient(self, form: Form) -> bool:
-        is_taken = any(atom in self._taken for atom in self._terms.atoms_in(form))
+        is_taken = any(atom in self._results for atom in self._terms.atoms_in(form))
         return is_taken or self._terms.is_backward(form)
 
     def _has_one_element(self, form: Form) -> bool:
@@ -453,14 +459,14 @@ class GradientStages:
 
     def _is_gradient(self, monomial: Monomial) -> bool:
         """Whether a monomial is a gradient times scalars."""
-        if gradient_in(self._terms, monomial) is not None or monomial[0] in self._taken:
+        if gradient_in(self._terms, monomial) is not None or monomial[0] in self._results:
             return True
         operands = self._operands(monomial)
         monomials = [each for form in operands for each, _ in self._terms.summands(form)]
         return bool(operands) and all(map(self._is_gradient, monomials))
 
     @cached_property
-    def _taken(self) -> Mapping[AtomId, tuple[float, Collection[AtomId]]]:
+    def _results(self) -> Mapping[AtomId, tuple[float, Collection[AtomId]]]:
         """For each gradient its coefficient in the result of its call, and its factors there."""
         found = {}
         for leaf in self._leaves:
@@ -478,7 +484,7 @@ class GradientStages:
         for monomial, number in terms.summands(form):
             atoms = [monomial[0], *(atom for atom, _ in monomial[1])]
             if self._is_gradient(monomial):
-                taken, factors = self._taken.get(self._gradient_atom_of(monomial), (1.0, ()))
+                taken, factors = self._results.get(self._gradient_atom_of(monomial), (1.0, ()))
                 sizes.append(abs(number / taken))
                 rest = [terms[atom] for atom, _ in monomial[1] if atom not in factors]
                 if any(atom.varies and not atom.is_backward for atom in rest):

@@ -263,6 +263,9 @@ class Terms:
         self._canonical_numbers: dict[float, float] = {}
         self._rewritten: dict[Any, dict[AtomId, Form]] = defaultdict(dict)
         self._dependent: dict[frozenset[AtomId], dict[AtomId, bool]] = {}
+        # The bit of each variable, and the variables that each atom is a function of.
+        self._bits: dict[AtomId, int] = {}
+        self._read: list[int] = []
         self._new_atom("One", (), (), (), None, None, None)
 
     # --- atoms and forms ---
@@ -343,7 +346,8 @@ class Terms:
             status = self._status_of_op(op, attrs, operands, shape, within_all, origin)
         if shape is not None and status.axis is not None:
             shape = self._with_rows(op, shape, status, operands)
-        below = {self[atom] for operand in operands for atom in self.atoms_in(operand)}
+        inner = {atom for operand in operands for atom in self.atoms_in(operand)}
+        below = {self[atom] for atom in inner}
         is_unknown = status.kind is Kind.UNKNOWN
         atom = AtomId(len(self._atoms))
         self._atoms.append(
@@ -356,6 +360,13 @@ class Terms:
             )
         )
         self._atom_ids[key] = atom
+        read = 0
+        if op == "Var":
+            read = self._bits[atom] = 1 << len(self._bits)
+        elif op != "StopGradient":
+            for each in inner:
+                read |= self._read[each]
+        self._read.append(read)
         return atom
 
     def _with_rows(
@@ -1041,6 +1052,8 @@ class Terms:
 
     def atom_depends(self, atom: AtomId, targets: frozenset[AtomId]) -> bool:
         """Whether an atom is a function of one of the atoms, as far as gradients are concerned."""
+        if self._bits.keys() >= targets:
+            return self[atom].is_opaque or any(self._read[atom] & self._bits[x] for x in targets)
         memo = self._dependent.setdefault(targets, {})
         least = min(targets, default=AtomId(0))
         stack = [atom]
