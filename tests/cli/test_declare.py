@@ -120,6 +120,7 @@ def test_a_configured_program_has_no_entry(run: Run) -> None:
     )
 
     assert run("verify").out.splitlines()[-1].startswith("1 program, rules: ")
-    assert "next: add it to pyproject.toml: " in run("verify", target("memory_all")).out
+    out = run("verify", target("memory_all")).out
+    assert "next: add it to pyproject.toml:\n[tool.placement_checks]\nprograms = " in out
     of_one_rule = run("verify", target("memory_all"), "--rule", "placeable").out
     assert of_one_rule.splitlines()[-1].startswith("1 program, rules: ")
