@@ -22,7 +22,8 @@ DOUBTS = broken(
 
 def summary_of(*verdicts: Verdict) -> list[str]:
     """The lines of the summary of a test with these verdicts."""
-    summary, lines = Summary(), []
+    summary = Summary()
+    lines: list[str] = []
     properties = [_to_property(Evidence(program()), verdict) for verdict in verdicts]
     ran: Any = SimpleNamespace(when="teardown", nodeid="test", user_properties=properties)
     reporter: Any = SimpleNamespace(section=lambda _: None, line=lines.append)
