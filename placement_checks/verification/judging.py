@@ -144,7 +144,7 @@ class _Causes:
     def __init__(self, verdicts: Sequence[Verdict], kinds: Sequence[FactKind | None]) -> None:
         self._verdicts = verdicts
         self._kinds = kinds
-        # By kind, and by general and other facts: the first finding of each rule.
+        # The first finding of each rule that states a fact of a kind, or a fact.
         self._of_kind: dict[FactKind, dict[int, _Index]] = defaultdict(dict)
         self._stating: dict[Fact, dict[int, _Index]] = defaultdict(dict)
         for index in self._indices():
@@ -160,7 +160,7 @@ class _Causes:
                 self._followers[root].append(self._finding(index))
 
     def verdicts(self) -> Iterator[Verdict]:
-        """Yields the verdicts with the root causes of their findings, in the order of reports."""
+        """Yields the verdicts with the root causes of their findings."""
         for number, verdict in enumerate(self._verdicts):
             yield (
                 replace(verdict, findings=self._findings(number)) if verdict.findings else verdict
@@ -194,21 +194,23 @@ class _Causes:
             searched += (fact, *fact.causes())
         for fact in searched:
             if fact.is_general:
-                found = self._of_kind.get(fact.kind, {})
+                found = [*self._of_kind.get(fact.kind, {}).values()]
             else:
-                found = self._stating.get(fact) or self._stating.get(Fact(fact.kind), {})
-            for number, cause in found.items():
-                if number != index[0]:
+                stated = (self._stating.get(each, {}) for each in (fact, Fact(fact.kind)))
+                found = [cause for by_rule in stated for cause in by_rule.values()]
+            for cause in found:
+                if cause[0] != index[0]:
                     return cause
         return None
 
     def _root(self, index: _Index) -> _Index:
-        """The finding at the end of the chain of causes."""
-        seen = {index}
-        while (cause := self._causes[index]) is not None and cause not in seen:
-            seen.add(cause)
-            index = cause
-        return index
+        """The finding at the end of the chain of causes; of a circle, its first finding."""
+        chain = [index]
+        while (cause := self._causes[chain[-1]]) is not None:
+            if cause in chain:
+                return min(chain[chain.index(cause) :])
+            chain.append(cause)
+        return chain[-1]
 
     def _findings(self, number: int) -> list[Finding]:
         """The findings of a verdict, with their root causes; first those that explain most."""
@@ -219,7 +221,6 @@ class _Causes:
             impact = worst_impact([finding, *followers])  # of the whole mistake
             found.append(replace(finding, follows=follows, impact=impact))
             following[group_of(finding)] += len(followers)
-
         return sorted(found, key=lambda finding: -following[group_of(finding)])
 
 

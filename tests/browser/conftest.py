@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from placement_checks.core.results import NextStep
 from placement_checks.report.page.write import render_page as html_page
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -45,7 +46,7 @@ def opened(tab: Any, tmp_path: Path) -> Iterator[Opened]:
     def open_page(
         *programs: Mapping[str, Any], width: int = 1400, scheme: str = "light", next: str = ""
     ) -> Any:
-        file.write_text(html_page(programs, next), encoding="utf-8")
+        file.write_text(html_page(programs, NextStep(next)), encoding="utf-8")
         tab.set_viewport_size({"width": width, "height": 900})
         tab.emulate_media(color_scheme=scheme, media="screen")
         tab.goto(file.as_uri())

@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from support.outcomes import written_as
 from support.pictures import data_of
-from support.reports import broken, finding, report
+from support.reports import broken, finding, report, written
 from support.towers import program
 
 from placement_checks import Verdict
@@ -98,3 +98,11 @@ def test_the_page_shows_it() -> None:
     assert "1 doubtful." in data["facts"]
     assert data_of(program(), DOUBT)["state"] == "doubtful"
     assert data_of(program(), DOUBT)["headline"] == "w keeps its value."
+
+
+def test_a_grid_of_programs_has_a_column() -> None:
+    text = written(report(DOUBT, KEPT), report(WRONG, KEPT))
+
+    assert text.splitlines()[:2] == ["┌ wrong-rule", "│ ┌ some-rule"]
+    assert "findings of each rule; . kept, ? doubtful, - not checked" in text
+    assert "doubtful, -" not in written(report(KEPT), report(WRONG, KEPT))

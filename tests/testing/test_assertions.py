@@ -331,6 +331,22 @@ def test_a_consequence_names_its_cause_only(doubled: Placement) -> None:
     )
 
 
+def test_a_rule_counts_its_root_causes_as_the_report_does(doubled: Placement) -> None:
+    own = Finding("w", "VarHandleOp", "requested", "w is named after a tower", "rename it")
+    follows = replace(own, message="v is named after a tower", follows="variables-shared")
+    both = Verdict("names-portable", "broken", "requested", findings=[own, own, follows])
+
+    (message,) = checking.messages(Evidence(doubled), [both])
+
+    headline, *lines = message.splitlines()
+    assert headline == (
+        "names-portable is broken by train.py:build on gpu*2: 2 findings; 1 finding, which "
+        "follows from variables-shared (pytest -vv shows them)"
+    )
+    assert any("w is named" in line for line in lines)
+    assert not any("v is named" in line for line in lines)
+
+
 def test_many_findings_are_shortened_unless_verbose(
     doubled: Placement,
 ) -> None:

@@ -186,14 +186,25 @@ NAMES = sorted(name for name, rule in RULES.items() if rule.states is not None)
 
 @given(
     st.dictionaries(st.sampled_from(NAMES), st.sets(st.sampled_from("uvw"), min_size=1)),
+    st.dictionaries(st.sampled_from(NAMES), st.sampled_from(FactKind)),
 )
 def test_each_finding_follows_from_a_rule_with_a_root_cause(
-    objects: dict[str, set[str]],
+    objects: dict[str, set[str]], further: dict[str, FactKind]
 ) -> None:
-    verdicts = judged(*(broken(rule, *sorted(names)) for rule, names in objects.items()))
+    """Also if facts that findings may follow from make a circle."""
+    verdicts = judged(
+        *(
+            broken(rule, *(finding(name, may_follow=facts(further, rule)) for name in names))
+            for rule, names in objects.items()
+        )
+    )
 
     roots = {each.rule for each in verdicts if any(one.is_root for one in each.findings)}
     followed = {one.follows for each in verdicts for one in each.findings} - {None}
     assert followed <= roots
     assert bool(roots) is bool(objects)
     assert {each.rule: {one.object for one in each.findings} for each in verdicts} == objects
+
+
+def facts(further: dict[str, FactKind], rule: str) -> tuple[Fact, ...]:
+    return (Fact(further[rule]),) if rule in further else ()

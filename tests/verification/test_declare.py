@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
+from rules.towers.test_trainables_trained import unused
 from support.graphs import op, placement
 from support.towers import gradient, host, mixed_losses, on, program, variable
 
@@ -105,6 +106,17 @@ def test_variables_that_no_step_trains(frozen: Sequence[str]) -> None:
     declared = {each.rule: each.fields for each in declarations(report_of(graph, policy))}
 
     assert declared == {"trainables-trained": {"frozen": [*frozen, "head"]}}
+
+
+def test_a_doubt_is_declared_like_a_finding() -> None:
+    evidence = Evidence.wrap(unused("a", "b", "c"))
+    judged = verify(evidence, only=["trainables-trained"])
+    (declared,) = declarations(judged)
+
+    assert [verdict.state for verdict in judged.verdicts] == ["doubtful"]
+    assert declared.fields == {"frozen": ["b", "c"]}
+    policy = {"trainables-trained": declared.fields}
+    assert verify(evidence, [policy], only=["trainables-trained"]).count("kept") == 1
 
 
 def test_memory_for_other_programs_cannot_be_declared() -> None:

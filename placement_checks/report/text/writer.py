@@ -37,15 +37,17 @@ _MARKS = {"kept": ".", "doubtful": "?", "not-checked": "-"}
 
 
 def grid(reports: Sequence[Report]) -> Iterator[str]:
-    """Yields a line for each program, with a column for each rule that any program breaks."""
+    """Yields a line for each program, with a column for each rule with findings or doubts."""
     verdicts = [verdict for report in reports for verdict in report.verdicts]
     broken = {verdict.rule for verdict in verdicts if verdict.state == "broken"}
+    doubtful = {verdict.rule for verdict in verdicts if verdict.state == "doubtful"}
     in_order = dict.fromkeys(each.rule for each in verdicts)
     impact = {
         rule: min(worst_impact(each.findings) for each in verdicts if each.rule == rule)
-        for rule in broken
+        for rule in broken | doubtful
     }
-    rules = sorted((rule for rule in in_order if rule in broken), key=impact.__getitem__)
+    shown = (rule for rule in in_order if rule in impact)
+    rules = sorted(shown, key=lambda rule: (rule not in broken, impact[rule]))
     titles = [*rules, "kept", "not checked"]
     rows = [_cells(report, rules) for report in reports]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -56,11 +58,10 @@ def grid(reports: Sequence[Report]) -> Iterator[str]:
     for report, cells in zip(reports, rows, strict=True):
         row = " ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
         yield f"{row}  {shorten(report.evidence.placement.program, room)}"
-    shown = {each.state for each in verdicts if each.rule in broken}
     marks = [
         f"{mark} {state.replace('-', ' ')}"
         for state, mark in _MARKS.items()
-        if state in shown or state != "doubtful"
+        if doubtful or state != "doubtful"
     ]
     yield f"findings of each rule; {', '.join(marks)}"
 

@@ -368,13 +368,16 @@ def _finding(
         message=f"the gradient of {name} {verb} the reference's: {diagnosis.what}{multiplied}",
         consequence=diagnosis.consequence,
         fix=diagnosis.fix,
-        facts=facts if diagnosis.mistake else facts[:1],
+        facts=facts[:1] if diagnosis.mistake in _UNKNOWN else facts,
         may_follow=_WIDER_CAUSES.get(diagnosis.mistake, ()),
     )
 
 
+_UNKNOWN = ("", "unexplained")  # kinds of mistakes
 # Facts on other variables that explain a gradient, by the kind of its mistake.
 _WIDER_CAUSES = {
-    "": (Fact(FactKind.OBJECTIVE), Fact(FactKind.CLIPPED), Fact(FactKind.STEP)),
+    **dict.fromkeys(
+        _UNKNOWN, (Fact(FactKind.OBJECTIVE), Fact(FactKind.CLIPPED), Fact(FactKind.STEP))
+    ),
     "own rows": (Fact(FactKind.UNSYNCED),),
 }

@@ -71,8 +71,9 @@ class EveryTowerCounts(Rule):
         }
         for variable, towers in _without_weight(evidence).items():
             if not missing.get(variable, [0]):  # no tower is missing so far
-                missing[variable] = list(towers)
-                used[variable] &= ~sum(1 << tower for tower in towers)
+                # Towers with unsynchronized copies read another variable.
+                missing[variable] = [each for each in towers if each in layout.read_as(variable)]
+                used[variable] &= ~sum(1 << tower for tower in missing[variable])
         never_used = set.intersection(*map(set, missing.values())) if missing else set()
         findings = [
             _finding(placement, variable, towers, used[variable], never_used.issuperset(towers))
