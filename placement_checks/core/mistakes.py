@@ -529,6 +529,13 @@ LEFT_OUT_OF_LOOP = Mistake(
     "",
     LEFT_OUT.evidence,
 )
+UNEVEN_PARTS = Mistake(
+    "uneven parts",
+    "{text}",
+    UNEVEN.fix,
+    UNEVEN.consequence,
+    _OF_PROOF,
+)
 COEFFICIENT = Mistake(
     "coefficient",
     "{text}",

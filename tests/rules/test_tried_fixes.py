@@ -158,6 +158,11 @@ EDITS: Mapping[str, tuple[Mistake, Mapping[str, str], Mapping[str, str]]] = {
         {"loss": "tf.reduce_mean(error) + tf.reduce_mean(tf.abs(hidden))"},
     ),
     "unequal weights": (mistakes.UNEVEN, {"combined": WEIGHTED.format("[0.75, 0.25]")}, {}),
+    "unequal weights of parts": (
+        mistakes.UNEVEN_PARTS,
+        {"combined": WEIGHTED.format("[0.75, 0.25]")},
+        {},
+    ),
     "another sign in a tower": (
         mistakes.OPPOSED,
         {"loss": "tf.reduce_mean(error) * (-1 if i else 1)"},
