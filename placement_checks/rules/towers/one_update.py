@@ -151,7 +151,7 @@ def _repeated_update(
         if not any(takes_all):
             consequence += ", each with a part of the batch"
         fix = f"apply once, after the loop over towers: optimizer.apply_gradients({AVERAGE})"
-        if all(takes_all):
+        if all(takes_all) and placement.strategy is None:
             fix = "update it by one call of apply_gradients: leave it out of the lists of others"
     elif not is_scalar and _updates_by_towers(analysis, updates):
         consequence = f"it decays {count} times in a step, and depends on the order of the towers"
