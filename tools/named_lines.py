@@ -38,8 +38,8 @@ class NamedLine(NamedTuple):
     @property
     def kind(self) -> str:
         """The distance as a class: exact, within one line, within three lines or elsewhere."""
-        if self.distance == "exact":
-            return "exact"
+        if self.distance in ("exact", "called from it"):
+            return self.distance
         number = abs(int(self.distance)) if self.distance[0] in "+-" else 4
         return "next line" if number == 1 else "within three" if number <= 3 else "elsewhere"
 

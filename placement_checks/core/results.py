@@ -60,6 +60,8 @@ class Finding:
         frames: the user's source lines that all of ``ops`` were built through, the outermost
             first. The last one is the line to edit. A rule sets them only if no op has this line.
         device_line: the ``with tf.device(…)`` that decided the device of ``placed``.
+        library_line: the line of a library in another repository that built the op, if the line
+            to edit is the user's call of this library.
         follows: the broken rule whose findings on the same objects cause this finding.
         known: the library with this behavior, such as ``Keras 3``, if no line of the user is at
             fault; else ``""``. Source lines are then not shown.
@@ -81,6 +83,7 @@ class Finding:
     placed: str | None = field(default=None, compare=False)
     frames: tuple[str, ...] = ()
     device_line: str | None = None
+    library_line: str | None = None
     follows: str | None = None
     known: str = ""
     others: tuple[str, ...] = ()

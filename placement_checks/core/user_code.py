@@ -89,6 +89,26 @@ def is_user_file(file: str, folder: Path | None) -> bool:
     return True
 
 
+def is_of_other_repository(file: str, program: str) -> bool:
+    """Whether a file belongs to another repository than a program and the current directory.
+
+    An example is a clone of a library on ``PYTHONPATH``. Paths are relative to the current
+    directory. A file outside of repositories belongs to the user.
+    """
+    here = current_folder()
+    root = _repository(str(Path(here, file).parent))
+    own = {_repository(here), _repository(str(Path(here, program).parent))}
+    return root is not None and root not in own
+
+
+@lru_cache(maxsize=4096)
+def _repository(folder: str) -> Path | None:
+    """The root of the repository of a directory; None outside of repositories."""
+    path = Path(folder).resolve()
+    roots = (each for each in (path, *path.parents) if (each / ".git").exists())
+    return next(roots, None)
+
+
 # Packages that call the user's code, or that the user's code calls to build ops.
 _FRAMEWORKS = frozenset({"tensorflow", "keras", "tf_keras", "tf_slim", "absl", "numpy", "wrapt"})
 

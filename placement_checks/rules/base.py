@@ -25,7 +25,7 @@ from placement_checks.core.missing import Missing, NotApplicable
 from placement_checks.core.placement import Op, Placement
 from placement_checks.core.results import EvidenceKind, Finding, PathStep, State, Verdict
 from placement_checks.rules.requirements import Need
-from placement_checks.rules.source_lines import blame
+from placement_checks.rules.source_lines import blame, library_line
 from placement_checks.util.text import listed
 
 REUSE = "with tf.compat.v1.variable_scope(tf.compat.v1.get_variable_scope(), reuse=i > 0):"
@@ -287,6 +287,7 @@ def locate(finding: Finding, placement: Placement) -> Finding:
         frames=finding.frames
         or blame(placement, finding.ops or (finding.object,), finding.against)
         or blame(placement, (finding.object,), finding.against),
+        library_line=library_line(placement, (*finding.ops, finding.object)[0]),
         device_line=None if finding.placed is None else device_line(placement, finding.placed),
     )
 

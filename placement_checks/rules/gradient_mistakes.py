@@ -43,7 +43,7 @@ from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import PathStep
 from placement_checks.rules.base import path_lines
 from placement_checks.rules.ranks import ranks_of
-from placement_checks.rules.source_lines import blame, joining_ops
+from placement_checks.rules.source_lines import blame, blame_selection, joining_ops
 
 if TYPE_CHECKING:
     _Finder = Callable[[Placement, str, Diagnosis], "MistakeLocation"]
@@ -142,7 +142,7 @@ def _find_weights(placement: Placement, variable: str, _: Diagnosis) -> MistakeL
     """Return the call that combines the gradients, and the constants that weight them."""
     for op in _joining_ops(placement, variable):
         for gradient in gradient_flow(placement).gradient_inputs(op):
-            location = _calling_line(placement, op, gradient)
+            location = _calling_line(placement, op, gradient, blame_selection)
             return location._replace(path=tuple(_weights(placement, op)))
     return MistakeLocation()
 
@@ -171,13 +171,15 @@ def _find_change(placement: Placement, variable: str, _: Diagnosis) -> MistakeLo
     return MistakeLocation()
 
 
-def _calling_line(placement: Placement, op: OpId, gradient: OpId) -> MistakeLocation:
+def _calling_line(
+    placement: Placement, op: OpId, gradient: OpId, blamed: Callable[..., tuple[str, ...]] = blame
+) -> MistakeLocation:
     """Return an op, with its source lines down to the function that computes ``gradient``."""
     analysis = analyze(placement)
     names, backward = analysis.flow.names, analysis.backward.ops
     behind = sorted(analysis.flow.reachable([gradient], until=backward.__getitem__))
     computed = next((names[op] for op in behind if backward[op]), names[gradient])
-    return MistakeLocation([names[op]], blame(placement, [names[op]], [computed]))
+    return MistakeLocation([names[op]], blamed(placement, [names[op]], [computed]))
 
 
 def _find_counts(placement: Placement, variable: str, diagnosis: Diagnosis) -> MistakeLocation:

@@ -7,6 +7,7 @@ functions find such ops: `built_once` and `joining_ops` find the ops that combin
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby, islice
 
 from placement_checks.analysis.graph.data_flow import union
@@ -17,6 +18,8 @@ from placement_checks.analysis.variables.layout import made_by_get_variable
 from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import PASSES_READ, VARIABLES
 from placement_checks.core.placement import Frame, Placement
+from placement_checks.core.user_code import is_of_other_repository
+from placement_checks.rules.assignments import COMPREHENSIONS, assigned_at, given_at
 
 _MOST_OPS = 1_000  # of each kind, in a comparison of stacks
 
@@ -35,6 +38,9 @@ def blame(
     ``ops``. All ops share the outer frames, such as a call of ``main``, so these do not identify
     any op. A single op is identified by its innermost line.
 
+    The user cannot edit a library. If the line is in a file of another repository, such as a clone
+    of a library, the line to edit is the user's call of the library.
+
     Args:
         placement: the program.
         ops: the names of the ops at fault. Ops without frames, which only a library created, are
@@ -44,10 +50,48 @@ def blame(
     Returns:
         The source lines, the outermost first; empty if no line of ``ops`` is known.
     """
+    return unique_lines(_blamed(placement, ops, against))
+
+
+def blame_selection(
+    placement: Placement, ops: Sequence[str], against: Iterable[str] = ()
+) -> tuple[str, ...]:
+    """Return the lines as `blame` does, down to the slice or list that selects the ops' inputs.
+
+    Use it if a tower is missing or counts twice. The line that `blame` finds often only uses a
+    list that a plain assignment of Python has made, which builds no op.
+    """
+    frames = list(_blamed(placement, ops, against))
+    for last in frames[-1:]:
+        if (assigned := assigned_at(last)) != last:
+            while len(frames) > 1 and frames[-1].function in COMPREHENSIONS:
+                frames.pop()
+            frames[-1] = assigned
+    return unique_lines(frames)
+
+
+def blame_argument(placement: Placement, op: str, name: str) -> tuple[str, ...]:
+    """Return the lines of an op, down to the line that gives an argument its value, as a seed."""
+    return unique_lines(given_at(_without_library(placement.details.frames(op)), name))
+
+
+def _blamed(placement: Placement, ops: Sequence[str], against: Iterable[str]) -> Sequence[Frame]:
     first, *others = _stacks(placement, ops) or [()]
-    right = [depth for each in _stacks(placement, against) if (depth := _parting(first, each))]
-    wrong = [_parting(first, each) or len(first) for each in others]
-    return unique_lines(first[: max(right, default=min(wrong, default=len(first)))])
+    depth = placement.cached(_CallsOf(tuple(against))).depth_of_parting(first)
+    if not depth:
+        depths = (_Calls([each]).depth_of_parting(first) or len(first) for each in others)
+        depth = min(depths, default=len(first))
+    while depth < len(first) and first[depth].function in COMPREHENSIONS:
+        depth += 1
+    return _without_library(first[:depth])
+
+
+def _without_library(frames: Sequence[Frame]) -> Sequence[Frame]:
+    """Return frames down to the user's line that calls a library in another repository."""
+    for depth, frame in enumerate(frames):
+        if is_of_other_repository(frame.file, frames[0].file):
+            return frames[:depth]
+    return frames
 
 
 def _stacks(placement: Placement, ops: Iterable[str]) -> list[tuple[Frame, ...]]:
@@ -56,18 +100,53 @@ def _stacks(placement: Placement, ops: Iterable[str]) -> list[tuple[Frame, ...]]
     return list(dict.fromkeys(stack for stack in stacks if stack))
 
 
-def _parting(stack: Sequence[Frame], other: Sequence[Frame]) -> int:
-    """Return the depth of the frame at which a stack leaves another one.
+class _Calls:
+    """The calls in some stacks."""
 
-    This is the first frame that differs; the last common frame if the other stack ends there; and
-    0 if no function built both.
+    def __init__(self, stacks: Collection[tuple[Frame, ...]]) -> None:
+        self._ends = set(stacks)
+        self._callers = {stack[:depth] for stack in stacks for depth in range(1, len(stack))}
+        self._functions = {(stack[0].file, stack[0].function) for stack in stacks}
+
+    def depth_of_parting(self, stack: tuple[Frame, ...]) -> int:
+        """Return the depth of the frame at which a stack leaves the closest one of these stacks.
+
+        This is the first frame that differs; the last common frame if the other stack ends there;
+        and 0 if no function built both.
+        """
+        for depth in range(len(stack), 0, -1):
+            if stack[:depth] in self._callers:
+                return min(depth + 1, len(stack))
+            if stack[:depth] in self._ends:
+                return depth
+        return int(any((each.file, each.function) in self._functions for each in stack[:1]))
+
+
+@dataclass(frozen=True)
+class _CallsOf:
+    """A key of `Placement.cached`: many findings name the same ops as right."""
+
+    ops: tuple[str, ...]
+
+    def __call__(self, placement: Placement) -> _Calls:
+        return _Calls(_stacks(placement, self.ops))
+
+
+def blame_creation(placement: Placement, variable: str) -> tuple[str, ...]:
+    """Return the lines of a variable, down to the line that creates the object with it.
+
+    This is the call of a class, such as a model, whose ``__init__`` creates the variable.
     """
-    pairs = enumerate(zip(stack, other, strict=False))
-    depth = next((depth for depth, (frame, its) in pairs if frame != its), None)
-    if depth is None:
-        return min(len(stack), len(other))
-    frame, its = stack[depth], other[depth]
-    return depth + 1 if depth or (frame.file, frame.function) == (its.file, its.function) else 0
+    frames = placement.details.frames(variable)
+    depths = [depth for depth, each in enumerate(frames) if each.function == "__init__"]
+    return unique_lines(_without_library(frames[: depths[-1] if any(depths) else None]))
+
+
+def library_line(placement: Placement, op: str) -> str | None:
+    """Return the line of a library in another repository that built an op; None if none did."""
+    frames = placement.details.frames(op)
+    is_of_library = len(_without_library(frames)) < len(frames)
+    return str(frames[-1]) if is_of_library else None
 
 
 def lines_to(placement: Placement, op: str, line: str | None) -> tuple[str, ...]:

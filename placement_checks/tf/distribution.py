@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from types import FunctionType
 from typing import Any, cast
 
+from placement_checks.core.user_code import is_user_file
 from placement_checks.tf.patches import Patch
 from placement_checks.tf.patching import (
     eager_context,
@@ -64,11 +67,15 @@ def variable_strategy(variable: Any) -> Any:
     return getattr(variable, "_distribute_strategy", None)
 
 
-def user_lines_in_replica_threads() -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def user_lines_in_replica_threads() -> Iterator[None]:
     """Report the user's source lines for ops of replicas, as for ops of the surrounding function.
 
     Each replica runs in a separate thread. This thread lacks AutoGraph's map from the rewritten
     function to the user's lines, so it inherits the map of the thread that starts it.
+
+    A ``merge_call``, such as the update of variables by an optimizer, runs in the thread that
+    starts the replicas. There, the user's frames of the first replica are around the call.
     """
     tf_stack = existing_module("tensorflow.python.util.tf_stack")
     stacks = existing(tf_stack, "_source_mapper_stacks")
@@ -96,7 +103,35 @@ def user_lines_in_replica_threads() -> contextlib.AbstractContextManager[None]:
 
         return inheriting_init
 
-    return patched(Patch.NEW_THREAD, around)
+    def around_merge(merge: Callable[..., Any]) -> Callable[..., Any]:
+        def merge_call(self: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+            frames = [
+                frame
+                for frame in existing(tf_stack, "extract_stack")()
+                if is_user_file(frame.filename, None)
+            ]
+            return merge(self, _with_frames(function, frames), args, kwargs)
+
+        return merge_call
+
+    with patched(Patch.NEW_THREAD, around), patched(Patch.MERGE, around_merge):
+        yield
+
+
+def _with_frames(function: Callable[..., Any], frames: Sequence[Any]) -> Callable[..., Any]:
+    """A function that calls another function with frames around it, the outermost first."""
+    for frame in reversed(frames):
+        function = partial(_frame_like(frame), function)
+    return function
+
+
+def _frame_like(frame: Any) -> Callable[..., Any]:
+    """A function that calls its argument in a frame with the file, line and name of a frame."""
+    caller = lambda function, *args, **kwargs: function(*args, **kwargs)  # noqa: E731  # one line
+    code = caller.__code__.replace(
+        co_filename=frame.filename, co_firstlineno=frame.lineno, co_name=frame.name
+    )
+    return FunctionType(code, {}, frame.name)
 
 
 def build_of_replica(

@@ -39,6 +39,7 @@ _DISTRIBUTED = f"{_DISTRIBUTE}.values:DistributedVariable"
 _AGGREGATING = f"{_DISTRIBUTE}.ps_values:AggregatingVariable"
 _EXTENDED = f"{_DISTRIBUTE}.distribute_lib:StrategyExtendedV2"
 _REPLICA = f"{_DISTRIBUTE}.distribute_lib:ReplicaContext"
+_LINES = "keep the user's source lines"
 _THREAD = f"{_DISTRIBUTE}.mirrored_run:_MirroredReplicaThread"
 _KEYS = f"{_DISTRIBUTE}.cross_device_utils:CollectiveKeys"
 _RESOLVER = f"{_DISTRIBUTE}.cluster_resolver.tfconfig_cluster_resolver"
@@ -141,7 +142,8 @@ class Patch(Enum):
     REDUCE_SEVERAL = _EXTENDED, "batch_reduce_to", "record reductions"
     REDUCE = _EXTENDED, "reduce_to", "record reductions"
     ALL_REDUCE = _REPLICA, "all_reduce", "record reductions"
-    NEW_THREAD = _THREAD, "__init__", "keep the user's source lines"
+    NEW_THREAD = _THREAD, "__init__", _LINES
+    MERGE = f"{_DISTRIBUTE}.mirrored_run:_MirroredReplicaContext", "_merge_call", _LINES
     NEW_REPLICA = _THREAD, "__init__", "record the replicas of ops"
     REPLICA_MERGE = _REPLICA, "merge_call", "record the replicas of ops"
     NEW_KEYS = _KEYS, "__init__", "number the groups of all strategies"

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from support.graphs import HandWrittenDetails, op, placement
 from support.towers import host, on, program
 
 from placement_checks.core.placement import Frame, Placement
-from placement_checks.rules.source_lines import blame, built_once, lines_to
+from placement_checks.rules.source_lines import (
+    blame,
+    blame_creation,
+    blame_selection,
+    built_once,
+    library_line,
+    lines_to,
+)
 
 LOOP = {  # build() loops over towers, and averages
     "shared": "main.py:3 main.py:20 net.py:5 net.py:1",
@@ -142,3 +150,58 @@ def test_the_lines_end_with_a_known_line(known: str | None, expected: list[int])
     )
 
     assert lines_to(graph, "a", known) == tuple(f"net.py:{number}" for number in expected)
+
+
+def test_the_line_in_a_library_of_another_repository_is_its_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for repository in ("mine", "library"):
+        (tmp_path / repository / ".git").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "mine")
+    lines = {
+        "of_library": "train.py:3 model.py:5 ../library/slim.py:7",
+        "of_library_alone": "../library/slim.py:7",
+        "outside": "train.py:3 ../notes/own.py:7",
+    }
+    graph = placement(*(op(name, "Mul") for name in lines), lines=lines)
+
+    assert library_line(graph, "of_library") == "../library/slim.py:7"
+    assert library_line(graph, "of_library_alone") is None
+    assert library_line(graph, "outside") is None
+    found = {name: blame(graph, [name])[-1] for name in lines}
+    assert found == {
+        "of_library": "model.py:5",
+        "of_library_alone": "../library/slim.py:7",
+        "outside": "../notes/own.py:7",
+    }
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        pytest.param("main:3 __init__:20 dense:5", [3], id="in the function of a model"),
+        pytest.param("main:3 __init__:9 __init__:20", [3, 9], id="a model in an object"),
+        pytest.param("main:3 model:20", [3, 20], id="a function"),
+        pytest.param("__init__:20 dense:5", [20, 5], id="the caller is unknown"),
+    ],
+)
+def test_a_variable_is_created_where_its_model_is(lines: str, expected: list[int]) -> None:
+    graph = replace(
+        placement(op("w", "VarHandleOp")), details=Details({"w": lines}, {}, {}, {}, {})
+    )
+
+    assert blame_creation(graph, "w") == tuple(f"net.py:{number}" for number in expected)
+
+
+@pytest.mark.parametrize(("wrong", "expected"), [("build:9", 3), ("build:9 <listcomp>:10", 3)])
+def test_the_list_that_an_op_takes_is_assigned_before(
+    wrong: str, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = ["", "def build():", "    used = grads[1:]", *[""] * 5, "    add(", "    used)"]
+    Path("net.py").write_text("\n".join(lines), encoding="utf-8")
+    stacks = {"sum": f"{wrong} average:2", "grad": "build:8 tower:4"}
+    details = Details(stacks, {}, {}, {}, {})
+    graph = replace(placement(op("sum", "AddN"), op("grad", "Mul")), details=details)
+
+    assert blame_selection(graph, ["sum"], ["grad"]) == (f"net.py:{expected}",)

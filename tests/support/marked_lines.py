@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from support.reports import written
@@ -15,15 +15,7 @@ MARK = "# <-"
 # Lines that no report can name.
 WITHOUT_LINE = {
     "memory_all": "a ConfigProto is not an op, so its line is unknown",
-    "average_moved_per_tower": "the report names the loop in the helper instead of its call",
-    # No op is built by a plain assignment of Python.
-    **dict.fromkeys(
-        [
-            *("first_weight_only", "last_weight_only", "pairs_shifted", "perplexity_of_last"),
-            *("same_slice:build_split", "swapped_labels"),
-        ],
-        "the report names the line that uses the value instead of its assignment",
-    ),
+    "swapped_labels": "the report names the line that uses the value instead of its assignment",
     "one_variable_dropped": "no op is built in the branch, so it may not have run",
 }
 
@@ -46,23 +38,34 @@ def stated_lines(report: Report, file: Path, builder: str) -> list[str]:
     """The lines that the root causes of a report name, each with its distance to a marked line.
 
     An entry is ``RULE: LINE, DISTANCE``. The distance is the number of lines from the nearest
-    marked line to the named line, such as ``+1``, or ``in another file`` or ``unknown``.
+    marked line to the named line, such as ``+1``, or ``unknown``, or ``in another file``. If the
+    report also names a marked line as the caller, the distance is ``called from it``.
     """
     marks = list(_marks(file, builder))
     assert marks, f"no line of {builder} is marked"
     named = {
-        (section.rule, group.where): None
+        (section.rule, group.where): group.callers
         for section in Sections(report.verdicts).causes
         for group in section.groups
     }
-    return [f"{rule}: {_distance(where, file, marks)}" for rule, where in named]
+    return [
+        f"{rule}: {_distance(where, callers, file, marks)}"
+        for (rule, where), callers in named.items()
+    ]
 
 
-def _distance(where: str | None, file: Path, marks: list[int]) -> str:
+def _distance(where: str | None, callers: Sequence[str], file: Path, marks: Sequence[int]) -> str:
     if where is None:
         return "no line, unknown"
     path, _, number = where.rpartition(":")
-    if Path(path).name != file.name:
+    is_here = Path(path).name == file.name
+    if not (is_here and int(number) in marks) and any(
+        Path(caller.rpartition(":")[0]).name == file.name
+        and int(caller.rpartition(":")[2]) in marks
+        for caller in callers
+    ):
+        return f"{Path(path).name}:{number}, called from it"
+    if not is_here:
         return f"{Path(path).name}:{number}, in another file"
     distance = min((int(number) - mark for mark in marks), key=abs)
     return f"line {number}, {distance:+d}" if distance else f"line {number}, exact"

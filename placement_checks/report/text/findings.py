@@ -81,6 +81,8 @@ def _group(group: Group, everything: bool) -> Iterator[tuple[LineKind, str]]:
     yield "headline", f"{where}: {first.message}" if where else first.message
     if where and (text := source_text(where)):
         yield "detail", f"| {text}"
+    if where and first.library_line and where in first.frames:
+        yield "detail", f"in {first.library_line}, called from this line"
     before, callers = where or "", group.callers
     if callers and group.lines > 1:
         text = source_text(callers[0])

@@ -174,11 +174,10 @@ def _findings(
 
 
 def _unused_copy(placement: Placement, gpu: Device, ops: Sequence[str]) -> Finding:
-    roots = [analyze(placement).flow.names[root] for root in analyze(placement).updates.roots]
     losses = [producer_of(name) for name in placement.step.objectives]
     return Finding(
         **about(gpu.short, "assigned"),
-        ops=tuple(roots[:1]),
+        ops=tuple(losses[:1]),
         path=path_lines(placement, analyze(placement).flow.known_ops([*losses[:1], ops[0]])),
         message=f"{gpu.short} computes a copy of the model, such as {ops[0]}, that no loss of the "
         f"step depends on; the step minimizes {losses[0]}",

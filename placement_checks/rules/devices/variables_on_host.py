@@ -26,6 +26,7 @@ from placement_checks.rules.base import (
     shared_device,
 )
 from placement_checks.rules.requirements import Need
+from placement_checks.rules.source_lines import blame_creation
 from placement_checks.util.text import join_and, plural
 
 _DEVICE_FUNCTION = (
@@ -175,6 +176,7 @@ def _misplaced(placement: Placement, op: Op, names: Sequence[str], setting: str)
     return Finding(
         **about(op, "assigned"),
         placed=_decided_by(op),
+        frames=() if placement.strategy is None else blame_creation(placement, op.name),
         group_key=(op.assigned.job, op.assigned.type),
         message=f"variable {op.name} sits on {found}, not on {devices_text(names)}{request}",
         devices=(op.assigned,),

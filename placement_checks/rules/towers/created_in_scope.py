@@ -14,6 +14,7 @@ from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.strategies import Strategy
 from placement_checks.rules.base import Rule, about, unless_allowed
 from placement_checks.rules.requirements import Need
+from placement_checks.rules.source_lines import blame_creation
 from placement_checks.util.text import plural
 
 
@@ -115,4 +116,5 @@ def _finding(
         fix=f"create the {'model' if is_trained else 'optimizer'} under `with strategy.scope():`",
         group_key=(is_trained, updates, op.requested),
         devices=(op.requested,),
+        frames=blame_creation(placement, variable),
     )

@@ -3,13 +3,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing
+from placement_checks.core.op_types import PASSES_READ
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, about, matches_any
-from placement_checks.rules.gradient_mistakes import locate_mistake
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.step_equality import compare_with_one_gpu, mistake_of
 from placement_checks.step.comparison import ONE_GPU, State, StepEquality
@@ -138,17 +139,53 @@ def _finding(
     placement = placements[0]
     origin = difference.origin
     op = name if origin is None or origin.program == ONE_GPU else origin.op
+    at_fault: tuple[str, ...] = (op,)
+    right: tuple[str, ...] = ()
+    if difference.obligation is Obligation.WEIGHTS:
+        at_fault, right = _weighted(placement, name, op)
     subject = placement.ops.get(name, name)
     found = mistake_of(placement, difference)
     message = found.what
     if difference.obligation is not Obligation.ROWS:
         message = f"{name} gets another value than on one GPU: {message}"
-    location = locate_mistake(placement, name, found)
     return Finding(
         **about(subject),
-        ops=tuple(location.ops or (op,)),
+        ops=at_fault,
+        against=right,
         message=message,
         consequence=found.consequence,
         fix=found.fix,
         group_key=(difference.obligation, difference.text),
     )
+
+
+def _weighted(
+    placement: Placement, variable: str, op: str
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the ops that give a term of an update its coefficient, and ops that are right.
+
+    Of several updates, the last one is at fault. If the term is the variable itself, such as a
+    weight decay, these are the ops that compute with its value, but not for the loss; the
+    gradients are right.
+    """
+    analysis = analyze(placement)
+    flow, backward = analysis.flow, analysis.backward.ops
+    updates = analysis.updates.by_variable.get(variable, ())
+    if len(updates) > 1:
+        return (flow.names[updates[-1].op],), (flow.names[updates[0].op],)
+    values = [value for update in updates for value in update.values]
+    behind = sorted(flow.reachable(values, until=backward.__getitem__))
+    reads, computed = {flow.number.get(op)}, []
+    for each in behind if _is_variable(placement, op) else ():
+        if not backward[each] and not reads.isdisjoint(flow.inputs[each]):
+            if flow.types[each] in PASSES_READ:
+                reads.add(each)
+            elif not analysis.reads_by_site.in_loss(each):
+                computed.append(flow.names[each])
+    if not computed:
+        return (op,), ()
+    return tuple(computed), tuple(flow.names[each] for each in behind if backward[each])
+
+
+def _is_variable(placement: Placement, op: str) -> bool:
+    return any(op == variable.name for variable in placement.variables)

@@ -21,6 +21,7 @@ from placement_checks.core.results import Finding, PathStep, Verdict
 from placement_checks.rules.base import Rule, about, matches_any, path_lines
 from placement_checks.rules.ranks import tower_kind
 from placement_checks.rules.requirements import Need
+from placement_checks.rules.source_lines import blame_selection
 from placement_checks.rules.step_equality import compare_with_one_gpu, towers_by_part
 from placement_checks.step.comparison import State
 from placement_checks.step.weights import Weights
@@ -131,7 +132,7 @@ def _finding(
     read_as = variable_layout(placement).read_as(variable)
     what = "it" if set(read_as.values()) == {variable} else "its copy"
     how = f"only with gradients of {towers}" if used else "without gradients of any tower"
-    look_at, mistake, facts = _advice(placement, update)
+    look_at, right, mistake, facts = _advice(placement, update)
     found = mistake.stated(
         tower_kind(placement),
         variable=variable,
@@ -143,6 +144,7 @@ def _finding(
     return Finding(
         **about(placement.ops[variable]),
         ops=(look_at,),
+        frames=blame_selection(placement, (look_at,), right),
         group_key=(tuple(missing), used, never_used),
         devices=analysis.devices_of(lost),
         path=(
@@ -175,8 +177,10 @@ def _consequence(analysis: TowerAnalysis, missing: int, used: int, never_used: b
     return f"the variable learns from only {learned} of each batch, and other variables from more"
 
 
-def _advice(placement: Placement, update: Update) -> tuple[str, Mistake, Mapping[str, Any]]:
-    """Choose the op to look at, and the mistake, for an update that leaves towers out.
+def _advice(
+    placement: Placement, update: Update
+) -> tuple[str, Sequence[str], Mistake, Mapping[str, Any]]:
+    """Choose the op to look at, right ops, and the mistake, for an update that leaves towers out.
 
     The op is the first of these that exists: the op that combines the gradients of this variable;
     the op that combines the gradients of another variable; the first op outside the towers that
@@ -186,18 +190,34 @@ def _advice(placement: Placement, update: Update) -> tuple[str, Mistake, Mapping
     names, kind = analysis.flow.names, analysis.flow.types[update.op]
     combining = _combining_op(placement, update)
     if combining is not None:
-        at = _name_if_located(placement, combining) or names[update.op]
-        return at, mistakes.LEFT_OUT_OF_SUM, {}
+        op = combining if placement.where(names[combining]) else update.op
+        return names[op], _gradients_taken(placement, op), mistakes.LEFT_OUT_OF_SUM, {}
     if (combined := placement.cached(_combined_variable)) is not None:
         variable, its_op = combined
         sparse = _INDEXED_SLICES if "Scatter" in kind or "Sparse" in kind else ""
-        return its_op, mistakes.LEFT_OUT_OF_LOOP, {"other": variable, "sparse": sparse}
+        return its_op, (), mistakes.LEFT_OUT_OF_LOOP, {"other": variable, "sparse": sparse}
     for op in sorted(gradients.ancestors(update)):
         is_outside = analysis.tower_of[op] is None and not analysis.backward.ops[op]
         takes_gradient = op != update.op and is_outside and gradients.gradient_inputs(op)
         if takes_gradient and (name := _name_if_located(placement, op)):
-            return name, mistakes.LEFT_OUT_OF_SUM, {}
-    return names[update.op], mistakes.LEFT_OUT, {}
+            return name, _gradients_taken(placement, op), mistakes.LEFT_OUT_OF_SUM, {}
+    return names[update.op], _gradients_taken(placement, update.op), mistakes.LEFT_OUT, {}
+
+
+def _gradients_taken(placement: Placement, op: OpId) -> Sequence[str]:
+    """Return the gradients that an op takes, if it takes one of each tower or none.
+
+    Then the op is right, and its list of gradients is too short. If it takes two gradients of a
+    tower, the op itself is wrong.
+    """
+    analysis, gradients = analyze(placement), gradient_flow(placement)
+    taken = gradients.gradient_inputs(op)
+    towers = [gradients.gradient_towers[each] & analysis.all_towers for each in taken]
+    if sum(map(int.bit_count, towers)) > union(towers).bit_count():
+        return ()
+    backward = analysis.backward.ops
+    behind = analysis.flow.reachable(taken, until=backward.__getitem__)
+    return [analysis.flow.names[each] for each in behind if backward[each]]
 
 
 def _combined_variable(placement: Placement) -> tuple[str, str] | None:

@@ -19,6 +19,7 @@ from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, matches_any, require_factors
 from placement_checks.rules.ranks import tower_kind
 from placement_checks.rules.requirements import Need, no_gradients
+from placement_checks.rules.source_lines import blame_selection
 from placement_checks.rules.step_equality import compare_with_one_gpu, towers_by_part
 from placement_checks.step.comparison import TOWERS, State, StepEquality
 from placement_checks.step.explanation import Obligation
@@ -367,6 +368,7 @@ class _Comparison:
             found,
             f"the update of {variable} takes another gradient: {found.what}",
             group_key=source,
+            selects=True,
         )
 
     def _misplaced_rows(self, variable: str) -> Finding | None:
@@ -491,10 +493,12 @@ class _Comparison:
         group_key: Hashable,
         ops: Sequence[str] = (),
         at: Sequence[str] = (),
+        selects: bool = False,
     ) -> Finding:
         """Return a finding at the ops ``at``, or else at the ops that make the mistake.
 
         If these are unknown too, it is at ``ops``, or else at the updates of the variable.
+        ``selects`` is whether the list of variables or gradients is wrong.
         """
         from placement_checks.rules.gradient_mistakes import MistakeLocation, locate_mistake
 
@@ -504,12 +508,14 @@ class _Comparison:
         names = analyze(self._placement).flow.names
         trained = gradient_flow(self._placement).trained.get(variable, ())
         updates = [names[update.op] for update in trained]
+        wrong = tuple(location.ops or ops or updates)
+        selection = blame_selection(self._placement, wrong) if selects else ()
         return Finding(
             object=variable,
             op=self._placement.ops[variable].type,
             evidence="requested",
-            ops=tuple(location.ops or ops or updates),
-            frames=location.frames,
+            ops=wrong,
+            frames=location.frames or selection,
             group_key=(group_key, location.frames),
             path=location.path,
             message=message,

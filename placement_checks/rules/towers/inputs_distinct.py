@@ -50,7 +50,7 @@ from placement_checks.rules.base import (
 )
 from placement_checks.rules.ranks import ranks_of, tower_kind
 from placement_checks.rules.requirements import Need
-from placement_checks.rules.source_lines import built_once
+from placement_checks.rules.source_lines import blame_selection, built_once
 from placement_checks.util.text import plural
 
 
@@ -260,7 +260,7 @@ def _shared_slice(
         fix=fix if placement.strategy is None else _DISTRIBUTE,
         devices=analysis.devices_of(mask),
         ops=(consumer,) if consumer else (),
-        against=tuple(built_once(placement)) if consumer else (),
+        frames=blame_selection(placement, (consumer,), built_once(placement)) if consumer else (),
     )
 
 

@@ -30,7 +30,7 @@ from placement_checks.rules.base import (
 from placement_checks.rules.gradient_mistakes import loss_terms
 from placement_checks.rules.ranks import ranks_of
 from placement_checks.rules.requirements import Need
-from placement_checks.rules.source_lines import built_once
+from placement_checks.rules.source_lines import blame_selection, built_once
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class LossOfAllTowers(Rule):
                         consequence=cause.consequence,
                         fix=cause.fix,
                         group_key=cause.group_key,
-                        against=(),
+                        frames=(),
                     )
                 findings.append(finding)
         return self.verdict(
@@ -177,7 +177,7 @@ def _partial_loss(analysis: TowerAnalysis, ops: list[OpId]) -> Iterator[Finding]
         else "report the loss of all replicas: strategy.reduce('SUM', loss, axis=None), or 'MEAN' "
         "if each replica's loss is the mean of its rows",
         group_key=read,
-        against=tuple(built_once(placement)),
+        frames=blame_selection(placement, (name,), built_once(placement)),
     )
 
 

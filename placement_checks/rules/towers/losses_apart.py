@@ -8,8 +8,9 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.impact import Impact
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, about, path_lines, unless_allowed
+from placement_checks.rules.base import Rule, about, device_line, path_lines, unless_allowed
 from placement_checks.rules.requirements import Need
+from placement_checks.rules.source_lines import lines_to
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,7 @@ def _finding(placement: Placement, mixed: MixedLoss) -> Finding:
         finding,
         ops=(contained,),
         placed=contained,
+        frames=lines_to(placement, contained, device_line(placement, contained)),
         message=f"{contained} is part of {loss}, but requests a GPU of the tower on {other}, "
         "and that tower does not use this op",
         consequence="the tower computes on both GPUs, one waits for the other, and values cross "

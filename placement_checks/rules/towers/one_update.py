@@ -172,6 +172,7 @@ def _repeated_update(
     return Finding(
         **about(placement.ops[variable]),
         ops=(analysis.flow.names[updates[1].op],),
+        against=_right_updates(analysis, updates),
         path=path_lines(placement, [update.op for update in updates]),
         message=f"one step updates '{variable}' {count} times, by "
         f"{listed([analysis.flow.names[update.op] for update in updates])}",
@@ -179,6 +180,19 @@ def _repeated_update(
         fix=fix,
         group_key=count,
     )
+
+
+def _right_updates(analysis: TowerAnalysis, updates: Sequence[Update]) -> tuple[str, ...]:
+    """Return updates that are right: the first of several updates, if another line builds it.
+
+    If one line repeats the update, these are the updates of trained variables that run once.
+    """
+    names, frames = analysis.flow.names, analysis.placement.details.frames
+    first, second = (names[update.op] for update in updates[:2])
+    if frames(first) != frames(second):
+        return (first,)
+    trained = gradient_flow(analysis.placement).trained.values()
+    return tuple(names[each[0].op] for each in trained if len(each) == 1)
 
 
 def _without_undone(analysis: TowerAnalysis, updates: Sequence[Update]) -> Sequence[Update]:

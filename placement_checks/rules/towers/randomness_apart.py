@@ -13,6 +13,7 @@ from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.impact import Impact
 from placement_checks.core.mistakes import TowerKind
 from placement_checks.core.op_types import RANDOM_SEEDED, RANDOM_STATELESS
+from placement_checks.core.placement import producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.strategies import Strategy
 from placement_checks.rules.base import (
@@ -28,6 +29,7 @@ from placement_checks.rules.base import (
 )
 from placement_checks.rules.ranks import ranks_of, tower_kind
 from placement_checks.rules.requirements import Need
+from placement_checks.rules.source_lines import blame_argument
 from placement_checks.util.text import join_and, plural
 
 
@@ -130,12 +132,24 @@ def _equal_seeds(
     return Finding(
         **about(placement.ops[name]),
         path=path_lines(placement, [original, draw]),
+        frames=blame_argument(placement, _seed(analysis, original, draw), "seed"),
         message=f"{name} of the tower on {analysis.towers[later]} draws the same random numbers "
         f"as {first} of the tower on {analysis.towers[tower]}: their seeds are equal",
         consequence=_SAME_NOISE,
         fix=fix,
         devices=(*analysis.towers[tower].devices, *analysis.towers[later].devices),
     )
+
+
+def _seed(analysis: TowerAnalysis, original: OpId, draw: OpId) -> str:
+    """Return the seed that both ops take; the second op if each has a seed of its own."""
+    placement, names = analysis.placement, analysis.flow.names
+    place = RANDOM_STATELESS.get(analysis.flow.types[draw])
+    if place is not None:
+        taken = [placement.ops[names[op]].inputs[place : place + 1] for op in (original, draw)]
+        if taken[0] and taken[0] == taken[1] and placement.where(producer_of(taken[0][0])):
+            return producer_of(taken[0][0])
+    return names[draw]
 
 
 def _is_seeded_by_keras(analysis: TowerAnalysis, strategy: Strategy, draw: int) -> bool:

@@ -10,10 +10,11 @@ from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.impact import Impact
-from placement_checks.core.op_types import CONST, IDENTITIES, SCALES
+from placement_checks.core.op_types import CONST, IDENTITIES, SCALES, VARIABLES
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, about, first_of_each, path_lines, unless_allowed
 from placement_checks.rules.requirements import Need
+from placement_checks.rules.source_lines import blame_creation
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,8 @@ def _finding(analysis: TowerAnalysis, number: int, difference: Difference) -> Fi
     placement, flow = analysis.placement, analysis.flow
     name, original = flow.names[difference.other], flow.names[difference.op]
     where = placement.where(original)
+    is_variable = flow.types[difference.other] in VARIABLES
+    is_added = flow.inputs[difference.op] and not flow.inputs[difference.other]
     at = f", {where}" if where and where != placement.where(name) else ""
     return Finding(
         **about(placement.ops[name]),
@@ -143,6 +146,9 @@ def _finding(analysis: TowerAnalysis, number: int, difference: Difference) -> Fi
         consequence="gradients of different models are averaged, and their mean trains none of "
         "them",
         group_key=(difference.expected, difference.found),
+        # An op that only the first tower applies to its inputs.
+        ops=(original,) if is_added else (),
+        frames=blame_creation(placement, name) if is_variable else (),
         devices=(*analysis.towers[number].devices, *analysis.towers[0].devices),
         fix="build all towers by one function with the same arguments; a loss must not depend on "
         "ops that only one tower has",

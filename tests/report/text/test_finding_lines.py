@@ -218,3 +218,12 @@ def test_the_first_object_and_the_number_of_others() -> None:
     ]
     assert "more (" not in str(list(first_lines(groups, 4, "")))
     assert list(line_counts(groups)) == [3, 2, 2, 2]
+
+
+def test_the_line_of_a_library_follows_the_line_that_calls_it() -> None:
+    found = finding("w", frames=("train.py:7", "train.py:3"), library_line="../slim/layers.py:5")
+
+    text = lines(found)
+
+    assert text[0].startswith("  train.py:3: ")
+    assert text[1] == "      in ../slim/layers.py:5, called from this line"

@@ -1,0 +1,257 @@
+"""Find lines that build no op, such as the slice or the list that loses a tower, or a seed.
+
+An op is known by the line that builds it. If this line only uses a wrong value that a plain
+assignment of Python made, or that a caller gave, the assignment or the call is the line to edit.
+It is found in the source.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+from placement_checks.core.placement import Frame
+from placement_checks.util.source_files import read_source
+
+# Parts of a statement that have frames of their own up to Python 3.11.
+COMPREHENSIONS = frozenset({"<dictcomp>", "<genexpr>", "<listcomp>", "<setcomp>"})
+_CHANGES = frozenset({"append", "extend", "insert", "pop", "remove", "clear"})  # of a list
+# Functions of Python and TensorFlow that build no op.
+_PURE = frozenset(
+    {"enumerate", "filter", "len", "list", "max", "min", "range", "reversed", "sorted", "sum"}
+    | {"tuple", "zip"}
+    | {"get_collection", "global_variables", "trainable_variables"}
+)
+_Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
+
+
+def assigned_at(frame: Frame) -> Frame:
+    """Return the line of the plain assignment whose value the line of a frame uses.
+
+    The result is the frame itself if the source is unknown, if the line slices or lists values
+    itself, or if it uses the values of several such assignments.
+    """
+    body = _function(frame)
+    statement = None if body is None else _statement(body, frame.line)
+    if body is None or statement is None or _selects(statement):
+        return frame
+    names = {
+        each.id
+        for each in _expressions(statement)
+        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)
+    }
+    found = {}
+    for name in names:
+        earlier = [each for each in _changes(body, name) if each.lineno < statement.lineno]
+        last = max(earlier, key=lambda each: each.lineno, default=None)
+        if last is not None and _is_plain(last) and not _adds_in_loop(body, last):
+            found[last.lineno] = last
+    lines = [line for line, each in found.items() if _selects(each)] or list(found)
+    return frame._replace(line=lines[0]) if len(lines) == 1 else frame
+
+
+def given_at(frames: Sequence[Frame], name: str) -> Sequence[Frame]:
+    """Return the frames down to the line that gives an argument its value.
+
+    The argument is a variable or a keyword with ``name`` in its name, such as a seed. If it is a
+    parameter of the innermost function, the line is in the caller, or it is the parameter's
+    default. If it is a variable of the function, the line assigns it.
+    """
+    frames = list(frames)
+    while frames:
+        body = _function(frames[-1])
+        statement = None if body is None else _statement(body, frames[-1].line)
+        if body is None or statement is None:
+            break
+        (used, *more) = _arguments(statement, name) or [""]
+        if not used or more:
+            break
+        assigned = [each for each in _changes(body, used) if each.lineno < statement.lineno]
+        if assigned:
+            frames[-1] = frames[-1]._replace(line=max(each.lineno for each in assigned))
+            break
+        if not isinstance(body, ast.Module) and used in _parameters(body) and len(frames) > 1:
+            line = _default_line(body, used, frames[-2])
+            if line is not None:
+                frames[-1] = frames[-1]._replace(line=line)
+                break
+            frames.pop()
+            continue
+        break
+    return frames
+
+
+def _arguments(statement: ast.stmt, name: str) -> list[str]:
+    """Return the variables of a statement that are values of a keyword, or are named like it."""
+    expressions = list(_expressions(statement))
+    values = [
+        each.value
+        for each in expressions
+        if isinstance(each, ast.keyword) and each.arg and name in each.arg
+    ]
+    found = [each.id for each in values if isinstance(each, ast.Name)]
+    if not values:
+        found = [each.id for each in expressions if isinstance(each, ast.Name) and name in each.id]
+    return list(dict.fromkeys(found))
+
+
+def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+    given = function.args
+    return [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+
+
+def _default_line(
+    function: ast.FunctionDef | ast.AsyncFunctionDef, parameter: str, caller: Frame
+) -> int | None:
+    """Return the line of a parameter's default; None if the caller may give another value."""
+    given = function.args
+    positional = [*given.posonlyargs, *given.args]
+    defaults = dict(
+        zip((each.arg for each in reversed(positional)), reversed(given.defaults), strict=False)
+    ) | {
+        each.arg: default
+        for each, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)
+        if default is not None
+    }
+    body = _function(caller)
+    statement = None if body is None else _statement(body, caller.line)
+    if parameter not in defaults or statement is None:
+        return None
+    names = [each.arg for each in positional]
+    for call in _expressions(statement):
+        if not isinstance(call, ast.Call):
+            continue
+        if _name(call.func) != function.name:
+            continue
+        is_method = isinstance(call.func, ast.Attribute) and names[:1] == ["self"]
+        is_given = (
+            any(each.arg in (parameter, None) for each in call.keywords)
+            or any(isinstance(each, ast.Starred) for each in call.args)
+            or (parameter in names and names.index(parameter) < len(call.args) + is_method)
+        )
+        return None if is_given else defaults[parameter].lineno
+    return None
+
+
+def _function(frame: Frame) -> _Function | None:
+    """Return the innermost function of a frame; None if its source is unknown."""
+    source = read_source(frame.file)
+    if source is None:
+        return None
+    around = [
+        each
+        for each in _functions(frame.file, source.changed)
+        if isinstance(each, ast.Module) or each.lineno <= frame.line <= (each.end_lineno or 0)
+    ]
+    found = max(around, key=lambda each: getattr(each, "lineno", 0), default=None)
+    names = {getattr(found, "name", "<module>"), *COMPREHENSIONS}
+    return found if frame.function in names else None
+
+
+@lru_cache(maxsize=16)
+def _functions(file: str, _changed: float) -> Sequence[_Function]:
+    """Return the module in a file and all functions in it; none if Python cannot parse it."""
+    source = read_source(file)
+    try:
+        module = ast.parse("\n".join(source.lines if source else ()))
+    except (MemoryError, RecursionError, SyntaxError, ValueError):
+        return ()
+    return [each for each in ast.walk(module) if isinstance(each, _Function)]
+
+
+def _statements(body: ast.AST) -> Iterator[ast.stmt]:
+    """Yield the statements of a function, without those of functions and classes in it."""
+    for each in ast.iter_child_nodes(body):
+        if isinstance(each, ast.stmt):
+            yield each
+        if not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.expr):
+            yield from _statements(each)
+
+
+def _statement(body: _Function, line: int) -> ast.stmt | None:
+    """Return the innermost statement of a function that contains a line."""
+    around = [each for each in _statements(body) if each.lineno <= line <= (each.end_lineno or 0)]
+    return max(around, key=lambda each: each.lineno, default=None)
+
+
+def _expressions(statement: ast.stmt) -> Iterator[ast.AST]:
+    """Yield the expressions of a statement, without the statements in it."""
+    todo: list[ast.AST] = [statement]
+    while todo:
+        each = todo.pop()
+        yield each
+        todo += [child for child in ast.iter_child_nodes(each) if not isinstance(child, ast.stmt)]
+
+
+def _changes(body: _Function, name: str) -> Iterator[ast.stmt]:
+    """Yield the statements of a function that assign a name, or change the list that it names."""
+    for statement in _statements(body):
+        for each in _expressions(statement):
+            is_assigned = (
+                isinstance(each, ast.Name)
+                and each.id == name
+                and isinstance(each.ctx, ast.Store)
+                and not isinstance(statement, ast.Global | ast.Nonlocal)
+            )
+            is_changed = (
+                isinstance(each, ast.Call)
+                and isinstance(each.func, ast.Attribute)
+                and each.func.attr in _CHANGES
+                and isinstance(each.func.value, ast.Name)
+                and each.func.value.id == name
+            )
+            if is_assigned or is_changed:
+                yield statement
+                break
+
+
+def _is_plain(statement: ast.stmt) -> bool:
+    """Whether a statement selects values and builds no op: no loop, no call, no first value."""
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        return not any(map(_builds, statement.value.args))
+    if not isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign):
+        return False
+    value = statement.value
+    return value is not None and not _builds(value) and not _is_first_value(value)
+
+
+def _adds_in_loop(body: _Function, statement: ast.stmt) -> bool:
+    """Whether a statement adds to a list in a loop, as each tower does."""
+    loops = (each for each in _statements(body) if isinstance(each, ast.For | ast.While))
+    return isinstance(statement, ast.Expr) and any(
+        each.lineno <= statement.lineno <= (each.end_lineno or 0) for each in loops
+    )
+
+
+def _builds(expression: ast.AST) -> bool:
+    """Whether an expression may build ops: it calls a function that is not known to build none."""
+    return any(
+        isinstance(each, ast.Call) and _name(each.func) not in _PURE
+        for each in ast.walk(expression)
+    )
+
+
+def _name(function: ast.expr) -> str:
+    """Return the name of a called function or method; ``""`` for other expressions."""
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def _is_first_value(value: ast.expr) -> bool:
+    """Whether a value is the start of a loop, such as an empty list, a number or None."""
+    if isinstance(value, ast.Tuple):
+        return all(map(_is_first_value, value.elts))
+    return isinstance(value, ast.Constant) or (
+        isinstance(value, ast.List | ast.Dict) and not ast.unparse(value)[1:-1]
+    )
+
+
+def _selects(statement: ast.stmt) -> bool:
+    """Whether a statement slices or lists values."""
+    kinds = ast.Slice | ast.List
+    return any(
+        isinstance(each, kinds) and (not isinstance(each, ast.List) or bool(each.elts))
+        for each in _expressions(statement)
+    )

@@ -1,0 +1,205 @@
+"""Lines that build no op: assignments whose value a line uses, and calls that give an argument."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from placement_checks.core.placement import Frame
+from placement_checks.rules.assignments import assigned_at, given_at
+
+
+def frames(path: Path, source: str) -> Sequence[Frame]:
+    """The lines with ``# at FUNCTION``, the outermost call first, in a file with this source."""
+    file = path / "program.py"
+    file.write_text(textwrap.dedent(source), encoding="utf-8")
+    marks = [
+        (mark, number)
+        for number, line in enumerate(textwrap.dedent(source).splitlines(), 1)
+        for mark in [line.partition("# at ")[2]]
+        if mark
+    ]
+    return [Frame(str(file), number, mark) for mark, number in marks]
+
+
+def expected(source: str) -> int:
+    lines = textwrap.dedent(source).splitlines()
+    return next(number for number, line in enumerate(lines, 1) if "# <-" in line)
+
+
+ASSIGNMENTS = {
+    "a slice": """
+        def build():
+            used = grads[1:]  # <-
+            mean = average(used)  # at build
+    """,
+    "a list of weights": """
+        def build(n):
+            losses, grads = towers(n)
+            weights = [1.0, *[0.0] * (n - 1)]  # <-
+            train_op = weighted(grads, weights)  # at build
+    """,
+    "the last value in a loop": """
+        def build(n):
+            for i in range(n):
+                loss = loss_of(i)
+                summed = loss  # <-
+            return tf.exp(summed)  # at build
+    """,
+    "a list to which the last value is added": """
+        def build(n):
+            losses, chosen = [], []
+            for i in range(n):
+                grads = optimizer.compute_gradients(losses[i])
+            chosen.append(grads)  # <-
+            return average(chosen)  # at build
+    """,
+    "a slice next to other values": """
+        def build(n):
+            begins = [i * rows for i in range(n)]
+            others = begins[1:] + begins[:1]  # <-
+            parts = cut(begins, others)  # at build
+    """,
+    "in the module": """
+        used = grads[1:]  # <-
+        mean = average(used)  # at <module>
+    """,
+    "the line slices": """
+        def build():
+            used = grads
+            mean = average(used[1:])  # <-  # at build
+    """,
+    "the line lists": """
+        def build():
+            used = grads
+            mean = average([used, used])  # <-  # at build
+    """,
+    "the value is computed": """
+        def build():
+            used = optimizer.compute_gradients(loss)
+            mean = average(used)  # <-  # at build
+    """,
+    "two assignments": """
+        def build():
+            used = grads
+            other = weights
+            mean = average(used, other)  # <-  # at build
+    """,
+    "a list to which each tower adds": """
+        def build(n):
+            chosen = []
+            for i in range(n):
+                grads = optimizer.compute_gradients(losses[i])
+                chosen.append(grads)
+            return average(chosen)  # <-  # at build
+    """,
+    "the start of a sum": """
+        def build():
+            total = None
+            for each in grads:
+                total = add(total, each)  # <-  # at build
+    """,
+    "a parameter": """
+        def build(used):
+            mean = average(used)  # <-  # at build
+    """,
+    "an assignment in another function": """
+        def build():
+            def other():
+                used = grads[1:]
+            mean = average(used)  # <-  # at build
+    """,
+    "an assignment after it": """
+        def build():
+            mean = average(used)  # <-  # at build
+            used = grads[1:]
+    """,
+}
+
+
+@pytest.mark.parametrize("source", ASSIGNMENTS.values(), ids=ASSIGNMENTS)
+def test_the_assignment_of_the_used_value(source: str, tmp_path: Path) -> None:
+    (frame,) = frames(tmp_path, source)
+
+    assert assigned_at(frame) == frame._replace(line=expected(source))
+
+
+ARGUMENTS = {
+    "a literal": """
+        def build():
+            x = drop(x, seed=7)  # <-  # at build
+    """,
+    "a variable": """
+        def build():
+            seed = 7  # <-
+            for i in range(2):
+                x = drop(x, seed=seed)  # at build
+    """,
+    "a parameter": """
+        def build():
+            x = drop(x, 7)  # <-  # at build
+        def drop(x, seed):
+            return dropout(x, seed=seed)  # at drop
+    """,
+    "a parameter with another name": """
+        def build():
+            x = drop(x, 7)  # <-  # at build
+        def drop(x, number):
+            return dropout(x, seed=number)  # at drop
+    """,
+    "a parameter of two functions": """
+        def build():
+            x = network(x, 7)  # <-  # at build
+        def network(x, seed):
+            return drop(x, seed)  # at network
+        def drop(x, seed):
+            return dropout(x, seed=seed)  # at drop
+    """,
+    "a default": """
+        def build():
+            x = drop(x)  # at build
+        def drop(x, seed=7):  # <-
+            return dropout(x, seed=seed)  # at drop
+    """,
+    "a default that the caller replaces": """
+        def build():
+            x = drop(x, seed=8)  # <-  # at build
+        def drop(x, seed=7):
+            return dropout(x, seed=seed)  # at drop
+    """,
+    "a default of a method": """
+        def build():
+            x = self.drop(x)  # at build
+        class Net:
+            def drop(self, x, *, seed=7):  # <-
+                return dropout(x, seed=seed)  # at drop
+    """,
+    "an attribute": """
+        def build():
+            x = drop(x)  # at build
+        def drop(x):
+            return dropout(x, seed=FLAGS.seed)  # <-  # at drop
+    """,
+}
+
+
+@pytest.mark.parametrize("source", ARGUMENTS.values(), ids=ARGUMENTS)
+def test_the_line_that_gives_an_argument_its_value(source: str, tmp_path: Path) -> None:
+    stack = frames(tmp_path, source)
+
+    assert given_at(stack, "seed")[-1].line == expected(source)
+
+
+@pytest.mark.parametrize("source", [None, "def build(:", "def other():\n    pass\n"])
+def test_without_source_the_line_stays(source: str | None, tmp_path: Path) -> None:
+    file = tmp_path / "program.py"
+    if source is not None:
+        file.write_text(source, encoding="utf-8")
+    frame = Frame(str(file), 1, "build")
+
+    assert assigned_at(frame) == frame
+    assert given_at([frame], "seed") == [frame]
+    assert given_at([], "seed") == []
