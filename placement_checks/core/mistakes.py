@@ -22,14 +22,12 @@ class Words(NamedTuple):
         average: how to combine the gradients of all towers.
         clip: how to clip, or otherwise change, the combined gradients.
         shard: how to give each tower its own rows.
-        number: the expression for the number of towers.
     """
 
     noun: TowerKind
     average: str
     clip: str
     shard: str
-    number: str
 
 
 AVERAGE = (
@@ -42,7 +40,6 @@ WORDS: Mapping[TowerKind, Words] = {
         f"average over towers before apply_gradients: {AVERAGE}",
         "clip the averaged gradients, after the loop over towers",
         "give tower i its own rows: tf.split(x, num_gpus)[i]",
-        "num_gpus",
     ),
     "replica": Words(
         "replica",
@@ -53,7 +50,6 @@ WORDS: Mapping[TowerKind, Words] = {
         "skip_gradients_aggregation=True) in Keras 2; divide by the number of replicas for an "
         "optimizer of Keras 3 or tf.compat.v1, which adds up once more",
         "give each replica its own rows: strategy.experimental_distribute_dataset(dataset)",
-        "strategy.num_replicas_in_sync",
     ),
     "rank": Words(
         "rank",
@@ -64,7 +60,6 @@ WORDS: Mapping[TowerKind, Words] = {
         "returns, or hvd.allreduce(gradient)",
         "give each rank its own rows: dataset.shard(hvd.size(), hvd.rank()), or a seed that "
         "depends on hvd.rank()",
-        "hvd.size()",
     ),
 }
 
@@ -172,6 +167,9 @@ _STEPS = (
     "steps of gradient descent are {factor} times as large; Adam hides the mistake, because it "
     "normalizes gradients"
 )
+_MEAN_OF_ALL_ROWS = (
+    "divide by the rows of all {noun}s: tf.nn.compute_average_loss(losses, global_batch_size=…)"
+)
 _ONCE = (
     "let the penalty count once: add it to the loss of every {noun} and average the gradients, "
     "or, if gradients are added up, add it to the loss of one {noun} only"
@@ -186,8 +184,7 @@ SUM = Mistake(
     "the gradients of {towers} {noun}s are added up instead of averaged",
     _by_kind(
         "{average}",
-        "divide by the rows of all replicas: tf.nn.compute_average_loss(losses, "
-        "global_batch_size=…); if it is already, add up the gradients once: "
+        f"{_MEAN_OF_ALL_ROWS}; if it is already, add up the gradients once: "
         "optimizer.apply_gradients adds them up, too",
         "average the gradients once, op=hvd.Average, or divide each loss by hvd.size()",
     ),
@@ -197,8 +194,7 @@ SUM = Mistake(
 SUM_OF_BATCHES = Mistake(
     "sum of batches",
     f"{SUM.what}: the loss is the mean over the rows of one {{noun}}, or of all {{noun}}s",
-    "divide by the rows of all {noun}s: tf.nn.compute_average_loss(losses, "
-    "global_batch_size=…); if each {noun} reads all rows, {shard}",
+    f"{_MEAN_OF_ALL_ROWS}; if each {{noun}} reads all rows, {{shard}}",
     _STEPS,
     _OF_RUN,
     "whether each replica shall read all rows",
@@ -206,8 +202,12 @@ SUM_OF_BATCHES = Mistake(
 SUM_OF_LOSSES = Mistake(
     "sum of losses",
     "the losses of {towers} {noun}s are added up instead of averaged",
-    "divide the losses by the number of {noun}s, but not the penalties: "
-    "tf.add_n(losses) / {number}",
+    _by_kind(
+        "divide the losses by the number of towers, but not the penalties: "
+        "tf.add_n(losses) / num_gpus",
+        _MEAN_OF_ALL_ROWS,
+        "divide the losses by the number of ranks, hvd.size(), but not the penalties",
+    ),
     _STEPS,
     _OF_GRAPH_OR_RUN,
 )
@@ -227,8 +227,12 @@ DIVIDED = Mistake(
 LOSSES_DIVIDED = Mistake(
     "losses divided",
     "the losses are divided by the number of {noun}s, {towers}, once too often",
-    "divide the losses once by the number of {noun}s, and not at all if the mean of their "
-    "gradients is taken",
+    _by_kind(
+        "divide the losses once by the number of towers, and not at all if the mean of their "
+        "gradients is taken",
+        DIVIDED.fix_for("replica"),
+        DIVIDED.fix_for("rank"),
+    ),
     _STEPS,
     _OF_GRAPH_OR_RUN,
 )
@@ -325,9 +329,12 @@ OWN_ROWS = Mistake(
     "the same, and an op of the reference that combines rows",
     "whether each tower shall combine its own rows",
 )
-_BY_COUNTS = (
-    "divide by the count of all {noun}s, or weight the {noun}s by their counts: "
-    "placement_checks.average_gradients(tower_grads, weights=counts)"
+_BY_COUNTS = _by_kind(
+    "divide by the count of all towers, or weight the towers by their counts: "
+    "placement_checks.average_gradients(tower_grads, weights=counts)",
+    "divide by the count of all replicas, and add up the gradients: "
+    "tf.distribute.get_replica_context().all_reduce('SUM', count)",
+    "divide by the count of all ranks, and add up the gradients: hvd.allreduce(count, op=hvd.Sum)",
 )
 OWN_COUNTS = Mistake(
     "counts",
@@ -428,8 +435,12 @@ UNEVEN = Mistake(
     "weights",
     "the losses of the {noun}s do not count equally; their factors, compared with one GPU: "
     "{factors}",
-    "multiply the gradients of each {noun} by its share of the rows: "
-    "placement_checks.average_gradients(tower_grads, weights=rows)",
+    _by_kind(
+        "multiply the gradients of each tower by its share of the rows: "
+        "placement_checks.average_gradients(tower_grads, weights=rows)",
+        _MEAN_OF_ALL_ROWS,
+        "multiply the gradients of each rank by its share of the rows, and add up: op=hvd.Sum",
+    ),
     "the rows of some {noun}s count more than the rows of others",
     _OF_GRAPH_OR_RUN,
 )
@@ -443,8 +454,12 @@ OPPOSED = Mistake(
 SIZES = Mistake(
     "sizes",
     "{noun}s of {sizes} rows are averaged as if they were equal",
-    "weight each {noun} by its rows, n_i / n: placement_checks.average_gradients(tower_grads, "
-    "weights=rows)",
+    _by_kind(
+        "weight each tower by its rows, n_i / n: placement_checks.average_gradients(tower_grads, "
+        "weights=rows)",
+        _MEAN_OF_ALL_ROWS,
+        UNEVEN.fix_for("rank"),
+    ),
     "a row counts more in a small {noun} than in a large one",
     _OF_RUN,
 )
@@ -528,6 +543,13 @@ LEFT_OUT_OF_LOOP = Mistake(
     ),
     "",
     LEFT_OUT.evidence,
+)
+UNEVEN_PARTS = Mistake(
+    "uneven parts",
+    "{text}",
+    UNEVEN.fix,
+    UNEVEN.consequence,
+    _OF_PROOF,
 )
 COEFFICIENT = Mistake(
     "coefficient",

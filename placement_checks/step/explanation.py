@@ -16,7 +16,9 @@ from placement_checks.core.mistakes import (
     DECAY,
     FIRST_DIFFERENCE,
     NUMBER,
+    PART_LEFT_OUT,
     SETTING,
+    UNEVEN_PARTS,
     Mistake,
 )
 from placement_checks.step.kinds import ONE, AtomId, Cause, Form, Kind, Monomial, Origin
@@ -278,6 +280,7 @@ class Explanation:
                     self._missing(around, members),
                     self._cite(first),
                     is_expected,
+                    mistake=PART_LEFT_OUT,
                 )
             weights = [weight * (times or 1.0) for _, (_, weight) in sorted(members.items())]
             shown = ", ".join(f"{weight:.3g}" for weight in weights)
@@ -286,7 +289,9 @@ class Explanation:
                 text += "" if times is None else " as much as on one GPU"
                 if siblings[0] in OF_ANY_SIZE and min(weights) / max(weights) > 0:
                     text += ", which is right only for rows in this proportion"
-                return Difference(Obligation.WEIGHTS, text, self._cite(first))
+                return Difference(
+                    Obligation.WEIGHTS, text, self._cite(first), mistake=UNEVEN_PARTS
+                )
         text = "the towers' terms could not be added up"
         return Difference(Obligation.ADDITIVE, text, is_certain=False)
 

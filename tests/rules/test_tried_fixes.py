@@ -158,6 +158,11 @@ EDITS: Mapping[str, tuple[Mistake, Mapping[str, str], Mapping[str, str]]] = {
         {"loss": "tf.reduce_mean(error) + tf.reduce_mean(tf.abs(hidden))"},
     ),
     "unequal weights": (mistakes.UNEVEN, {"combined": WEIGHTED.format("[0.75, 0.25]")}, {}),
+    "unequal weights of parts": (
+        mistakes.UNEVEN_PARTS,
+        {"combined": WEIGHTED.format("[0.75, 0.25]")},
+        {},
+    ),
     "another sign in a tower": (
         mistakes.OPPOSED,
         {"loss": "tf.reduce_mean(error) * (-1 if i else 1)"},
@@ -312,6 +317,6 @@ def test_a_fix_ends_the_findings_on_a_fixture(
 
 
 def test_each_mistake_has_a_tried_fix_or_a_decision_of_the_user() -> None:
-    tried = {mistake.key for mistake, *_ in (*EDITS.values(), *FIXTURES.values())}
+    tried = {row[0].key for row in EDITS.values()} | {row[0].key for row in FIXTURES.values()}
 
     assert {mistake.key for mistake in CATALOG if not mistake.decision} == tried

@@ -12,7 +12,6 @@ from placement_checks.core.op_types import PASSES_READ
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, about, matches_any
-from placement_checks.rules.gradient_mistakes import locate_mistake
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.step_equality import compare_with_one_gpu, mistake_of
 from placement_checks.step.comparison import ONE_GPU, State, StepEquality
@@ -148,11 +147,10 @@ def _finding(
     message = found.what
     if difference.obligation is not Obligation.ROWS:
         message = f"{name} gets another value than on one GPU: {message}"
-    location = locate_mistake(placement, name, found)
     return Finding(
         **about(subject),
-        ops=tuple(location.ops) or at_fault,
-        against=() if location.ops else right,
+        ops=at_fault,
+        against=right,
         message=message,
         consequence=found.consequence,
         fix=found.fix,

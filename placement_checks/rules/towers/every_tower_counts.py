@@ -147,7 +147,10 @@ def _finding(
     return Finding(
         **about(placement.ops[variable]),
         ops=(look_at,),
-        frames=blame_selection(placement, (look_at,), right),
+        # The fix for a variable that a loop leaves out names a line that is right for another one.
+        frames=()
+        if mistake is mistakes.LEFT_OUT_OF_LOOP
+        else blame_selection(placement, (look_at,), right),
         group_key=(tuple(missing), used, never_used),
         devices=analysis.devices_of(lost),
         path=(

@@ -330,13 +330,12 @@ class _Comparison:
 
         factor = scaled.factor
         are_right = self._penalties_are_right
-        of_losses = are_right and self.kind == "tower"
         found = diagnose_factor(
             factor,
             self._towers,
             self.kind,
             "" if are_right else f"--set gradients-averaged.scale={factor:.6g}",
-            of_losses=of_losses or bool(joint_losses(self._placement, variable)),
+            of_losses=are_right or bool(joint_losses(self._placement, variable)),
         )
         declared = ""
         if (scale := self._rule.scale) != 1:
