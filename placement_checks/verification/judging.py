@@ -184,12 +184,11 @@ class _Causes:
 
     def _cause(self, index: _Index) -> _Index | None:
         """The first finding of another rule that states a cause of this finding."""
-        finding, kind = self._finding(index), self._kinds[index[0]]
-        if finding.is_doubt:
-            return None
+        finding = self._finding(index)
         searched: list[Fact] = []
-        if kind is not None:
-            searched += Fact(kind, finding.object).causes()
+        for fact in self._facts(index):
+            if fact.subject == finding.object:
+                searched += fact.causes()
         for fact in finding.may_follow:
             searched += (fact, *fact.causes())
         for fact in searched:

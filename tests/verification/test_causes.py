@@ -76,6 +76,18 @@ def test_a_mistake_of_towers_explains_the_gradients_of_the_same_step(cause: str)
     assert found == {cause: {object: None}, **{rule: {"w": cause} for rule in rules}}
 
 
+def test_the_same_rows_in_all_towers_do_not_explain_a_sum() -> None:
+    """With rows of their own, the gradients would still be added up instead of averaged."""
+    summed = broken("gradients-averaged", finding("w", facts=(Fact(FactKind.SCALED, "w"),)))
+    numbers = broken("gradients-equal", "w")
+
+    found = causes(summed, broken("inputs-distinct", "tower_1/x"), numbers)
+    assert found["gradients-averaged"] == {"w": None}
+    assert found["gradients-equal"] == {"w": "gradients-averaged"}
+    shared = causes(summed, broken("variables-shared", "w"))
+    assert shared["gradients-averaged"] == {"w": "variables-shared"}
+
+
 def test_a_known_mistake_of_a_variable_does_not_explain_other_variables() -> None:
     found = causes(broken("one-update", "v"), broken("gradients-averaged", "w"))
 
@@ -124,7 +136,7 @@ def test_no_kind_of_fact_causes_itself() -> None:
 
 def test_every_cause_and_every_kind_is_used() -> None:
     stated = {rule.states for rule in RULES.values()}
-    by_findings = {FactKind.INPUT_DEVICE, FactKind.DIAGNOSED, FactKind.BLOCKED}
+    by_findings = {*(FactKind.INPUT_DEVICE, FactKind.DIAGNOSED, FactKind.BLOCKED, FactKind.SCALED)}
 
     assert {*CAUSES} <= {*stated, *by_findings}
     assert {*FactKind} == {*stated, *by_findings} - {None}

@@ -373,11 +373,12 @@ def _finding(
     )
 
 
-_UNKNOWN = ("", "unexplained")  # kinds of mistakes
+_UNKNOWN = ("", mistakes.UNEXPLAINED.key, mistakes.NARROWED.key)
 # Facts on other variables that explain a gradient, by the kind of its mistake.
 _WIDER_CAUSES = {
     **dict.fromkeys(
-        _UNKNOWN, (Fact(FactKind.OBJECTIVE), Fact(FactKind.CLIPPED), Fact(FactKind.STEP))
+        _UNKNOWN,
+        (*map(Fact, (FactKind.OBJECTIVE, FactKind.SCALED, FactKind.CLIPPED, FactKind.STEP)),),
     ),
-    "own rows": (Fact(FactKind.UNSYNCED),),
+    mistakes.OWN_ROWS.key: (Fact(FactKind.UNSYNCED),),
 }

@@ -18,7 +18,10 @@ from placement_checks.step.comparison import ONE_GPU, State, StepEquality
 from placement_checks.step.explanation import Difference, Obligation
 
 # Mistakes of any variable, which also make the step another one.
-_CAUSES = (Fact(FactKind.OBJECTIVE), Fact(FactKind.UNTRAINED), Fact(FactKind.NOISE))
+_CAUSES = (
+    *(Fact(FactKind.OBJECTIVE), Fact(FactKind.SCALED)),
+    *(Fact(FactKind.UNTRAINED), Fact(FactKind.NOISE)),
+)
 
 
 @dataclass(frozen=True)

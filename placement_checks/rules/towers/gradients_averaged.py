@@ -11,7 +11,7 @@ from placement_checks.analysis.variables.gradient_flow import gradient_flow, row
 from placement_checks.analysis.variables.objectives import objectives
 from placement_checks.core import mistakes
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.facts import FactKind
+from placement_checks.core.facts import Fact, FactKind
 from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing
 from placement_checks.core.mistakes import Diagnosis, Mistake
@@ -347,6 +347,7 @@ class _Comparison:
             f"GPU: {found.what}{declared}",
             group_key=f"{factor:.4g}",
             at=self._lines_of_terms(scaled),
+            facts=(Fact(FactKind.SCALED, variable),),
         )
 
     def _lines_of_terms(self, scaled: _Scaled) -> Sequence[str]:
@@ -493,6 +494,7 @@ class _Comparison:
         ops: Sequence[str] = (),
         at: Sequence[str] = (),
         selects: bool = False,
+        facts: tuple[Fact, ...] = (),
     ) -> Finding:
         """Return a finding at the ops ``at``, or else at the ops that make the mistake.
 
@@ -520,6 +522,7 @@ class _Comparison:
             message=message,
             consequence=found.consequence,
             fix=found.fix,
+            facts=facts,
         )
 
 
