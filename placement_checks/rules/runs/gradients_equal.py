@@ -278,7 +278,9 @@ def _diagnose(
         elif unexplained and (mixing := _moved_rows(placement, measured)):
             found[name] = own_rows(mixing, kind)
         elif proved := _proved(evidence, measured, name, diagnosis):
-            shown = _objectives(evidence, name) if unexplained else diagnosis.shown
+            # Weights of rows mean nothing if another mistake explains the gradient.
+            kept = diagnosis.shown if diagnosis.mistake in _PENALTIES else ()
+            shown = _objectives(evidence, name) if unexplained else kept
             found[name] = proved._replace(shown=tuple(shown))
         elif unexplained:
             found[name] = diagnosis._replace(shown=tuple(_objectives(evidence, name)))
