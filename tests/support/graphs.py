@@ -42,6 +42,8 @@ class HandWrittenDetails(Details):
         return _frame(line)._replace(function=function) if line else None
 
     def outputs(self, op: str) -> tuple[Tensor, ...]:
+        if value := self.value(op):
+            return (Tensor(self.dtypes.get(op, value[0]), self.shapes.get(op, value[1])),)
         if op not in self.shapes and op not in self.dtypes:
             return ()
         return (Tensor(self.dtypes.get(op, "float32"), self.shapes.get(op)),)
