@@ -142,6 +142,14 @@ def holds_state(kind: str) -> bool:
 PLACEHOLDER = "Placeholder"
 PLACEHOLDERS_TO_FEED = frozenset({PLACEHOLDER, "PlaceholderV2"})
 PLACEHOLDERS = PLACEHOLDERS_TO_FEED | {"PlaceholderWithDefault"}
+# Ops that put values into a staging area, and ops that take them out. They name the area.
+STAGES = frozenset({"Stage", "MapStage", "OrderedMapStage"})
+STAGE_OUTPUTS = frozenset(
+    [
+        *("Unstage", "MapUnstage", "MapUnstageNoKey"),
+        *("OrderedMapUnstage", "OrderedMapUnstageNoKey"),
+    ]
+)
 # Each run returns the next examples of a pipeline.
 PIPELINE_OUTPUTS = frozenset(
     [
@@ -150,8 +158,8 @@ PIPELINE_OUTPUTS = frozenset(
         *("QueueDequeue", "QueueDequeueV2", "QueueDequeueMany", "QueueDequeueManyV2"),
         *("QueueDequeueUpTo", "QueueDequeueUpToV2", "BarrierTakeMany"),
         *("ReaderRead", "ReaderReadV2", "ReaderReadUpTo", "ReaderReadUpToV2"),
-        *("Unstage", "MapUnstage", "MapUnstageNoKey", "OrderedMapUnstage"),
-        *("OrderedMapUnstageNoKey", "InfeedDequeue", "InfeedDequeueTuple"),
+        *STAGE_OUTPUTS,
+        *("InfeedDequeue", "InfeedDequeueTuple"),
     ]
 )
 # The next element of an iterator as an optional, and ops that test and open optionals.

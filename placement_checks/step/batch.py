@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any
 
 from placement_checks.core.op_types import (
@@ -24,6 +24,8 @@ from placement_checks.core.op_types import (
     RANDOM,
     SLICE,
     SPLITS,
+    STAGE_OUTPUTS,
+    STAGES,
     VARIABLES,
 )
 from placement_checks.core.placement import producer_of
@@ -150,10 +152,13 @@ class Batch:
             inputs = [of_single.index(name) for name in single.groups.get(group, ())]
             if set(everything) == set(of_single):
                 names = of_single  # inputs with the same names are the same
-            # The others may be inputs of a tower, if the step does not use its gradients.
+            # The others may be inputs of a tower, if the step does not use its gradients, or of an
+            # evaluation that both programs build once.
             are_of_replicas = inputs and len(names) == self._replicas * len(inputs)
-            is_unused = len(everything) - len(names) > len(of_single) - len(inputs)
-            is_multiple = inputs and len(everything) % len(of_single) == 0
+            unused, of_one = len(everything) - len(names), len(of_single) - len(inputs)
+            is_of_evaluation = inputs and unused == of_one and len(names) % len(inputs) == 0
+            is_unused = unused > of_one
+            is_multiple = inputs and len(everything) % len(of_single) == 0 and not is_of_evaluation
             if not are_of_replicas and (is_unused or is_multiple):
                 names = names if len(names) == len(everything) else everything
                 inputs = list(range(len(of_single)))
@@ -212,12 +217,16 @@ class Batch:
     @cached_property
     def with_rows(self) -> Collection[str]:
         """The ops that depend on inputs with rows."""
-        reader = self._reader
-        readers: defaultdict[str, list[str]] = defaultdict(list)
-        for name, sources in reader.edges.items():
+        return cone(self.leaves, self._waiting)
+
+    @cached_property
+    def _waiting(self) -> Mapping[str, Sequence[str]]:
+        """For each op, the ops that wait for it."""
+        waiting: dict[str, list[str]] = {name: [] for name in self._reader.edges}
+        for name, sources in self._reader.edges.items():
             for source in sources:
-                readers[source].append(name)
-        return cone(self.leaves, readers)
+                waiting[source].append(name)
+        return waiting
 
     def _is_fed_scalar(self, name: str) -> bool:
         """Whether an op reads a scalar that is fed, such as rows that are packed in a string."""
@@ -329,6 +338,10 @@ class Batch:
             rows = shape[0]
             if not isinstance(rows, int) or sizes.setdefault(part, rows) != rows:
                 return None
+        own = {part[0]: rows for part, rows in sizes.items() if len(part) == 1}
+        is_complete = own and len(own) == next(iter(own)).parts
+        if is_complete and sizes.get(WHOLE, sum(own.values())) != sum(own.values()):
+            return None  # an input that has other rows, such as the batch for a staging area
         for part, rows in sizes.items():
             terms.sizes[reader.program, part] = rows
         whole = terms.size(reader.program, WHOLE)
@@ -375,13 +388,17 @@ class Batch:
 
     def _digest(self, name: str, memo: dict[str, int], *, in_order: bool = True) -> int:
         """A digest of a pipeline: pipelines with equal digests yield the same rows."""
+        if name in self._competing:
+            return hash(name)  # other elements
         if in_order and self._shuffles_without_seed(name):
             return hash(name)  # in an order of its own
         if name not in memo:
             memo[name] = 0  # in loops
             reader = self._reader
             op = reader.ops[name]
-            inner = [*reader.edges[name], *self._writers.get(name, ())]
+            written = self._writers.get(name, ())
+            inner = [*reader.edges[name], *map(producer_of, written)]
+            outputs = [each.removesuffix(":0") for each in (*reader.data(name), *written)]
             attributes = sorted(
                 (key, str(value))
                 for key, value in reader.placement.details.attributes(name).items()
@@ -393,14 +410,15 @@ class Batch:
             if is_unknown or op.type in PLACEHOLDERS or op.type in VARIABLES:
                 value = name
             digests = tuple(self._digest(each, memo, in_order=in_order) for each in inner)
-            memo[name] = hash((op.type, tuple(attributes), str(value), digests))
+            numbers = tuple(each.partition(":")[2] for each in outputs)
+            memo[name] = hash((op.type, tuple(attributes), str(value), digests, numbers))
         return memo[name]
 
     def _shuffles_without_seed(self, name: str) -> bool:
         """Whether an op shuffles rows, and its seeds are 0 or not known."""
         reader = self._reader
         kind, details = reader.ops[name].type, reader.placement.details
-        if kind.startswith("RandomShuffleQueue"):
+        if kind.startswith("RandomShuffle"):  # also RandomShuffleQueue
             attributes = details.attributes(name)
             return not any(attributes.get(key) for key in ("seed", "seed2"))
         if not kind.startswith("Shuffle") or "Dataset" not in kind:
@@ -410,16 +428,53 @@ class Batch:
 
     @cached_property
     def _writers(self) -> Mapping[str, Sequence[str]]:
-        """For each iterator or queue, the ops that put values into it."""
+        """For each iterator, queue or read of a staging area, the tensors that are put into it."""
         writers: defaultdict[str, list[str]] = defaultdict(list)
         reader = self._reader
+        staged: defaultdict[Hashable, list[str]] = defaultdict(list)
         for name, op in reader.ops.items():
             data = reader.data(name)
             if op.type in ITERATOR_INITIALIZERS and len(data) > 1:
-                writers[producer_of(data[1])].append(producer_of(data[0]))
+                writers[producer_of(data[1])].append(data[0])
             elif op.type.startswith("QueueEnqueue") and data:
-                writers[producer_of(data[0])] += map(producer_of, data[1:])
+                writers[producer_of(data[0])] += data[1:]
+            elif op.type in STAGES:
+                staged[self._staging_area(name)] += data
+        for name in self._sources:
+            if reader.ops[name].type in STAGE_OUTPUTS:
+                writers[name] += staged[self._staging_area(name)]
         return writers
+
+    def _staging_area(self, name: str) -> Hashable:
+        """The name of the staging area that an op uses; ops without such a name share none."""
+        attributes = self._reader.placement.details.attributes(name)
+        shared = str(attributes.get("shared_name") or "")
+        return (shared, str(attributes.get("container") or "")) if shared else name
+
+    @cached_property
+    def _competing(self) -> Collection[str]:
+        """Queues, and ops that draw, each of which takes other elements of one source."""
+        reader = self._reader
+        enqueues: defaultdict[str, list[str]] = defaultdict(list)
+        for name, op in reader.ops.items():
+            if op.type.startswith("QueueEnqueue"):
+                values = map(producer_of, reader.data(name)[1:])
+                for draw in cone(values, reader.edges) & self._sources.keys():
+                    enqueues[draw].append(name)
+        takers: defaultdict[str, set[str]] = defaultdict(set)
+        for name, source in self._sources.items():
+            into = {producer_of(reader.data(each)[0]) for each in enqueues[name]}
+            if not into or (len(into) > 1 and self._are_run_together(enqueues[name])):
+                into = {name}
+            # A reader takes the names of files from a queue.
+            for each in {source, *map(producer_of, reader.data(name))}:
+                takers[each] |= into
+        return {name for names in takers.values() if len(names) > 1 for name in names}
+
+    def _are_run_together(self, ops: Iterable[str]) -> bool:
+        """Whether an op waits for several of these ops, so that one run executes them."""
+        after = [cone([op], self._waiting) for op in ops]
+        return any(one & other for one, other in combinations(after, 2))
 
     def _compare_draws(self, names: Sequence[str]) -> None:
         """A loss must not take features of one draw and labels of another one."""

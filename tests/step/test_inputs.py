@@ -6,6 +6,7 @@ NumPy runs the programs, so that a wrong expectation fails.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 from support.steps import (
@@ -115,6 +116,140 @@ def test_elements_of_pipelines(name: str) -> None:
         several = name != "parts of one element"
         assert found.assumed == ({Assumption.EQUAL_ROWS} if several else set())
         assert differences(towers, _one_gpu(), found, (4, 4), 0)["w"] < 1e-5
+
+
+# --- elements that are fetched early ---
+
+
+def _through_staging_areas(
+    elements: Callable[[Program, int], Sequence[Rows]], count: int
+) -> Program:
+    """Each tower takes its rows from a staging area."""
+    program = Program()
+    towers = []
+    for tower, rows in enumerate(elements(program, count)):
+        area = f"area_{tower}"
+        program.add("Stage", *rows, shared_name=area)
+        number = tower if count > 1 else None
+        x, y = program.draw(None, SHAPES, number, "Unstage", shared_name=area)
+        towers.append((x, y))
+    return _trained(program, towers)
+
+
+def _through_queues(
+    elements: Callable[[Program, int], Sequence[Rows]], count: int, *, in_one_run: bool = False
+) -> Program:
+    """Each tower takes its rows from a queue."""
+    program = Program()
+    towers, fills = [], []
+    for tower, rows in enumerate(elements(program, count)):
+        queue = program.add("FIFOQueueV2")
+        fills.append(program.add("QueueEnqueueV2", queue, *rows))
+        x, y = program.draw(queue, SHAPES, tower if count > 1 else None, "QueueDequeueV2")
+        towers.append((x, y))
+    if in_one_run:
+        with program.after(*fills):
+            program.add("NoOp")
+    return _trained(program, towers)
+
+
+def _next_of_one(program: Program, count: int) -> Sequence[Rows]:
+    iterator = program.iterator()
+    return [_draw(program, iterator) for _ in range(count)]
+
+
+def _same_of_one(program: Program, count: int) -> Sequence[Rows]:
+    return [_draw(program, program.iterator())] * count
+
+
+def _parts_of_one(program: Program, count: int) -> Sequence[Rows]:
+    x, y = _draw(program, program.iterator())
+    return list(zip(split(x, count), split(y, count), strict=True)) if count > 1 else [(x, y)]
+
+
+def _next_of_each(program: Program, count: int) -> Sequence[Rows]:
+    return [_draw(program, program.iterator()) for _ in range(count)]
+
+
+def _readers_of_one_queue(program: Program, count: int) -> Sequence[Rows]:
+    files = program.add("FIFOQueueV2")
+    found = []
+    for _ in range(count):
+        x, y = program.draw(program.add("TextLineReaderV2"), SHAPES, None, "ReaderReadV2")
+        read = program.ops[x.op]
+        program.ops[x.op] = read._replace(inputs=(*read.inputs, files.name))
+        found.append((x, y))
+    return found
+
+
+FETCHED_EARLY: dict[str, tuple[State, Callable[[int], Program]]] = {
+    "staged next elements": (State.PROVED, partial(_through_staging_areas, _next_of_one)),
+    "staged parts": (State.PROVED, partial(_through_staging_areas, _parts_of_one)),
+    "staged element": (State.DIFFERS, partial(_through_staging_areas, _same_of_one)),
+    "staged equal pipelines": (State.DIFFERS, partial(_through_staging_areas, _next_of_each)),
+    "queued next elements": (State.PROVED, partial(_through_queues, _next_of_one)),
+    "queued parts": (State.PROVED, partial(_through_queues, _parts_of_one)),
+    "queues that are filled in turn": (State.PROVED, partial(_through_queues, _same_of_one)),
+    "queues that are filled together": (
+        State.DIFFERS,
+        partial(_through_queues, _same_of_one, in_one_run=True),
+    ),
+    "queued equal pipelines": (State.DIFFERS, partial(_through_queues, _next_of_each)),
+    "readers of one queue": (State.PROVED, partial(_through_queues, _readers_of_one_queue)),
+}
+
+
+@pytest.mark.parametrize("name", FETCHED_EARLY)
+def test_elements_that_are_fetched_early(name: str) -> None:
+    """Each take from an iterator, queue or reader yields other rows."""
+    expected, build = FETCHED_EARLY[name]
+    found = compare(build(2), build(1))
+
+    assert found.variables["w"].state is expected, found.variables["w"]
+    if expected is State.DIFFERS:
+        assert "reads the same rows as" in str(found.variables["w"])
+
+
+def test_a_staged_element_of_a_fixed_size() -> None:
+    """The element that the step stages does not have the rows of all towers together."""
+    shapes = {"x": (4, WIDTH), "y": (4,)}
+
+    def build(count: int) -> Program:
+        program = Program()
+        staged = program.draw(program.iterator(), shapes)
+        stages, towers = [], []
+        for tower in range(count):
+            area = f"area_{tower}"
+            stages.append(program.add("Stage", *staged, shared_name=area))
+            x, y = program.draw(None, shapes, tower, "Unstage", shared_name=area)
+            towers.append((x, y))
+        with program.after(*stages):
+            return _trained(program, towers)
+
+    found = compare(build(2), build(1)).variables["w"]
+
+    assert found.state is State.DIFFERS
+    assert "reads the same rows as" in str(found)
+
+
+@pytest.mark.parametrize("towers", [2, 3])
+def test_evaluation_on_rows_of_its_own(towers: int) -> None:
+    """A program with an evaluation has an input that the step does not reach."""
+
+    def build(count: int) -> Program:
+        program = Program()
+        rows: list[Rows] = []
+        for tower in range(count):
+            number = tower if count > 1 else None
+            x, y = (program.placeholder(name, SHAPES[name], number) for name in SHAPES)
+            rows.append((x, y))
+        for name, shape in SHAPES.items():
+            program.placeholder(f"{name}_to_evaluate", shape)
+        return _trained(program, rows)
+
+    found = compare(build(towers), build(1))
+
+    assert found.variables["w"].state is State.PROVED, found.variables["w"]
 
 
 # --- fixed numbers of rows ---

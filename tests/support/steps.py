@@ -46,7 +46,9 @@ _SAMPLE_ROWS = (24, 48)
 _SAMPLE_VALUE = 0.5
 _STEP_OF_DIFFERENCES = 1e-5
 _GRADIENT = "AddN"  # TensorFlow adds up the gradients of all reads of a variable
-_WITHOUT_VALUE = frozenset({"VarHandleOp", "NoOp", "IteratorV2"})
+_WITHOUT_VALUE = frozenset(
+    {"VarHandleOp", "NoOp", "IteratorV2", "Stage", "FIFOQueueV2", "TextLineReaderV2"}
+)
 _OTHER_GRADIENT = "_gradient_op_type"
 _WITHOUT_GRADIENT = frozenset(
     {"StopGradient", "OneHot", "Greater", "Less", "Shape", "Size", "OnesLike", "ZerosLike"}
@@ -533,12 +535,14 @@ class Program:
 
     def draw(
         self,
-        iterator: Value,
+        iterator: Value | None,
         shapes: Mapping[str, Sequence[int | None]],
         tower: int | None = None,
+        type_: str = "IteratorGetNext",
+        **attributes: Any,
     ) -> list[Value]:
-        """The next element of an iterator: all rows, or a tower's rows."""
-        made = self.add("IteratorGetNext", iterator)
+        """The next element of an iterator, queue or staging area: all rows, or a tower's rows."""
+        made = self.add(type_, *([] if iterator is None else [iterator]), **attributes)
         self.drawn[made.op] = shapes, tower
         return _all_outputs(made, len(shapes))
 
