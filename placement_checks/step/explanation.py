@@ -57,7 +57,8 @@ class Difference(NamedTuple):
         origin: the op that shows it; None if no op does.
         is_certain: whether all ops on the way are understood, so that the values do differ.
         is_followed: whether the place where both values part is understood. It is not if an op
-            there cannot be followed, or if both depend on variables that are not trained.
+            there cannot be followed, if both depend on variables that are not trained, or if both
+            depend on random numbers that are drawn apart.
         mistake: the mistake that it shows, if both places are understood; None if the obligation
             alone is known, or if an op cannot be followed.
     """
@@ -363,7 +364,9 @@ class Explanation:
             found = self._forms(mine, other, below, depth + 1)
             if _CONDITIONS.get(one.op) == number:
                 text = f"a decision differs: {found.text}"
-                return Difference(Obligation.ADDITIVE, text, found.origin, is_certain=False)
+                return found._replace(
+                    obligation=Obligation.ADDITIVE, text=text, is_certain=False, mistake=None
+                )
             if one.op.startswith(("Apply", "SparseApply")) and not self._terms.is_backward(mine):
                 name = _SETTINGS.get(one.op, {}).get(number, "optimizer")
                 found = self._setting(name, mine, other, found)
@@ -459,7 +462,7 @@ class Explanation:
             return Difference(place, text, one.origin, is_certain=False)
         if one.op == "Random":
             text = "random numbers could not be matched with the random numbers of one GPU"
-            return Difference(Obligation.ROWS, text, one.origin, is_certain=False)
+            return Difference(Obligation.ROWS, text, one.origin, False, is_followed=False)
         for atom in (one, two):
             if atom.status.kind is Kind.UNKNOWN:
                 cause = atom.status.cause or Cause(atom.op, "is unknown", atom.origin)

@@ -1366,6 +1366,7 @@ def _random(node: Node) -> Form | None:
     if part is None and any(terms.parts(operand) for operand in operands):
         part = finest(frozenset().union(*[terms.parts(operand) for operand in operands]))
     dims = terms.vector(operands[0]) if kind != "RandomShuffle" else None
+    dims = () if node.shape == () else dims
     size = None if part is None else terms.size(reader.program, part)
     whole = terms.size(reader.program, WHOLE)
     if part is None and len(owners) > 1 and dims and whole and terms.constant(dims[0]) == whole:
@@ -1380,7 +1381,16 @@ def _random(node: Node) -> Form | None:
         ]
         symbolic = [i for i in found if terms.constant(dims[i]) is None]
         axis = found[0] if found and len(symbolic) < 2 else None  # not for each pair of rows
-    shared = _shared_numbers(node, identity, dims or (), operands, seed)
+    key = seed
+    is_for_all = part == WHOLE or (part is None and len(owners) > 1)
+    if (
+        seed is None
+        and is_for_all
+        and not terms.is_alone
+        and not _are_for_rows(node, owners, dims)
+    ):
+        key = (node.name,)  # towers that use one draw have equal numbers
+    shared = _shared_numbers(node, identity, dims, operands, key)
     if shared is not None and (axis is None or _is_shape_of_variable(node, dims or ())):
         return shared
     shape = node.shape
@@ -1407,22 +1417,31 @@ def _random(node: Node) -> Form | None:
 def _shared_numbers(
     node: Node,
     identity: tuple[Any, ...],
-    dims: Sequence[Form],
+    dims: Sequence[Form] | None,
     operands: Sequence[Form],
     seed: Any,
 ) -> Form | None:
     """Numbers that are not for rows, such as a mask of weights: equal seeds, equal numbers.
 
-    None if they are for rows, or have no seed.
+    None if they are for rows, or have no seed, or if their shape is unknown.
     """
     terms = node.terms
     seeds = (Form(seed),) if isinstance(seed, int) else ()
-    if not dims or seed is None or any(terms.parts(each) for each in (*operands, *seeds)):
+    if dims is None or seed is None or any(terms.parts(each) for each in (*operands, *seeds)):
         return None
     if any(terms.constant(dim) is None for dim in dims):
         return None
     attrs = (*identity, "shared", None if seeds else seed)
     return terms.atom("Random", attrs, (*operands, *seeds), node.shape, origin=node.origin)
+
+
+def _are_for_rows(node: Node, owners: Sequence[str], dims: Sequence[Form] | None) -> bool:
+    """Whether random numbers have as many rows as all towers, or one that uses them."""
+    terms, reader = node.terms, node.reader
+    parts = {WHOLE, *(reader.part_of_tower([owner]) for owner in owners)}
+    sizes = {terms.size(reader.program, part) for part in parts if part is not None} - {None}
+    is_of_rows = any(terms.constant(dim) in sizes for dim in dims or ())
+    return is_of_rows and not _is_shape_of_variable(node, dims or ())
 
 
 def _is_shape_of_variable(node: Node, dims: Sequence[Form]) -> bool:

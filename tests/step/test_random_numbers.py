@@ -168,6 +168,50 @@ def test_numbers_for_rows(name: str) -> None:
     assert _state(towers, one) is expected
 
 
+def _with_one_draw(towers: int, shape: Sequence[int], rows: int | None = None) -> Program:
+    """All towers multiply their rows by the same random numbers."""
+    program = Program()
+    w, losses = program.variable("w", (WIDTH,)), []
+    numbers = program.add("RandomStandardNormal", shape)
+    for tower in range(towers) if towers > 1 else [None]:
+        x = program.placeholder("x", (rows, WIDTH), tower)
+        losses.append(mean(square(total(x * numbers * w.read(), 1))))
+    average = add_n([program.gradient(loss, w) for loss in losses]) / float(towers)
+    program.train(w.descend(0.1, average))
+    return program
+
+
+@pytest.mark.parametrize("shape", [(), (WIDTH,), (1, WIDTH)])
+def test_towers_may_share_numbers_that_no_row_has(shape: Sequence[int]) -> None:
+    """A gate of a layer, or a mask of features, is the same for all rows on one GPU, too."""
+    assert _state(_with_one_draw(2, shape), _with_one_draw(1, shape)) is State.PROVED
+
+
+def test_towers_may_not_share_numbers_of_rows() -> None:
+    towers, one = (_with_one_draw(count, (5, WIDTH), 5) for count in (2, 1))
+
+    assert _state(towers, one) is State.DIFFERS
+
+
+@pytest.mark.parametrize("are_for_rows", [True, False])
+def test_numbers_of_towers_that_share_a_loss_may_be_numbers_of_one_gpu(are_for_rows: bool) -> None:
+    """Towers that draw different numbers do not differ from each other."""
+
+    def build(towers: int) -> Program:
+        program = Program()
+        w, losses = program.variable("w", (WIDTH,)), []
+        for tower in range(towers) if towers > 1 else [None]:
+            x = program.placeholder("x", (None, WIDTH), tower)
+            shape = apply("Shape", x) if are_for_rows else []
+            kept = apply("Less", program.add("RandomStandardNormal", shape), 0.8)
+            losses.append(mean(square(total(apply("SelectV2", kept, x * w.read(), x), 1))))
+        loss = add_n(losses) / float(towers)
+        program.train(w.descend(0.1, program.gradient(loss, w)))
+        return program
+
+    assert _state(build(2), build(1)) is State.UNKNOWN
+
+
 @pytest.mark.parametrize("columns", ["as many as rows", "three"])
 def test_numbers_for_pairs_of_rows(columns: str) -> None:
     """A row has more random numbers in a greater batch."""
