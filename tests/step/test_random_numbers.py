@@ -202,7 +202,7 @@ def test_numbers_of_towers_that_share_a_loss_may_be_numbers_of_one_gpu(are_for_r
         w, losses = program.variable("w", (WIDTH,)), []
         for tower in range(towers) if towers > 1 else [None]:
             x = program.placeholder("x", (None, WIDTH), tower)
-            shape = apply("Shape", x) if are_for_rows else []
+            shape: Any = apply("Shape", x) if are_for_rows else []
             kept = apply("Less", program.add("RandomStandardNormal", shape), 0.8)
             losses.append(mean(square(total(apply("SelectV2", kept, x * w.read(), x), 1))))
         loss = add_n(losses) / float(towers)
