@@ -15,7 +15,6 @@ from placement_checks.core.op_types import (
     EXAMPLE_SOURCES,
     INDEXED_SLICE,
     ITERATOR_INITIALIZERS,
-    LOOPS,
     ONE_SHOT_ITERATOR,
     OPTIONAL_ELEMENT,
     OPTIONAL_VALUE,
@@ -518,7 +517,7 @@ class Batch:
         They are incomplete while a tensor is evaluated that one of the slices is computed from.
         """
         reader = self._reader
-        ops = reader.towers[objective]
+        ops = reader.towers.get(objective) or reader.losses[objective]
         parts: set[Part] = set()
         is_complete = True
         for name in sorted(ops, key=reader.number.__getitem__):
@@ -527,7 +526,7 @@ class Batch:
             elif (
                 reader.ops[name].type in CUTS
                 and name not in self._behind_random
-                and not self.is_in_loop(name)
+                and not reader.is_in_loop(name)
             ):
                 for source in self._readers_of(name):
                     if self._read_by[source].isdisjoint(ops):
@@ -537,15 +536,6 @@ class Batch:
                     else:
                         parts |= reader.terms.parts(reader.value(source))
         return parts, is_complete
-
-    def is_in_loop(self, name: str) -> bool:
-        """Whether an op is in the body of a loop, whose variables may not be known yet."""
-        ops = self._reader.ops
-        while (call := ops[name].caller) in ops:
-            if ops[call].type in LOOPS:
-                return True
-            name = call
-        return False
 
     def _readers_of(self, name: str) -> Iterable[str]:
         return [f"{name}:{i}" if i else name for i in range(len(self._reader.outputs(name)))]

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from placement_checks.core.op_types import (
+    ADDS,
     BRANCHES,
+    CONST,
+    DIVISIONS,
     GATHERERS,
+    IDENTITIES,
+    LOOPS,
+    MEAN,
     PASSES_HANDLE,
+    PRODUCTS,
     REDUCTIONS,
     REF_VARIABLES,
+    STACK,
+    SUM,
     VARIABLES,
     is_update,
 )
@@ -292,6 +301,16 @@ class StepGraph(ABC):
     @cached_property
     def towers(self) -> Mapping[str, Collection[str]]:
         """For each objective of a gradient call, the ops that it is computed from."""
+        objectives = dict.fromkeys(each for call in self.calls for each in call.objectives)
+        return {
+            each: cone([producer_of(each)], self._sources)
+            for each in objectives
+            if each != UNKNOWN_TENSOR
+        }
+
+    @cached_property
+    def _sources(self) -> Mapping[str, Sequence[str]]:
+        """For each op, the ops that its values are computed from."""
         data = {
             name: [source for source in map(producer_of, self.data(name)) if source in self.ops]
             for name in self.ops
@@ -300,10 +319,51 @@ class StepGraph(ABC):
             data[name] = data[name] + [
                 producer_of(each) for tensors in returned.values() for each in tensors
             ]
-        objectives = dict.fromkeys(each for call in self.calls for each in call.objectives)
-        return {
-            each: cone([producer_of(each)], data) for each in objectives if each != UNKNOWN_TENSOR
-        }
+        return data
+
+    def is_in_loop(self, name: str) -> bool:
+        """Whether an op is in the body of a loop, whose variables may not be known yet."""
+        ops = self.ops
+        while (call := ops[name].caller) in ops:
+            if ops[call].type in LOOPS:
+                return True
+            name = call
+        return False
+
+    @cached_property
+    def losses(self) -> Mapping[str, Collection[str]]:
+        """The towers; each objective that is a sum or mean of losses is replaced by the losses."""
+        found: dict[str, Collection[str]] = {}
+        for objective, ops in self.towers.items():
+            summands = dict.fromkeys(self._summands(objective))
+            if len(summands) < 2:
+                found[objective] = ops
+            else:
+                found |= {each: cone([producer_of(each)], self._sources) for each in summands}
+        return found
+
+    def _summands(self, objective: str) -> Iterator[str]:
+        """The scalars that a scalar is the sum or mean of, each with any constant factor."""
+        todo, seen = [objective], {objective}
+        while todo:
+            name = todo.pop()
+            op = self.ops[producer_of(name)]
+            data = self.data(op.name)
+            if op.type in PRODUCTS:
+                data = [each for each in data if self.ops[producer_of(each)].type != CONST]
+                data = data if len(data) == 1 else []
+            elif op.type in DIVISIONS:
+                data = data[:1]
+            elif op.type in (MEAN, SUM) and self.ops[producer_of(data[0])].type == STACK:
+                data = self.data(producer_of(data[0]))
+            elif op.type not in ADDS and op.type not in IDENTITIES:
+                data = []
+            data = [each for each in data if producer_of(each) in self.ops]
+            if not data or any(self.shape(producer_of(each)) != () for each in data):
+                yield name
+            else:
+                todo += [each for each in data if each not in seen]
+                seen.update(data)
 
     def order_among_random(self, name: str, owners: Sequence[str]) -> int:
         """The number of a random op among the ops of its type in its towers, or in no tower."""
@@ -317,7 +377,7 @@ class StepGraph(ABC):
     def _random_of(self, kind: str, objective: str) -> frozenset[str]:
         key = kind, objective
         if key not in self._random_ops:
-            ops = self.towers[objective]
+            ops = self.losses[objective]
             self._random_ops[key] = frozenset(each for each in ops if self.ops[each].type == kind)
         return self._random_ops[key]
 

@@ -112,7 +112,7 @@ class RowSets:
     def _is_readable(self, name: str) -> bool:
         """Whether an op depends on no variable of a loop around it."""
         reader = self._reader
-        if name not in reader.ops or not reader.batch.is_in_loop(name):
+        if name not in reader.ops or not reader.is_in_loop(name):
             return True
         variables = reader.placement.loop_variables
         return not any(variables.get(op) for op in self._behind(name) - reader.batch.leaves.keys())

@@ -177,8 +177,8 @@ def attributes_of(node: Node) -> tuple[tuple[str, str], ...]:
 
 
 def _owners(node: Node) -> Sequence[str]:
-    """The objectives that an op is used for."""
-    return [each for each, ops in node.reader.towers.items() if node.name in ops]
+    """The losses that an op is used for."""
+    return [each for each, ops in node.reader.losses.items() if node.name in ops]
 
 
 def _part_of_tower(node: Node) -> Part | None:
@@ -1423,11 +1423,14 @@ def _shared_numbers(
 ) -> Form | None:
     """Numbers that are not for rows, such as a mask of weights: equal seeds, equal numbers.
 
-    None if they are for rows, or have no seed, or if their shape is unknown.
+    None if they are for rows, or have no seed, or if their shape is unknown. A loop draws other
+    numbers in each iteration, perhaps for each row.
     """
     terms = node.terms
     seeds = (Form(seed),) if isinstance(seed, int) else ()
-    if dims is None or seed is None or any(terms.parts(each) for each in (*operands, *seeds)):
+    if dims is None or seed is None or node.reader.is_in_loop(node.name):
+        return None
+    if any(terms.parts(each) for each in (*operands, *seeds)):
         return None
     if any(terms.constant(dim) is None for dim in dims):
         return None
