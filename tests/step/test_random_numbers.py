@@ -193,6 +193,30 @@ def test_towers_may_not_share_numbers_of_rows() -> None:
     assert _state(towers, one) is State.DIFFERS
 
 
+def test_loops_may_draw_for_rows() -> None:
+    """A number that the body of a loop draws is another one in each iteration."""
+
+    def build(towers: int) -> Program:
+        program = Program()
+        w, gradients = program.variable("w", (WIDTH,)), []
+        for tower in range(towers) if towers > 1 else [None]:
+            x = program.placeholder("x", (None, WIDTH), tower)
+            _, scaled = program.loop(
+                lambda i, _: apply("Less", i, 3.0),
+                lambda i, h: [
+                    i + 1.0,
+                    h * h.program.add("RandomStandardNormal", [], seed=1, seed2=2),
+                ],
+                [program.tensor(0.0), x * w.read()],
+            )
+            gradients.append(program.gradient(mean(square(total(scaled, 1))), w))
+        average = add_n(gradients) / float(towers) if towers > 1 else gradients[0]
+        program.train(w.descend(0.1, average))
+        return program
+
+    assert _state(build(2), build(1)) is State.DIFFERS
+
+
 @pytest.mark.parametrize("are_for_rows", [True, False])
 def test_numbers_of_towers_that_share_a_loss(are_for_rows: bool) -> None:
     """Towers that draw their own numbers do not differ from each other, nor for rows."""
