@@ -650,11 +650,19 @@ class StepReader(StepGraph):
         """
         terms, names = self.terms, self.atoms_of_copies
         before = dict(terms.summands(with_names(terms, old, names)))
-        total = [(old, 1.0), (change, 1.0)]
-        for monomial, number in terms.summands(with_names(terms, change, names)):
-            if abs(number) < _SMALL * abs(before.get(monomial, 0.0)):
-                term, small = terms.form({monomial: 1.0}), terms.atom("SmallPart", (), (), ())
-                total += [(term, -number), (terms.product(term, small), number)]
+        changes = dict(terms.summands(with_names(terms, change, names)))
+        is_small = {
+            monomial: abs(number) < _SMALL * abs(before.get(monomial, 0.0))
+            for monomial, number in changes.items()
+        }
+        if not any(is_small.values()):
+            return terms.add((old, 1.0), (change, 1.0))
+        total = [(old, 1.0)]
+        for monomial, number in changes.items():
+            term = terms.form({monomial: 1.0})
+            if is_small[monomial]:
+                term = terms.product(term, terms.atom("SmallPart", (), (), ()))
+            total.append((term, number))
         return terms.add(*total)
 
     @cached_property
