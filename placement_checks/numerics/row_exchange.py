@@ -6,12 +6,13 @@ t(X') + t(Y') = t(X) + t(Y). A value with neither property combines rows in anot
 quotient of two sums, a product of two rows, or another order of rows.
 
 By chance, a value may have a property on some rows, such as a quotient of sums if the divisors are
-equal. Therefore, the rows are exchanged several times.
+equal. Therefore, the rows are exchanged several times: at random, and sorted by the numbers of an
+input, so that one batch has the rows with most tokens, for example.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -45,6 +46,22 @@ class Exchange(NamedTuple):
             if 0 < np.count_nonzero(order[:size] < size) < size:
                 orders.append(order)
         return Exchange(size, orders)
+
+    def sorted_by(self, columns: Iterable[npt.NDArray[Any]]) -> Exchange:
+        """Return this exchange with further orders: the rows sorted by the sum of their numbers.
+
+        Args:
+            columns: numbers of the rows of the first two batches: arrays with as many rows as
+                both.
+        """
+        orders = list(self.orders)
+        for column in columns:
+            with np.errstate(invalid="ignore", over="ignore"):
+                sums = column.reshape(len(column), -1).sum(axis=1, dtype=np.float64)
+            order = np.argsort(sums, kind="stable")
+            if 0 < np.count_nonzero(order[: self.size] < self.size) < self.size:
+                orders.append(order)
+        return self._replace(orders=orders)
 
     def batches(self, rows: Sequence[int]) -> list[list[int]]:
         """Return the rows of all batches, in pairs: the first two, and each exchanged pair.

@@ -461,16 +461,7 @@ class Comparison:
         for name in dict.fromkeys([*reader.updates, *read]):
             value = reader.state(name, reader.all_updates)
             finals[reader.copies.get(name, name)][name] = value
-        atoms = {}
-        for copy, name in reader.copies.items():
-            if copy != name and copy in reader.ops:
-                shape = reader.shape_of_variable(copy)
-                variable = self.terms.atom("Var", (name,), (), shape, origin=reader.origin(copy))
-                pair = [
-                    list(self.terms.atoms_in(each)) for each in (reader.variable(copy), variable)
-                ]
-                atoms[max(pair[0])] = max(pair[1])
-        self._names = atoms
+        atoms = self._names = reader.atoms_of_copies
         return {
             name: {copy: with_names(self.terms, form, atoms) for copy, form in forms.items()}
             for name, forms in finals.items()

@@ -31,8 +31,19 @@ from placement_checks.core.placement import (
     producer_of,
 )
 from placement_checks.step.batch import Batch
+from placement_checks.step.gradients import with_names
 from placement_checks.step.graph import Race, StepGraph, Update, cone
-from placement_checks.step.kinds import ONE, ROWS, Cause, Form, Kind, Origin, Shape, Status
+from placement_checks.step.kinds import (
+    ONE,
+    ROWS,
+    AtomId,
+    Cause,
+    Form,
+    Kind,
+    Origin,
+    Shape,
+    Status,
+)
 from placement_checks.step.loops import Loop, is_loop
 from placement_checks.step.parts import WHOLE, Part, finest
 from placement_checks.step.tensor_ops import TENSOR_OPS, Node, attributes_of, with_shape
@@ -634,17 +645,37 @@ class StepReader(StepGraph):
         """The sum of an old value and a change.
 
         A small fraction of the old value, such as by weight decay, stays apart: in the sum, it
-        could not be told from rounding.
+        could not be told from rounding. Copies of a variable count together, as in the mean that a
+        strategy takes of the changes of all replicas.
         """
-        terms = self.terms
-        before, total = dict(terms.summands(old)), [(old, 1.0)]
-        for monomial, number in terms.summands(change):
+        terms, names = self.terms, self.atoms_of_copies
+        before = dict(terms.summands(with_names(terms, old, names)))
+        changes = dict(terms.summands(with_names(terms, change, names)))
+        is_small = {
+            monomial: abs(number) < _SMALL * abs(before.get(monomial, 0.0))
+            for monomial, number in changes.items()
+        }
+        if not any(is_small.values()):
+            return terms.add((old, 1.0), (change, 1.0))
+        total = [(old, 1.0)]
+        for monomial, number in changes.items():
             term = terms.form({monomial: 1.0})
-            if abs(number) < _SMALL * abs(before.get(monomial, 0.0)):
-                small = terms.atom("SmallPart", (), (), ())
-                term = terms.product(term, small)
+            if is_small[monomial]:
+                term = terms.product(term, terms.atom("SmallPart", (), (), ()))
             total.append((term, number))
         return terms.add(*total)
+
+    @cached_property
+    def atoms_of_copies(self) -> Mapping[AtomId, AtomId]:
+        """The atom of the variable for the atom of each of its other copies."""
+        atoms = {}
+        for copy, name in self.copies.items():
+            if copy != name and copy in self.ops:
+                shape, origin = self.shape_of_variable(copy), self.origin(copy)
+                variable = self.terms.atom("Var", (name,), (), shape, origin=origin)
+                pair = [max(self.terms.atoms_in(each)) for each in (self.variable(copy), variable)]
+                atoms[pair[0]] = pair[1]
+        return atoms
 
     def descent_of(self, variable: str) -> tuple[Form, Form] | None:
         """The rate and the gradient, if plain gradient descent alone updates a variable.

@@ -1369,8 +1369,11 @@ def _random(node: Node) -> Form | None:
     dims = () if node.shape == () else dims
     size = None if part is None else terms.size(reader.program, part)
     whole = terms.size(reader.program, WHOLE)
-    if part is None and len(owners) > 1 and dims and whole and terms.constant(dims[0]) == whole:
-        part, size = WHOLE, whole
+    if part is None and len(owners) > 1:
+        if dims and whole and terms.constant(dims[0]) == whole:
+            part, size = WHOLE, whole
+        elif not _may_have_rows(node, dims, owners):
+            part = WHOLE
     axis: int | None = None
     if part is not None and dims:
         rows = terms.rows(part)
@@ -1412,6 +1415,19 @@ def _random(node: Node) -> Form | None:
         origin=node.origin,
         status=status,
     )
+
+
+def _may_have_rows(node: Node, dims: Sequence[Form] | None, owners: Sequence[str]) -> bool:
+    """Whether numbers that several losses use may be for the rows of one: their extents decide."""
+    terms, reader = node.terms, node.reader
+    if node.shape == ():
+        return False
+    if dims is None:
+        return True
+    parts = [reader.part_of_tower([owner]) for owner in owners]
+    sizes = {terms.size(reader.program, part) for part in parts if part is not None}
+    extents = {terms.constant(dim) for dim in dims}
+    return None in extents or not extents.isdisjoint(sizes)
 
 
 def _shared_numbers(

@@ -147,3 +147,21 @@ def test_values_that_are_not_finite() -> None:
         means = [np.float64(counts[batch].sum()) / counts[batch].sum() for batch in batches]
     assert np.isnan(means[0])
     assert classify(means, exchange)[1] == np.inf
+
+
+def test_sorted_rows_show_a_divisor_that_is_equal_by_chance() -> None:
+    """Random orders may give every batch as many tokens. Sorted rows do not."""
+    tokens = np.array([1, 0, 1, 0])
+    exchange = Exchange(2, [np.array([0, 3, 1, 2])])
+
+    def kind(exchange: Exchange) -> tuple[str, float]:
+        batches = exchange.batches(range(4))
+        return classify([np.sum(tokens[each]) for each in batches], exchange)
+
+    assert kind(exchange)[0] == "constant"
+    assert kind(exchange.sorted_by([tokens]))[0] == "sum"
+    quotients = exchange.sorted_by([tokens, np.ones(4)])
+    means = [
+        np.sum(tokens[each]) / (1 + np.sum(tokens[each])) for each in quotients.batches(range(4))
+    ]
+    assert classify(means, quotients)[1] > 0.01

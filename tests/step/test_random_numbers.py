@@ -103,6 +103,30 @@ def test_a_mask_of_weights_may_have_as_many_rows_as_the_batch_of_a_tower() -> No
     assert _state(masked(2), masked(1)) is State.PROVED
 
 
+@pytest.mark.parametrize("shape", [[1], [WIDTH], [1, WIDTH]])
+def test_all_towers_may_use_one_draw_that_is_not_for_rows(shape: Sequence[int]) -> None:
+    """As if a function draws a scale or a mask of features, and gives it to all replicas."""
+
+    def scaled(towers: int, draws: int, rows: int | None = None) -> Program:
+        program = Program()
+        x, w = program.placeholder("x", (rows, WIDTH)), program.variable("w", (WIDTH,))
+        numbers = [program.add("RandomStandardNormal", shape) for _ in range(draws)] * towers
+        parts = split(x, towers) if towers > 1 else [x]
+        gradients = [
+            program.gradient(mean(square(total(part * each * w.read(), 1))), w)
+            for part, each in zip(parts, numbers, strict=False)
+        ]
+        average = add_n(gradients) / float(towers) if towers > 1 else gradients[0]
+        program.train(w.descend(0.1, average))
+        return program
+
+    assert _state(scaled(2, 1), scaled(1, 1)) is State.PROVED
+    assert _state(scaled(2, 2), scaled(1, 1)) is State.UNKNOWN
+    is_for_rows = WIDTH in shape  # a tower has as many
+    state = _state(scaled(2, 1, 2 * WIDTH), scaled(1, 1, 2 * WIDTH))
+    assert (state is State.PROVED) is not is_for_rows
+
+
 def _with_dropout(towers: int, mask: str = "own", seeds: Sequence[int] = (0, 0)) -> Program:
     """The rows of each tower are multiplied by random numbers."""
     program = Program()

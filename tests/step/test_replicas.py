@@ -30,3 +30,17 @@ def test_statistics_of_all_replicas(
     hidden = found.weights["model/hidden/weights"]
     assert isinstance(hidden, Weights)
     assert [set(each.ratios.values()) for each in hidden.examples] == [{weight}]
+
+
+@pytest.mark.parametrize("name", ["decayed_by_replica", "scaled_together"])
+def test_sound_steps_are_proved(
+    name: str, fixtures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Replicas take the mean of their decays, or share a random number that is not for rows."""
+    monkeypatch.chdir(fixtures / "sound" / "eager")
+    program, one = (requested(f"functions_unusual.py:{name}", gpus=gpus) for gpus in (2, 1))
+    assert isinstance(one.placement, Placement)
+    found = compare_steps(program.placement, one.placement)
+    assert isinstance(found, StepEquality)
+    assert found.trained
+    assert {found.variables[each].state for each in found.trained} == {State.PROVED}

@@ -33,6 +33,7 @@ from placement_checks.step.row_sets import RowSets
 from placement_checks.step.tensor_ops import is_elementwise
 
 _PIPELINES = ITERATORS | QUEUES
+_CONVOLUTIONS = frozenset({"Conv2D", "Conv3D", "DepthwiseConv2dNative"})
 _TERMS = ADDS | JOINS | RESHAPES | IDENTITIES | PASSES_VALUE | {CAST, NEGATION, STACK}
 
 
@@ -79,7 +80,8 @@ def applies_to_rows(
     """Whether random numbers are applied to the rows of a batch, each row to its own numbers.
 
     Numbers may also be applied to all rows alike: the noise or mask of a layer, which has the
-    shape of the weights, and a mask of features, which is broadcast over the rows.
+    shape of the weights, numbers in place of weights, such as a random projection, and a mask of
+    features, which is broadcast over the rows.
 
     Args:
         analysis: the program.
@@ -113,10 +115,22 @@ def applies_to_rows(
             todo += new
             continue
         is_applied = True
+        if with_rows and own == data[1:] and _takes_weights(analysis, op):
+            continue
         is_alike = not with_rows or _is_broadcast_over_rows(analysis, own[0], op)
         if not is_alike or not is_elementwise(flow.types[op]):
             return True
     return not is_applied
+
+
+def _takes_weights(analysis: TowerAnalysis, op: OpId) -> bool:
+    """Whether the second operand of an op has no rows, if the first one has its rows first."""
+    kind, name = analysis.flow.types[op], analysis.flow.names[op]
+    if kind in _CONVOLUTIONS:
+        return True
+    rows = producer_of(analysis.placement.ops[name].inputs[0])
+    is_turned = analysis.placement.details.attributes(name).get("transpose_a", False)
+    return kind == "MatMul" and not is_turned and analysis.placement.ops[rows].type != "Transpose"
 
 
 def outputs_of(analysis: TowerAnalysis, op: str) -> Iterator[str]:

@@ -232,8 +232,11 @@ _KERAS_ERRORS = (
     _KerasError(
         r"Cond\.call\(\).*`merge_call` called while defining a new graph",
         "its optimizer updates variables in a branch of the step, as Keras 3 does for "
-        "gradient_accumulation_steps, but TensorFlow cannot sum over replicas in a branch",
-        "use larger batches instead, or accumulate the gradients in your own train_step",
+        "gradient_accumulation_steps and ema_overwrite_frequency, but TensorFlow cannot sum over "
+        "replicas in a branch",
+        "instead of gradient_accumulation_steps, use larger batches, or accumulate the gradients "
+        "in your own train_step; instead of ema_overwrite_frequency, use "
+        "keras.callbacks.SwapEMAWeights",
     ),
     _KerasError(
         r"calling (\w+)\.call\(\).*specify an aggregation method to update",

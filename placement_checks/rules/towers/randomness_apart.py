@@ -46,7 +46,7 @@ class RandomnessApart(Rule):
     random ops draw the same numbers if their seeds are equal as terms, for example if the seeds
     are copies of one variable under a strategy. Towers share a draw if they compute with the same
     part of the result. Numbers that are not for the rows of a batch may be shared: scalars, noise
-    and masks of weights, and masks of features.
+    and masks of weights, numbers in place of weights, and masks of features.
 
     `allow` lists random ops, or patterns, that towers share on purpose.
     """

@@ -41,6 +41,7 @@ from placement_checks.util.walks import walk
 # Errors above which a value combines rows, tried in this order: a small error may be rounding.
 _ERRORS = (1e-3, 1e-4, 1e-5)
 _MAX_BYTES = 1 << 28  # of the tensors that are fetched at once, with known shapes
+_MAX_SORTED = 4  # inputs that rows are sorted by: each takes two runs
 _FEW_ROWS = 5  # if the reference takes any number: enough to exchange, and no power of two
 
 
@@ -110,6 +111,10 @@ def _exchanged_runs(
     if not objectives or size < 2 or feeding.repetitions(size) != 1:
         return None
     exchange = Exchange.of_size(size)
+    first, second, *_ = exchange.batches(rows)
+    arrays = (values for values in batch.values() if np.shape(values)[:1] == (feeding.rows,))
+    numeric = [values[first + second] for values in arrays if values.dtype.kind in "biuf"]
+    exchange = exchange.sorted_by(numeric[:_MAX_SORTED])
     with contextlib.suppress(InputError):
         feeds = [feeding.to_reference(batch, order) for order in exchange.batches(rows)]
         session.evaluate(objectives, objectives, feeds[0])

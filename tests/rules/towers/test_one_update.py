@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from support.graphs import op, placement
-from support.towers import gradient, host, on, program, variable
+from support.towers import MIRRORED, gradient, host, on, program, variable
 from support.verdicts import broken, kept, not_checked, verdicts
 
 from placement_checks import Op, Placement
@@ -561,6 +561,13 @@ CASES = {
     ),
     "two allowed counters that separate ops increment": kept(
         TWO_SEPARATE, allow=("step", "epoch")
+    ),
+    "a repeated update under a strategy, which has no loop over towers": broken(
+        counted(
+            host("update/again", "ResourceApplyGradientDescent", "w", "rate", "mean/w"),
+            train=["^update/again"],
+            strategy=MIRRORED,
+        )
     ),
     "a repeated update, and a separate counter": broken(
         counted(

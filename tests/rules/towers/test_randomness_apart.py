@@ -167,6 +167,20 @@ def weights_masked(kind: str) -> Placement:
     return program(*ops, attributes={f"tower_{i}/noise": SEED for i in (0, 1)})
 
 
+def projected(rows: str, matrix: str, **attributes: bool) -> Placement:
+    """Towers that draw the same numbers, and multiply matrices."""
+    ops = []
+    for i in (0, 1):
+        ops += [
+            on(i, f"tower_{i}/noise", "RandomUniform", "shape"),
+            on(i, f"tower_{i}/product", "MatMul", f"tower_{i}/{rows}", f"tower_{i}/{matrix}"),
+            on(i, f"tower_{i}/w/MatMul", "Mul", f"tower_{i}/product", f"tower_{i}/w/read"),
+        ]
+    drawn = {f"tower_{i}/noise": SEED for i in (0, 1)}
+    products = {f"tower_{i}/product": attributes for i in (0, 1)}
+    return program(*ops, attributes=drawn | products)
+
+
 def seeds_in_functions() -> Placement:
     """Each tower makes a seed on one line, and calls a function that draws on another line."""
     made = [f"tower_{i}/seed" for i in (0, 1)]
@@ -414,6 +428,11 @@ CASES = {
         before_the_loop(on(1, "tower_1/noisy", "Tanh", "tower_1/x"))
     ),
     "a shared draw is allowed": kept(before_the_loop(), allow=("noise",)),
+    "equal seeds of a projection of the rows": kept(projected("x", "noise")),
+    "equal seeds of a projection of transposed rows": broken(
+        projected("x", "noise", transpose_a=True)
+    ),
+    "equal seeds of rows of a projection": broken(projected("noise", "w/read")),
     "equal seeds, which each tower makes": broken(seeds_in_functions()),
     "copies of a seed that a strategy combines when they are read": kept(copies(in_sync=False)),
     "copies of a seed that a strategy keeps equal": broken(copies(in_sync=True)),
