@@ -100,7 +100,7 @@ CAUSES: Mapping[FactKind, tuple[FactKind, ...]] = {
     _K.GRADIENT: (_K.OBJECTIVE, _K.SCALED, _K.CLIPPED, _K.UNTRAINED),
     _K.VALUE: (_K.GRADIENT, _K.SKIPPED),
     _K.DIAGNOSED: (_K.OBJECTIVE, _K.SCALED),
-    _K.STEP: (_K.OBJECTIVE, _K.SCALED, _K.UNTRAINED, _K.NOISE, _K.DIAGNOSED),
+    _K.STEP: (_K.OBJECTIVE, _K.SCALED, _K.UNTRAINED, _K.DIAGNOSED),
 }
 # Facts on a tower, which concern every variable.
 _OF_TOWERS = frozenset({_K.ROWS, _K.MODEL, _K.NOISE, _K.MIXED_LOSS})

@@ -17,11 +17,15 @@ from placement_checks.rules.step_equality import compare_with_one_gpu, mistake_o
 from placement_checks.step.comparison import ONE_GPU, State, StepEquality
 from placement_checks.step.explanation import Difference, Obligation
 
-# Mistakes of any variable, which also make the step another one.
-_CAUSES = (
-    *(Fact(FactKind.OBJECTIVE), Fact(FactKind.SCALED)),
-    *(Fact(FactKind.UNTRAINED), Fact(FactKind.NOISE)),
-)
+_OF_ANY_VARIABLE = (Fact(FactKind.OBJECTIVE), Fact(FactKind.SCALED))
+# Facts on other objects that explain a difference, by what has to be equal. Shared
+# noise explains only a difference of random numbers. A mistake of another variable changes no
+# coefficient in the update of this variable.
+_CAUSES = {
+    **dict.fromkeys(Obligation, (*_OF_ANY_VARIABLE, Fact(FactKind.UNTRAINED))),
+    Obligation.ROWS: (*_OF_ANY_VARIABLE, Fact(FactKind.NOISE)),
+    Obligation.WEIGHTS: (),
+}
 
 
 @dataclass(frozen=True)
@@ -158,7 +162,7 @@ def _finding(
         consequence=found.consequence,
         fix=found.fix,
         group_key=(difference.obligation, difference.text),
-        may_follow=_CAUSES,
+        may_follow=_CAUSES[difference.obligation],
     )
 
 
