@@ -39,7 +39,8 @@ class FactKind(Enum):
         REPEATED: a step updates the variable several times.
         UNSYNCED: copies of the variable get different updates.
         OBJECTIVE: loss terms in the update of the variable have wrong coefficients.
-        SCALED: all loss terms in the update of the variable are multiplied by one factor.
+        SCALED: all loss terms in the update of the variable are means over rows, and multiplied by
+            one factor.
         GRADIENT: the gradient of the variable differs from the reference in a run.
         SKIPPED: the step does not update the statistics.
         VALUE: the variable differs from the reference after some steps of a run.
@@ -95,12 +96,12 @@ CAUSES: Mapping[FactKind, tuple[FactKind, ...]] = {
         *(_K.LOST, _K.REPEATED, _K.UNSYNCED, _K.UNSHARED, _K.OUT_OF_SCOPE),
         *(_K.ROWS, _K.MODEL, _K.MIXED_LOSS),
     ),
-    # Towers that read the same rows do not multiply what each row counts.
+    # Towers that read the same rows do not multiply a mean over rows.
     _K.SCALED: (_K.REPEATED, _K.UNSYNCED, _K.UNSHARED, _K.OUT_OF_SCOPE),
     _K.GRADIENT: (_K.OBJECTIVE, _K.SCALED, _K.CLIPPED, _K.UNTRAINED),
     _K.VALUE: (_K.GRADIENT, _K.SKIPPED),
     _K.DIAGNOSED: (_K.OBJECTIVE, _K.SCALED),
-    _K.STEP: (_K.OBJECTIVE, _K.SCALED, _K.UNTRAINED, _K.NOISE, _K.DIAGNOSED),
+    _K.STEP: (_K.OBJECTIVE, _K.SCALED, _K.UNTRAINED, _K.DIAGNOSED),
 }
 # Facts on a tower, which concern every variable.
 _OF_TOWERS = frozenset({_K.ROWS, _K.MODEL, _K.NOISE, _K.MIXED_LOSS})

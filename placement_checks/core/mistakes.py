@@ -238,7 +238,7 @@ LOSSES_DIVIDED = Mistake(
 )
 SCALED = Mistake(
     "scaled",
-    "all elements are multiplied by one number",
+    "the whole gradient is multiplied by one number",
     "if it is a loss scale, undo it before the gradients are applied: "
     "(gradient / {factor}, variable)",
     _STEPS,

@@ -36,6 +36,8 @@ _UNSAVED = re.compile(
     r"<(ipython-input.*|python-input-\d+|stdin|console|doctest .*|string)>"
     r"|.*/ipykernel_\d+/\d+\.py|.*/ipython-input-[-\w]+\.py"
 )
+# The name of a file with AutoGraph's copy of a function, among temporary files.
+AUTOGRAPH_FILE = "__autograph_generated_file"
 # Code that Python generates for a dataclass looks like code given to `exec`.
 _GENERATED = ("<string>", "__init__")
 
@@ -78,11 +80,13 @@ def is_user_file(file: str, folder: Path | None) -> bool:
 
     ``folder`` is the directory of the program. It matters only if the program is installed in
     ``site-packages``, like a library. The file may be in an archive of modules. Code outside of
-    files belongs to the user.
+    files belongs to the user. The copies that AutoGraph makes of functions do not.
     """
     if _UNSAVED.fullmatch(file):
         return True
     path = Path(current_folder(), file).resolve()
+    if path.name.startswith(AUTOGRAPH_FILE):
+        return False
     is_library = (
         str(path).startswith(_LIBRARIES) or "site-packages" in path.parts or _is_framework(path)
     )

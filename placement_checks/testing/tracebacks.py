@@ -13,11 +13,11 @@ from types import TracebackType
 from typing import Final
 
 from placement_checks.core.errors import DEBUG, PlacementError
+from placement_checks.core.user_code import AUTOGRAPH_FILE
 
 _PACKAGE: Final = __name__.partition(".")[0]
 _FRAMEWORKS: Final = frozenset({"absl", "keras", "tensorflow", "tf_keras", "tf_slim", "wrapt"})
 _HOOKS: Final = frozenset({f"{__package__}.pytest_plugin", f"{__package__}.verdicts"})
-_AUTOGRAPH: Final = "__autograph_generated_file"  # a copy of the user's function, in /tmp
 
 
 def shorten(error: BaseException) -> None:
@@ -92,7 +92,7 @@ def _is_ours(entry: TracebackType) -> bool:
 
 def _is_internal(entry: TracebackType) -> bool:
     root = str(entry.tb_frame.f_globals.get("__name__")).partition(".")[0]
-    return root in _FRAMEWORKS or _AUTOGRAPH in entry.tb_frame.f_code.co_filename
+    return root in _FRAMEWORKS or AUTOGRAPH_FILE in entry.tb_frame.f_code.co_filename
 
 
 def _is_user(entry: TracebackType) -> bool:

@@ -11,6 +11,7 @@ import tensorflow as tf
 from support.traced import built_eagerly
 
 from placement_checks import place
+from placement_checks.core.user_code import is_user_file
 
 MAIN = """
 import tensorflow as tf
@@ -175,6 +176,15 @@ def test_lines_of_code_without_a_file(name: str) -> None:
 
     assert list(map(str, details.frames("out"))) == [f"{name}:16", f"{name}:11"]
     assert str(details.device_line("out")) == f"{name}:15"
+
+
+def test_copies_by_autograph_are_no_user_files(tmp_path: Path) -> None:
+    """AutoGraph deletes these files at the end, and each run writes other ones."""
+    names = ("__autograph_generated_file0a.py", "train.py")
+    for name in names:
+        (tmp_path / name).touch()
+
+    assert [is_user_file(str(tmp_path / name), None) for name in names] == [False, True]
 
 
 def test_lines_of_executed_text(folder: Path) -> None:

@@ -115,7 +115,7 @@ def test_a_factor_without_a_known_cause_is_reported() -> None:
     cause = common(given.trial(given.times(np.full(12, 128.0)), runs(6, 6)))
 
     assert cause._replace(ratio=None) == Diagnosis(
-        "all elements are multiplied by one number",
+        "the whole gradient is multiplied by one number",
         "if it is a loss scale, undo it before the gradients are applied: "
         "(gradient / 128, variable); if it is intended: --set gradients-equal.scale=128",
         mistake="scaled",
@@ -152,10 +152,10 @@ def test_ratios_near_the_number_of_towers() -> None:
     given = problem()
     for ratio, what in [
         (2.001, "the gradients of 2 towers are added up instead of averaged"),
-        (2.02, "all elements are multiplied by one number"),
+        (2.02, "the whole gradient is multiplied by one number"),
         (0.5004, "it is divided by the number of towers, 2, once too often"),
-        (0.51, "all elements are multiplied by one number"),
-        (-2.0, "all elements are multiplied by one number"),
+        (0.51, "the whole gradient is multiplied by one number"),
+        (-2.0, "the whole gradient is multiplied by one number"),
     ]:
         assert common(given.trial(given.times(np.full(12, ratio)), runs(6, 6))).what == what
 
@@ -165,7 +165,7 @@ def test_one_tower_has_no_sum_over_towers() -> None:
 
     cause = common(given.trial(given.times(np.full(12, 0.5))), 1)
 
-    assert cause.what == "all elements are multiplied by one number"
+    assert cause.what == "the whole gradient is multiplied by one number"
 
 
 def test_nearly_all_rows_of_one_tower_are_no_sum() -> None:
@@ -173,7 +173,7 @@ def test_nearly_all_rows_of_one_tower_are_no_sum() -> None:
 
     cause = common(given.trial(given.times(np.full(12, 1.0005))), 1)
 
-    assert cause.what == "all elements are multiplied by one number"
+    assert cause.what == "the whole gradient is multiplied by one number"
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_two_numbers_show_a_factor() -> None:
 
     cause = common(given.trial(given.times(np.full(12, 1.37)), runs(6, 6)))
 
-    assert cause.what == "all elements are multiplied by one number"
+    assert cause.what == "the whole gradient is multiplied by one number"
 
 
 def test_clipping_is_found_without_the_rows_of_towers() -> None:
@@ -1269,9 +1269,9 @@ def test_rows_of_single_variables() -> None:
     [
         (2.0, "the gradients of 2 towers are added up instead of averaged"),
         (0.5, "it is divided by the number of towers, 2, once too often"),
-        (128.0, "all elements are multiplied by one number"),
-        (-3.0, "all elements are multiplied by one number"),
-        (1 / 128, "all elements are multiplied by one number"),
+        (128.0, "the whole gradient is multiplied by one number"),
+        (-3.0, "the whole gradient is multiplied by one number"),
+        (1 / 128, "the whole gradient is multiplied by one number"),
         (1.37, UNKNOWN),
         (0.73, UNKNOWN),
         (2.7, UNKNOWN),

@@ -45,6 +45,24 @@ def test_a_finding_follows_from_a_fact_on_the_same_object() -> None:
     assert causes(names, shared) == causes(shared, names) == expected
 
 
+def test_separate_variables_explain_no_device() -> None:
+    """Shared variables would be on the GPU of the first tower."""
+    found = causes(
+        broken("variables-shared", "w"),
+        broken("variables-on-host", "w"),
+        broken("averaging-on-host", "w"),
+    )
+
+    assert found["variables-on-host"] == found["averaging-on-host"] == {"w": None}
+
+
+def test_equal_noise_explains_no_update() -> None:
+    """A weight decay that counts twice is a mistake of its own."""
+    found = causes(broken("randomness-apart", "dropout"), broken("equal-to-one-gpu", "w"))
+
+    assert found["equal-to-one-gpu"] == {"w": None}
+
+
 def test_other_ops_and_objects_of_a_finding_state_facts_too() -> None:
     copies = finding("w_1", ops=("w_1", "w"), others=("v",))
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from placement_checks.analysis.graph.updates import Update
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
-from placement_checks.analysis.variables.layout import unshared, variable_layout
+from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.facts import Fact, FactKind
+from placement_checks.core.facts import FactKind
 from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import AMONG_DEVICES
 from placement_checks.core.placement import Placement
@@ -108,9 +108,6 @@ class AveragingOnHost(Rule):
             "addition to its other work",
             fix="compute a list of gradients per tower, and average the lists under "
             f"`with tf.device('{names[0]}'):`",
-            may_follow=(Fact(FactKind.UNSHARED),)
-            if _updates_unshared_only(placement, number)
-            else (),
         )
 
 
@@ -133,16 +130,6 @@ def _judged_ops(placement: Placement) -> list[OpId]:
             and not (device and assigned.matches(device))
             and flow.types[op] not in AMONG_DEVICES
         }
-    )
-
-
-def _updates_unshared_only(placement: Placement, op: OpId) -> bool:
-    """Return whether a sum updates only unshared variables of the tower on its GPU."""
-    gradients, assigned = gradient_flow(placement), placement.by_number[op].assigned
-    return all(
-        unshared(placement).is_on_own_tower(variable, assigned)
-        for variable, updates in gradients.trained.items()
-        if any(op in gradients.ancestors(update) for update in updates)
     )
 
 

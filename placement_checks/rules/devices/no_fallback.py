@@ -356,7 +356,10 @@ def _fix(op: Op, placement: Placement) -> str:
             "to the number of GPUs that the program names"
         )
     if op.type in CALLS:
-        return "read the variables before the call and pass their values: tf.identity(variable)"
+        return (
+            "read the variables before the loop, the branch or the function, and pass their "
+            "values: tf.identity(variable)"
+        )
     return (
         "if it belongs on the CPU, build it under `with tf.device('/cpu:0'):`; otherwise use a "
         "dtype or an op that has a GPU kernel"

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from placement_checks.analysis.graph.analysis import is_local
 from placement_checks.analysis.towers.analysis import analyze
-from placement_checks.analysis.variables.layout import unshared
 from placement_checks.analysis.variables.roles import roles
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import ConfigError
@@ -164,11 +163,6 @@ def _role_devices(placement: Placement, variable: str, *, local: bool) -> Sequen
 def _misplaced(placement: Placement, op: Op, names: Sequence[str], setting: str) -> Finding:
     assert op.assigned is not None
     found = op.assigned.short
-    causes = []
-    if placement.requested and unshared(placement).is_on_own_tower(_decided_by(op), op.assigned):
-        causes.append(Fact(FactKind.UNSHARED))
-    elif _is_unpinned(placement, op):
-        causes.append(Fact(FactKind.IDLE))
     request = ""
     if placement.requested:
         request = f"; it requests {requested_device(op)}"
@@ -183,7 +177,7 @@ def _misplaced(placement: Placement, op: Op, names: Sequence[str], setting: str)
         devices=(op.assigned,),
         consequence=_consequence(placement, op),
         fix=_fix(placement, op, names[0], setting),
-        may_follow=tuple(causes),
+        may_follow=_causes(placement, op),
     )
 
 
@@ -221,18 +215,19 @@ def _without_request(placement: Placement, op: Op, names: Sequence[str], setting
         f"machine and may choose another device on other machines",
         devices=(op.assigned,) if op.assigned else (),
         fix=_fix(placement, op, names[0], setting),
-        may_follow=(Fact(FactKind.IDLE),) if _is_unpinned(placement, op) else (),
+        may_follow=_causes(placement, op),
     )
 
 
-def _is_unpinned(placement: Placement, op: Op) -> bool:
-    """Return whether an op is on a GPU only because no op of the program requests a GPU."""
+def _causes(placement: Placement, op: Op) -> tuple[Fact, ...]:
+    """Return the facts on other objects that explain the device of a variable.
+
+    A variable is on a GPU because of an idle GPU if no op of the program requests a GPU. Separate
+    variables of each tower explain no device: shared variables need the host, too.
+    """
     is_on_gpu = op.assigned is not None and op.assigned.is_gpu
-    return (
-        is_on_gpu
-        and bool(placement.requested)
-        and not any(kind.requested.is_gpu for kind in placement.kinds)
-    )
+    asks = not placement.requested or any(kind.requested.is_gpu for kind in placement.kinds)
+    return (Fact(FactKind.IDLE),) if is_on_gpu and not asks else ()
 
 
 def _decided_by(op: Op) -> str:

@@ -17,11 +17,17 @@ from placement_checks.rules.step_equality import compare_with_one_gpu, mistake_o
 from placement_checks.step.comparison import ONE_GPU, State, StepEquality
 from placement_checks.step.explanation import Difference, Obligation
 
-# Mistakes of any variable, which also make the step another one.
-_CAUSES = (
-    *(Fact(FactKind.OBJECTIVE), Fact(FactKind.SCALED)),
-    *(Fact(FactKind.UNTRAINED), Fact(FactKind.NOISE)),
-)
+_OF_ANY_VARIABLE = (Fact(FactKind.OBJECTIVE), Fact(FactKind.SCALED))
+# Facts on other objects that explain a difference, by what has to be equal. Equal noise explains
+# only a difference of random numbers. Of other variables, slots alone change a coefficient in the
+# update of a variable.
+_CAUSES = {
+    **dict.fromkeys(Obligation, (*_OF_ANY_VARIABLE, Fact(FactKind.UNTRAINED))),
+    Obligation.ROWS: (*_OF_ANY_VARIABLE, Fact(FactKind.NOISE)),
+    Obligation.WEIGHTS: (
+        *(Fact(FactKind.REPEATED), Fact(FactKind.UNSHARED), Fact(FactKind.OUT_OF_SCOPE)),
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -158,7 +164,7 @@ def _finding(
         consequence=found.consequence,
         fix=found.fix,
         group_key=(difference.obligation, difference.text),
-        may_follow=_CAUSES,
+        may_follow=_CAUSES[difference.obligation],
     )
 
 

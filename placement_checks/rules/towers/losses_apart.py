@@ -131,7 +131,8 @@ def _finding(placement: Placement, mixed: MixedLoss) -> Finding:
         if analysis.examples[mixed.path[-1]]
         else "the penalty counts once more with every tower: weights decay more, the more GPUs "
         "there are",
-        fix="add up this tower's losses only: build the tower under "
+        fix="add up this tower's results only: if a list collects them, create it in the loop "
+        "over towers; if a collection does, build the tower under "
         "`with tf.name_scope(f'tower_{i}') as scope:`, and read "
         "tf.compat.v1.get_collection(key, scope)",
         devices=(*tower.devices, *other.devices),
@@ -143,8 +144,8 @@ def _finding(placement: Placement, mixed: MixedLoss) -> Finding:
         ops=(contained,),
         placed=contained,
         frames=lines_to(placement, contained, device_line(placement, contained)),
-        message=f"{contained} is part of {loss}, but requests a GPU of the tower on {other}, "
-        "and that tower does not use this op",
+        message=f"the tower on {tower} computes its loss, {loss}, with {contained}, but this op "
+        f"requests a GPU of the tower on {other}, which does not use it",
         consequence="the tower computes on both GPUs, one waits for the other, and values cross "
         "between them in every step",
         fix="build all of tower i under `with tf.device(f'/gpu:{i}'):`, and name no fixed GPU, "

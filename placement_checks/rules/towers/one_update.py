@@ -175,7 +175,10 @@ def _repeated_update(
                 fix += "; or compute each of the gradients after the update before it"
     elif not is_scalar and _updates_by_towers(analysis, updates):
         consequence = f"it decays {count} times in a step, and depends on the order of the towers"
-        fix = "update it once, after the loop over towers, by the mean of the towers' values"
+        fix = (
+            "update it once, after the loop over towers: by the mean of the towers' values, or by "
+            "the value that they share"
+        )
         if all(_change(analysis, update).factor is None for update in updates):
             consequence = f"it holds the value of one of {count} towers, the last one that runs"
             fix = (

@@ -287,13 +287,12 @@ CASES = {
             on(1, "second", "MatMul", "first", "b", "table"),
         )
     ),
-    "variables and slots follow from a broken mirror": broken(
+    "variables and slots of a broken mirror": broken(
         broken_mirror(on(1, "v1/w/Momentum", "VarHandleOp", colocated=("v1/w",)))
     ),
     "a broken mirror with a variable on another GPU": broken(
         broken_mirror(on(0, "v1/w", "VarHandleOp"))
     ),
-    # By tf.Variable, which shares nothing: it stays on its GPU when all towers read it.
     "a broken mirror with variables of tf.Variable": broken(broken_mirror(named=False)),
     "a program that requests no device": broken(unrequested("")),
     "a program that requests the host for a computation": broken(unrequested("/cpu:0")),
