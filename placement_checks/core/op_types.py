@@ -263,6 +263,10 @@ MINIMUM, MAXIMUM = "Minimum", "Maximum"
 ELEMENTWISE = SELECTS | {MINIMUM, MAXIMUM, "ClipByValue", "Sign", "Tanh", "Round"}
 # Ops that limit every element of a tensor.
 BOUNDS = frozenset({MINIMUM, MAXIMUM, "ClipByValue"})
+# Ops that combine several tensors into one, and not by a sum.
+COMBINES_WITHOUT_SUM = frozenset({"Max", MAXIMUM, "Min", MINIMUM, "Mul", "Prod"})
+MATRIX_PRODUCT, TRANSPOSE = "MatMul", "Transpose"
+CONVOLUTIONS = frozenset({"Conv2D", "Conv3D", "DepthwiseConv2dNative"})
 # Powers of their input: if the input is multiplied by a factor, the result is multiplied by this
 # power of the factor.
 POWERS: Mapping[str, float] = {
@@ -442,6 +446,8 @@ RANDOM_STATELESS: Mapping[str, int] = {
     "StatelessSampleDistortedBoundingBox": 3,
 }
 RANDOM = RANDOM_STATEFUL | RANDOM_STATELESS.keys()
+# Makes the key and the counter of a random op from a seed.
+SEED_OF_KEY = "StatelessRandomGetKeyCounter"
 
 # --- Summaries ---
 

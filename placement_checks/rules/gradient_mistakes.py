@@ -22,6 +22,7 @@ from placement_checks.core.op_types import (
     ADDS,
     BATCH_NORMS,
     CAST,
+    COMBINES_WITHOUT_SUM,
     CONST,
     CUTS,
     DIVISIONS,
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
 
 MOVES_ROWS = REORDERS | GATHERS
 _PASSES_ROWS = MOVES_ROWS | CUTS.keys() | RESHAPES | IDENTITIES | {CAST}
-_NO_SUMS = frozenset({"Max", "Maximum", "Min", "Minimum", "Mul", "Prod"})  # of gradients
 _PACKS = RESHAPES | IDENTITIES | {CAST, STACK}
 _PASSES_LOSS = ADDS | SCALES | IDENTITIES | {CAST}  # ops that combine the parts of a loss
 
@@ -235,7 +235,7 @@ def combining_op(placement: Placement, variable: str) -> OpId | None:
     flow = analyze(placement).flow
     for op in _joining_ops(placement, variable):
         ops = flow.consumers[op] if flow.types[op] in JOINS | {STACK} else [op]
-        if found := next((each for each in ops if flow.types[each] in _NO_SUMS), None):
+        if found := next((each for each in ops if flow.types[each] in COMBINES_WITHOUT_SUM), None):
             return found
     return None
 

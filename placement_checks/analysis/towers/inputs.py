@@ -11,10 +11,12 @@ from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.op_types import (
     ADDS,
     CAST,
+    CONVOLUTIONS,
     DIVISIONS,
     IDENTITIES,
     ITERATORS,
     JOINS,
+    MATRIX_PRODUCT,
     MEAN,
     NEGATION,
     PASSES_VALUE,
@@ -27,13 +29,13 @@ from placement_checks.core.op_types import (
     STACK,
     SUM,
     TAKES_PART,
+    TRANSPOSE,
 )
 from placement_checks.core.placement import producer_of
 from placement_checks.step.row_sets import RowSets
 from placement_checks.step.tensor_ops import is_elementwise
 
 _PIPELINES = ITERATORS | QUEUES
-_CONVOLUTIONS = frozenset({"Conv2D", "Conv3D", "DepthwiseConv2dNative"})
 _TERMS = ADDS | JOINS | RESHAPES | IDENTITIES | PASSES_VALUE | {CAST, NEGATION, STACK}
 
 
@@ -126,11 +128,12 @@ def applies_to_rows(
 def _takes_weights(analysis: TowerAnalysis, op: OpId) -> bool:
     """Whether the second operand of an op has no rows, if the first one has its rows first."""
     kind, name = analysis.flow.types[op], analysis.flow.names[op]
-    if kind in _CONVOLUTIONS:
+    if kind in CONVOLUTIONS:
         return True
     rows = producer_of(analysis.placement.ops[name].inputs[0])
     is_turned = analysis.placement.details.attributes(name).get("transpose_a", False)
-    return kind == "MatMul" and not is_turned and analysis.placement.ops[rows].type != "Transpose"
+    is_turned = is_turned or analysis.placement.ops[rows].type == TRANSPOSE
+    return kind == MATRIX_PRODUCT and not is_turned
 
 
 def outputs_of(analysis: TowerAnalysis, op: str) -> Iterator[str]:

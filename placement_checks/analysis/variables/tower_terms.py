@@ -18,7 +18,7 @@ from placement_checks.analysis.towers.inputs import towers_reading
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.core.ids import OpId, TowerIndex, TowerMask
 from placement_checks.core.missing import Missing
-from placement_checks.core.op_types import LOOPS
+from placement_checks.core.op_types import JOINS, LOOPS
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.step.gradients import with_names
 from placement_checks.step.kinds import (
@@ -58,7 +58,7 @@ class _SeparateTerms(Terms):
         part: Part | None = None,
         status: Status | None = None,
     ) -> Form:
-        if op == "ConcatV2" and len(frozenset().union(*map(self.parts, operands))) > 1:
+        if op in JOINS and len(frozenset().union(*map(self.parts, operands))) > 1:
             return self.atom(op, attrs, operands, shape, part=part, origin=origin, status=status)
         return super().build(op, attrs, operands, shape, origin, part=part, status=status)
 

@@ -11,7 +11,13 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.facts import FactKind
 from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.impact import Impact
-from placement_checks.core.op_types import CAST, IDENTITIES, RANDOM_SEEDED, RANDOM_STATELESS
+from placement_checks.core.op_types import (
+    CAST,
+    IDENTITIES,
+    RANDOM_SEEDED,
+    RANDOM_STATELESS,
+    SEED_OF_KEY,
+)
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.strategies import Strategy
@@ -161,7 +167,7 @@ def _seed_of(analysis: TowerAnalysis, draw: OpId) -> str:
     return name
 
 
-_PASS_SEED = IDENTITIES | {CAST, "StatelessRandomGetKeyCounter"}
+_PASS_SEED = IDENTITIES | {CAST, SEED_OF_KEY}
 
 
 def _equal_seeds(
