@@ -39,8 +39,7 @@ class FactKind(Enum):
         REPEATED: a step updates the variable several times.
         UNSYNCED: copies of the variable get different updates.
         OBJECTIVE: loss terms in the update of the variable have wrong coefficients.
-        SCALED: all loss terms in the update of the variable are means over rows, and multiplied by
-            one factor.
+        SCALED: all loss terms in the update of the variable are multiplied by one factor.
         GRADIENT: the gradient of the variable differs from the reference in a run.
         SKIPPED: the step does not update the statistics.
         VALUE: the variable differs from the reference after some steps of a run.
@@ -96,7 +95,7 @@ CAUSES: Mapping[FactKind, tuple[FactKind, ...]] = {
         *(_K.LOST, _K.REPEATED, _K.UNSYNCED, _K.UNSHARED, _K.OUT_OF_SCOPE),
         *(_K.ROWS, _K.MODEL, _K.MIXED_LOSS),
     ),
-    # Towers that read the same rows do not multiply a mean over rows.
+    # Towers that read the same rows do not multiply what each row counts.
     _K.SCALED: (_K.REPEATED, _K.UNSYNCED, _K.UNSHARED, _K.OUT_OF_SCOPE),
     _K.GRADIENT: (_K.OBJECTIVE, _K.SCALED, _K.CLIPPED, _K.UNTRAINED),
     _K.VALUE: (_K.GRADIENT, _K.SKIPPED),

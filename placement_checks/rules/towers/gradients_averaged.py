@@ -130,13 +130,10 @@ class _Scaled(NamedTuple):
     Attributes:
         factor: the factor.
         terms: the ops that compute the terms.
-        of_means: whether all terms are means over rows. Towers that read the same rows multiply
-            sums over rows, but not means.
     """
 
     factor: float
     terms: Sequence[str]
-    of_means: bool
 
 
 class _Comparison:
@@ -278,11 +275,7 @@ class _Comparison:
             if scale == 1 and is_compensated:
                 self.compensated.add(factor)
             else:
-                self._scaled[variable] = _Scaled(
-                    factor,
-                    _ops([each.origin for each in terms]),
-                    all(each.is_mean for each in terms),
-                )
+                self._scaled[variable] = _Scaled(factor, _ops([each.origin for each in terms]))
                 # The factor may be applied before penalties are added.
                 penalties = [each for each in weights.penalties if each.expected]
                 are_right = all(_close(each.coefficient, each.expected) for each in penalties)
@@ -354,7 +347,7 @@ class _Comparison:
             f"GPU: {found.what}{declared}",
             group_key=f"{factor:.4g}",
             at=self._lines_of_terms(scaled),
-            facts=(Fact(FactKind.SCALED if scaled.of_means else FactKind.OBJECTIVE, variable),),
+            facts=(Fact(FactKind.SCALED, variable),),
         )
 
     def _lines_of_terms(self, scaled: _Scaled) -> Sequence[str]:
