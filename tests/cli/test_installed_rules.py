@@ -77,7 +77,7 @@ def test_an_installed_rule_is_judged_with_configured_fields(folder: Path) -> Non
 
     assert ran.returncode == 1, ran.stderr
     (program,) = json.loads(ran.stdout)["programs"]
-    rule = program["rules"][-1]
+    (rule,) = (each for each in program["rules"] if each["rule"] == "ops-on")
     assert (rule["rule"], rule["state"], rule["evidence"]) == ("ops-on", "broken", "assigned")
     (finding,) = rule["findings"]
     assert (finding["object"], finding["message"], finding["fix"]) == (

@@ -81,7 +81,7 @@ def test_the_module_is_imported_with_the_new_value(run: Run, target: str) -> Non
     ran = run("verify", target, *LET, *RULES)
 
     assert ran.status == 1
-    assert "train.py:14: the penalty (L2Loss) on model/w counts 0.5 times" in ran.out
+    assert "the penalty (L2Loss) counts 0.5 times" in ran.out
 
 
 def test_a_value_in_pyproject(run: Run, folder: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_value_in_pyproject(run: Run, folder: Path) -> None:
     ran = run("verify", *RULES)
 
     assert ran.status == 1
-    assert "train.py:14: the penalty" in ran.out
+    assert "train.py:14: the update of model/w differs from one GPU: the penalty" in ran.out
 
 
 @pytest.mark.usefixtures("folder")

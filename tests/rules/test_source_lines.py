@@ -162,7 +162,9 @@ def test_the_line_in_a_library_of_another_repository_is_its_call(
         "of_library": "train.py:3 model.py:5 ../library/slim.py:7",
         "of_library_alone": "../library/slim.py:7",
         "outside": "train.py:3 ../notes/own.py:7",
+        "run_by_name": "<string>:1 ../program/train.py:3",
     }
+    (tmp_path / "program" / ".git").mkdir(parents=True)
     graph = placement(*(op(name, "Mul") for name in lines), lines=lines)
 
     assert library_line(graph, "of_library") == "../library/slim.py:7"
@@ -173,6 +175,7 @@ def test_the_line_in_a_library_of_another_repository_is_its_call(
         "of_library": "model.py:5",
         "of_library_alone": "../library/slim.py:7",
         "outside": "../notes/own.py:7",
+        "run_by_name": "../program/train.py:3",
     }
 
 

@@ -93,7 +93,7 @@ def test_a_difference_has_ratio_cause_line_fix_and_case() -> None:
         "instead of averaged"
     ) in text
     assert "likewise 1 more: b " in text
-    assert "fix: divide the sum by the number of towers" in text
+    assert "fix: average over towers before apply_gradients: " in text
     match = re.fullmatch(r"  the rows and initial values are saved \(\d+ kB\): batch='(.+)'", kept)
     assert match
     assert Path(match[1]).name.startswith("hidden-")
