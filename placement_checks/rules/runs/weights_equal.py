@@ -425,7 +425,7 @@ class _Run:
         number, place = repeated_updates(self.placement, name, is_trained=is_trained)
         equal = "its gradient is equal; " if self._has_equal_gradient(name) else ""
         may_follow: tuple[Fact, ...] = ()
-        if is_multiple and number > 1 and (place.ops or not is_trained):
+        if is_multiple and number > self._updates_in_reference(name):
             found = mistakes.REPEATED.stated(kind, count=number, factor=factor)
         elif proved := explain_numbers(self.evidence, name):
             found, place = proved, locate_mistake(self.placement, name, proved)
@@ -437,6 +437,11 @@ class _Run:
             found, place = mistake.stated(kind, op=op and f", {op},"), MistakeLocation()
             may_follow = _wrong_value(name)
         return Cause(found._replace(what=f"{equal}{found.what}"), may_follow, place)
+
+    def _updates_in_reference(self, name: str) -> int:
+        reference = self.evidence.reference
+        found = analyze(reference).updates.by_variable.get(name, ()) if reference else ()
+        return max(1, len(found))
 
     def _has_equal_gradient(self, name: str) -> bool:
         """Whether the gradient of a trained variable was compared, and is equal."""
