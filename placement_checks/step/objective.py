@@ -47,8 +47,8 @@ def read_objectives(
 
     Returns:
         The objective of each variable, as a sum of kinds of terms. It does not depend on the names
-        of ops, and a mean over the whole batch does not depend on the number of towers. Variables
-        whose updates cannot be read are left out.
+        of ops, and a mean over the whole batch does not depend on the number of towers, or on
+        differences between their models. Variables whose updates cannot be read are left out.
     """
     found: dict[str, str] = {}
     for roots in training_runs(placement):
@@ -72,6 +72,30 @@ class _Unit(NamedTuple):
     kind: str
     number: float = 1.0
     rows: int = 0
+
+
+class _Summand(NamedTuple):
+    """A loss term of examples in an objective.
+
+    Attributes:
+        number: the coefficient, of a mean as a multiple of the mean over all rows.
+        scalars: the scalar factors in words.
+        kind: ``mean``, ``sum`` or the type of another op.
+        part: the rows that the term is computed from.
+    """
+
+    number: float
+    scalars: str
+    kind: str
+    part: Part
+
+    @property
+    def coefficient(self) -> float:
+        return self.number if self.kind == "sum" else self.number * _share(self.part)
+
+    @property
+    def name(self) -> str:
+        return f"{self.scalars}{self.kind}{f' on {describe(self.part)}' if self.part else ''}"
 
 
 class _Objectives:
@@ -150,13 +174,18 @@ class _Objectives:
         # The update subtracts a multiple of the gradients.
         sign = -1.0 if all(each.number < 0 for each in summands) else 1.0
         texts: Counter[tuple[bool, str, str]] = Counter()
+        examples: list[_Summand] = []
         for (term, is_penalty), own in by_term.items():
             numbers: defaultdict[Part, float] = defaultdict(float)
             for each in own:
                 numbers[each.part or WHOLE] += sign * each.number
-            named = self._penalty if is_penalty else self._example_term
-            for number, name in named(term, own[0].gradient, numbers, variable):
-                texts[is_penalty, name, _number(number, is_decimal=is_penalty)] += 1
+            if is_penalty:
+                number, name = self._penalty(term, own[0].gradient, numbers, variable)
+                texts[True, name, _number(number, is_decimal=True)] += 1
+            else:
+                examples += self._example_term(term, own[0].gradient, numbers)
+        for each in _joined(examples):
+            texts[False, each.name, _number(each.coefficient, is_decimal=False)] += 1
         return " + ".join(
             f"{number}{name} ({times} times)" if times > 1 else f"{number}{name}"
             for (_, name, number), times in sorted(texts.items())
@@ -164,18 +193,18 @@ class _Objectives:
 
     def _penalty(
         self, term: Form, gradient: Atom, numbers: Mapping[Part, float], variable: str
-    ) -> Iterator[tuple[float, str]]:
+    ) -> tuple[float, str]:
         """The coefficient of a loss term that depends on no example, and its name."""
         unit = self._unit(gradient)
         others = len(self._read(gradient.operands[:1]) - {variable})
         also = f" and {plural(others, 'other')}" if others else ""
         scalars, _ = self._scalars(term)
-        yield numbers[WHOLE] / unit.number, f"{scalars}{unit.kind}(variable{also})"
+        return numbers[WHOLE] / unit.number, f"{scalars}{unit.kind}(variable{also})"
 
     def _example_term(
-        self, term: Form, gradient: Atom, numbers: Mapping[Part, float], _: str
-    ) -> Iterator[tuple[float, str]]:
-        """The coefficients of a loss term with its names: on all rows, or on parts of them."""
+        self, term: Form, gradient: Atom, numbers: Mapping[Part, float]
+    ) -> Iterator[_Summand]:
+        """The summands of an objective for a loss term: on all rows, or on parts of them."""
         unit = self._unit(gradient)
         scalars, rows = self._scalars(term)
         size, divided = self._size(WHOLE), unit.rows - rows
@@ -185,16 +214,12 @@ class _Objectives:
         kind = "mean" if is_mean else "sum" if unit.kind in (MEAN, SUM) else unit.kind
         times = (size if is_mean else 1.0) / unit.number
         paths = sorted(path for path, number in numbers.items() if number)
-        cuts = [path[0] for path in paths if len(path) == 1]
-        is_whole = len(cuts) == len(paths) > 0 and are_all_rows(cuts)
-        if paths == [WHOLE]:
-            yield times * numbers[WHOLE], f"{scalars}{kind}"
-        elif is_whole and are_close([numbers[path] for path in paths]):
-            yield times * numbers[paths[0]], f"{scalars}{kind} on each part"
+        is_whole = _are_all_rows(paths) and are_close([numbers[path] for path in paths])
+        if is_whole and kind not in ("mean", "sum"):
+            yield _Summand(times * numbers[paths[0]], scalars, f"{kind} on each part", WHOLE)
         else:
             for path in paths:
-                share = 1.0 if kind == "sum" else _share(path)
-                yield times * share * numbers[path], f"{scalars}{kind} on {describe(path)}"
+                yield _Summand(times * numbers[path], scalars, kind, path)
 
     def _scalars(self, term: Form) -> tuple[str, int]:
         """The scalar factors of a term in words, and the power of the number of rows."""
@@ -232,6 +257,35 @@ class _Objectives:
             part = finest(terms.parts(form)) or WHOLE
             number *= _share(part) if rows else self._size(part)
         return _Unit(kind, abs(number), rows)
+
+
+def _joined(summands: Sequence[_Summand]) -> Sequence[_Summand]:
+    """Summands with means and sums of all parts as one, if their coefficients are equal.
+
+    The losses of the parts may differ, for example by statistics of the rows of a tower.
+    """
+    found: list[_Summand] = []
+    alike: defaultdict[tuple[str, str, str], list[_Summand]] = defaultdict(list)
+    for each in summands:
+        if each.kind in ("mean", "sum") and len(each.part) == 1:
+            number = _number(each.number, is_decimal=False)
+            alike[number, each.scalars, each.kind].append(each)
+        else:
+            found.append(each)
+    for group in alike.values():
+        by_part: defaultdict[Part, list[_Summand]] = defaultdict(list)
+        for each in group:
+            by_part[each.part].append(each)
+        count = min(map(len, by_part.values())) if _are_all_rows(sorted(by_part)) else 0
+        found += [group[0]._replace(part=WHOLE)] * count
+        found += [each for own in by_part.values() for each in own[count:]]
+    return found
+
+
+def _are_all_rows(paths: Sequence[Part]) -> bool:
+    """Whether parts are cuts of the whole batch that have each row once."""
+    cuts = [path[0] for path in paths if len(path) == 1]
+    return len(cuts) == len(paths) > 0 and are_all_rows(cuts)
 
 
 def _share(part: Part) -> float:

@@ -346,7 +346,8 @@ class GradientStages:
             lasting.append(update.op)
             states.append(reader.state_after(variable, update.op))
             first = states.index(states[-1])
-            del lasting[first:], states[first + 1 :]
+            if all(reader.awaits(update.op, each) for each in lasting):
+                del lasting[first:], states[first + 1 :]
         return lasting
 
     def _read(self, variable: str, taken: _Taken) -> WrittenUpdate | str:

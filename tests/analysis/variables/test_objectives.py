@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from itertools import count
 
 import pytest
 from hypothesis import given
@@ -93,6 +94,23 @@ def test_the_terms_of_losses(name: str) -> None:
     found = objective((0.5, 0.5), loss)
 
     assert sorted((found or "").split(" + ")) == sorted(text.split(" + "))
+
+
+@pytest.mark.parametrize(
+    ("shares", "text"),
+    [
+        ((0.5, 0.5), "mean"),
+        ((1.0, 1.0), "2 mean"),
+        ((0.75, 0.25), "3/4 mean on part 1 of 2 + 1/4 mean on part 2 of 2"),
+    ],
+)
+def test_towers_with_different_models_have_one_mean(shares: Sequence[float], text: str) -> None:
+    towers = count()
+
+    def loss(x: Value, w: Handle) -> Value:
+        return mean(rows(x, w) * rows(x, w)) if next(towers) else average(x, w)
+
+    assert objective(shares, loss) == text
 
 
 def test_a_penalty_names_the_number_of_other_variables() -> None:
