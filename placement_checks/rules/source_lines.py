@@ -88,7 +88,7 @@ def _blamed(placement: Placement, ops: Sequence[str], against: Iterable[str]) ->
 
 def _without_library(frames: Sequence[Frame]) -> Sequence[Frame]:
     """Return frames down to the user's line that calls a library in another repository."""
-    # Code outside of files, such as `python -c "import train; train.main()"`, may call the program.
+    # Code outside of files, such as `python -c "import train; train.run()"`, may call the program.
     program = next((each.file for each in frames if not each.file.startswith("<")), "")
     for depth, frame in enumerate(frames):
         if is_of_other_repository(frame.file, program):
