@@ -89,6 +89,8 @@ class StepChanges(StepReader):
         read: the variables that the model reads; others may hold gradients, such as slots.
     """
 
+    repeats_elements = False
+
     def __init__(
         self,
         placement: Placement,
@@ -459,11 +461,6 @@ class StepChanges(StepReader):
         if variable is not None:
             return self.terms.atom("Feed", (variable,), (), None)
         return super().operand(op, number)
-
-    def with_shape_of(self, source: str, form: Form) -> Form:
-        """The form itself: broadcast elements are not counted."""
-        del source
-        return form
 
     def _needed(self, tensor: str) -> list[str]:
         name = producer_of(tensor)
