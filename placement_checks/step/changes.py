@@ -40,6 +40,7 @@ _OWN_VALUES = PLACEHOLDERS | PIPELINE_OUTPUTS | RANDOM
 _SHAPES = SHAPE_ONLY | {"Dim", "RowsOf"}
 # Atoms that are linear in all their operands, besides the ops of `LINEAR`.
 _JOINS = REDUCTIONS | GATHERERS | {"Slices", "Place", "Slice", "StopGradient"}
+_SLICES = frozenset({"StridedSliceOf"})  # linear in the first operand, the others are bounds
 _CHOICES = BRANCHES | SELECTS | {"Conditional"}
 # Ops that add up elements of one tensor.
 _SUMS = frozenset({"Sum", "Mean", "MatMul", "BatchMatMulV2", "Einsum", "UnsortedSegmentSum"})
@@ -88,6 +89,8 @@ class StepChanges(StepReader):
         backward: the ops that compute gradients.
         read: the variables that the model reads; others may hold gradients, such as slots.
     """
+
+    repeats_elements = False
 
     def __init__(
         self,
@@ -368,6 +371,8 @@ class StepChanges(StepReader):
             return "" if carriers == [0] or atom.op == "Mul" else "other"
         if atom.op in _CHOICES:
             return "other" if 0 in carriers else ""
+        if atom.op in _SLICES:
+            return "" if carriers == [0] else "other"
         known = op_type(atom.op)
         if atom.op in LINEAR | _JOINS or (known is not None and known.is_linear):
             return ""
@@ -459,11 +464,6 @@ class StepChanges(StepReader):
         if variable is not None:
             return self.terms.atom("Feed", (variable,), (), None)
         return super().operand(op, number)
-
-    def with_shape_of(self, source: str, form: Form) -> Form:
-        """The form itself: broadcast elements are not counted."""
-        del source
-        return form
 
     def _needed(self, tensor: str) -> list[str]:
         name = producer_of(tensor)

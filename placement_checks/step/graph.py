@@ -115,7 +115,11 @@ class StepGraph(ABC):
         mistakes: the mistakes that were found while reading.
         draws: the random numbers with a seed that are drawn for towers.
         extents: the extents of outputs with forms that may be broadcast (`step.tensor_ops`).
+        repeats_elements: whether ops on whole tensors read operands with all elements. Otherwise
+            operands may be single elements that are broadcast, and their number is not counted.
     """
+
+    repeats_elements = True
 
     def __init__(
         self, terms: Terms, placement: Placement, program: int, roots: Sequence[str]

@@ -184,8 +184,8 @@ class _Objectives:
                 texts[True, name, _number(number, is_decimal=True)] += 1
             else:
                 examples += self._example_term(term, own[0].gradient, numbers)
-        for each in _joined(examples):
-            texts[False, each.name, _number(each.coefficient, is_decimal=False)] += 1
+        for example in _joined(examples):
+            texts[False, example.name, _number(example.coefficient, is_decimal=False)] += 1
         return " + ".join(
             f"{number}{name} ({times} times)" if times > 1 else f"{number}{name}"
             for (_, name, number), times in sorted(texts.items())
@@ -215,7 +215,7 @@ class _Objectives:
         times = (size if is_mean else 1.0) / unit.number
         paths = sorted(path for path, number in numbers.items() if number)
         is_whole = _are_all_rows(paths) and are_close([numbers[path] for path in paths])
-        if is_whole and kind not in ("mean", "sum"):
+        if is_whole:
             yield _Summand(times * numbers[paths[0]], scalars, f"{kind} on each part", WHOLE)
         else:
             for path in paths:
@@ -262,14 +262,14 @@ class _Objectives:
 def _joined(summands: Sequence[_Summand]) -> Sequence[_Summand]:
     """Summands with means and sums of all parts as one, if their coefficients are equal.
 
-    The losses of the parts may differ, for example by statistics of the rows of a tower.
+    The losses of the parts may differ, for example by statistics of the rows of a tower. Scalars
+    stay on their parts, as each tower may have another one.
     """
     found: list[_Summand] = []
-    alike: defaultdict[tuple[str, str, str], list[_Summand]] = defaultdict(list)
+    alike: defaultdict[tuple[str, str], list[_Summand]] = defaultdict(list)
     for each in summands:
-        if each.kind in ("mean", "sum") and len(each.part) == 1:
-            number = _number(each.number, is_decimal=False)
-            alike[number, each.scalars, each.kind].append(each)
+        if each.kind in ("mean", "sum") and len(each.part) == 1 and not each.scalars:
+            alike[_number(each.number, is_decimal=False), each.kind].append(each)
         else:
             found.append(each)
     for group in alike.values():

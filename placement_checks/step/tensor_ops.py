@@ -138,7 +138,7 @@ class Node(NamedTuple):
         may be broadcast to this shape.
         """
         form = self.reader.operand(self.name, number)
-        if is_elementwise(self.op.type):
+        if is_elementwise(self.op.type) or not self.reader.repeats_elements:
             return form
         return with_shape(self.source(number), form)
 
