@@ -427,6 +427,8 @@ def reshape_of_summand(build: Build, base: AtomId) -> Form:
     atom = terms[base]
     if base == ONE:
         return terms.number(1.0)
+    if shape == () and atom.op == "Pack" and len(atom.operands) == 1:
+        return atom.operands[0]
     if is_static(shape) and shape is not None:
         if atom.op == "Fill" and is_static(atom.shape) and _rows_in(shape) == _rows_in(atom.shape):
             return _filled(build, shape, atom.operands[1], atom.finest)

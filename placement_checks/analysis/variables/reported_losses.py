@@ -12,7 +12,8 @@ from placement_checks.analysis.towers.by_loss import single_tower
 from placement_checks.analysis.variables.tower_terms import tower_terms
 from placement_checks.core.ids import OpId, TowerIndex, TowerMask
 from placement_checks.core.missing import Missing
-from placement_checks.core.placement import Placement
+from placement_checks.core.op_types import REDUCTIONS
+from placement_checks.core.placement import Placement, Tensor
 from placement_checks.step.kinds import AtomId, Form, Kind, Monomial
 from placement_checks.step.parts import finest
 from placement_checks.step.weights import gradient_in
@@ -50,8 +51,40 @@ class ReportedLosses:
             return TowerMask(1 << own)
         if self._model.unknown_rows is not None:
             return self._model.unknown_rows
+        if self._unequal_sum and self._depends_on_sums(tensor):
+            return Missing(
+                f"it is unknown which replicas add up {tensor}: they join {self._unequal_sum} "
+                "with values of different shapes or dtypes"
+            )
         form = self._model.form(tensor)
         return form if isinstance(form, Missing) else self._model.towers_computing(form)
+
+    @cached_property
+    def _unequal_sum(self) -> str:
+        """A sum that replicas join with values of different shapes or dtypes; ``""`` if none.
+
+        Then the steps of the replicas differ, and other sums may have members that do not belong
+        together.
+        """
+        flow = self._analysis.flow
+        for op in flow.having(REDUCTIONS.__contains__):
+            members = self._model.members_of_sum(op)
+            inputs = [
+                each for member in members for each in self._placement.ops[member].inputs[:1]
+            ]
+            if len(set(map(self._tensor, inputs)) - {None}) > 1:
+                return members[0]
+        return ""
+
+    def _depends_on_sums(self, tensor: str) -> bool:
+        flow = self._analysis.flow
+        return any(flow.types[op] in REDUCTIONS for op in flow.reachable([flow.op_of(tensor)]))
+
+    def _tensor(self, name: str) -> Tensor | None:
+        """The dtype and shape of a tensor; None if they are unknown."""
+        producer, _, index = name.partition(":")
+        outputs = self._placement.details.outputs(producer)
+        return outputs[int(index or 0)] if outputs else None
 
     def of_one_tower(self, tensor: str) -> tuple[Form, TowerIndex] | None:
         """The value of a number that one tower computes, with the first tower's rows.
@@ -88,14 +121,15 @@ class ReportedLosses:
         towers = len(self._analysis.towers)
         return bool(wanted) and all(len(found.get(each, ())) == towers for each in wanted)
 
-    def counts(self, tensor: str) -> Mapping[TowerIndex, float]:
+    def counts(self, tensor: str) -> Mapping[TowerIndex, float] | Missing:
         """How often a number counts each tower's loss.
 
         Returns:
             For each tower the coefficient of a summand of its loss, divided by the coefficient in
             the loss. If the summands of the losses count differently, the result is of the first
             summand whose coefficients are not equal in all towers. It is empty if no summand of
-            the number occurs in the loss of each tower.
+            the number occurs in the loss of each tower. It is missing if the coefficients are not
+            equal, and other summands of the number may contain the loss of a tower too.
         """
         form = self._model.form(tensor)
         if isinstance(form, Missing):
@@ -111,8 +145,22 @@ class ReportedLosses:
             if not first or not are_equal(list(ratios.values())):
                 first = ratios
             if not are_equal(list(first.values())):
-                return first
+                break
+        if not are_equal(list(first.values())) and self._has_other_summands(form):
+            return Missing(f"it is unknown how often {tensor} counts the loss of each tower")
         return first
+
+    def _has_other_summands(self, form: Form) -> bool:
+        """Whether a number has summands of predictions that are no summands of a loss."""
+        others = [
+            self._model.terms.form({monomial: 1.0})
+            for monomial, _ in self._model.terms.summands(form)
+        ]
+        return any(
+            self._model.towers_computing(other)
+            and not any(value in self._in_losses for value in self._coefficients([other]))
+            for other in others
+        )
 
     def contains_loss(self, op: OpId) -> bool:
         """Whether a value is computed from a tower's loss, or from a term of the loss."""

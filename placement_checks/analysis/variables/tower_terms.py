@@ -242,6 +242,10 @@ class TowerTerms:
         """The updates that an op waits for, in any way."""
         return self._reader.updates_before(self._analysis.flow.names[op])
 
+    def members_of_sum(self, op: OpId) -> Sequence[str]:
+        """The ops of replicas that compute a sum together with an op, and this op."""
+        return self._reader.members_of_collective(self._analysis.flow.names[op])
+
     def applied_gradients(self) -> Iterator[Form]:
         """Yield the values that updates take and that depend on gradients."""
         flow = self._analysis.flow

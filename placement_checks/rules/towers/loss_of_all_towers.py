@@ -267,6 +267,9 @@ class _Numbers:
         """Yield a finding if a number counts the losses of the towers in a wrong way."""
         op = self._placement.ops[name or producer_of(tensor)]
         counts = self._losses.counts(tensor)
+        if isinstance(counts, Missing):
+            self.unread.append(counts.reason)
+            return
         numbers, towers = list(counts.values()), len(counts)
         if not numbers:
             return

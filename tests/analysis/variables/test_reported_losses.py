@@ -11,6 +11,7 @@ from support.steps import Program, Value, add_n, apply, mean, split, square, tot
 
 from placement_checks.analysis.variables.reported_losses import ReportedLosses, reported_losses
 from placement_checks.core.ids import TowerIndex
+from placement_checks.core.missing import Missing
 
 FACTORS = st.sampled_from([0.0, 0.125, 0.5, 1.0, 3.0])
 
@@ -44,7 +45,9 @@ def test_the_factors_of_the_losses(factors: Sequence[float], common: float) -> N
     assert losses.towers(number) == sum(1 << tower for tower in used)
     if used:
         expected = {TowerIndex(i): pytest.approx(f * common) for i, f in enumerate(factors)}
-        assert losses.counts(number) == expected
+        counts = losses.counts(number)
+        assert not isinstance(counts, Missing)
+        assert counts == expected
 
 
 def test_a_function_of_all_losses_has_no_factors() -> None:
@@ -52,6 +55,13 @@ def test_a_function_of_all_losses_has_no_factors() -> None:
 
     assert losses.towers(number) == 0b11
     assert losses.counts(number) == {}
+
+
+def test_unequal_factors_beside_a_function_of_a_loss_are_unknown() -> None:
+    losses, number = losses_of(2, lambda values: square(values[0]) + values[1])
+
+    assert losses.towers(number) == 0b11
+    assert isinstance(losses.counts(number), Missing)
 
 
 def test_a_mean_shows_the_value_of_each_tower() -> None:
