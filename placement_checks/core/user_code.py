@@ -64,8 +64,15 @@ def users_frames(stack: Iterable[Any], folder: Path | None) -> tuple[Frame, ...]
     return tuple(
         Frame(_relative(file, here), frame.lineno, frame.name)
         for file, frame in frames
-        if is_user_file(file, folder) and (file, frame.name) != _GENERATED
+        if is_user_file(file, folder)
+        and (file, frame.name) != _GENERATED
+        and not is_autograph_copy(file)
     )
+
+
+def is_autograph_copy(file: str) -> bool:
+    """Whether a file has AutoGraph's copy of a function: users do not know its lines."""
+    return Path(file).name.startswith(AUTOGRAPH_FILE)
 
 
 def users_line(stack: Iterable[Any], folder: Path | None = None) -> str:
@@ -80,13 +87,11 @@ def is_user_file(file: str, folder: Path | None) -> bool:
 
     ``folder`` is the directory of the program. It matters only if the program is installed in
     ``site-packages``, like a library. The file may be in an archive of modules. Code outside of
-    files belongs to the user. The copies that AutoGraph makes of functions do not.
+    files belongs to the user.
     """
     if _UNSAVED.fullmatch(file):
         return True
     path = Path(current_folder(), file).resolve()
-    if path.name.startswith(AUTOGRAPH_FILE):
-        return False
     is_library = (
         str(path).startswith(_LIBRARIES) or "site-packages" in path.parts or _is_framework(path)
     )

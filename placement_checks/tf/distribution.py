@@ -9,7 +9,7 @@ from functools import partial
 from types import FunctionType
 from typing import Any, cast
 
-from placement_checks.core.user_code import is_user_file
+from placement_checks.core.user_code import is_autograph_copy, is_user_file
 from placement_checks.tf.patches import Patch
 from placement_checks.tf.patching import (
     eager_context,
@@ -108,7 +108,7 @@ def user_lines_in_replica_threads() -> Iterator[None]:
             frames = [
                 frame
                 for frame in existing(tf_stack, "extract_stack")()
-                if is_user_file(frame.filename, None)
+                if is_user_file(frame.filename, None) and not is_autograph_copy(frame.filename)
             ]
             return merge(self, _with_frames(function, frames), args, kwargs)
 

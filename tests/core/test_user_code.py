@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from traceback import FrameSummary
 from typing import Any
 from zipfile import ZipFile
 
@@ -11,7 +12,7 @@ import tensorflow as tf
 from support.traced import built_eagerly
 
 from placement_checks import place
-from placement_checks.core.user_code import is_user_file
+from placement_checks.core.user_code import is_user_file, users_frames
 
 MAIN = """
 import tensorflow as tf
@@ -178,13 +179,15 @@ def test_lines_of_code_without_a_file(name: str) -> None:
     assert str(details.device_line("out")) == f"{name}:15"
 
 
-def test_copies_by_autograph_are_no_user_files(tmp_path: Path) -> None:
-    """AutoGraph deletes these files at the end, and each run writes other ones."""
-    names = ("__autograph_generated_file0a.py", "train.py")
-    for name in names:
+def test_lines_in_copies_by_autograph_are_not_named(tmp_path: Path) -> None:
+    """The code is the user's, but AutoGraph deletes these files at the end."""
+    stack = []
+    for number, name in enumerate(["train.py", "__autograph_generated_file0a.py"], 1):
         (tmp_path / name).touch()
+        stack.append(FrameSummary(str(tmp_path / name), number, "step", lookup_line=False))
 
-    assert [is_user_file(str(tmp_path / name), None) for name in names] == [False, True]
+    assert all(is_user_file(frame.filename, None) for frame in stack)
+    assert [frame.line for frame in users_frames(stack, None)] == [1]
 
 
 def test_lines_of_executed_text(folder: Path) -> None:
