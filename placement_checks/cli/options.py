@@ -209,7 +209,8 @@ def report_options(*formats: str) -> Callable[[Command], Command]:
             multiple=True,
             metavar="FILE",
             type=FILE,
-            help="Write a report to this file, in the format of its suffix; may be repeated.",
+            help="Write a report to this file, in the format of its suffix; - is standard output; "
+            "may be repeated.",
         )(command)
         return click.option(
             "--format",

@@ -146,14 +146,14 @@ def open_output(path: str | None, option: str = "--output") -> Iterator[TextIO]:
     """A stream for a file or stdout; the file is replaced as a whole at the end of the block.
 
     Args:
-        path: the file, or None for stdout; a file that is not regular, such as a pipe, is written
-            directly.
+        path: the file, or None or ``-`` for stdout; a file that is not regular, such as a pipe, is
+            written directly.
         option: the command-line option that named the file.
 
     Raises:
         UsageError: the file cannot be written, which is checked before the block.
     """
-    if path is None or _is_open(path, 1):
+    if path is None or path == "-" or _is_open(path, 1):
         yield sys.stdout
         return
     if _is_open(path, 2):

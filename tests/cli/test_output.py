@@ -155,12 +155,14 @@ def test_an_error_while_the_json_error_is_written() -> None:
 def test_output_goes_to_special_files() -> None:
     Path("rows").write_text("before\n")
     to_itself = shell("% verify session.log --output /dev/stdout >> rows")
+    by_dash = shell("% verify session.log --output -")
     to_error = shell("% verify session.log --output /dev/stderr")
     through_a_pipe = shell("mkfifo fifo; cat fifo & % verify session.log --output fifo; wait")
 
     plain = shell("% verify session.log").stdout
     assert plain
     assert Path("rows").read_text() == f"before\n{plain}"
+    assert by_dash.stdout == plain
     assert to_error.stderr == plain
     assert through_a_pipe.stdout == plain
     assert to_itself.stderr == ""
