@@ -884,7 +884,8 @@ def test_any_sequence_of_file_operations(
         os.close(journal)
 
         after = tree(home)
-        assert changes(before, after) == []
+        adds_links = any(operation == "link" for operation, *_ in program)  # they may stay
+        assert changes(before, after, links=not adds_links) == []
         assert not [path for path in after if ".before-restoration-" in path]
         assert not any((parent / hidden_name(home)).exists() for parent in home.parents)
 
