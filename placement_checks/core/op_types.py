@@ -62,15 +62,6 @@ def is_update(kind: str) -> bool:
     return kind in UPDATES or is_gradient_update(kind)
 
 
-# Updates that add a multiple of a gradient to a variable, and change nothing else.
-PLAIN_UPDATES = frozenset(
-    [
-        *("AssignAdd", "AssignAddVariableOp", "AssignSub", "AssignSubVariableOp"),
-        *("ApplyGradientDescent", "ResourceApplyGradientDescent"),
-        *("ScatterAdd", "ScatterSub", "ResourceScatterAdd", "ResourceScatterSub"),
-    ]
-)
-
 SUBTRACTIONS = frozenset({"AssignSub", "AssignSubVariableOp"})
 
 # Passes several values on, each as an output.
@@ -224,11 +215,6 @@ SHAPE = "Shape"
 SHAPES = frozenset({SHAPE, "ShapeN", "Size", "Rank"})
 SHAPE_ONLY = SHAPES | {"ZerosLike", "OnesLike"}
 
-# Ops that yield tensors with equal elements: the value in this mapping, or for Fill, the second
-# input.
-FILLED: Mapping[str, float] = {"ZerosLike": 0.0, "OnesLike": 1.0}
-FILL = "Fill"
-EQUAL = "Equal"
 # Ops that select from the second input where the first input is true, else from the third input.
 SELECTS = frozenset({"Select", "SelectV2"})
 
@@ -243,47 +229,20 @@ JOINS = frozenset({"Concat", "ConcatV2"})
 PRODUCTS = frozenset({"Mul", "MulNoNan"})
 # Division by the second input.
 DIVISIONS = frozenset({"RealDiv", "Div", "DivNoNan"})
-FLOOR_DIVISION, TRUNCATED_DIVISION = "FloorDiv", "TruncateDiv"
-INTEGER_DIVISIONS = frozenset({FLOOR_DIVISION, TRUNCATED_DIVISION})
 SCALES = PRODUCTS | DIVISIONS
 SUBTRACTION = "Sub"
-RECIPROCALS = frozenset({"Reciprocal", "Inv"})
-RECIPROCAL_SQUARE_ROOT = "Rsqrt"
 # Passes on the value of the branch that runs, in control flow v1.
 MERGE = "Merge"
-# Ops that pass a value on, and test or print it.
-CHECKS_VALUE = frozenset({"CheckNumerics", "Print"})
 STOPS_GRADIENT = frozenset({"StopGradient", "PreventGradient"})
 # Adds up rows with equal indices, such as the gradients of rows of a variable.
 SUM_OF_ROWS = "UnsortedSegmentSum"
-# Inserts an axis of size 1, along which tensors may be joined.
-NEW_AXIS = "ExpandDims"
-# Ops that change each element of a tensor separately, or choose elements of several tensors.
 MINIMUM, MAXIMUM = "Minimum", "Maximum"
-ELEMENTWISE = SELECTS | {MINIMUM, MAXIMUM, "ClipByValue", "Sign", "Tanh", "Round"}
 # Ops that limit every element of a tensor.
 BOUNDS = frozenset({MINIMUM, MAXIMUM, "ClipByValue"})
 # Ops that combine several tensors into one, and not by a sum.
 COMBINES_WITHOUT_SUM = frozenset({"Max", MAXIMUM, "Min", MINIMUM, "Mul", "Prod"})
 MATRIX_PRODUCT, TRANSPOSE = "MatMul", "Transpose"
 CONVOLUTIONS = frozenset({"Conv2D", "Conv3D", "DepthwiseConv2dNative"})
-# Powers of their input: if the input is multiplied by a factor, the result is multiplied by this
-# power of the factor.
-POWERS: Mapping[str, float] = {
-    "Abs": 1.0,
-    "Square": 2.0,
-    "Sqrt": 0.5,
-    RECIPROCAL_SQUARE_ROOT: -0.5,
-    **dict.fromkeys(RECIPROCALS, -1.0),
-}
-SQUARED_DIFFERENCE = "SquaredDifference"
-# Functions of single elements that are no power of their inputs.
-FUNCTIONS = frozenset(
-    [
-        *("Exp", "Expm1", "Log", "Log1p", "Pow", "Sigmoid", "Tanh", "Softplus", "Softsign"),
-        *("Relu", "Relu6", "Elu", "Selu", "LeakyRelu", "Erf", "Sin", "Cos", "Atan", "ClipByValue"),
-    ]
-)
 # Normalization by mean and variance of the rows.
 BATCH_NORMS = frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"})
 ROOTS = frozenset({"Sqrt", "Rsqrt", "Pow"})  # of a variance, to get a standard deviation
@@ -291,8 +250,6 @@ SUM, MEAN, PROD, NEGATION, STACK = "Sum", "Mean", "Prod", "Neg", "Pack"
 ADD_N, JOIN, CUT, DIVISION = "AddN", "ConcatV2", "SplitV", "RealDiv"
 # Half the sum of squares, as used by tf.global_norm.
 SUM_OF_SQUARES = "L2Loss"
-# Sum of products, with an equation that names the axes.
-EINSUM = "Einsum"
 # Slices, with the index of the sliced input. The other inputs select the part.
 SLICE, INDEXED_SLICE, UNSTACK = "Slice", "StridedSlice", "Unpack"
 SPLITS = frozenset({"Split", "SplitV"})
