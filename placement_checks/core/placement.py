@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple, TypeVar, cast, final
 
 from placement_checks.core.devices import Device
+from placement_checks.core.frames import Frame
 from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
 from placement_checks.core.strategies import Strategy
@@ -82,17 +83,6 @@ class Refusal(NamedTuple):
 
     op: str
     message: str
-
-
-class Frame(NamedTuple):
-    """A source line of the user in the stack of an op's creation."""
-
-    file: str
-    line: int
-    function: str
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
 
 
 class Tensor(NamedTuple):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from placement_checks.core.frames import Frame
+
 JOB = "rank"  # in the names of devices: /job:rank/task:1/device:GPU:0
 HOROVOD = "Horovod"  # used as the name of the strategy
 MAX_RANKS = 256
@@ -12,6 +14,7 @@ MAX_RANKS = 256
 # as ``allreduce Average`` or ``broadcast 0``.
 COLLECTIVE = "_horovod_collective"
 ALLREDUCE, ALLGATHER, BROADCAST = "allreduce", "allgather", "broadcast"
+INIT = "hvd.init"
 AVERAGE, SUM = "Average", "Sum"
 # The writers of a rank's files: a method of a session program, or a callback of Keras.
 SAVER, MODEL_CHECKPOINT = "Saver.save", "ModelCheckpoint"
@@ -66,7 +69,7 @@ class FileWrite:
     path: str  # the path in the words of the program
     # The absolute path without symbolic links; equal for two ranks that write the same file.
     location: str
-    lines: tuple[str, ...] = ()  # the user's source lines, the outermost first
+    frames: tuple[Frame, ...] = ()  # the user's source lines, the outermost first
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,8 @@ class RankRecord:
         gpus: the indices of the GPUs that the rank made visible; None if it sees all GPUs of the
             host.
         writes: the checkpoints, backups, logs and summaries that the rank writes.
+        frames: the user's source lines, the outermost first, of the last run of each collective
+            and of each assignment to a variable, by name, and of ``hvd.init`` as `INIT`.
     """
 
     rank: Rank
@@ -90,3 +95,4 @@ class RankRecord:
     starts: Mapping[str, str] = field(default_factory=dict, repr=False)
     gpus: Sequence[int] | None = None
     writes: Sequence[FileWrite] = ()
+    frames: Mapping[str, tuple[Frame, ...]] = field(default_factory=dict, repr=False)

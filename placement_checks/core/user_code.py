@@ -19,7 +19,7 @@ from placement_checks.core.errors import (
     graph_error_causes,
     message_of,
 )
-from placement_checks.core.placement import Frame
+from placement_checks.core.frames import Frame
 
 _OURS = Path(__file__).resolve().parents[1]
 _LIBRARIES = tuple(
@@ -73,6 +73,11 @@ def users_frames(stack: Iterable[Any], folder: Path | None) -> tuple[Frame, ...]
 def is_autograph_copy(file: str) -> bool:
     """Whether a file has AutoGraph's copy of a function: users do not know its lines."""
     return Path(file).name.startswith(AUTOGRAPH_FILE)
+
+
+def calling_frames() -> tuple[Frame, ...]:
+    """The user's source lines that led to this call, the outermost first."""
+    return users_frames(traceback.extract_stack(), None)
 
 
 def users_line(stack: Iterable[Any], folder: Path | None = None) -> str:

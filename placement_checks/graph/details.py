@@ -16,8 +16,9 @@ import tensorflow as tf
 from placement_checks.core import limits
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import InputError, PlacerError
+from placement_checks.core.frames import Frame
 from placement_checks.core.op_types import CONST
-from placement_checks.core.placement import Body, Details, Frame, Tensor
+from placement_checks.core.placement import Body, Details, Tensor
 from placement_checks.core.user_code import (
     current_folder,
     is_user_file,

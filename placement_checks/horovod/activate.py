@@ -19,6 +19,7 @@ import tensorflow as tf
 from placement_checks.core.op_types import OVERWRITES
 from placement_checks.core.placement import producer_of
 from placement_checks.core.ranks import BROADCAST, Rank, RankRecord
+from placement_checks.core.user_code import calling_frames
 from placement_checks.horovod.collectives import Process, digest, kind_of, run_as
 from placement_checks.horovod.file_writes import record_file_writes
 from placement_checks.tf.eager import without_conversion
@@ -99,6 +100,7 @@ class RankWatch:
             else:
                 self._broadcast.discard(variable)
         self._collectives += sorted(ran)
+        self._process.frames.update(dict.fromkeys([*ran, *writes], calling_frames()))
 
     def record(
         self,
@@ -129,6 +131,7 @@ class RankWatch:
             starts,
             gpus,
             list(dict.fromkeys(self._process.writes)),
+            self._process.frames,
         )
 
     def _starts(self, graph: tf.Graph) -> Mapping[str, str]:

@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from placement_checks.core.errors import InputError
+from placement_checks.core.frames import Frame
 from placement_checks.core.ranks import (
     ALLGATHER,
     ALLREDUCE,
@@ -29,6 +30,7 @@ from placement_checks.core.ranks import (
     FileWrite,
     Rank,
 )
+from placement_checks.core.user_code import calling_frames
 from placement_checks.tf.graphs import set_text_attribute
 
 # The dtypes of TensorFlow's collectives, which replace Horovod's collectives in the joint graph.
@@ -63,6 +65,7 @@ class Process:
             does not know that value. So variables may be equal on all ranks in a real run, even if
             they differ between the captures of the ranks.
         collectives: the names of the collectives that eager code has run.
+        frames: the source lines of these collectives and of ``init``, as in a `RankRecord`.
         writes: the files that the program writes.
     """
 
@@ -72,6 +75,7 @@ class Process:
     broadcasts_later: bool = False
     receives: bool = False
     collectives: list[str] = field(default_factory=list)
+    frames: dict[str, tuple[Frame, ...]] = field(default_factory=dict)
     writes: list[FileWrite] = field(default_factory=list)
 
     def initialized_rank(self) -> Rank:
@@ -237,6 +241,7 @@ def _collective(kind: str, name: str | None, value: Callable[[str | None], Any])
     result = value(name)
     if tf.executing_eagerly():
         current.collectives.append(name or kind)
+        current.frames[name or kind] = calling_frames()
         current.receives |= not kind.startswith(ALLREDUCE)
     elif current.rank.size > 1:
         if result.dtype not in _DTYPES and not kind.startswith(BROADCAST):

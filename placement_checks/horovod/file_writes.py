@@ -17,7 +17,6 @@ import inspect
 import os
 import stat
 import string
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -31,7 +30,7 @@ from placement_checks.core.ranks import (
     TENSORBOARD,
     FileWrite,
 )
-from placement_checks.core.user_code import users_frames
+from placement_checks.core.user_code import calling_frames
 from placement_checks.tf.keras import around_fit
 from placement_checks.tf.patches import Patch
 from placement_checks.tf.patching import patched
@@ -54,8 +53,7 @@ def record_file_writes(writes: list[FileWrite]) -> Iterator[None]:
 
     def note(writer: str, path: str) -> None:
         if location := _location(path):
-            lines = map(str, users_frames(traceback.extract_stack(), None))
-            writes.append(FileWrite(writer, path, location, tuple(lines)))
+            writes.append(FileWrite(writer, path, location, calling_frames()))
 
     def wrap_save(save: Callable[..., Any]) -> Callable[..., Any]:
         def save_and_note(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from placement_checks.core.ranks import INIT
+from placement_checks.core.user_code import calling_frames
 from placement_checks.horovod.collectives import process, unsupported_error
 
 
@@ -19,6 +21,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     if comm is not None and not (isinstance(comm, Sequence) and not comm):
         raise unsupported_error("init with a communicator of mpi4py")
     process().initialized = True
+    process().frames[INIT] = calling_frames()
 
 
 def shutdown() -> None:

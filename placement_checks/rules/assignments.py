@@ -10,8 +10,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import chain
 
-from placement_checks.core.placement import Frame
+from placement_checks.core.frames import Frame
 from placement_checks.util.source_files import read_source
 
 # Parts of a statement that have frames of their own up to Python 3.11.
@@ -32,10 +33,10 @@ def assigned_at(frame: Frame) -> Frame:
     The result is the frame itself if the source is unknown, if the line slices or lists values
     itself, or if it uses the values of several such assignments.
     """
-    body = _function(frame)
-    statement = None if body is None else _statement(body, frame.line)
-    if body is None or statement is None or _selects(statement):
+    read = _read(frame)
+    if read is None or _selects(read[1]):
         return frame
+    body, statement = read
     names = {
         each.id
         for each in _expressions(statement)
@@ -59,11 +60,8 @@ def given_at(frames: Sequence[Frame], name: str) -> Sequence[Frame]:
     default. If it is a variable of the function, the line assigns it.
     """
     frames = list(frames)
-    while frames:
-        body = _function(frames[-1])
-        statement = None if body is None else _statement(body, frames[-1].line)
-        if body is None or statement is None:
-            break
+    while frames and (read := _read(frames[-1])):
+        body, statement = read
         (used, *more) = _arguments(statement, name) or [""]
         if not used or more:
             break
@@ -71,7 +69,7 @@ def given_at(frames: Sequence[Frame], name: str) -> Sequence[Frame]:
         if assigned:
             frames[-1] = frames[-1]._replace(line=max(each.lineno for each in assigned))
             break
-        if not isinstance(body, ast.Module) and used in _parameters(body) and len(frames) > 1:
+        if used in _parameters(body) and len(frames) > 1:
             line = _default_line(body, used, frames[-2])
             if line is not None:
                 frames[-1] = frames[-1]._replace(line=line)
@@ -80,6 +78,44 @@ def given_at(frames: Sequence[Frame], name: str) -> Sequence[Frame]:
             continue
         break
     return frames
+
+
+def passed_at(frames: Sequence[Frame]) -> Sequence[Frame]:
+    """Return the frames down to the call that decides the arguments of the innermost line.
+
+    A line passes arguments on if they are parameters of its function. Then the call of this
+    function decides them, unless it gives literals, which are the same for all towers.
+    """
+    frames = found = list(frames)
+    while len(frames) > 1 and (read := _read(frames[-1])):
+        body, statement = read
+        calls = [each for each in _expressions(statement) if isinstance(each, ast.Call)]
+        names = {
+            each.id
+            for value in chain(*map(_values, calls))
+            for each in ast.walk(value)
+            if isinstance(each, ast.Name)
+        }
+        are_passed = len(calls) == 1 and names and names <= {*_parameters(body)}
+        frames = frames[:-1]
+        call = _call_of(body, frames[-1])
+        if not are_passed or call is None or any(any(_changes(body, name)) for name in names):
+            break
+        if not all(isinstance(each, ast.Constant) for each in _values(call)):
+            found = frames
+    return found
+
+
+def _values(call: ast.Call) -> Sequence[ast.expr]:
+    return [*call.args, *(each.value for each in call.keywords)]
+
+
+def _call_of(function: _Function, caller: Frame) -> ast.Call | None:
+    """Return the call of a function in a line of its caller; None if there is none."""
+    read = _read(caller)
+    calls = (each for each in _expressions(read[1]) if isinstance(each, ast.Call)) if read else ()
+    name = None if isinstance(function, ast.Module) else function.name
+    return next((each for each in calls if _name(each.func) == name), None)
 
 
 def _arguments(statement: ast.stmt, name: str) -> list[str]:
@@ -96,15 +132,18 @@ def _arguments(statement: ast.stmt, name: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+def _parameters(function: _Function) -> list[str]:
+    if isinstance(function, ast.Module):
+        return []
     given = function.args
     return [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
 
 
-def _default_line(
-    function: ast.FunctionDef | ast.AsyncFunctionDef, parameter: str, caller: Frame
-) -> int | None:
+def _default_line(function: _Function, parameter: str, caller: Frame) -> int | None:
     """Return the line of a parameter's default; None if the caller may give another value."""
+    call = _call_of(function, caller)
+    if call is None or isinstance(function, ast.Module):
+        return None
     given = function.args
     positional = [*given.posonlyargs, *given.args]
     defaults = dict(
@@ -114,24 +153,21 @@ def _default_line(
         for each, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)
         if default is not None
     }
-    body = _function(caller)
-    statement = None if body is None else _statement(body, caller.line)
-    if parameter not in defaults or statement is None:
-        return None
     names = [each.arg for each in positional]
-    for call in _expressions(statement):
-        if not isinstance(call, ast.Call):
-            continue
-        if _name(call.func) != function.name:
-            continue
-        is_method = isinstance(call.func, ast.Attribute) and names[:1] == ["self"]
-        is_given = (
-            any(each.arg in (parameter, None) for each in call.keywords)
-            or any(isinstance(each, ast.Starred) for each in call.args)
-            or (parameter in names and names.index(parameter) < len(call.args) + is_method)
-        )
-        return None if is_given else defaults[parameter].lineno
-    return None
+    is_method = isinstance(call.func, ast.Attribute) and names[:1] == ["self"]
+    is_given = (
+        any(each.arg in (parameter, None) for each in call.keywords)
+        or any(isinstance(each, ast.Starred) for each in call.args)
+        or (parameter in names and names.index(parameter) < len(call.args) + is_method)
+    )
+    return None if is_given or parameter not in defaults else defaults[parameter].lineno
+
+
+def _read(frame: Frame) -> tuple[_Function, ast.stmt] | None:
+    """Return the function and the statement of a frame; None if the source is unknown."""
+    body = _function(frame)
+    statement = None if body is None else _statement(body, frame.line)
+    return None if body is None or statement is None else (body, statement)
 
 
 def _function(frame: Frame) -> _Function | None:

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 
 from placement_checks.core.mistakes import TowerKind
 from placement_checks.core.placement import Placement
-from placement_checks.core.ranks import JOB, RankRecord
+from placement_checks.core.ranks import INIT, JOB, RankRecord
 from placement_checks.core.results import Finding
 from placement_checks.core.strategies import Strategy
 from placement_checks.rules.base import about
+from placement_checks.rules.source_lines import unique_lines
 from placement_checks.util.text import join_and, plural
 
 _SAME_GRAPH = (
@@ -94,6 +95,7 @@ def unmet_before_step(strategy: Strategy) -> Iterator[Finding]:
                 runs, do_not = f"{runs} {times} times", "fewer times"
             yield Finding(
                 **about(name),
+                frames=unique_lines(strategy.ranks[joining[0]].frames.get(name, ())),
                 message=f"before the first step, {ranks_text(joining)} {runs}, and "
                 f"{ranks_text(absent)} {do_not}",
                 devices=tuple(strategy.replicas[n] for n in (*joining, *absent)),
@@ -119,6 +121,7 @@ def different_starts(placement: Placement, strategy: Strategy) -> Iterator[Findi
         if other:
             yield Finding(
                 **about(placement.ops[name]),
+                frames=unique_lines(first.frames.get(name, ())),
                 message=f"{name} starts with another value on {ranks_text(other)} than on rank 0, "
                 "and no broadcast makes them equal",
                 devices=tuple(strategy.replicas[n] for n in other),
@@ -145,6 +148,7 @@ def shared_gpus(strategy: Strategy) -> Iterator[Finding]:
         verb = "is" if len(idle) == 1 else "are"
         yield Finding(
             **about(f"GPU {gpu} of the host", "assigned"),
+            frames=unique_lines(strategy.ranks[ranks[0]].frames.get(INIT, ())),
             message=f"{ranks_text(ranks)} compute on GPU {gpu} of their host"
             + (f"; {unused} {join_and(map(str, idle))} {verb} idle" if idle else ""),
             devices=tuple(strategy.replicas[n] for n in ranks),

@@ -15,11 +15,12 @@ from placement_checks.analysis.graph.updates import Update
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import made_by_get_variable
+from placement_checks.core.frames import Frame
 from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import PASSES_READ, VARIABLES
-from placement_checks.core.placement import Frame, Placement
+from placement_checks.core.placement import Placement
 from placement_checks.core.user_code import is_of_other_repository
-from placement_checks.rules.assignments import COMPREHENSIONS, assigned_at, given_at
+from placement_checks.rules.assignments import COMPREHENSIONS, assigned_at, given_at, passed_at
 
 _MOST_OPS = 1_000  # of each kind, in a comparison of stacks
 
@@ -70,9 +71,9 @@ def blame_selection(
     return unique_lines(frames)
 
 
-def blame_argument(placement: Placement, op: str, name: str) -> tuple[str, ...]:
-    """Return the lines of an op, down to the line that gives an argument its value, as a seed."""
-    return unique_lines(given_at(_without_library(placement.details.frames(op)), name))
+def blame_argument(frames: Sequence[Frame], name: str) -> tuple[str, ...]:
+    """Return source lines, down to the line that gives an argument its value, such as a seed."""
+    return unique_lines(given_at(_without_library(frames), name))
 
 
 def _blamed(placement: Placement, ops: Sequence[str], against: Iterable[str]) -> Sequence[Frame]:
@@ -134,14 +135,18 @@ class _CallsOf:
         return _Calls(_stacks(placement, self.ops))
 
 
-def blame_creation(placement: Placement, variable: str) -> tuple[str, ...]:
+def blame_creation(
+    placement: Placement, variable: str, *, differs: bool = False
+) -> tuple[str, ...]:
     """Return the lines of a variable, down to the line that creates the object with it.
 
-    This is the call of a class, such as a model, whose ``__init__`` creates the variable.
+    This is the call of a class, such as a model, whose ``__init__`` creates the variable. If the
+    variable differs between towers, it is the line that decides the arguments of this call.
     """
     frames = placement.details.frames(variable)
     depths = [depth for depth, each in enumerate(frames) if each.function == "__init__"]
-    return unique_lines(_without_library(frames[: depths[-1] if any(depths) else None]))
+    frames = _without_library(frames[: depths[-1] if any(depths) else None])
+    return unique_lines(passed_at(frames) if differs else frames)
 
 
 def library_line(placement: Placement, op: str) -> str | None:

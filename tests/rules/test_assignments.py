@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from placement_checks.core.placement import Frame
+from placement_checks.core.frames import Frame
 from placement_checks.rules.assignments import assigned_at, given_at
 
 

@@ -9,7 +9,8 @@ import pytest
 from support.graphs import HandWrittenDetails, op, placement
 from support.towers import host, on, program
 
-from placement_checks.core.placement import Frame, Placement
+from placement_checks.core.frames import Frame
+from placement_checks.core.placement import Placement
 from placement_checks.rules.source_lines import (
     blame,
     blame_creation,

@@ -9,8 +9,9 @@ from typing import Any
 
 from placement_checks import Device, Machine, Op, Placement, Variable
 from placement_checks.core.devices import LOCALHOST
+from placement_checks.core.frames import Frame
 from placement_checks.core.op_types import VARIABLES
-from placement_checks.core.placement import Details, Frame, Tensor
+from placement_checks.core.placement import Details, Tensor
 from placement_checks.core.variables import Variables
 
 

@@ -28,12 +28,12 @@ from placement_checks.capture.eager.step_graph import FlatStep
 from placement_checks.capture.eager.variables import state_before_step, step_strategy
 from placement_checks.core.devices import Device
 from placement_checks.core.errors import InputError
+from placement_checks.core.frames import Frame
 from placement_checks.core.op_types import LOOPS, OPTIONAL_VALUE, PIPELINE_OUTPUTS
 from placement_checks.core.placement import (
     GLOBAL,
     TRAINABLE,
     UNKNOWN_TENSOR,
-    Frame,
     GradientCall,
     StepOps,
     Tensor,

@@ -20,13 +20,13 @@ from placement_checks.analysis.variables.objectives import objectives
 from placement_checks.analysis.variables.roles import roles
 from placement_checks.core.devices import LOCALHOST, Device
 from placement_checks.core.evidence import NOT_BUILT_FOR_ONE
+from placement_checks.core.frames import Frame
 from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import NO_COMPUTATION, VARIABLES, holds_state
 from placement_checks.core.placement import (
     GLOBAL,
     TRAINABLE,
-    Frame,
     Op,
     Placement,
     Tensor,

@@ -19,7 +19,7 @@ from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.strategies import Strategy
 from placement_checks.rules.base import Rule, about, unless_allowed
 from placement_checks.rules.ranks import ranks_text
-from placement_checks.rules.source_lines import unique_lines
+from placement_checks.rules.source_lines import blame_argument
 from placement_checks.util.text import plural
 
 
@@ -125,6 +125,6 @@ def _shared_paths(strategy: Strategy) -> Iterator[Finding]:
             devices=tuple(strategy.replicas[n] for n in ranks),
             consequence=words.consequence,
             fix=words.fix,
-            frames=unique_lines(first.lines),
+            frames=blame_argument(first.frames, "callbacks"),
             group_key=tuple(ranks),
         )

@@ -10,6 +10,7 @@ from placement_checks.analysis.towers.by_loss import single_tower
 from placement_checks.analysis.variables.accumulators import accumulators
 from placement_checks.analysis.variables.reported_losses import are_equal, reported_losses
 from placement_checks.core.evidence import Evidence
+from placement_checks.core.facts import Fact, FactKind
 from placement_checks.core.ids import OpId, TowerIndex, TowerMask
 from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing
@@ -327,6 +328,7 @@ class _Numbers:
             else "report the loss of all replicas: strategy.reduce('SUM', loss, axis=None), or "
             "'MEAN' if each replica's loss is the mean of its rows",
             group_key=group_key,
+            may_follow=(Fact(FactKind.BLOCKED),),  # a sum that waits for other towers
             frames=blame_selection(placement, (line,), built_once(placement)),
         )
 

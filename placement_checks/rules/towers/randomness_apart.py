@@ -181,7 +181,9 @@ def _equal_seeds(
         **about(placement.ops[name]),
         ops=(seed,) if is_of_tower else (),
         path=path_lines(placement, [original, draw]),
-        frames=blame_argument(placement, seed if placement.where(seed) else name, "seed"),
+        frames=blame_argument(
+            placement.details.frames(seed) or placement.details.frames(name), "seed"
+        ),
         message=f"{name} of the tower on {analysis.towers[later]} draws the same random numbers "
         f"as {first} of the tower on {analysis.towers[tower]}: their seeds are equal",
         consequence=_SAME_NOISE,

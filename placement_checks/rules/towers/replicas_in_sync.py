@@ -14,7 +14,7 @@ from placement_checks.core.facts import Fact, FactKind
 from placement_checks.core.impact import Impact
 from placement_checks.core.keras_parts import FIT, NORMALIZATION
 from placement_checks.core.mistakes import WORDS
-from placement_checks.core.op_types import COLLECTIVE_GATHER, COLLECTIVE_REDUCE
+from placement_checks.core.op_types import COLLECTIVE_GATHER, COLLECTIVE_REDUCE, VARIABLES
 from placement_checks.core.placement import Placement, Tensor, producer_of
 from placement_checks.core.results import Finding, PathStep, Verdict
 from placement_checks.core.strategies import Strategy
@@ -36,6 +36,7 @@ from placement_checks.rules.ranks import (
     unmet_collectives,
 )
 from placement_checks.rules.requirements import Need
+from placement_checks.rules.towers.towers_alike import TowersAlike
 from placement_checks.util.text import join_and, plural
 
 
@@ -95,6 +96,7 @@ class ReplicasInSync(Rule):
             return self.not_checked(f"{strategy.name} keeps no copies of the variables")
         if unmet := unless_allowed(_unmet(placement, strategy), self.allow):
             # Drifting copies would follow from these.
+            unmet = _of_different_models(evidence, unmet)
             return self.verdict([_blocking(finding) for finding in unmet])
         averages = []  # of a BatchNormalization of Keras
         drifting = list(unless_allowed(different_starts(placement, strategy), self.allow))
@@ -120,6 +122,14 @@ def _blocking(finding: Finding) -> Finding:
     """Set the fact, and the impact of a finding on a collective that never ends."""
     impact = Impact.EXECUTION if finding.op in _COLLECTIVES else None
     return replace(finding, impact=impact, facts=(Fact(FactKind.BLOCKED, finding.object),))
+
+
+def _of_different_models(evidence: Evidence, unmet: Sequence[Finding]) -> Sequence[Finding]:
+    """Add the line and the fix of a difference between the models, from which the sums differ."""
+    found = TowersAlike().judge(evidence).findings
+    for cause in sorted(found, key=lambda each: each.op not in VARIABLES)[:1]:
+        return [replace(each, frames=cause.frames, fix=cause.fix) for each in unmet]
+    return unmet
 
 
 def _drifting_averages(

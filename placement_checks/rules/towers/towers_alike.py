@@ -150,7 +150,7 @@ def _finding(analysis: TowerAnalysis, number: int, difference: Difference) -> Fi
         group_key=(difference.expected, difference.found),
         # An op that only the first tower applies to its inputs.
         ops=(original,) if is_added else (),
-        frames=blame_creation(placement, name) if is_variable else (),
+        frames=blame_creation(placement, name, differs=True) if is_variable else (),
         devices=(*analysis.towers[number].devices, *analysis.towers[0].devices),
         fix="build all towers by one function with the same arguments; a loss must not depend on "
         "ops that only one tower has",
