@@ -81,6 +81,8 @@ class Finding:
         frames: the user's source lines that all of ``ops`` were built through, the outermost
             first. The last one is the line to edit. A rule sets them only if no op has this line.
         device_line: the ``with tf.device(…)`` that decided the device of ``placed``.
+        is_of_scope: whether ``device_line`` is the line to edit. By default it is if the finding
+            is on a device, or if it is on one of several ops with this line.
         library_line: the line of a library in another repository that built the op, if the line
             to edit is the user's call of this library.
         follows: the rule with the root cause of this finding; None for a root cause.
@@ -110,6 +112,7 @@ class Finding:
     placed: str | None = field(default=None, compare=False)
     frames: tuple[str, ...] = ()
     device_line: str | None = None
+    is_of_scope: bool | None = field(default=None, compare=False)
     library_line: str | None = None
     follows: str | None = None
     facts: tuple[Fact, ...] = field(default=(), compare=False)
@@ -127,7 +130,17 @@ class Finding:
     @property
     def where(self) -> str | None:
         """The line to edit as ``file:line``; None if unknown."""
+        return self.device_line if self.is_of_scope else self.built_at
+
+    @property
+    def built_at(self) -> str | None:
+        """The line that builds ``ops``; None if unknown."""
         return self.frames[-1] if self.frames else None
+
+    @property
+    def group(self) -> Hashable:
+        """A key that findings of one rule share if reports show them as one."""
+        return self.group_key, self.fix, self.device_line
 
     @property
     def is_root(self) -> bool:

@@ -52,6 +52,38 @@ def assigned_at(frame: Frame) -> Frame:
     return frame._replace(line=lines[0]) if len(lines) == 1 else frame
 
 
+def other_branch_of(frame: Frame) -> Frame:
+    """Return the first line that runs in place of a line, if an ``if`` chooses between both.
+
+    The result is the line of the ``if`` if it has one branch, and the frame itself without ``if``.
+    """
+    read = _read(frame)
+    line = None if read is None else _other_branch(read[0].body, frame.line)
+    return frame if line is None else frame._replace(line=line)
+
+
+def _other_branch(block: Sequence[ast.stmt], line: int) -> int | None:
+    found = None
+    for each in block:
+        # The statements after such an `if` are its other branch.
+        if isinstance(each, ast.If) and _leaves(each.body) and (each.end_lineno or 0) < line:
+            found = each.body[0].lineno
+        branches = [getattr(each, name, []) for name in ("body", "orelse", "finalbody")]
+        for branch in branches:
+            if branch and branch[0].lineno <= line <= branch[-1].end_lineno:
+                if isinstance(each, ast.If):
+                    other = each.body if branch is each.orelse else each.orelse
+                    found = other[0].lineno if other else each.lineno
+                found = _other_branch(branch, line) or found
+    return found
+
+
+def _leaves(block: Sequence[ast.stmt]) -> bool:
+    """Whether a branch ends its function, or a turn of a loop, after something else."""
+    *before, last = block
+    return bool(before) if isinstance(last, ast.Continue) else isinstance(last, ast.Return)
+
+
 def given_at(frames: Sequence[Frame], name: str) -> Sequence[Frame]:
     """Return the frames down to the line that gives an argument its value.
 

@@ -26,7 +26,7 @@ from placement_checks.core.missing import Missing, NotApplicable
 from placement_checks.core.placement import Op, Placement
 from placement_checks.core.results import EvidenceKind, Finding, PathStep, State, Verdict
 from placement_checks.rules.requirements import Need
-from placement_checks.rules.source_lines import blame, library_line
+from placement_checks.rules.source_lines import locate
 from placement_checks.util.text import listed
 
 REUSE = "with tf.compat.v1.variable_scope(tf.compat.v1.get_variable_scope(), reuse=i > 0):"
@@ -85,10 +85,7 @@ class Rule(ABC):
             if need in self.requires and (missing := need.missing(evidence)) is not None:
                 return self.without(missing)
         verdict = self.check(evidence)
-        findings = [
-            finding if finding.known else locate(finding, evidence.placement)
-            for finding in verdict.findings
-        ]
+        findings = locate(verdict.findings, evidence.placement)
         return replace(verdict, findings=findings) if findings else verdict
 
     @abstractmethod
@@ -281,33 +278,6 @@ def path_lines(placement: Placement, ops: Sequence[int]) -> tuple[PathStep, ...]
     if hidden > 0:
         lines.insert(_PATH_ENDS, PathStep(f"… {hidden} more"))
     return tuple(lines)
-
-
-def locate(finding: Finding, placement: Placement) -> Finding:
-    """Return a finding with its source lines, and with the line that decided its device."""
-    return replace(
-        finding,
-        frames=finding.frames
-        or blame(placement, finding.ops or (finding.object,), finding.against)
-        or blame(placement, (finding.object,), finding.against),
-        library_line=library_line(placement, (*finding.ops, finding.object)[0]),
-        device_line=None if finding.placed is None else device_line(placement, finding.placed),
-    )
-
-
-def device_line(placement: Placement, name: str) -> str | None:
-    """Return the line that decided which device an op requests; None if it is unknown.
-
-    For a colocated op without such a line, the result is the line of the op that it follows.
-    """
-    seen: set[str] = set()
-    while name not in seen:
-        seen.add(name)
-        if (line := placement.details.device_line(name)) is not None:
-            return str(line)
-        op = placement.ops.get(name)
-        name = next(iter(op.colocated), name) if op else name
-    return None
 
 
 def library_limit(

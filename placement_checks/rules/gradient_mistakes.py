@@ -22,6 +22,7 @@ from placement_checks.core.op_types import (
     ADDS,
     BATCH_NORMS,
     CAST,
+    COLLECTIVE_REDUCE,
     COMBINES_WITHOUT_SUM,
     CONST,
     CUTS,
@@ -62,11 +63,13 @@ class MistakeLocation(NamedTuple):
         ops: the names of the ops; empty if they are unknown.
         frames: the source lines to show; empty to show all lines that built the ops.
         path: further evidence, one line each.
+        fix: the change to make if it is not the fix of the mistake.
     """
 
     ops: Sequence[str] = ()
     frames: tuple[str, ...] = ()
     path: tuple[str, ...] = ()
+    fix: str = ""
 
 
 def locate_mistake(placement: Placement, variable: str, diagnosis: Diagnosis) -> MistakeLocation:
@@ -94,15 +97,35 @@ def _joining_ops(placement: Placement, variable: str) -> list[OpId]:
 def _find_sum(placement: Placement, variable: str, _: Diagnosis) -> MistakeLocation:
     """Return the ops that add up gradients; under a `tf.distribute` strategy, the losses.
 
-    For ranks of Horovod, these are the ops that add up gradients, because ranks can average
-    gradients.
+    If replicas add up their gradients twice, these are the first sums. For ranks of Horovod, these
+    are the ops that add up gradients, because ranks can average gradients.
     """
+    joining, flow = _joining_ops(placement, variable), analyze(placement).flow
+    if placement.strategy and not ranks_of(placement) and _are_added_again(placement, variable):
+        return _location(placement, joining)._replace(fix=_ADDED_AGAIN)
     losses = [producer_of(name) for name in _objectives(placement, variable)]
     has_losses = any(map(placement.details.frames, losses))
     if placement.strategy and not ranks_of(placement) and has_losses:
         return MistakeLocation([name for name in losses if name in placement.ops])
-    flow = analyze(placement).flow
-    return _location(placement, [_sum_of(flow, op) for op in _joining_ops(placement, variable)])
+    return _location(placement, [_sum_of(flow, op) for op in joining])
+
+
+_ADDED_AGAIN = (
+    "remove this sum: the gradients of all replicas are added up again before the update"
+)
+
+
+def _are_added_again(placement: Placement, variable: str) -> bool:
+    """Return whether replicas add up sums of their gradients in later collectives."""
+    gradients, flow = gradient_flow(placement), analyze(placement).flow
+    joining = set(_joining_ops(placement, variable))
+    return any(
+        flow.types[op] == COLLECTIVE_REDUCE
+        and op not in joining
+        and not joining.isdisjoint(flow.reachable([op]))
+        for update in gradients.trained.get(variable, ())
+        for op in gradients.ancestors(update)
+    )
 
 
 def _objectives(placement: Placement, variable: str) -> Sequence[str]:

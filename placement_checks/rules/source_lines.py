@@ -6,8 +6,9 @@ functions find such ops: `built_once` and `joining_ops` find the ops that combin
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby, islice
 
 from placement_checks.analysis.graph.data_flow import union
@@ -19,10 +20,84 @@ from placement_checks.core.frames import Frame
 from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import PASSES_READ, VARIABLES
 from placement_checks.core.placement import Placement
+from placement_checks.core.results import Finding
 from placement_checks.core.user_code import is_of_other_repository
-from placement_checks.rules.assignments import COMPREHENSIONS, assigned_at, given_at, passed_at
+from placement_checks.rules.assignments import (
+    COMPREHENSIONS,
+    assigned_at,
+    given_at,
+    other_branch_of,
+    passed_at,
+)
 
 _MOST_OPS = 1_000  # of each kind, in a comparison of stacks
+
+
+def locate(findings: Sequence[Finding], placement: Placement) -> list[Finding]:
+    """Return the findings of a rule with their source lines and lines of devices.
+
+    If the device of several ops is wrong, the line to edit is the ``with tf.device(…)`` that they
+    share, unless it also decides the device of an op that is right. An op of a library without
+    such a line gets the line of a similar op. Findings on the known behavior of a library have no
+    lines.
+    """
+    found = [each if each.known else _located(each, placement) for each in findings]
+    lines = {
+        (each.group_key, each.devices): each.device_line for each in found if each.device_line
+    }
+    found = [
+        replace(each, device_line=lines.get((each.group_key, each.devices)))
+        if each.placed and not each.device_line
+        else each
+        for each in found
+    ]
+    built_at: dict[Hashable, set[str | None]] = defaultdict(set)
+    for each in found:
+        built_at[each.group].add(each.built_at)
+    return [
+        replace(each, is_of_scope=not each.op or len(built_at[each.group]) > 1)
+        if each.device_line and each.is_of_scope is None
+        else each
+        for each in found
+    ]
+
+
+def _located(finding: Finding, placement: Placement) -> Finding:
+    frames = (
+        finding.frames
+        or blame(placement, finding.ops or (finding.object,), finding.against)
+        or blame(placement, (finding.object,), finding.against)
+    )
+    stack = placement.details.frames((*finding.ops, finding.object)[0])
+    is_of_library = len(_without_library(stack)) < len(stack)
+    line = None if finding.placed is None else device_line(placement, finding.placed)
+    decides_right_ops = (
+        line
+        and not line.function
+        and any(device_line(placement, each) == line for each in finding.against)
+    )
+    return replace(
+        finding,
+        frames=frames,
+        library_line=str(stack[-1]) if is_of_library else None,
+        device_line=None if line is None else str(line),
+        is_of_scope=False if decides_right_ops else finding.is_of_scope and line is not None,
+    )
+
+
+def device_line(placement: Placement, name: str) -> Frame | None:
+    """Return the line that decided which device an op requests; None if it is unknown.
+
+    For a colocated op without such a line, the result is the line of the op that it follows.
+    """
+    seen: set[str] = set()
+    while name not in seen:
+        seen.add(name)
+        if (line := placement.details.device_line(name)) is not None:
+            return line
+        op = placement.ops.get(name)
+        name = next(iter(op.colocated), name) if op else name
+    return None
 
 
 def blame(
@@ -69,6 +144,15 @@ def blame_selection(
                 frames.pop()
             frames[-1] = assigned
     return unique_lines(frames)
+
+
+def blame_branch(placement: Placement, op: str) -> tuple[str, ...]:
+    """Return the lines of an op that is right, down to the branch that its line is not in.
+
+    Use it for ops that do not exist, because the program takes the other branch of an ``if``.
+    """
+    frames = _blamed(placement, [op], ())
+    return unique_lines([*frames[:-1], *map(other_branch_of, frames[-1:])])
 
 
 def blame_argument(frames: Sequence[Frame], name: str) -> tuple[str, ...]:
@@ -147,24 +231,6 @@ def blame_creation(
     depths = [depth for depth, each in enumerate(frames) if each.function == "__init__"]
     frames = _without_library(frames[: depths[-1] if any(depths) else None])
     return unique_lines(passed_at(frames) if differs else frames)
-
-
-def library_line(placement: Placement, op: str) -> str | None:
-    """Return the line of a library in another repository that built an op; None if none did."""
-    frames = placement.details.frames(op)
-    is_of_library = len(_without_library(frames)) < len(frames)
-    return str(frames[-1]) if is_of_library else None
-
-
-def lines_to(placement: Placement, op: str, line: str | None) -> tuple[str, ...]:
-    """Return the source lines that an op was built through, down to a line that is known.
-
-    The result is empty if ``line`` is None, and only this line if the op was not built through it.
-    """
-    frames = blame(placement, (op,))
-    if line is None:
-        return ()
-    return frames[: frames.index(line) + 1] if line in frames else (line,)
 
 
 def unique_lines(frames: Sequence[Frame | str]) -> tuple[str, ...]:

@@ -12,7 +12,6 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.facts import Fact, FactKind
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Report, Verdict, worst_impact
-from placement_checks.report.common.findings import group_of
 from placement_checks.rules.base import Rule
 from placement_checks.util.progress import step
 from placement_checks.util.resources import gc_paused
@@ -219,8 +218,8 @@ class _Causes:
             follows = None if root == (number, place) else self._verdicts[root[0]].rule
             impact = worst_impact([finding, *followers])  # of the whole mistake
             found.append(replace(finding, follows=follows, impact=impact))
-            following[group_of(finding)] += len(followers)
-        return sorted(found, key=lambda finding: -following[group_of(finding)])
+            following[finding.group] += len(followers)
+        return sorted(found, key=lambda finding: -following[finding.group])
 
 
 _Index = tuple[int, int]

@@ -29,21 +29,13 @@ class Group:
 
     @cached_property
     def where(self) -> str | None:
-        """The line to look at: the first known line of the findings.
-
-        If the findings have different lines and the same device, it is the line of
-        ``with tf.device(…)`` that requested the device. It is never a common caller, such as
-        ``main``.
-        """
-        places = {finding.where for finding in self.findings}
-        if self.first.device_line and (len(places) > 1 or not self.first.op):
-            return self.first.device_line
+        """The line to edit: the first known line of the findings."""
         return next((finding.where for finding in self.findings if finding.where), None)
 
     @property
     def callers(self) -> Sequence[str]:
         """The lines of the calls that led to `where` for all objects, the nearest first."""
-        here = (each for each in self.findings if each.where == self.where)
+        here = (each for each in self.findings if each.built_at == self.where)
         lines = next((each.frames for each in here), ())
         shared = set(lines).intersection(*(each.frames for each in self.findings))
         return [line for line in lines if line in shared and line != self.where][::-1]
@@ -51,29 +43,22 @@ class Group:
     @property
     def lines(self) -> int:
         """The number of different lines of the findings."""
-        if self.where == self.first.device_line:
-            return 1
         lines = {each.where for each in self.findings if self.where not in each.frames}
         return len({*lines, self.where} - {None})
 
     @property
     def others(self) -> Sequence[tuple[str, str | None]]:
         """The other objects, each once, with its line; None if this line is `where`."""
-        places = {finding.object: finding.where for finding in self.findings[1:]}
+        places = {finding.object: finding.built_at for finding in self.findings[1:]}
         places.pop(self.first.object, None)
         return [(name, None if at == self.where else at) for name, at in places.items()]
-
-
-def group_of(finding: Finding) -> Hashable:
-    """Returns a key that findings of one rule share if reports show them as one."""
-    return finding.group_key, finding.fix, finding.device_line
 
 
 def group_findings(findings: Iterable[Finding]) -> list[Group]:
     """Returns the findings of one rule in groups, in the order of their first findings."""
     groups: dict[Hashable, list[Finding]] = defaultdict(list)
     for finding in findings:
-        groups[group_of(finding)].append(finding)
+        groups[finding.group].append(finding)
     return list(map(Group, groups.values()))
 
 

@@ -201,7 +201,7 @@ def _other_lines(group: Group) -> Iterator[tuple[str, str]]:
     lines: Sequence[tuple[str | None, str]] = (
         (first.device_line, "the device is requested here"),
         *((line, "called from here") for line in group.callers),
-        (first.where, f"{one_line(first.object)} is created here"),
+        (first.built_at, f"{one_line(first.object)} is created here"),
         *((line, f"likewise {one_line(name)}") for name, line in group.others),
     )
     yield from ((line, text) for line, text in lines if line and line != group.where)

@@ -93,8 +93,8 @@ def _group(group: Group, everything: bool) -> Iterator[tuple[LineKind, str]]:
         named = callers if everything else callers[:_CALLERS]
         lines = ", ".join(map(_abbreviate, named, (before, *named)))
         yield "detail", f"called from {lines}{'' if len(named) == len(callers) else ', …'}"
-    if first.op and first.where and first.where != where:
-        yield "detail", f"{first.object} is created at {_line_with_source(first.where)}"
+    if first.op and first.built_at and first.built_at != where:
+        yield "detail", f"{first.object} is created at {_line_with_source(first.built_at)}"
     if first.device_line and first.device_line != where:
         yield "detail", f"device requested at {_line_with_source(first.device_line)}"
     steps = len(first.path) if everything else _STEPS if first.evidence == "executed" else 0

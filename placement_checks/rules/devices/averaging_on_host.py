@@ -19,7 +19,6 @@ from placement_checks.rules.base import (
     Fields,
     Rule,
     about,
-    device_line,
     device_names,
     devices_text,
     is_on,
@@ -28,7 +27,7 @@ from placement_checks.rules.base import (
     shared_device,
 )
 from placement_checks.rules.requirements import Need
-from placement_checks.rules.source_lines import joining_ops, lines_to
+from placement_checks.rules.source_lines import joining_ops
 from placement_checks.util.text import plural, range_text
 
 
@@ -97,7 +96,7 @@ class AveragingOnHost(Rule):
         return Finding(
             **about(op, "assigned"),
             placed=op.name,
-            frames=lines_to(placement, op.name, device_line(placement, op.name)),
+            is_of_scope=True,
             group_key=(assigned, op.requested),
             path=path_lines(
                 placement, [number, *gradient_flow(placement).gradient_inputs(number)]

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
@@ -97,7 +97,7 @@ class NoFallback(Rule):
             for device, ops in hidden.items()
             if machine is not None
         ]
-        return self.verdict(list(_with_known_scopes(placement, findings)))
+        return self.verdict(findings)
 
 
 def _counters_of_replicas(placement: Placement) -> frozenset[str]:
@@ -308,17 +308,6 @@ def _reason(op: Op, placement: Placement, *, are_several: bool) -> str:
             why = "with which it is colocated" if colocated else "which it uses"
             return f"it must be on the device of {name}, {why}"
     return op.fallback_reason
-
-
-def _with_known_scopes(placement: Placement, findings: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield the findings; an op of a library gets the device line of a similar op of the user."""
-    known: dict[Hashable, str] = {}
-    for finding in findings:
-        if finding.placed and placement.details.device_line(finding.placed) is not None:
-            known.setdefault(finding.group_key, finding.placed)
-    for finding in findings:
-        of_library = finding.placed and placement.details.device_line(finding.placed) is None
-        yield replace(finding, placed=known.get(finding.group_key)) if of_library else finding
 
 
 def _lacks_device(op: Op, placement: Placement) -> bool:

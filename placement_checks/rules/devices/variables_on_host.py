@@ -163,6 +163,7 @@ def _role_devices(placement: Placement, variable: str, *, local: bool) -> Sequen
 def _misplaced(placement: Placement, op: Op, names: Sequence[str], setting: str) -> Finding:
     assert op.assigned is not None
     found = op.assigned.short
+    readers = analyze(placement).reads_by_site.readers.get(op.name, ())
     request = ""
     if placement.requested:
         request = f"; it requests {requested_device(op)}"
@@ -171,6 +172,7 @@ def _misplaced(placement: Placement, op: Op, names: Sequence[str], setting: str)
     return Finding(
         **about(op, "assigned"),
         placed=_decided_by(op),
+        against=tuple(map(analyze(placement).flow.names.__getitem__, readers)),
         frames=() if placement.strategy is None else blame_creation(placement, op.name),
         group_key=(op.assigned.job, op.assigned.type),
         message=f"variable {op.name} sits on {found}, not on {devices_text(names)}{request}",

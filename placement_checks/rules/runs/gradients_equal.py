@@ -369,7 +369,7 @@ def _finding(
         path=(*diagnosis.shown, *location.path, *path_lines(placement, scaling)),
         message=f"the gradient of {name} {verb} the reference's: {diagnosis.what}{multiplied}",
         consequence=diagnosis.consequence,
-        fix=diagnosis.fix,
+        fix=location.fix or diagnosis.fix,
         facts=facts[:1] if diagnosis.mistake in _UNKNOWN else facts,
         may_follow=_WIDER_CAUSES.get(diagnosis.mistake, ()),
     )

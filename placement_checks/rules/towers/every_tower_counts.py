@@ -22,7 +22,7 @@ from placement_checks.core.results import Finding, PathStep, Verdict
 from placement_checks.rules.base import Rule, about, matches_any, path_lines
 from placement_checks.rules.ranks import tower_kind
 from placement_checks.rules.requirements import Need
-from placement_checks.rules.source_lines import blame_selection
+from placement_checks.rules.source_lines import blame_branch, blame_selection
 from placement_checks.rules.step_equality import compare_with_one_gpu, towers_by_part
 from placement_checks.step.comparison import State
 from placement_checks.step.weights import Weights
@@ -147,8 +147,8 @@ def _finding(
     return Finding(
         **about(placement.ops[variable]),
         ops=(look_at,),
-        # The fix for a variable that a loop leaves out names a line that is right for another one.
-        frames=()
+        # The line that combines the gradients of another variable is right.
+        frames=blame_branch(placement, look_at)
         if mistake is mistakes.LEFT_OUT_OF_LOOP
         else blame_selection(placement, (look_at,), right),
         group_key=(tuple(missing), used, never_used),

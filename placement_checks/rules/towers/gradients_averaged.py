@@ -521,7 +521,7 @@ class _Comparison:
             path=location.path,
             message=message,
             consequence=found.consequence,
-            fix=found.fix,
+            fix=location.fix or found.fix,
             facts=facts,
         )
 

@@ -19,13 +19,11 @@ from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import (
     Rule,
     about,
-    device_line,
     first_of_each,
     path_lines,
     unless_allowed,
 )
 from placement_checks.rules.requirements import Need
-from placement_checks.rules.source_lines import lines_to
 
 
 @dataclass(frozen=True)
@@ -143,7 +141,7 @@ def _finding(placement: Placement, mixed: MixedLoss) -> Finding:
         finding,
         ops=(contained,),
         placed=contained,
-        frames=lines_to(placement, contained, device_line(placement, contained)),
+        is_of_scope=True,
         message=f"the tower on {tower} computes its loss, {loss}, with {contained}, but this op "
         f"requests a GPU of the tower on {other}, which does not use it",
         consequence="the tower computes on both GPUs, one waits for the other, and values cross "

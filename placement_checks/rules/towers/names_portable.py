@@ -183,7 +183,7 @@ def _differences(placement: Placement, reference: Placement) -> Iterator[Finding
                 consequence=f"the value that {program} trained is silently not restored",
                 fix=same_names,
             )
-            yield locate(finding, located)
+            yield from locate([finding], located)
     trained = set(placement.collected.get(TRAINABLE, ()))
     for group in variable_layout(placement).mirrored:  # a checkpoint holds one copy of each
         copies = list(group.copies.values())
