@@ -92,8 +92,8 @@ class Finding:
             cause of them. The causes of the kind `Rule.states` need not be listed.
         is_doubt: whether the program may do this on purpose, and nothing in it tells. Reports show
             a doubt, but it does not break the rule.
-        known: the library with this behavior, such as ``Keras 3``, if no line of the user is at
-            fault; else ``""``. Source lines are then not shown.
+        known: the library with this behavior, such as ``Keras 3``; else ``""``. Source lines are
+            then only shown if the rule sets them, because they are to be edited.
         others: further objects with the same known behavior, which is reported once.
         impact: the impact on the program. `verify` fills it in from the rule; None, for a finding
             outside of a rule, counts as ``LAYOUT``.

@@ -288,8 +288,12 @@ def library_limit(
     fix: str,
     *,
     library: str = KERAS,
+    frames: tuple[str, ...] = (),
 ) -> Finding:
-    """Return one finding on a known limit of a library, for all ops that it affects."""
+    """Return one finding on a known limit of a library, for all ops that it affects.
+
+    ``frames`` are the source lines of the user to edit, if there are any.
+    """
     first, *others = objects
     numbers = analyze(placement).flow.number
     return Finding(
@@ -299,6 +303,7 @@ def library_limit(
         consequence=consequence,
         fix=fix,
         known=library,
+        frames=frames,
         others=tuple(others),
     )
 

@@ -38,8 +38,9 @@ def stated_lines(report: Report, file: Path, builder: str) -> list[str]:
     """The lines that the root causes of a report name, each with its distance to a marked line.
 
     An entry is ``RULE: LINE, DISTANCE``. The distance is the number of lines from the nearest
-    marked line to the named line, such as ``+1``, or ``unknown``, or ``in another file``. If the
-    report also names a marked line as the caller, the distance is ``called from it``.
+    marked line to the named line, such as ``+1``, or ``unknown``, or ``in another file``. If no
+    marked line is next to it, but the report names one as the caller, the distance is ``called
+    from it``.
     """
     marks = list(_marks(file, builder))
     assert marks, f"no line of {builder} is marked"
@@ -59,7 +60,8 @@ def _distance(where: str | None, callers: Sequence[str], file: Path, marks: Sequ
         return "no line, unknown"
     path, _, number = where.rpartition(":")
     is_here = Path(path).name == file.name
-    if not (is_here and int(number) in marks) and any(
+    distance = min((int(number) - mark for mark in marks), key=abs)
+    if not (is_here and abs(distance) <= 1) and any(
         Path(caller.rpartition(":")[0]).name == file.name
         and int(caller.rpartition(":")[2]) in marks
         for caller in callers
@@ -67,7 +69,6 @@ def _distance(where: str | None, callers: Sequence[str], file: Path, marks: Sequ
         return f"{Path(path).name}:{number}, called from it"
     if not is_here:
         return f"{Path(path).name}:{number}, in another file"
-    distance = min((int(number) - mark for mark in marks), key=abs)
     return f"line {number}, {distance:+d}" if distance else f"line {number}, exact"
 
 

@@ -367,7 +367,7 @@ class _Comparison:
             variable,
             found,
             f"the update of {variable} takes another gradient: {found.what}",
-            group_key=source,
+            group_key=mistakes.PAIRED.key,
             selects=True,
         )
 

@@ -164,7 +164,7 @@ def _repeated_update(
         if not any(takes_all):
             consequence += ", each with a part of the batch"
         fix = f"apply once, after the loop over towers: optimizer.apply_gradients({AVERAGE})"
-        if all(takes_all):
+        if all(takes_all) or placement.strategy is not None:
             fix = (
                 "apply its gradients once: if several calls of an optimizer list this variable, "
                 "let one of them list it"

@@ -36,6 +36,7 @@ from placement_checks.rules.ranks import (
     unmet_collectives,
 )
 from placement_checks.rules.requirements import Need
+from placement_checks.rules.source_lines import blame_creation
 from placement_checks.rules.towers.towers_alike import TowersAlike
 from placement_checks.util.text import join_and, plural
 
@@ -249,6 +250,7 @@ def _in_first_call(placement: Placement, strategy: Strategy, created: Sequence[s
         "create them under the scope before the first step: layers with model.build(...), slots "
         f"with optimizer.build(model.trainable_variables){by_hierarchy}",
         library="TensorFlow",
+        frames=blame_creation(placement, created[0]),
     )
 
 

@@ -23,10 +23,13 @@ def write(name: str, text: str | bytes, *, old: bool = True) -> str:
 
 
 def test_the_text_of_a_line() -> None:
-    write("train.py", "import x\n    with f(\n\n")
+    lines = ["import x", "    with (", "        f(1),", "        g,", "    ):", "        x = ["]
+    write("train.py", "\n".join(lines))
 
     assert source_text("train.py:1") == "import x"
-    assert source_text("train.py:2") == "with f("
+    assert source_text("train.py:2") == "with (f(1), g, ):"
+    assert source_text("train.py:3") == "f(1),"
+    assert source_text("train.py:6") == "x = ["
     assert source_text(f"{Path.cwd()}/train.py:1") == "import x"
 
 
