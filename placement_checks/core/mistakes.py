@@ -536,7 +536,7 @@ LEFT_OUT_OF_LOOP = Mistake(
     "left out of the loop",
     LEFT_OUT.what,
     _by_kind(
-        "average its gradient like that of {other}: look for an `if` that skips it, or "
+        "average its gradient like the gradient of {other}: look for an `if` that skips it, or "
         "a tf.stop_gradient in one tower{sparse}",
         "{average}",
         "{average}",

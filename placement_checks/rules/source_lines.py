@@ -42,11 +42,9 @@ def locate(findings: Sequence[Finding], placement: Placement) -> list[Finding]:
     lines.
     """
     found = [each if each.known else _located(each, placement) for each in findings]
-    lines = {
-        (each.group_key, each.devices): each.device_line for each in found if each.device_line
-    }
+    scopes = {_request(each, placement): each.device_line for each in found if each.device_line}
     found = [
-        replace(each, device_line=lines.get((each.group_key, each.devices)))
+        replace(each, device_line=scopes.get(_request(each, placement)))
         if each.placed and not each.device_line
         else each
         for each in found
@@ -60,6 +58,12 @@ def locate(findings: Sequence[Finding], placement: Placement) -> list[Finding]:
         else each
         for each in found
     ]
+
+
+def _request(finding: Finding, placement: Placement) -> Hashable:
+    """Return the device that the misplaced op of a finding requests, and the group of it."""
+    op = placement.ops.get(finding.placed or "")
+    return finding.group_key, finding.fix, (op and op.requested) or finding.object
 
 
 def _located(finding: Finding, placement: Placement) -> Finding:

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from support.graphs import op, placement
 
 from placement_checks.core.results import Finding
-from placement_checks.rules.base import Rule, exact_pattern, locate, matches_any
+from placement_checks.rules.base import Rule, exact_pattern, matches_any
 from placement_checks.rules.devices.no_fallback import NoFallback
+from placement_checks.rules.source_lines import locate
 
 
 def test_an_explanation_is_the_docstring_and_the_parameters() -> None:
@@ -58,7 +59,7 @@ def at(*ops: str, object: str = "w", placed: str | None = None) -> Finding:
         device_lines={"w": "train.py:39"},
     )
     finding = Finding(object, "VarHandleOp", "assigned", "", "", ops=ops, placed=placed)
-    return locate(finding, graph)
+    return locate([finding], graph)[0]
 
 
 def test_the_innermost_line_of_the_object_itself() -> None:
@@ -109,11 +110,11 @@ def test_a_line_on_which_one_function_calls_another_is_named_once() -> None:
     graph = placement(op("a", "MatMul"), lines={"a": "a.py:3 a.py:3 b.py:5"})
     finding = Finding("a", "MatMul", "assigned", "", "")
 
-    assert locate(finding, graph).frames == ("a.py:3", "b.py:5")
+    assert locate([finding], graph)[0].frames == ("a.py:3", "b.py:5")
 
 
 def test_lines_that_a_rule_chooses_stay() -> None:
     graph = placement(op("w", "VarHandleOp"), lines=LINES)
     finding = Finding("w", "VarHandleOp", "requested", "", "", frames=("train.py:40",))
 
-    assert locate(finding, graph).where == "train.py:40"
+    assert locate([finding], graph)[0].where == "train.py:40"

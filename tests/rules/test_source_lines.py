@@ -11,13 +11,13 @@ from support.towers import host, on, program
 
 from placement_checks.core.frames import Frame
 from placement_checks.core.placement import Placement
+from placement_checks.core.results import Finding
 from placement_checks.rules.source_lines import (
     blame,
     blame_creation,
     blame_selection,
     built_once,
-    library_line,
-    lines_to,
+    locate,
 )
 
 LOOP = {  # build() loops over towers, and averages
@@ -142,17 +142,6 @@ def test_the_line_separates_wrong_ops_from_right_ones(
     assert blame(graph, at_fault, against) == tuple(f"net.py:{number}" for number in expected)
 
 
-@pytest.mark.parametrize(
-    ("known", "expected"), [("net.py:9", [9]), ("net.py:3", [9, 3]), ("net.py:1", [1]), (None, [])]
-)
-def test_the_lines_end_with_a_known_line(known: str | None, expected: list[int]) -> None:
-    graph = replace(
-        placement(op("a", "Mul")), details=Details({"a": "build:9 clip:3"}, {}, {}, {}, {})
-    )
-
-    assert lines_to(graph, "a", known) == tuple(f"net.py:{number}" for number in expected)
-
-
 def test_the_line_in_a_library_of_another_repository_is_its_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,9 +157,14 @@ def test_the_line_in_a_library_of_another_repository_is_its_call(
     (tmp_path / "program" / ".git").mkdir(parents=True)
     graph = placement(*(op(name, "Mul") for name in lines), lines=lines)
 
-    assert library_line(graph, "of_library") == "../library/slim.py:7"
-    assert library_line(graph, "of_library_alone") is None
-    assert library_line(graph, "outside") is None
+    findings = [Finding(name, "Mul", "requested", "", "") for name in lines]
+    located = {each.object: each.library_line for each in locate(findings, graph)}
+    assert located == {
+        "of_library": "../library/slim.py:7",
+        "of_library_alone": None,
+        "outside": None,
+        "run_by_name": None,
+    }
     found = {name: blame(graph, [name])[-1] for name in lines}
     assert found == {
         "of_library": "model.py:5",

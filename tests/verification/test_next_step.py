@@ -139,7 +139,8 @@ def test_the_step_is_the_first_root_cause_of_the_report() -> None:
 
 def test_the_deciding_scope_precedes_lines_of_several_ops() -> None:
     findings = [
-        finding(name, f"a.py:{n}", device_line="a.py:2") for n, name in enumerate("abc", 4)
+        finding(name, f"a.py:{n}", device_line="a.py:2", is_of_scope=True)
+        for n, name in enumerate("abc", 4)
     ]
 
     assert next_step([report(broken("no-fallback", *findings, finding("d", "a.py:4")))]) == (

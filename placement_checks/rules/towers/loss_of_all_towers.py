@@ -328,7 +328,7 @@ class _Numbers:
             else "report the loss of all replicas: strategy.reduce('SUM', loss, axis=None), or "
             "'MEAN' if each replica's loss is the mean of its rows",
             group_key=group_key,
-            may_follow=(Fact(FactKind.BLOCKED),),  # a sum that waits for other towers
+            may_follow=(Fact(FactKind.BLOCKED),) if placement.strategy else (),
             frames=blame_selection(placement, (line,), built_once(placement)),
         )
 

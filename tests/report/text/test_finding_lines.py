@@ -114,11 +114,16 @@ def test_the_source_line_and_its_callers() -> None:
     ]
 
 
-def test_a_group_of_many_lines_with_one_device_has_the_line_that_requests_it() -> None:
+def test_ops_of_one_device_scope_have_its_line() -> None:
     source("model.py", "w = 1", "v = 2")
     source("train.py", "with tf.device('/gpu:0'):", "    model(x)")
     found = [
-        finding(name, frames=("train.py:2", f"model.py:{n}"), device_line="train.py:1")
+        finding(
+            name,
+            frames=("train.py:2", f"model.py:{n}"),
+            device_line="train.py:1",
+            is_of_scope=True,
+        )
         for n, name in [(1, "w"), (2, "v")]
     ]
 
@@ -133,7 +138,9 @@ def test_a_group_of_many_lines_with_one_device_has_the_line_that_requests_it() -
 
 def test_a_device_has_the_line_that_requests_it() -> None:
     source("train.py", "with tf.device('/gpu:0'):", "    model(x)")
-    idle = finding("/GPU:1", op="", frames=("train.py:2",), device_line="train.py:1")
+    idle = finding(
+        "/GPU:1", op="", frames=("train.py:2",), device_line="train.py:1", is_of_scope=True
+    )
 
     assert lines(idle) == [
         "  train.py:1: /GPU:1 is [on a GPU]",

@@ -11,6 +11,7 @@ from support.verdicts import broken, kept, not_checked, verdicts
 
 from placement_checks import Placement
 from placement_checks.core.devices import Device
+from placement_checks.core.frames import Frame
 from placement_checks.core.ranks import (
     BACKUP,
     CSV_LOGGER,
@@ -26,7 +27,8 @@ from placement_checks.rules.towers.files_apart import FilesApart
 
 
 def write(path: str, writer: str = SAVER) -> FileWrite:
-    return FileWrite(writer, path, f"/data/{path}", ("train.py:9", "train.py:4"))
+    frames = (Frame("train.py", 9, "main"), Frame("train.py", 4, "save"))
+    return FileWrite(writer, path, f"/data/{path}", frames)
 
 
 def ranks(*writes: Sequence[FileWrite]) -> Placement:
