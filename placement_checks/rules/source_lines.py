@@ -52,8 +52,13 @@ def locate(findings: Sequence[Finding], placement: Placement) -> list[Finding]:
     built_at: dict[Hashable, set[str | None]] = defaultdict(set)
     for each in found:
         built_at[each.group].add(each.built_at)
+    of_right_ops = {each.group for each in found if each.is_of_scope is False}
     return [
-        replace(each, is_of_scope=not each.op or len(built_at[each.group]) > 1)
+        replace(
+            each,
+            is_of_scope=each.group not in of_right_ops
+            and (not each.op or len(built_at[each.group]) > 1),
+        )
         if each.device_line and each.is_of_scope is None
         else each
         for each in found

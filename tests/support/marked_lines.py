@@ -10,13 +10,13 @@ from support.reports import written
 
 from placement_checks import Report
 from placement_checks.report.common.findings import Sections
+from placement_checks.report.common.source import source_text
 
 MARK = "# <-"
 # Lines that no report can name.
 WITHOUT_LINE = {
     "memory_all": "a ConfigProto is not an op, so its line is unknown",
     "swapped_labels": "the report names the line that uses the value instead of its assignment",
-    "one_variable_dropped": "no op is built in the branch, so it may not have run",
 }
 
 
@@ -25,7 +25,8 @@ def names_the_edit(report: Report, file: Path) -> bool:
 
     Lines have at most 200 characters, except for the line with the path of a saved case.
     """
-    marked = [line.strip() for line in file.read_text().splitlines() if f"{MARK} " in line]
+    lines = enumerate(file.read_text().splitlines(), 1)
+    marked = [str(source_text(f"{file}:{number}")) for number, line in lines if f"{MARK} " in line]
     assert marked
     lines = written(report).splitlines()
     assert len(lines) <= 60
