@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from placement_checks.core.frames import Frame
-from placement_checks.rules.assignments import assigned_at, given_at
+from placement_checks.rules.assignments import assigned_at, given_at, other_branch_of, passed_at
 
 
 def frames(path: Path, source: str) -> Sequence[Frame]:
@@ -193,6 +193,114 @@ def test_the_line_that_gives_an_argument_its_value(source: str, tmp_path: Path) 
     assert given_at(stack, "seed")[-1].line == expected(source)
 
 
+PASSED = {
+    "a value that differs": """
+        def build():
+            model = begin(hidden=1 + own_task())  # <-  # at build
+        def begin(hidden):
+            return Model(hidden)  # at begin
+    """,
+    "through two functions": """
+        def build():
+            model = begin(own_task())  # <-  # at build
+        def begin(number):
+            return create(hidden=number)  # at begin
+        def create(hidden):
+            return Model(hidden)  # at create
+    """,
+    "a literal, which is the same for all": """
+        def build():
+            model = begin(2)  # at build
+        def begin(hidden):
+            return Model(hidden)  # <-  # at begin
+    """,
+    "a value of the function itself": """
+        def build():
+            model = begin(2 * size)  # at build
+        def begin(hidden):
+            return Model(hidden + own_task())  # <-  # at begin
+    """,
+    "a parameter that the function assigns": """
+        def build():
+            model = begin(2 * size)  # at build
+        def begin(hidden):
+            hidden = own_task()
+            return Model(hidden)  # <-  # at begin
+    """,
+    "no argument": """
+        def build():
+            model = begin(2 * size)  # at build
+        def begin(hidden):
+            return Model()  # <-  # at begin
+    """,
+}
+
+
+@pytest.mark.parametrize("source", PASSED.values(), ids=PASSED)
+def test_the_call_that_decides_the_arguments(source: str, tmp_path: Path) -> None:
+    stack = frames(tmp_path, source)
+
+    assert passed_at(stack)[-1].line == expected(source)
+
+
+BRANCHES = {
+    "else": """
+        def average(pairs):
+            if is_sparse(pairs):
+                mean = pairs[0]  # <-
+            else:
+                mean = tf.add_n(pairs)  # at average
+    """,
+    "if": """
+        def average(pairs):
+            if is_dense(pairs):
+                mean = tf.add_n(pairs)  # at average
+            else:
+                mean = pairs[0]  # <-
+    """,
+    "an if with one branch": """
+        def average(pairs):
+            mean = pairs[0]
+            if is_dense(pairs):  # <-
+                mean = tf.add_n(pairs)  # at average
+    """,
+    "the next turn of a loop": """
+        def average(tower_grads):
+            for pairs in zip(*tower_grads):
+                if is_sparse(pairs):
+                    means.append(pairs[0])  # <-
+                    continue
+                means.append(tf.add_n(pairs))  # at average
+    """,
+    "the end of the function": """
+        def average(pairs):
+            if is_sparse(pairs):
+                return pairs[0]  # <-
+            return tf.add_n(pairs)  # at average
+    """,
+    "a variable without gradient": """
+        def average(tower_grads):
+            for pairs in zip(*tower_grads):
+                if pairs[0] is None:
+                    continue
+                means.append(tf.add_n(pairs))  # <-  # at average
+    """,
+    "an if before the line": """
+        def average(pairs):
+            if is_sparse(pairs):
+                log(pairs)
+            mean = tf.add_n(pairs)  # <-  # at average
+    """,
+}
+
+
+@pytest.mark.parametrize("source", BRANCHES.values(), ids=BRANCHES)
+def test_the_other_branch(source: str, tmp_path: Path) -> None:
+    (frame,) = frames(tmp_path, source)
+
+    assert other_branch_of(frame).line == expected(source)
+
+
 @pytest.mark.parametrize("source", [None, "def build(:", "def other():\n    pass\n"])
 def test_without_source_the_line_stays(source: str | None, tmp_path: Path) -> None:
     file = tmp_path / "program.py"
@@ -202,4 +310,6 @@ def test_without_source_the_line_stays(source: str | None, tmp_path: Path) -> No
 
     assert assigned_at(frame) == frame
     assert given_at([frame], "seed") == [frame]
+    assert passed_at([frame, frame]) == [frame, frame]
+    assert other_branch_of(frame) == frame
     assert given_at([], "seed") == []

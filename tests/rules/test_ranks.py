@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from support.graphs import op, placement
 
 from placement_checks.core.devices import Device
-from placement_checks.core.ranks import HOROVOD, Rank, RankRecord
+from placement_checks.core.frames import Frame
+from placement_checks.core.ranks import HOROVOD, INIT, Rank, RankRecord
 from placement_checks.core.strategies import Strategy
-from placement_checks.rules.ranks import unmet_before_step
+from placement_checks.rules.ranks import different_starts, shared_gpus, unmet_before_step
 
 
 @pytest.mark.parametrize(
@@ -41,3 +43,26 @@ def test_the_same_collectives_in_another_order() -> None:
     records = [RankRecord(Rank(0, 2), ["a", "b"]), RankRecord(Rank(1, 2), ["b", "a"])]
 
     assert list(unmet_before_step(Strategy(HOROVOD, [], ranks=records))) == []
+
+
+def test_lines_of_runs_and_initialization() -> None:
+    """The line that assigns a variable last, and the line that runs a collective."""
+    frames = {
+        name: (Frame("train.py", number, "main"),)
+        for number, name in enumerate(["w", "sum", INIT], 1)
+    }
+    records = [
+        RankRecord(
+            Rank(number, 2), ["sum"][number:], starts={"w": str(number)}, gpus=[0], frames=frames
+        )
+        for number in (0, 1)
+    ]
+    devices = [Device.parse(f"/job:rank/task:{number}/gpu:0") for number in (0, 1)]
+    strategy = Strategy(HOROVOD, devices, ranks=records)
+
+    findings = [
+        *different_starts(placement(op("w", "VarHandleOp")), strategy),
+        *unmet_before_step(strategy),
+        *shared_gpus(strategy),
+    ]
+    assert [each.where for each in findings] == ["train.py:1", "train.py:2", "train.py:3"]

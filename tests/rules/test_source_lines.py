@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -140,6 +141,31 @@ def test_the_line_separates_wrong_ops_from_right_ones(
     against = [name for name in lines if name.startswith("right")]
 
     assert blame(graph, at_fault, against) == tuple(f"net.py:{number}" for number in expected)
+
+
+def scoped(*ops: str, against: Sequence[str] = ()) -> list[str | None]:
+    """The lines of findings on ops whose device is wrong; a and b have lines 3 and 4."""
+    graph = placement(
+        *(op(name, "Mul", requested="/gpu:0") for name in ["a", "b", "right", "elsewhere", "lib"]),
+        lines={"a": "net.py:3", "b": "net.py:4", "right": "net.py:5"},
+        device_lines={"a": "main.py:9", "b": "main.py:9", "right": "main.py:9"},
+    )
+    findings = [
+        Finding(name, "Mul", "requested", "", "", placed=name, against=tuple(against))
+        for name in ops
+    ]
+    return [each.where for each in locate(findings, graph)]
+
+
+def test_the_scope_of_ops_on_a_wrong_device_is_the_line_to_edit() -> None:
+    assert scoped("a", "b") == ["main.py:9", "main.py:9"]
+    assert scoped("a") == ["net.py:3"]
+    assert scoped("lib", "a") == ["main.py:9", "main.py:9"]  # lib is an op of a library
+
+
+def test_a_scope_that_also_decides_a_right_device_is_not_the_line_to_edit() -> None:
+    assert scoped("a", "b", against=["right"]) == ["net.py:3", "net.py:4"]
+    assert scoped("a", "b", against=["elsewhere"]) == ["main.py:9", "main.py:9"]
 
 
 def test_the_line_in_a_library_of_another_repository_is_its_call(

@@ -25,8 +25,11 @@ def names_the_edit(report: Report, file: Path) -> bool:
 
     Lines have at most 200 characters, except for the line with the path of a saved case.
     """
-    lines = enumerate(file.read_text().splitlines(), 1)
-    marked = [str(source_text(f"{file}:{number}")) for number, line in lines if f"{MARK} " in line]
+    marked = [
+        str(source_text(f"{file}:{number}"))
+        for number, line in enumerate(file.read_text().splitlines(), 1)
+        if f"{MARK} " in line
+    ]
     assert marked
     lines = written(report).splitlines()
     assert len(lines) <= 60

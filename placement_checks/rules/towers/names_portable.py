@@ -19,12 +19,12 @@ from placement_checks.rules.base import (
     Rule,
     about,
     first_of_each,
-    locate,
     matches_any,
     unless_allowed,
 )
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import (
+    locate,
     made_by_tf_variable,
     shared_variables,
 )

@@ -97,8 +97,8 @@ class ReplicasInSync(Rule):
             return self.not_checked(f"{strategy.name} keeps no copies of the variables")
         if unmet := unless_allowed(_unmet(placement, strategy), self.allow):
             # Drifting copies would follow from these.
-            unmet = _of_different_models(evidence, unmet)
-            return self.verdict([_blocking(finding) for finding in unmet])
+            found = _of_different_models(evidence, unmet)
+            return self.verdict([_blocking(finding) for finding in found])
         averages = []  # of a BatchNormalization of Keras
         drifting = list(unless_allowed(different_starts(placement, strategy), self.allow))
         for variable, groups in replicas(placement).drifting.items():
