@@ -52,6 +52,29 @@ def assigned_at(frame: Frame) -> Frame:
     return frame._replace(line=lines[0]) if len(lines) == 1 else frame
 
 
+def awaited_at(frames: Sequence[Frame]) -> Sequence[Frame]:
+    """Return the frames down to the line that chooses the ops of ``tf.control_dependencies``.
+
+    It is the innermost such statement around a line, or the plain assignment whose value it takes.
+    """
+    for depth in range(len(frames) - 1, -1, -1):
+        frame = frames[depth]
+        read = _read(frame)
+        around = [
+            each
+            for each in (_statements(read[0]) if read else ())
+            if isinstance(each, ast.With)
+            and each.lineno <= frame.line <= (each.end_lineno or 0)
+            and any(
+                isinstance(call, ast.Call) and _name(call.func) == "control_dependencies"
+                for call in _expressions(each)
+            )
+        ]
+        if around:
+            return [*frames[:depth], assigned_at(frame._replace(line=around[-1].lineno))]
+    return frames
+
+
 def other_branch_of(frame: Frame) -> Frame:
     """Return the first line that runs in place of a line, if an ``if`` chooses between both.
 

@@ -25,6 +25,7 @@ from placement_checks.core.user_code import is_of_other_repository
 from placement_checks.rules.assignments import (
     COMPREHENSIONS,
     assigned_at,
+    awaited_at,
     given_at,
     other_branch_of,
     passed_at,
@@ -226,6 +227,11 @@ class _CallsOf:
 
     def __call__(self, placement: Placement) -> _Calls:
         return _Calls(_stacks(placement, self.ops))
+
+
+def blame_wait(placement: Placement, op: str) -> tuple[str, ...]:
+    """Return the lines of an op, down to the line that chooses the ops that it waits for."""
+    return unique_lines(awaited_at(_without_library(placement.details.frames(op))))
 
 
 def blame_creation(

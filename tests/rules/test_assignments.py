@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from placement_checks.core.frames import Frame
-from placement_checks.rules.assignments import assigned_at, given_at, other_branch_of, passed_at
+from placement_checks.rules.assignments import (
+    assigned_at,
+    awaited_at,
+    given_at,
+    other_branch_of,
+    passed_at,
+)
 
 
 def frames(path: Path, source: str) -> Sequence[Frame]:
@@ -243,6 +249,48 @@ def test_the_call_that_decides_the_arguments(source: str, tmp_path: Path) -> Non
     assert passed_at(stack)[-1].line == expected(source)
 
 
+WAITS = {
+    "a list that is assigned before": """
+        def build():
+            updates = tf.get_collection("updates")  # <-
+            with tf.control_dependencies(updates):
+                loss = tf.identity(loss)  # at build
+    """,
+    "a list in the statement": """
+        def build():
+            with tf.name_scope("tower"), tf.control_dependencies([update]):  # <-
+                loss = tf.identity(loss)  # at build
+    """,
+    "around the call of a function": """
+        def build():
+            with tf.control_dependencies(updates()):  # <-
+                loss = loss_of(x)  # at build
+        def loss_of(x):
+            with tf.name_scope("loss"):
+                return tf.reduce_mean(x)  # at loss_of
+    """,
+    "the innermost": """
+        def build():
+            with tf.control_dependencies(first()):
+                with tf.control_dependencies(second()):  # <-
+                    loss = tf.identity(loss)  # at build
+    """,
+    "none": """
+        def build():
+            with tf.control_dependencies(updates()):
+                x = tf.identity(x)
+            loss = tf.identity(x)  # <-  # at build
+    """,
+}
+
+
+@pytest.mark.parametrize("source", WAITS.values(), ids=WAITS)
+def test_the_line_that_chooses_the_awaited_ops(source: str, tmp_path: Path) -> None:
+    stack = frames(tmp_path, source)
+
+    assert awaited_at(stack)[-1].line == expected(source)
+
+
 BRANCHES = {
     "else": """
         def average(pairs):
@@ -312,4 +360,5 @@ def test_without_source_the_line_stays(source: str | None, tmp_path: Path) -> No
     assert given_at([frame], "seed") == [frame]
     assert passed_at([frame, frame]) == [frame, frame]
     assert other_branch_of(frame) == frame
+    assert awaited_at([frame]) == [frame]
     assert given_at([], "seed") == []

@@ -24,6 +24,7 @@ from placement_checks.rules.base import (
     unless_allowed,
 )
 from placement_checks.rules.requirements import Need
+from placement_checks.rules.source_lines import blame_wait
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,7 @@ def _waiting(placement: Placement, waiting: WaitingLoss) -> Finding:
     return Finding(
         **about(placement.ops[loss]),
         path=path_lines(placement, waiting.path),
+        frames=blame_wait(placement, names[waiting.path[-2]]),
         message=f"the loss of the tower on {tower}, {loss}, waits for {update}, which updates "
         f"{waiting.variable} with results of the tower on {other}",
         consequence="in every step, the tower waits until the other tower has computed this value",
