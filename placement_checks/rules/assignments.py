@@ -52,6 +52,60 @@ def assigned_at(frame: Frame) -> Frame:
     return frame._replace(line=lines[0]) if len(lines) == 1 else frame
 
 
+def fed_at(frames: Sequence[Frame]) -> Sequence[Frame]:
+    """Return the frames down to the line that makes the data that a call takes in a loop.
+
+    The call is in the innermost line, such as ``step(x, y)``. The loop is ``for x, y in data:``,
+    and the line assigns ``data``, or gives it to the function with the loop.
+    """
+    frames, names = list(frames), None
+    while frames and (read := _read(frames[-1])):
+        body, statement = read
+        if names is None:
+            calls = (each for each in _expressions(statement) if isinstance(each, ast.Call))
+            names = {name for each in calls for value in _values(each) for name in _taken(value)}
+        for loop in _statements(body):
+            if isinstance(loop, ast.For) and _spans(loop, frames[-1].line):
+                targets = {each.id for each in ast.walk(loop.target) if isinstance(each, ast.Name)}
+                if names & targets:
+                    frames[-1] = frames[-1]._replace(line=loop.lineno)
+                    names = _taken(loop.iter)
+        if len(names) != 1:
+            break
+        (name,) = names
+        assigned = [each for each in _changes(body, name) if each.lineno < frames[-1].line]
+        if assigned:
+            frames[-1] = frames[-1]._replace(line=max(each.lineno for each in assigned))
+            break
+        call = _call_of(body, frames[-2]) if len(frames) > 1 else None
+        value = None if call is None else _given(body, call, name)
+        if value is None:
+            break
+        frames.pop()
+        names = _taken(value)
+    return frames
+
+
+# Functions that take data from their arguments.
+_TAKE = _PURE | {
+    *("iter", "next", "distribute_datasets_from_function", "experimental_distribute_dataset")
+}
+
+
+def _taken(node: ast.expr) -> set[str]:
+    """Return the variables with the data that an expression takes, and does not make itself."""
+    if isinstance(node, ast.Name):
+        return {node.id}
+    parts: Sequence[ast.expr] = ()
+    if isinstance(node, ast.Starred):
+        parts = [node.value]
+    elif isinstance(node, ast.IfExp):
+        parts = [node.body, node.orelse]
+    elif isinstance(node, ast.Call) and _name(node.func) in _TAKE:
+        parts = _values(node)
+    return set().union(*map(_taken, parts))
+
+
 def awaited_at(frames: Sequence[Frame]) -> Sequence[Frame]:
     """Return the frames down to the line that chooses the ops of ``tf.control_dependencies``.
 
@@ -64,7 +118,7 @@ def awaited_at(frames: Sequence[Frame]) -> Sequence[Frame]:
             each
             for each in (_statements(read[0]) if read else ())
             if isinstance(each, ast.With)
-            and each.lineno <= frame.line <= (each.end_lineno or 0)
+            and _spans(each, frame.line)
             and any(
                 isinstance(call, ast.Call) and _name(call.func) == "control_dependencies"
                 for call in _expressions(each)
@@ -208,14 +262,22 @@ def _default_line(function: _Function, parameter: str, caller: Frame) -> int | N
         for each, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)
         if default is not None
     }
-    names = [each.arg for each in positional]
-    is_method = isinstance(call.func, ast.Attribute) and names[:1] == ["self"]
-    is_given = (
-        any(each.arg in (parameter, None) for each in call.keywords)
-        or any(isinstance(each, ast.Starred) for each in call.args)
-        or (parameter in names and names.index(parameter) < len(call.args) + is_method)
+    may_be_given = any(each.arg is None for each in call.keywords) or any(
+        isinstance(each, ast.Starred) for each in call.args
     )
-    return None if is_given or parameter not in defaults else defaults[parameter].lineno
+    if may_be_given or parameter not in defaults or _given(function, call, parameter):
+        return None
+    return defaults[parameter].lineno
+
+
+def _given(function: _Function, call: ast.Call, parameter: str) -> ast.expr | None:
+    """Return the argument of a call for a parameter; None if the call gives none."""
+    names = _parameters(function)
+    is_method = isinstance(call.func, ast.Attribute) and names[:1] == ["self"]
+    given = dict(zip(names[is_method:], call.args, strict=False)) | {
+        each.arg: each.value for each in call.keywords if each.arg
+    }
+    return given.get(parameter)
 
 
 def _read(frame: Frame) -> tuple[_Function, ast.stmt] | None:
@@ -233,7 +295,7 @@ def _function(frame: Frame) -> _Function | None:
     around = [
         each
         for each in _functions(frame.file, source.changed)
-        if isinstance(each, ast.Module) or each.lineno <= frame.line <= (each.end_lineno or 0)
+        if isinstance(each, ast.Module) or _spans(each, frame.line)
     ]
     found = max(around, key=lambda each: getattr(each, "lineno", 0), default=None)
     names = {getattr(found, "name", "<module>"), *COMPREHENSIONS}
@@ -260,9 +322,13 @@ def _statements(body: ast.AST) -> Iterator[ast.stmt]:
             yield from _statements(each)
 
 
+def _spans(node: ast.stmt, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or 0)
+
+
 def _statement(body: _Function, line: int) -> ast.stmt | None:
     """Return the innermost statement of a function that contains a line."""
-    around = [each for each in _statements(body) if each.lineno <= line <= (each.end_lineno or 0)]
+    around = [each for each in _statements(body) if _spans(each, line)]
     return max(around, key=lambda each: each.lineno, default=None)
 
 
@@ -311,7 +377,7 @@ def _adds_in_loop(body: _Function, statement: ast.stmt) -> bool:
     """Whether a statement adds to a list in a loop, as each tower does."""
     loops = (each for each in _statements(body) if isinstance(each, ast.For | ast.While))
     return isinstance(statement, ast.Expr) and any(
-        each.lineno <= statement.lineno <= (each.end_lineno or 0) for each in loops
+        _spans(each, statement.lineno) for each in loops
     )
 
 

@@ -15,7 +15,7 @@ from placement_checks.core.ranks import INIT, JOB, RankRecord
 from placement_checks.core.results import Finding
 from placement_checks.core.strategies import Strategy
 from placement_checks.rules.base import about
-from placement_checks.rules.source_lines import unique_lines
+from placement_checks.rules.source_lines import blame_creation, unique_lines
 from placement_checks.util.text import join_and, plural
 
 _SAME_GRAPH = (
@@ -121,7 +121,7 @@ def different_starts(placement: Placement, strategy: Strategy) -> Iterator[Findi
         if other:
             yield Finding(
                 **about(placement.ops[name]),
-                frames=unique_lines(first.frames.get(name, ())),
+                frames=unique_lines(first.frames.get(name, ())) or blame_creation(placement, name),
                 message=f"{name} starts with another value on {ranks_text(other)} than on rank 0, "
                 "and no broadcast makes them equal",
                 devices=tuple(strategy.replicas[n] for n in other),

@@ -26,6 +26,7 @@ from placement_checks.rules.assignments import (
     COMPREHENSIONS,
     assigned_at,
     awaited_at,
+    fed_at,
     given_at,
     other_branch_of,
     passed_at,
@@ -227,6 +228,12 @@ class _CallsOf:
 
     def __call__(self, placement: Placement) -> _Calls:
         return _Calls(_stacks(placement, self.ops))
+
+
+def blame_rows(placement: Placement, op: str) -> tuple[str, ...]:
+    """Return the lines of an input, down to the line that makes the rows for a traced step."""
+    frames = _without_library(placement.details.frames(op))
+    return unique_lines(fed_at(frames) if placement.step.traced else frames)
 
 
 def blame_wait(placement: Placement, op: str) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from placement_checks.core.frames import Frame
 from placement_checks.rules.assignments import (
     assigned_at,
     awaited_at,
+    fed_at,
     given_at,
     other_branch_of,
     passed_at,
@@ -249,6 +250,67 @@ def test_the_call_that_decides_the_arguments(source: str, tmp_path: Path) -> Non
     assert passed_at(stack)[-1].line == expected(source)
 
 
+FED = {
+    "an assignment": """
+        def train():
+            data = batches()  # <-
+            for x, y in data:
+                step(x, y)  # at train
+    """,
+    "an argument": """
+        def build():
+            run(step, all_rows)  # <-  # at build
+        def run(step, data):
+            for number, (x, y) in enumerate(data):
+                step(x, y, number == 0)  # at run
+    """,
+    "an assignment in the caller": """
+        def build():
+            rows = batches()  # <-
+            run(step, data=rows)  # at build
+        def run(step, data=None):
+            for x, y in default() if data is None else data:
+                step(x, y)  # at run
+    """,
+    "an iterator": """
+        def build():
+            rows = batches()  # <-
+            step(iter(strategy.experimental_distribute_dataset(rows)))  # at build
+        def step(iterator):
+            return inner(next(iterator))  # at step
+    """,
+    "the loop": """
+        def train(size):
+            for x, y in batches(size):  # <-
+                step(x, y)  # at train
+    """,
+    "a dataset that the call makes": """
+        def build(size):
+            step(iter(batches(size)))  # <-  # at build
+        def step(iterator):
+            return inner(next(iterator))  # at step
+    """,
+    "a default": """
+        def build():
+            run(step)  # at build
+        def run(step, data=rows):
+            for x, y in data:  # <-
+                step(x, y)  # at run
+    """,
+    "no loop": """
+        def train(x, y):
+            step(x, y)  # <-  # at train
+    """,
+}
+
+
+@pytest.mark.parametrize("source", FED.values(), ids=FED)
+def test_the_line_that_makes_the_data_of_a_loop(source: str, tmp_path: Path) -> None:
+    stack = frames(tmp_path, source)
+
+    assert fed_at(stack)[-1].line == expected(source)
+
+
 WAITS = {
     "a list that is assigned before": """
         def build():
@@ -361,4 +423,5 @@ def test_without_source_the_line_stays(source: str | None, tmp_path: Path) -> No
     assert passed_at([frame, frame]) == [frame, frame]
     assert other_branch_of(frame) == frame
     assert awaited_at([frame]) == [frame]
+    assert fed_at([frame]) == [frame]
     assert given_at([], "seed") == []

@@ -41,7 +41,7 @@ from placement_checks.rules.base import (
 )
 from placement_checks.rules.ranks import ranks_of, tower_kind
 from placement_checks.rules.requirements import Need
-from placement_checks.rules.source_lines import blame_selection, built_once
+from placement_checks.rules.source_lines import blame_rows, blame_selection, built_once
 from placement_checks.rules.step_equality import compare_with_one_gpu
 from placement_checks.step.comparison import State
 from placement_checks.step.parts import describe
@@ -435,6 +435,7 @@ def _equal_rows(evidence: Evidence, rows: RowSets, uses: Sequence[Use]) -> Itera
             consequence=_SAME_GRADIENTS,
             fix=_FED_ROWS[tower_kind(placement)],
             group_key="rows",
+            frames=blame_rows(placement, name),
             devices=analyze(placement).devices_of(mask),
         )
 
