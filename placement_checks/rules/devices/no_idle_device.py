@@ -18,6 +18,7 @@ from placement_checks.core.strategies import ONE_DEVICE, Strategy
 from placement_checks.rules.base import Rule, about, path_lines
 from placement_checks.rules.ranks import shared_gpus
 from placement_checks.rules.requirements import Need
+from placement_checks.rules.source_lines import device_line
 from placement_checks.util.text import join_and, plural
 
 _MOST_NAMED = 4  # GPUs that a note names one by one
@@ -239,7 +240,7 @@ def _pinned_ops(placement: Placement, gpu: Device) -> tuple[str, ...]:
         and analysis.tower_of[op] is not None
     ]
     for names in (of_towers, pinned):
-        lines = {name: placement.details.device_line(name) for name in names}
+        lines = {name: device_line(placement, name) for name in names}
         if known := Counter(line for line in lines.values() if line is not None):
             most = known.most_common(1)[0][0]
             first = next(name for name, line in lines.items() if line == most)

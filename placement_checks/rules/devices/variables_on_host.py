@@ -26,7 +26,7 @@ from placement_checks.rules.base import (
     shared_device,
 )
 from placement_checks.rules.requirements import Need
-from placement_checks.rules.source_lines import blame_creation
+from placement_checks.rules.source_lines import blame_creation, device_line
 from placement_checks.util.text import join_and, plural
 
 _DEVICE_FUNCTION = (
@@ -194,7 +194,7 @@ def _fix(placement: Placement, op: Op, name: str, setting: str) -> str:
         return f"let the strategy keep it there: {strategy.name}(gpus{which})"
     if strategy is not None and "CentralStorage" not in strategy.name:
         return "create it under `with strategy.scope():`"
-    decided = placement.details.device_line(_decided_by(op))
+    decided = device_line(placement, _decided_by(op))
     if decided is not None and decided.function:
         named = "" if decided.function.startswith("<") else f" {decided.function}"
         return (
