@@ -109,7 +109,7 @@ def _taken(node: ast.expr) -> set[str]:
 def awaited_at(frames: Sequence[Frame]) -> Sequence[Frame]:
     """Return the frames down to the line that chooses the ops of ``tf.control_dependencies``.
 
-    It is the innermost such statement around a line, or the plain assignment whose value it takes.
+    It is the innermost such statement around a line, or the plain assignment of its argument.
     """
     for depth in range(len(frames) - 1, -1, -1):
         frame = frames[depth]
