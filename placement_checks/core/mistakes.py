@@ -607,8 +607,7 @@ NOT_UPDATED = Mistake(
 SETTING = Mistake(
     "setting",
     "{text}",
-    "use the same setting of the optimizer for one and for several GPUs; if another one is "
-    "intended: --set weights-equal.allow=VARIABLE",
+    "use the same setting of the optimizer for one and for several GPUs",
     "training has another learning rate, or another optimizer, than on one GPU",
     "equal gradients, and both graphs",
     "which setting is meant, as many programs choose another rate for several GPUs",

@@ -13,7 +13,7 @@ from placement_checks.core.missing import Missing
 from placement_checks.core.mistakes import SETTING
 from placement_checks.core.op_types import GATHERERS, PLACEHOLDERS, is_gradient_update
 from placement_checks.core.placement import TRAINABLE, Placement, producer_of
-from placement_checks.step.explanation import Difference, Explanation, Obligation
+from placement_checks.step.explanation import Difference, Excuse, Explanation, Obligation
 from placement_checks.step.gradients import with_names, with_values
 from placement_checks.step.graph import Draw, cone, training_runs
 from placement_checks.step.kinds import ONE, AtomId, Cause, Form, Origin
@@ -213,7 +213,7 @@ def _may_be_proved(answer: Equality) -> bool:
     difference = answer.difference
     return (
         difference is not None
-        and not difference.is_certain
+        and difference.excuse is not None
         and difference.obligation not in (Obligation.UPDATE, Obligation.UPDATED)
     )
 
@@ -443,14 +443,14 @@ class Comparison:
         copy, form = next((copy, form) for copy, form in values.items() if form != theirs)
         difference = self._explained(copy, form, name, theirs, old)
         is_of_strategy = self.towers.in_sync.keys() >= values.keys()
-        if len(values) > 1 and not is_of_strategy:  # perhaps they are no copies
-            difference = difference._replace(is_certain=False)
+        are_copies = len(values) == 1 or is_of_strategy
+        difference = difference.excused(Excuse.UNMATCHED, when=not are_copies)
         origin = difference.origin
         is_gradient = origin and origin.program == TOWERS and origin.op in self.towers.backward
         if difference.obligation is Obligation.WEIGHTS and is_gradient:
             line = self.towers.line_of_gradient(copy)
             difference = difference._replace(origin=Origin(TOWERS, line))
-        state = State.DIFFERS if difference.is_certain else State.UNKNOWN
+        state = State.UNKNOWN if difference.excuse else State.DIFFERS
         return Equality(state, difference)
 
     def _final_values(self) -> Mapping[str, Mapping[str, Form]]:
@@ -475,23 +475,19 @@ class Comparison:
             text = "this step updates it, but the step of one GPU does not"
             return Difference(Obligation.UPDATED, text, self._origin(form))
         descents = self._descents(copy, name)
-        if descents is not None:
-            (rate, gradient), (other_rate, other_gradient) = descents
-            if rate != other_rate:
-                return self.explanation.of_rates(rate, other_rate)
-            if gradient != other_gradient:
-                return self.explanation.of_update(gradient, other_gradient)
+        if descents is not None and descents[0] != descents[1]:
+            return self.explanation.of_descent(*descents)
         times = self._times_of_step(*self._changes(name, form, theirs))
         if times is not None:
             text = f"it changes {times:.4g} times as much, as with another learning rate"
             origin = self._origin(form)
-            return Difference(Obligation.UPDATE, text, origin, False, mistake=SETTING)
+            return Difference(Obligation.UPDATE, text, origin, Excuse.SETTING, SETTING)
         found = self.explanation.of_update(form, theirs)
         own, other = (
             {reader.ops[update.op].type.removeprefix("Resource") for update in reader.updates[key]}
             for reader, key in ((self.towers, copy), (self.one_gpu, name))
         )
-        if not found.is_certain and own != other and all("Apply" in op for op in own | other):
+        if found.excuse and own != other and all("Apply" in op for op in own | other):
             text = f"its optimizer is {', '.join(own)}, but {', '.join(other)} on one GPU"
             found = found._replace(text=text, mistake=SETTING)
         return found
@@ -514,7 +510,8 @@ class Comparison:
         if any(self.terms.parts(form) or self.explanation.is_unknown(form) for form in forms):
             return answers
         text = "no example of this step reaches a variable that is trained"
-        return _without_proofs(answers, Difference(Obligation.UPDATED, text, is_certain=False))
+        difference = Difference(Obligation.UPDATED, text, excuse=Excuse.OTHER_STEP)
+        return _without_proofs(answers, difference)
 
     def _with_races(
         self, answers: dict[str, Equality], irrelevant: Collection[str]
@@ -532,9 +529,8 @@ class Comparison:
                 continue
             text = f"{read} may read {variable} before or after {update} changes it"
             origin = Origin(TOWERS, read)
-            return _without_proofs(
-                answers, Difference(Obligation.UPDATE, text, origin, is_certain=False)
-            )
+            difference = Difference(Obligation.UPDATE, text, origin, Excuse.OTHER_STEP)
+            return _without_proofs(answers, difference)
         return answers
 
     def _with_mistakes(self, answers: dict[str, Equality]) -> dict[str, Equality]:
@@ -562,7 +558,8 @@ class Comparison:
         self._compare_draws()
         for mistake in sorted(reader.mistakes, key=lambda each: not each.is_certain)[:1]:
             origin = Origin(TOWERS, mistake.op)
-            difference = Difference(Obligation.ROWS, mistake.text, origin, mistake.is_certain)
+            excuse = None if mistake.is_certain else Excuse.UNMATCHED
+            difference = Difference(Obligation.ROWS, mistake.text, origin, excuse)
             bad = Equality(State.DIFFERS if mistake.is_certain else State.UNKNOWN, difference)
             answers = {
                 name: answer if answer.state is State.DIFFERS else bad
@@ -601,7 +598,7 @@ class Comparison:
                 continue
             text = f"the variable {name} is not in the program for one GPU"
             origin = Origin(TOWERS, name)
-            difference = Difference(Obligation.UPDATED, text, origin, is_certain=False)
+            difference = Difference(Obligation.UPDATED, text, origin, Excuse.OTHER_STEP)
             other = Equality(State.UNKNOWN, difference)
             copies[name] = (name,)
             return {

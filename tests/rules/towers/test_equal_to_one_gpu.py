@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from support.steps import Program, Value, add_n, mean, relu, split, square, total
-from support.verdicts import broken, kept, not_checked, verdicts
+from support.verdicts import broken, doubtful, kept, not_checked, verdicts
 
 from placement_checks import Evidence
 from placement_checks.core.missing import Missing
@@ -99,7 +99,17 @@ CASES = {
         evidence(program(2, losses=[squares, lambda x, y, w: mean(relu(total(x * w, 1) - y))]))
     ),
     "allowed to differ": kept(evidence(program(2, add_n)), allow=("w",)),
-    "another learning rate": not_checked(evidence(program(2, rate=0.2))),
+    "another learning rate": doubtful(evidence(program(2, rate=0.2))),
+    "another learning rate that is allowed": kept(evidence(program(2, rate=0.2)), allow=("w",)),
+    "another learning rate, and one tower alone": broken(
+        evidence(program(2, lambda gradients: gradients[1], rate=0.2))
+    ),
+    # Another rate may make up for a sum.
+    "another learning rate for a sum": not_checked(evidence(program(2, add_n, rate=0.2))),
+    "half of the learning rate for a sum": kept(evidence(program(2, add_n, rate=0.05))),
+    "another learning rate, and rows of a tower combined": not_checked(
+        evidence(program(2, losses=[of_products] * 2, rate=0.2), program(losses=[of_products]))
+    ),
     "rows of a tower combined": not_checked(
         evidence(program(2, losses=[of_products] * 2), program(losses=[of_products]))
     ),
