@@ -445,6 +445,11 @@ class Comparison:
         is_of_strategy = self.towers.in_sync.keys() >= values.keys()
         are_copies = len(values) == 1 or is_of_strategy
         difference = difference.excused(Excuse.UNMATCHED, when=not are_copies)
+        if difference.excuse is Excuse.SETTING and len(set(values.values())) > 1:
+            # Copies of one variable may not drift apart.
+            text = f"its copies are updated differently; of {copy}, {difference.text}"
+            update = Origin(TOWERS, self.towers.updates[copy][-1].op)
+            difference = difference._replace(text=text, origin=update, excuse=None)
         origin = difference.origin
         is_gradient = origin and origin.program == TOWERS and origin.op in self.towers.backward
         if difference.obligation is Obligation.WEIGHTS and is_gradient:
