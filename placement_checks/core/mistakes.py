@@ -582,6 +582,13 @@ PART_LEFT_OUT = Mistake(
     "the step is not the step for the whole batch",
     _OF_PROOF,
 )
+PART_UNUSED = Mistake(
+    "part unused",
+    "{text}",
+    "cut the batch into as many parts as there are {noun}s: tf.split(x, num_gpus)",
+    PART_LEFT_OUT.consequence,
+    _OF_PROOF,
+)
 SAME_ROWS = Mistake(
     "same rows",
     "{text}",

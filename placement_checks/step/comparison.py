@@ -6,19 +6,26 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from enum import Enum, auto
+from functools import cached_property
 from itertools import takewhile
 from typing import Any, NamedTuple
 
 from placement_checks.core.missing import Missing
-from placement_checks.core.mistakes import SETTING
+from placement_checks.core.mistakes import PART_LEFT_OUT, PART_UNUSED, SETTING
 from placement_checks.core.op_types import GATHERERS, PLACEHOLDERS, is_gradient_update
 from placement_checks.core.placement import TRAINABLE, Placement, producer_of
-from placement_checks.step.explanation import Difference, Excuse, Explanation, Obligation
+from placement_checks.step.explanation import (
+    Difference,
+    Excuse,
+    Explanation,
+    Obligation,
+    only_parts_count,
+)
 from placement_checks.step.gradients import with_names, with_values
 from placement_checks.step.graph import Draw, cone, training_runs
 from placement_checks.step.kinds import ONE, AtomId, Cause, Form, Origin
 from placement_checks.step.op_types import op_type
-from placement_checks.step.parts import WHOLE, Part
+from placement_checks.step.parts import WHOLE, Part, finest, share
 from placement_checks.step.reader import StepReader, short_name
 from placement_checks.step.statistics import with_means
 from placement_checks.step.terms import Assumption, Terms
@@ -455,8 +462,49 @@ class Comparison:
         if difference.obligation is Obligation.WEIGHTS and is_gradient:
             line = self.towers.line_of_gradient(copy)
             difference = difference._replace(origin=Origin(TOWERS, line))
+        difference = self._with_unused_part(difference, theirs)
         state = State.UNKNOWN if difference.excuse else State.DIFFERS
         return Equality(state, difference)
+
+    def _with_unused_part(self, difference: Difference, theirs: Form) -> Difference:
+        """Blame the op that cuts the batch, if the part that is left out is used nowhere.
+
+        Then it is no mistake in the combination of gradients. One GPU may leave out a part, too,
+        but of another size, if the program cuts the batch into too many parts.
+        """
+        is_known = difference.excuse in (None, Excuse.EQUAL)
+        if difference.mistake is not PART_LEFT_OUT or not is_known:
+            return difference
+        losses = [self.towers.value(objective) for objective in self.parts()]
+        if len(losses) > len(set(losses)):  # several towers read one part
+            return difference
+        for split, parts in self._used_parts.items():
+            if difference.text == only_parts_count(parts):
+                text = f"{difference.text}; no op uses the other outputs of {split}"
+                others = self.terms.parts(theirs) - {WHOLE}
+                may_be_same = any(cut.family == "rows" for part in others for cut in part) or (
+                    bool(others) and sum(map(share, parts)) == sum(map(share, others))
+                )
+                excuse = Excuse.EQUAL if may_be_same else None
+                origin = Origin(TOWERS, split)
+                return Difference(Obligation.WEIGHTS, text, origin, excuse, PART_UNUSED)
+        return difference
+
+    @cached_property
+    def _used_parts(self) -> Mapping[str, Sequence[Part]]:
+        """For each op that cuts the batch, and of which an output is unused, the other parts."""
+        reader, found = self.towers, {}
+        ops = reader.placement.ops.values()
+        read = {source.removesuffix(":0") for op in ops for source in op.inputs}
+        for name in reader.reached:
+            if reader.ops[name].type not in ("Split", "SplitV"):
+                continue
+            outputs = [f"{name}:{i}" if i else name for i in range(len(reader.outputs(name)))]
+            used = [each for each in outputs if each in read]
+            parts = [finest(self.terms.parts(reader.value(each))) for each in used]
+            if len(used) < len(outputs) and all(parts):
+                found[name] = sorted(filter(None, parts))
+        return found
 
     def _final_values(self) -> Mapping[str, Mapping[str, Form]]:
         """The values of the towers' variables after the step: by the name on one GPU, by copy."""

@@ -329,7 +329,7 @@ class Explanation:
                     return self._unlike(groups, others[0], form, depth)
                 return Difference(
                     Obligation.WEIGHTS,
-                    self._missing(around, members),
+                    only_parts_count([(*around, cut) for cut in sorted(members)]),
                     self._cite(first),
                     None if is_expected else Excuse.EQUAL,
                     PART_LEFT_OUT,
@@ -361,10 +361,6 @@ class Explanation:
         return Difference(Obligation.FUNCTION, text, origin, excuse).excused(
             Excuse.UNKNOWN, when=is_unknown
         )
-
-    def _missing(self, around: Part, members: Iterable[Cut]) -> str:
-        shown = " and ".join(describe((*around, cut)) for cut in sorted(members))
-        return f"only {shown} of the batch counts"
 
     # --- products ---
 
@@ -666,6 +662,11 @@ class Explanation:
             (atom for atom in (monomial[0], *(a for a, _ in monomial[1])) if atom), reverse=True
         )
         return next((self._terms[atom].origin for atom in atoms if self._terms[atom].origin), None)
+
+
+def only_parts_count(parts: Sequence[Part]) -> str:
+    """The text of a difference that consists in parts of the batch that are left out."""
+    return f"only {' and '.join(map(describe, parts))} of the batch counts"
 
 
 def _is_unknown(atom: Atom) -> bool:

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
-from math import isclose, prod
+from math import isclose
 from typing import NamedTuple
 
 from placement_checks.core.op_types import MEAN, SUM
@@ -19,7 +19,7 @@ from placement_checks.step.gradients import with_names
 from placement_checks.step.graph import training_runs
 from placement_checks.step.kinds import ONE, AtomId, Cause, Form, Kind, Monomial
 from placement_checks.step.op_types import op_type
-from placement_checks.step.parts import WHOLE, Part, are_all_rows, describe, finest
+from placement_checks.step.parts import WHOLE, Part, are_all_rows, describe, finest, share
 from placement_checks.step.reader import StepReader
 from placement_checks.step.stages import GradientStages
 from placement_checks.step.statistics import with_means
@@ -112,7 +112,7 @@ class _Summand(NamedTuple):
 
     @property
     def coefficient(self) -> float:
-        return self.number if self.kind == "sum" else self.number * _share(self.part)
+        return self.number if self.kind == "sum" else self.number * float(share(self.part))
 
     @property
     def name(self) -> str:
@@ -309,7 +309,7 @@ class _Objectives:
     def _size(self, part: Part) -> float:
         """The number of rows of a part; 1 if the graph does not fix it."""
         fixed = self._terms.fixed
-        return fixed.get(part) or fixed.get(WHOLE, 1 / _share(part)) * _share(part)
+        return fixed.get(part) or fixed.get(WHOLE, 1 / float(share(part))) * float(share(part))
 
     def _unit(self, gradient: Atom) -> _Unit:
         """The op that computes the loss of a gradient."""
@@ -329,7 +329,7 @@ class _Objectives:
         rows = sum(power for each, power in factors if terms[each].op == "Rows")
         if kind == MEAN:  # times the number of rows, as a multiple of the rows of the whole batch
             part = finest(terms.parts(form)) or WHOLE
-            number *= _share(part) if rows else self._size(part)
+            number *= float(share(part)) if rows else self._size(part)
         return _Unit(kind, abs(number), rows)
 
 
@@ -360,10 +360,6 @@ def _are_all_rows(paths: Sequence[Part]) -> bool:
     """Whether parts are cuts of the whole batch that have each row once."""
     cuts = [path[0] for path in paths if len(path) == 1]
     return len(cuts) == len(paths) > 0 and are_all_rows(cuts)
-
-
-def _share(part: Part) -> float:
-    return float(prod(cut.share for cut in part))
 
 
 def _number(number: float, *, is_decimal: bool) -> str:

@@ -29,6 +29,9 @@ def program(
     losses: Sequence[Loss] = (squares, squares),
     rate: float = 0.1,
     rows: Sequence[int] = (0, 1),
+    *,
+    spare: int = 0,
+    evaluates: bool = False,
 ) -> Program:
     """Towers on equal parts of one batch; with one tower, the program for one GPU.
 
@@ -38,11 +41,15 @@ def program(
         losses: the loss of each tower.
         rate: the learning rate.
         rows: the part of the batch that each tower reads.
+        spare: the number of parts that no tower reads.
+        evaluates: whether the program computes with the last part, but does not train with it.
     """
     made = Program()
     x, y = made.placeholder("x", (None, 3)), made.placeholder("y", (None,))
     w = made.variable("w", (3,))
-    xs, ys = split(x, towers), split(y, towers)
+    xs, ys = split(x, towers + spare), split(y, towers + spare)
+    if evaluates:
+        squares(xs[-1], ys[-1], w.read())
     gradients = []
     for tower in range(towers):
         with made.scope(f"tower_{tower}"):
@@ -95,6 +102,16 @@ CASES = {
     ),
     "one tower alone": broken(evidence(program(2, lambda gradients: gradients[1]))),
     "the same rows": broken(evidence(program(2, rows=(0, 0)))),
+    "a part that no op uses": broken(evidence(program(2, spare=1))),
+    "a part that no op uses, also on one GPU": broken(
+        evidence(program(2, spare=1), program(spare=1))
+    ),
+    "a part that no op uses, and the same rows on one GPU": not_checked(
+        evidence(program(2, spare=2), program(spare=1))
+    ),
+    "a part that is evaluated": not_checked(
+        evidence(program(2, spare=1, evaluates=True), program(spare=1, evaluates=True))
+    ),
     "towers that differ": broken(
         evidence(program(2, losses=[squares, lambda x, y, w: mean(relu(total(x * w, 1) - y))]))
     ),
