@@ -338,11 +338,11 @@ _BY_COUNTS = _by_kind(
 )
 OWN_COUNTS = Mistake(
     "counts",
-    "each {noun} divides its loss by its own count, such as its number of tokens, and the "
-    "reference by the count of the whole batch",
+    "each {noun} divides its loss by its own count, such as its number of tokens, and one GPU by "
+    "the count of the whole batch",
     _BY_COUNTS,
     "an example counts more in a {noun} with a small count than in the others",
-    _OF_RUN,
+    f"{_OF_RUN}; or both graphs, compared as terms, if the counts differ",
 )
 # Replaces STATISTICS if towers also divide by counts: numbers alone cannot distinguish the two.
 COUNTS_OR_STATISTICS = Mistake(

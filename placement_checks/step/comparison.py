@@ -494,10 +494,10 @@ class Comparison:
     def _used_parts(self) -> Mapping[str, Sequence[Part]]:
         """For each op that cuts the batch, and of which an output is unused, the other parts."""
         reader, found = self.towers, {}
-        ops = reader.placement.ops.values()
-        read = {source.removesuffix(":0") for op in ops for source in op.inputs}
-        for name in reader.reached:
-            if reader.ops[name].type not in ("Split", "SplitV"):
+        ops = reader.placement.ops
+        read = {source.removesuffix(":0") for op in ops.values() for source in op.inputs}
+        for name in ops:
+            if name not in reader.reached or ops[name].type not in ("Split", "SplitV"):
                 continue
             outputs = [f"{name}:{i}" if i else name for i in range(len(reader.outputs(name)))]
             used = [each for each in outputs if each in read]
@@ -542,7 +542,7 @@ class Comparison:
         )
         if found.excuse and own != other and all("Apply" in op for op in own | other):
             text = f"its optimizer is {', '.join(own)}, but {', '.join(other)} on one GPU"
-            found = found._replace(text=text, mistake=SETTING)
+            found = found._replace(text=text, mistake=SETTING).excused(Excuse.EQUAL)
         return found
 
     def _origin(self, form: Form) -> Origin | None:

@@ -16,6 +16,7 @@ from placement_checks.core.mistakes import (
     DECAY,
     FIRST_DIFFERENCE,
     NUMBER,
+    OWN_COUNTS,
     PART_LEFT_OUT,
     SETTING,
     UNEVEN_PARTS,
@@ -57,6 +58,7 @@ class Excuse(Enum):
     """
 
     SETTING = "the values differ, but settings of the optimizer may differ on purpose"
+    OWN_COUNTS = "the values differ, unless the counts of all towers are equal"
     SCALE = "state, random numbers and rates may be scaled in one place, and divided in another"
     DIVISOR = "the divisor may be the number of rows, and the batches may differ in size"
     EQUAL = "other operands, other ops or several differences together may yield the same value"
@@ -68,7 +70,7 @@ class Excuse(Enum):
     @property
     def may_be_intended(self) -> bool:
         """Whether the values do differ, so that this is a doubt; else they may be equal."""
-        return self is Excuse.SETTING
+        return self in (Excuse.SETTING, Excuse.OWN_COUNTS)
 
     @property
     def of_towers(self) -> bool:
@@ -239,7 +241,8 @@ class Explanation:
         if joint is None and (groups or not self._have_similar(left, right)):
             joint = crossed
         if joint is not None:
-            return self._from_cause(joint, Obligation.ADDITIVE)
+            found = self._own_counts(left, right)
+            return found or self._from_cause(joint, Obligation.ADDITIVE)
         if groups:
             return self._parts(_with_slices_of_all_sizes(groups), right, depth)
         common = [monomial for monomial in left if monomial in right]
@@ -346,6 +349,43 @@ class Explanation:
                 )
         text = "the towers' terms could not be added up"
         return Difference(Obligation.ADDITIVE, text, excuse=Excuse.EQUAL)
+
+    def _own_counts(
+        self, left: Mapping[Monomial, float], right: Mapping[Monomial, float]
+    ) -> Difference | None:
+        """Explain a mean of terms of towers that are divided by counts, such as of tokens.
+
+        With the whole batch in place of the parts, they are the terms for one GPU.
+        """
+        terms = self._terms
+        counts: list[Atom] = []
+        weights: defaultdict[tuple[Monomial, Part], dict[Cut, float]] = defaultdict(dict)
+        for monomial, number in left.items():
+            part = finest(terms.parts_of(monomial))
+            divisors = [terms[atom] for atom, power in monomial[1] if power < 0]
+            own = [each for each in divisors if each.finest == part and each.op != "Rows"]
+            if not part or not own or any(map(self._is_trained, own)):
+                return None
+            whole = terms.summands(terms.with_part(terms.form({monomial: 1.0}), part, part[:-1]))
+            if len(whole) != 1:
+                return None
+            weights[whole[0][0], part[:-1]][part[-1]] = number * whole[0][1]
+            counts += own
+        for (whole_term, _), by_cut in weights.items():
+            numbers = [*by_cut.values(), right.get(whole_term, 0.0) / len(by_cut)]
+            if not are_all_rows(by_cut) or not are_close(numbers):
+                return None
+        if {term for term, _ in weights} != right.keys():
+            return None
+        text = f"each tower divides by {self._name(counts[0])} for its own rows"
+        return Difference(
+            Obligation.ADDITIVE, text, counts[0].origin, Excuse.OWN_COUNTS, OWN_COUNTS
+        )
+
+    def _is_trained(self, atom: Atom) -> bool:
+        """Whether an atom depends on trained variables."""
+        atoms = map(self._terms.__getitem__, self._terms.all_atoms_in(atom.operands))
+        return any(each.op == "Var" and each.attrs[0] in self._trained for each in atoms)
 
     def _unlike(self, groups: Mapping[Any, Any], key: Any, form: Form, depth: int) -> Difference:
         """Explain why the towers compute different functions of their rows."""

@@ -48,11 +48,13 @@ class EqualToOneGpu(Rule):
     stand for those of all rows. If a value differs, and all ops on the way are understood, the
     rule is broken. A finding states what is not equal, such as a part of the batch that does not
     count. If only learning rates or other settings of the optimizer differ, this is a doubt,
-    because they may differ on purpose. Otherwise the rule is not checked, and names the op that
-    cannot be followed: an op of an unknown type, or a loss that combines the rows of a tower. It
-    is not checked either if another part of the program may make up for the difference. Thus
-    the divisor of a sum over rows breaks the rule only if both programs have the same fixed number
-    of rows: a batch that grows with the number of GPUs needs another divisor.
+    because they may differ on purpose. It is also a doubt if each tower divides its loss by its
+    own count, such as its number of tokens, because these counts may be equal. Otherwise the rule
+    is not checked, and names the op that cannot be followed: an op of an unknown type, or a loss
+    that combines the rows of a tower. It is not checked either if another part of the program may
+    make up for the difference. Thus the divisor of a sum over rows breaks the rule only if both
+    programs have the same fixed number of rows: a batch that grows with the number of GPUs needs
+    another divisor.
 
     `allow` lists variables that may differ, or patterns such as bn/*.
     """

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from support.steps import Program, Value, add_n, mean, relu, split, square, total
+from support.steps import Program, Value, add_n, apply, mean, relu, split, square, to_float, total
 from support.verdicts import broken, doubtful, kept, not_checked, verdicts
 
 from placement_checks import Evidence
@@ -72,6 +72,18 @@ def of_products(x: Value, y: Value, w: Value) -> Value:
     return mean(square(total(x * w, 1) - y)) * mean(y)
 
 
+def of_tokens(x: Value, y: Value, w: Value) -> Value:
+    """A sum that is divided by the number of rows with a positive label."""
+    there = to_float(apply("Greater", y, 0.0))
+    return total(square(total(x * w, 1) - y) * there) / apply("Maximum", total(there), 1.0)
+
+
+def of_activations(x: Value, y: Value, w: Value) -> Value:
+    """A sum that is divided by another sum, which depends on the weights, too."""
+    predicted = total(x * w, 1)
+    return total(square(predicted - y)) / (total(square(predicted)) + 1.0)
+
+
 def weighted(number: Callable[[Program, int], Value]) -> Evidence:
     """Towers whose gradients are multiplied by numbers that the program keeps or gets."""
     made = Program()
@@ -129,6 +141,21 @@ CASES = {
     ),
     "rows of a tower combined": not_checked(
         evidence(program(2, losses=[of_products] * 2), program(losses=[of_products]))
+    ),
+    "means over the tokens of each tower": doubtful(
+        evidence(program(2, losses=[of_tokens] * 2), program(losses=[of_tokens]))
+    ),
+    "means over tokens, and another learning rate": doubtful(
+        evidence(program(2, losses=[of_tokens] * 2, rate=0.2), program(losses=[of_tokens]))
+    ),
+    "a sum of means over the tokens of each tower": not_checked(
+        evidence(program(2, add_n, losses=[of_tokens] * 2), program(losses=[of_tokens]))
+    ),
+    "means over tokens on several GPUs alone": not_checked(
+        evidence(program(2, losses=[of_tokens] * 2))
+    ),
+    "divisors that depend on the weights": not_checked(
+        evidence(program(2, losses=[of_activations] * 2), program(losses=[of_activations]))
     ),
     "no build for one GPU": not_checked(
         evidence(program(2), Missing("it always builds two towers", "build num_gpus towers"))
