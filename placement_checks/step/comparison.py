@@ -528,7 +528,12 @@ class Comparison:
             text = "this step updates it, but the step of one GPU does not"
             return Difference(Obligation.UPDATED, text, self._origin(form))
         descents = self._descents(copy, name)
-        if descents is not None and descents[0] != descents[1]:
+        # A factor that depends on gradients, such as a clip, is no rate.
+        if (
+            descents is not None
+            and descents[0] != descents[1]
+            and not any(self.terms.is_backward(rate) for rate, _ in descents)
+        ):
             return self.explanation.of_descent(*descents)
         times = self._times_of_step(*self._changes(name, form, theirs))
         if times is not None:

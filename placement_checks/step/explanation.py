@@ -122,6 +122,7 @@ _OF_DIFFERENCES = frozenset(
 # Scalars that cannot be replaced by other scalars.
 _BASIC_SCALARS = frozenset({"Rows", "Var", "Feed"})
 _MAX_DEPTH = 300
+_ON_ONE_GPU, _IN_TOWER = "on one GPU", "in another tower"
 # Ops that TensorFlow does not have.
 _WORDS = {"Chosen": "a choice of values", "MeanOf": "a mean over rows"}
 # The settings of optimizers, by the number of the input.
@@ -165,7 +166,7 @@ class Explanation:
     def __init__(self, terms: Terms, variables: Set[str], trained: Set[str]) -> None:
         self._terms = terms
         self._variables, self._trained = variables, trained
-        self._there = "on one GPU"  # the place of the other form
+        self._there = _ON_ONE_GPU  # the place of the other form
 
     def of_descent(self, towers: tuple[Form, Form], one_gpu: tuple[Form, Form]) -> Difference:
         """Explain why two steps of gradient descent, each a rate and a gradient, differ."""
@@ -389,7 +390,7 @@ class Explanation:
 
     def _unlike(self, groups: Mapping[Any, Any], key: Any, form: Form, depth: int) -> Difference:
         """Explain why the towers compute different functions of their rows."""
-        there, self._there = self._there, "in another tower"
+        there, self._there = self._there, _IN_TOWER
         inner = self._forms(key[0], form, Obligation.FUNCTION, depth + 1)
         self._there = there
         origin = inner.origin
@@ -594,13 +595,14 @@ class Explanation:
             text += f"{', '.join(options)} is not set {self._there}"
             return Difference(Obligation.UPDATE, text, one.origin, Excuse.SETTING, SETTING)
         text = f"it is {self._name(one)}, but {self._name(two)} {self._there}"
-        # Another op may compute the same, but another variable does not.
+        # Another op may compute the same, but not another variable, unless each tower has one.
         are_known = one.op == two.op == "Var" and {one.attrs[0], two.attrs[0]} <= self._variables
         are_state = self._is_state(one) and self._is_state(two)
-        found = Difference(place, text, one.origin, mistake=FIRST_DIFFERENCE)
-        return (found._replace(mistake=None) if are_state else found).excused(
-            Excuse.UNMATCHED if are_state else Excuse.EQUAL, when=not are_known
-        )
+        excuse = Excuse.UNMATCHED if are_state else Excuse.EQUAL
+        if are_known and not (are_state and self._there == _IN_TOWER):
+            return Difference(place, text, one.origin, mistake=FIRST_DIFFERENCE)
+        mistake = None if are_state else FIRST_DIFFERENCE
+        return Difference(place, text, one.origin, excuse, mistake)
 
     def _is_state(self, atom: Atom) -> bool:
         """Whether an atom depends on variables that are not trained, and on no row."""

@@ -84,7 +84,7 @@ def of_activations(x: Value, y: Value, w: Value) -> Value:
     return total(square(predicted - y)) / (total(square(predicted)) + 1.0)
 
 
-def weighted(number: Callable[[Program, int], Value]) -> Evidence:
+def weighted(number: Callable[[Program, int], Value], one_gpu: Program | None = None) -> Evidence:
     """Towers whose gradients are multiplied by numbers that the program keeps or gets."""
     made = Program()
     x, y = made.placeholder("x", (None, 3)), made.placeholder("y", (None,))
@@ -96,13 +96,38 @@ def weighted(number: Callable[[Program, int], Value]) -> Evidence:
             loss = squares(part, labels, w.read())
             gradients.append(made.gradient(loss, w) * weights[tower])
     made.train(w.descend(0.1, add_n(gradients)))
-    return evidence(made)
+    return evidence(made, one_gpu)
+
+
+def kept_weight(made: Program, tower: int) -> Value:
+    return made.variable(f"weight_{tower}", is_trained=False).read()
+
+
+def with_kept_weights() -> Program:
+    """The program for one GPU, with the weights of two towers, which it does not use."""
+    made = program()
+    for tower in (0, 1):
+        kept_weight(made, tower)
+    return made
+
+
+def scaled_by_first(towers: int = 1) -> Program:
+    """Gradient descent that is written out, with a factor that the first gradient determines."""
+    made = Program()
+    x, y = made.placeholder("x", (None, 3)), made.placeholder("y", (None,))
+    w = made.variable("w", (3,))
+    gradients = []
+    for tower, (part, labels) in enumerate(zip(split(x, towers), split(y, towers), strict=True)):
+        with made.scope(f"tower_{tower}"):
+            gradients.append(made.gradient(squares(part, labels, w.read()), w))
+    made.train(w.assign_sub(average(gradients) * total(gradients[0])))
+    return made
 
 
 CASES = {
-    "weights that the program keeps": not_checked(
-        weighted(lambda made, i: made.variable(f"weight_{i}", is_trained=False).read())
-    ),
+    "weights that the program keeps": not_checked(weighted(kept_weight)),
+    "weights that both programs keep": not_checked(weighted(kept_weight, with_kept_weights())),
+    "a factor that depends on gradients": broken(evidence(scaled_by_first(2), scaled_by_first())),
     "averaged": kept(evidence(program(2))),
     "three towers": kept(evidence(program(3, losses=[squares] * 3, rows=(0, 1, 2)))),
     "compared with the reference": kept(
