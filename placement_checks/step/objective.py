@@ -32,7 +32,7 @@ _OF_SHAPES = frozenset({"Dim", "Rows", "RowsOf"})
 
 
 class LonePenalty(NamedTuple):
-    """A penalty of one tower alone, whose gradient counts as if every tower had it.
+    """A penalty that one tower adds alone, although the mean of the gradients is taken.
 
     Attributes:
         variable: the variable that it depends on.
@@ -142,7 +142,7 @@ class _Objectives:
 
     @cached_property
     def _summands(self) -> Mapping[str, Sequence[Summand]]:
-        """The loss terms of each variable whose update can be read; of copies, of the first."""
+        """The loss terms of each variable, if its update can be read; of copies, the first."""
         found = {}
         for variable in dict.fromkeys(self._reader.copies.get(x, x) for x in self._variables):
             gradients = self._gradients(variable)
@@ -155,11 +155,11 @@ class _Objectives:
     # --- penalties of one tower ---
 
     def lone_penalties(self) -> Iterator[LonePenalty]:
-        """Yield the penalties of one tower whose gradient is divided by the number of towers.
+        """Yield the penalties that one tower adds alone, if the gradients of towers are averaged.
 
-        The gradients of the towers are averaged then, but the other towers have no penalty on the
-        variable. A penalty counts in full if gradients are added up, or if it is added to their
-        mean.
+        Then the gradient of the penalty is divided by the number of towers, but the other towers
+        have no penalty on the variable. A penalty counts in full if gradients are added up, or if
+        it is added to their mean.
         """
         for variable, summands in self._summands.items():
             losses = self._losses_of(variable)
