@@ -338,11 +338,11 @@ _BY_COUNTS = _by_kind(
 )
 OWN_COUNTS = Mistake(
     "counts",
-    "each {noun} divides its loss by its own count, such as its number of tokens, and the "
-    "reference by the count of the whole batch",
+    "each {noun} divides its loss by its own count, such as its number of tokens, and one GPU by "
+    "the count of the whole batch",
     _BY_COUNTS,
     "an example counts more in a {noun} with a small count than in the others",
-    _OF_RUN,
+    f"{_OF_RUN}; or both graphs, compared as terms, if the counts differ",
 )
 # Replaces STATISTICS if towers also divide by counts: numbers alone cannot distinguish the two.
 COUNTS_OR_STATISTICS = Mistake(
@@ -582,6 +582,13 @@ PART_LEFT_OUT = Mistake(
     "the step is not the step for the whole batch",
     _OF_PROOF,
 )
+PART_UNUSED = Mistake(
+    "part unused",
+    "{text}",
+    "cut the batch into as many parts as there are {noun}s: tf.split(x, num_gpus)",
+    PART_LEFT_OUT.consequence,
+    _OF_PROOF,
+)
 SAME_ROWS = Mistake(
     "same rows",
     "{text}",
@@ -607,8 +614,7 @@ NOT_UPDATED = Mistake(
 SETTING = Mistake(
     "setting",
     "{text}",
-    "use the same setting of the optimizer for one and for several GPUs; if another one is "
-    "intended: --set weights-equal.allow=VARIABLE",
+    "use the same setting of the optimizer for one and for several GPUs",
     "training has another learning rate, or another optimizer, than on one GPU",
     "equal gradients, and both graphs",
     "which setting is meant, as many programs choose another rate for several GPUs",

@@ -51,12 +51,19 @@ _MISTAKES = {
 }
 
 
-def mistake_of(placement: Placement, difference: Difference) -> Diagnosis:
-    """Return the mistake that a difference from one GPU shows."""
+def mistake_of(placement: Placement, difference: Difference, declared: str = "") -> Diagnosis:
+    """Return the mistake that a difference from one GPU shows.
+
+    Args:
+        placement: the program for several GPUs.
+        difference: the difference.
+        declared: how to declare it as intended.
+    """
     mistake = difference.mistake or _MISTAKES[difference.obligation]
     origin = difference.origin
     ops = (origin.op,) if origin and origin.program == TOWERS else ()
-    return mistake.stated(tower_kind(placement), text=difference.text, ops=ops)
+    kind = tower_kind(placement)
+    return mistake.stated(kind, text=difference.text, ops=ops, declared=declared)
 
 
 def explain_numbers(evidence: Evidence, variable: str) -> Diagnosis | None:
@@ -76,6 +83,8 @@ def explain_numbers(evidence: Evidence, variable: str) -> Diagnosis | None:
     difference = answer.difference if answer else None
     if difference is None:
         return None
-    if not difference.is_certain and difference.mistake is None:
+    if difference.excuse and difference.mistake is None:
         difference = difference._replace(mistake=mistakes.NARROWED)
-    return mistake_of(evidence.placement, difference)
+    declared = "if another one is intended: --set weights-equal.allow=VARIABLE"
+    is_setting = difference.mistake is mistakes.SETTING
+    return mistake_of(evidence.placement, difference, declared if is_setting else "")

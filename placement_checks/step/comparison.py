@@ -6,19 +6,26 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from enum import Enum, auto
+from functools import cached_property
 from itertools import takewhile
 from typing import Any, NamedTuple
 
 from placement_checks.core.missing import Missing
-from placement_checks.core.mistakes import SETTING
+from placement_checks.core.mistakes import PART_LEFT_OUT, PART_UNUSED, SETTING
 from placement_checks.core.op_types import GATHERERS, PLACEHOLDERS, is_gradient_update
 from placement_checks.core.placement import TRAINABLE, Placement, producer_of
-from placement_checks.step.explanation import Difference, Explanation, Obligation
+from placement_checks.step.explanation import (
+    Difference,
+    Excuse,
+    Explanation,
+    Obligation,
+    only_parts_count,
+)
 from placement_checks.step.gradients import with_names, with_values
 from placement_checks.step.graph import Draw, cone, training_runs
 from placement_checks.step.kinds import ONE, AtomId, Cause, Form, Origin
 from placement_checks.step.op_types import op_type
-from placement_checks.step.parts import WHOLE, Part
+from placement_checks.step.parts import WHOLE, Part, finest, share
 from placement_checks.step.reader import StepReader, short_name
 from placement_checks.step.statistics import with_means
 from placement_checks.step.terms import Assumption, Terms
@@ -213,7 +220,7 @@ def _may_be_proved(answer: Equality) -> bool:
     difference = answer.difference
     return (
         difference is not None
-        and not difference.is_certain
+        and difference.excuse is not None
         and difference.obligation not in (Obligation.UPDATE, Obligation.UPDATED)
     )
 
@@ -443,15 +450,61 @@ class Comparison:
         copy, form = next((copy, form) for copy, form in values.items() if form != theirs)
         difference = self._explained(copy, form, name, theirs, old)
         is_of_strategy = self.towers.in_sync.keys() >= values.keys()
-        if len(values) > 1 and not is_of_strategy:  # perhaps they are no copies
-            difference = difference._replace(is_certain=False)
+        are_copies = len(values) == 1 or is_of_strategy
+        difference = difference.excused(Excuse.UNMATCHED, when=not are_copies)
+        if difference.excuse is Excuse.SETTING and len(set(values.values())) > 1:
+            # Copies of one variable may not drift apart.
+            text = f"its copies are updated differently; of {copy}, {difference.text}"
+            update = Origin(TOWERS, self.towers.updates[copy][-1].op)
+            difference = difference._replace(text=text, origin=update, excuse=None)
         origin = difference.origin
         is_gradient = origin and origin.program == TOWERS and origin.op in self.towers.backward
         if difference.obligation is Obligation.WEIGHTS and is_gradient:
             line = self.towers.line_of_gradient(copy)
             difference = difference._replace(origin=Origin(TOWERS, line))
-        state = State.DIFFERS if difference.is_certain else State.UNKNOWN
+        difference = self._with_unused_part(difference, theirs)
+        state = State.UNKNOWN if difference.excuse else State.DIFFERS
         return Equality(state, difference)
+
+    def _with_unused_part(self, difference: Difference, theirs: Form) -> Difference:
+        """Blame the op that cuts the batch, if the part that is left out is used nowhere.
+
+        Then it is no mistake in the combination of gradients. One GPU may leave out a part, too,
+        but of another size, if the program cuts the batch into too many parts.
+        """
+        is_known = difference.excuse in (None, Excuse.EQUAL)
+        if difference.mistake is not PART_LEFT_OUT or not is_known:
+            return difference
+        losses = [self.towers.value(objective) for objective in self.parts()]
+        if len(losses) > len(set(losses)):  # several towers read one part
+            return difference
+        for split, parts in self._used_parts.items():
+            if difference.text == only_parts_count(parts):
+                text = f"{difference.text}; no op uses the other outputs of {split}"
+                others = self.terms.parts(theirs) - {WHOLE}
+                may_be_same = any(cut.family == "rows" for part in others for cut in part) or (
+                    bool(others) and sum(map(share, parts)) == sum(map(share, others))
+                )
+                excuse = Excuse.EQUAL if may_be_same else None
+                origin = Origin(TOWERS, split)
+                return Difference(Obligation.WEIGHTS, text, origin, excuse, PART_UNUSED)
+        return difference
+
+    @cached_property
+    def _used_parts(self) -> Mapping[str, Sequence[Part]]:
+        """For each op that cuts the batch, and of which an output is unused, the other parts."""
+        reader, found = self.towers, {}
+        ops = reader.placement.ops
+        read = {source.removesuffix(":0") for op in ops.values() for source in op.inputs}
+        for name in ops:
+            if name not in reader.reached or ops[name].type not in ("Split", "SplitV"):
+                continue
+            outputs = [f"{name}:{i}" if i else name for i in range(len(reader.outputs(name)))]
+            used = [each for each in outputs if each in read]
+            parts = [finest(self.terms.parts(reader.value(each))) for each in used]
+            if len(used) < len(outputs) and all(parts):
+                found[name] = sorted(filter(None, parts))
+        return found
 
     def _final_values(self) -> Mapping[str, Mapping[str, Form]]:
         """The values of the towers' variables after the step: by the name on one GPU, by copy."""
@@ -475,25 +528,26 @@ class Comparison:
             text = "this step updates it, but the step of one GPU does not"
             return Difference(Obligation.UPDATED, text, self._origin(form))
         descents = self._descents(copy, name)
-        if descents is not None:
-            (rate, gradient), (other_rate, other_gradient) = descents
-            if rate != other_rate:
-                return self.explanation.of_rates(rate, other_rate)
-            if gradient != other_gradient:
-                return self.explanation.of_update(gradient, other_gradient)
+        # A factor that depends on gradients, such as a clip, is no rate.
+        if (
+            descents is not None
+            and descents[0] != descents[1]
+            and not any(self.terms.is_backward(rate) for rate, _ in descents)
+        ):
+            return self.explanation.of_descent(*descents)
         times = self._times_of_step(*self._changes(name, form, theirs))
         if times is not None:
             text = f"it changes {times:.4g} times as much, as with another learning rate"
             origin = self._origin(form)
-            return Difference(Obligation.UPDATE, text, origin, False, mistake=SETTING)
+            return Difference(Obligation.UPDATE, text, origin, Excuse.SETTING, SETTING)
         found = self.explanation.of_update(form, theirs)
         own, other = (
             {reader.ops[update.op].type.removeprefix("Resource") for update in reader.updates[key]}
             for reader, key in ((self.towers, copy), (self.one_gpu, name))
         )
-        if not found.is_certain and own != other and all("Apply" in op for op in own | other):
+        if found.excuse and own != other and all("Apply" in op for op in own | other):
             text = f"its optimizer is {', '.join(own)}, but {', '.join(other)} on one GPU"
-            found = found._replace(text=text, mistake=SETTING)
+            found = found._replace(text=text, mistake=SETTING).excused(Excuse.EQUAL)
         return found
 
     def _origin(self, form: Form) -> Origin | None:
@@ -514,7 +568,8 @@ class Comparison:
         if any(self.terms.parts(form) or self.explanation.is_unknown(form) for form in forms):
             return answers
         text = "no example of this step reaches a variable that is trained"
-        return _without_proofs(answers, Difference(Obligation.UPDATED, text, is_certain=False))
+        difference = Difference(Obligation.UPDATED, text, excuse=Excuse.OTHER_STEP)
+        return _without_proofs(answers, difference)
 
     def _with_races(
         self, answers: dict[str, Equality], irrelevant: Collection[str]
@@ -532,9 +587,8 @@ class Comparison:
                 continue
             text = f"{read} may read {variable} before or after {update} changes it"
             origin = Origin(TOWERS, read)
-            return _without_proofs(
-                answers, Difference(Obligation.UPDATE, text, origin, is_certain=False)
-            )
+            difference = Difference(Obligation.UPDATE, text, origin, Excuse.OTHER_STEP)
+            return _without_proofs(answers, difference)
         return answers
 
     def _with_mistakes(self, answers: dict[str, Equality]) -> dict[str, Equality]:
@@ -562,7 +616,8 @@ class Comparison:
         self._compare_draws()
         for mistake in sorted(reader.mistakes, key=lambda each: not each.is_certain)[:1]:
             origin = Origin(TOWERS, mistake.op)
-            difference = Difference(Obligation.ROWS, mistake.text, origin, mistake.is_certain)
+            excuse = None if mistake.is_certain else Excuse.UNMATCHED
+            difference = Difference(Obligation.ROWS, mistake.text, origin, excuse)
             bad = Equality(State.DIFFERS if mistake.is_certain else State.UNKNOWN, difference)
             answers = {
                 name: answer if answer.state is State.DIFFERS else bad
@@ -601,7 +656,7 @@ class Comparison:
                 continue
             text = f"the variable {name} is not in the program for one GPU"
             origin = Origin(TOWERS, name)
-            difference = Difference(Obligation.UPDATED, text, origin, is_certain=False)
+            difference = Difference(Obligation.UPDATED, text, origin, Excuse.OTHER_STEP)
             other = Equality(State.UNKNOWN, difference)
             copies[name] = (name,)
             return {

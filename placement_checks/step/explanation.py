@@ -16,6 +16,7 @@ from placement_checks.core.mistakes import (
     DECAY,
     FIRST_DIFFERENCE,
     NUMBER,
+    OWN_COUNTS,
     PART_LEFT_OUT,
     SETTING,
     UNEVEN_PARTS,
@@ -48,6 +49,35 @@ class Obligation(Enum):
     UPDATED = "the same variables are updated"
 
 
+class Excuse(Enum):
+    """Why a difference of terms may be no mistake.
+
+    Terms that differ break a rule only without an excuse: then the values differ for some batch,
+    and no program is meant to differ in this way. `of_towers` are the excuses that also hold if
+    the towers differ from each other, and not only from the program for one GPU.
+    """
+
+    SETTING = "the values differ, but settings of the optimizer may differ on purpose"
+    OWN_COUNTS = "the values differ, unless the counts of all towers are equal"
+    SCALE = "state, random numbers and rates may be scaled in one place, and divided in another"
+    DIVISOR = "the divisor may be the number of rows, and the batches may differ in size"
+    EQUAL = "other operands, other ops or several differences together may yield the same value"
+    UNMATCHED = "state or random numbers have no certain counterpart in the other program"
+    UNFOLLOWED = "terms cannot follow an op"
+    UNKNOWN = "an op has an unknown type, or combines rows"
+    OTHER_STEP = "the steps as a whole cannot be compared"
+
+    @property
+    def may_be_intended(self) -> bool:
+        """Whether the values do differ, so that this is a doubt; else they may be equal."""
+        return self in (Excuse.SETTING, Excuse.OWN_COUNTS)
+
+    @property
+    def of_towers(self) -> bool:
+        """Whether it also excuses towers that differ from each other."""
+        return self in (Excuse.UNMATCHED, Excuse.UNFOLLOWED)
+
+
 class Difference(NamedTuple):
     """The first difference between two values.
 
@@ -55,10 +85,7 @@ class Difference(NamedTuple):
         obligation: the obligation that does not hold.
         text: the difference.
         origin: the op that shows it; None if no op does.
-        is_certain: whether all ops on the way are understood, so that the values do differ.
-        is_followed: whether the place where both values part is understood. It is not if an op
-            there cannot be followed, if both depend on variables that are not trained, or if both
-            depend on random numbers that are drawn apart.
+        excuse: why it may be no mistake; None if it is one.
         mistake: the mistake that it shows, if both places are understood; None if the obligation
             alone is known, or if an op cannot be followed.
     """
@@ -66,9 +93,13 @@ class Difference(NamedTuple):
     obligation: Obligation
     text: str
     origin: Origin | None = None
-    is_certain: bool = True
-    is_followed: bool = True
+    excuse: Excuse | None = None
     mistake: Mistake | None = None
+
+    def excused(self, excuse: Excuse, *, when: bool = True) -> Difference:
+        """This difference with an excuse, unless it has one. A doubt may turn out to be none."""
+        has_other = self.excuse is not None and not self.excuse.may_be_intended
+        return self._replace(excuse=excuse) if when and not has_other else self
 
 
 # Ops that terms cannot follow: a difference behind them shows no mistake.
@@ -91,6 +122,7 @@ _OF_DIFFERENCES = frozenset(
 # Scalars that cannot be replaced by other scalars.
 _BASIC_SCALARS = frozenset({"Rows", "Var", "Feed"})
 _MAX_DEPTH = 300
+_ON_ONE_GPU, _IN_TOWER = "on one GPU", "in another tower"
 # Ops that TensorFlow does not have.
 _WORDS = {"Chosen": "a choice of values", "MeanOf": "a mean over rows"}
 # The settings of optimizers, by the number of the input.
@@ -111,6 +143,10 @@ _SETTINGS: Mapping[str, Mapping[int, str]] = {
         ),
     )
 }
+_OPTIMIZERS = ("Apply", "SparseApply")
+_STATE = "optimizer"  # the name of operands that are no settings
+# Mistakes that another setting of the optimizer may make up for.
+_COEFFICIENTS = (COEFFICIENT, DECAY, NUMBER)
 # The operand of a choice that decides.
 _CONDITIONS = {"Conditional": 0, "Select": 0, "SelectV2": 0, "Chosen": 1}
 
@@ -130,21 +166,42 @@ class Explanation:
     def __init__(self, terms: Terms, variables: Set[str], trained: Set[str]) -> None:
         self._terms = terms
         self._variables, self._trained = variables, trained
-        self._there = "on one GPU"  # the place of the other form
+        self._there = _ON_ONE_GPU  # the place of the other form
 
-    def of_rates(self, towers: Form, one_gpu: Form) -> Difference:
-        """Explain the difference of two learning rates. They may differ on purpose."""
-        found = self._forms(towers, one_gpu, Obligation.UPDATE, 0)
-        return self._setting("learning rate", towers, one_gpu, found)
+    def of_descent(self, towers: tuple[Form, Form], one_gpu: tuple[Form, Form]) -> Difference:
+        """Explain why two steps of gradient descent, each a rate and a gradient, differ."""
+        (rate, gradient), (other_rate, other) = towers, one_gpu
+        found = None if gradient == other else self.of_update(gradient, other)
+        if rate == other_rate and found is not None:
+            return found
+        return self._setting(found, "learning rate", rate, other_rate, 0)
 
-    def _setting(self, name: str, ours: Form, theirs: Form, found: Difference) -> Difference:
-        """Explain a setting of the optimizer. Settings may differ on purpose."""
+    def _setting(
+        self, found: Difference | None, name: str, ours: Form, theirs: Form, depth: int
+    ) -> Difference:
+        """Explain a setting of the optimizer.
+
+        Args:
+            found: the difference of the gradients; None if these are equal. It is explained
+                instead if no setting makes up for it.
+            name: the setting, or the operand of the optimizer.
+            ours: its value in the program for several GPUs.
+            theirs: its value in the program for one GPU.
+            depth: the depth of the walk.
+        """
+        if found is not None and found.excuse is None and found.mistake not in _COEFFICIENTS:
+            return found
+        inner = self._forms(ours, theirs, Obligation.UPDATE, depth + 1)
         value, other = (self._terms.constant(form) for form in (ours, theirs))
         if value is None or other is None:
-            text = f"its {name} differs: {found.text}"
+            text = f"its {name} differs: {inner.text}"
         else:
             text = f"its {name} is {value:.4g}, but {other:.4g} {self._there}"
-        return Difference(Obligation.UPDATE, text, found.origin, False, mistake=SETTING)
+        excuse = inner.excuse or (Excuse.SETTING if name != _STATE else Excuse.UNMATCHED)
+        if found is not None:
+            excuse = found.excuse or Excuse.SCALE
+            text += f", and its gradient may differ: {found.text}"
+        return Difference(Obligation.UPDATE, text, inner.origin, excuse, SETTING)
 
     def of_update(self, towers: Form, one_gpu: Form) -> Difference:
         """Explain why two values of a variable after the step differ."""
@@ -154,7 +211,7 @@ class Explanation:
             nested = None if monomial in known else self._gradient_behind_stop(monomial)
             if nested is not None and not any(map(self._gradient_behind_stop, known)):
                 text = "a gradient is the weight of another gradient, as in a chain rule by hand"
-                return Difference(Obligation.ADDITIVE, text, nested, is_certain=False)
+                return Difference(Obligation.ADDITIVE, text, nested, Excuse.EQUAL)
         return self._forms(towers, one_gpu, Obligation.UPDATE, 0)
 
     # --- sums ---
@@ -185,7 +242,8 @@ class Explanation:
         if joint is None and (groups or not self._have_similar(left, right)):
             joint = crossed
         if joint is not None:
-            return self._from_cause(joint, Obligation.ADDITIVE)
+            found = self._own_counts(left, right)
+            return found or self._from_cause(joint, Obligation.ADDITIVE)
         if groups:
             return self._parts(_with_slices_of_all_sizes(groups), right, depth)
         common = [monomial for monomial in left if monomial in right]
@@ -193,7 +251,7 @@ class Explanation:
             found = self._ratio(common[0], left[common[0]], right[common[0]])
             # Columns that are joined in another order may be added up.
             is_moved = any(terms[self._main(each)].op == "Place" for each in common[1:])
-            found = found._replace(is_certain=found.is_certain and not is_moved)
+            found = found.excused(Excuse.EQUAL, when=is_moved)
             is_term = len(left) < len(a)  # one term of a loss, such as a penalty
             return found._replace(origin=self._cite_term(common[0])) if is_term else found
         return self._pairs(left, right, place, depth)
@@ -212,22 +270,17 @@ class Explanation:
         return place is not Obligation.FUNCTION or is_joint
 
     def _ratio(self, monomial: Monomial, number: float, other: float) -> Difference:
-        """Explain a coefficient.
-
-        State that the program keeps, such as a sum, may be scaled. So may a sum over rows if the
-        batches may have different numbers of rows: its divisor may be the number of rows.
-        """
+        """Explain a coefficient."""
         what = self._name(self._terms[self._main(monomial)])
         text = f"{what} counts {number / other:.4g} times as much as {self._there}"
         atoms = [self._terms[atom] for atom in (monomial[0], *(atom for atom, _ in monomial[1]))]
         is_state = any(
             atom.op == "Var" and atom.attrs[0] not in self._trained for atom in atoms
         ) and not any(atom.is_backward for atom in atoms)
-        is_certain = not is_state and not any(atom.op == "Random" for atom in atoms)
+        is_scaled = is_state or any(atom.op == "Random" for atom in atoms)
         degree = 0 if WHOLE in self._terms.fixed else degree_in_rows(self._terms, monomial, WHOLE)
         if degree == 1 and number / other > 0:
             text += f", which is right if the batch has {other / number:.4g} times as many rows"
-        is_certain = is_certain and degree == 0
         mistake, main = COEFFICIENT, self._terms[self._main(monomial)]
         if monomial == (ONE, ()):
             mistake = NUMBER
@@ -238,8 +291,10 @@ class Explanation:
                 f"its own value, as in weight decay, counts {number:.4g} times, but {other:.4g} "
                 f"times {self._there}"
             )
-        cited = self._cite(monomial)
-        return Difference(Obligation.WEIGHTS, text, cited, is_certain, mistake=mistake)
+        found = Difference(Obligation.WEIGHTS, text, self._cite(monomial), mistake=mistake)
+        return found.excused(Excuse.SCALE, when=is_scaled).excused(
+            Excuse.DIVISOR, when=degree != 0
+        )
 
     def _have_similar(self, left: Iterable[Monomial], right: Iterable[Monomial]) -> bool:
         def signature(monomial: Monomial) -> tuple[str, int]:
@@ -278,10 +333,10 @@ class Explanation:
                     return self._unlike(groups, others[0], form, depth)
                 return Difference(
                     Obligation.WEIGHTS,
-                    self._missing(around, members),
+                    only_parts_count([(*around, cut) for cut in sorted(members)]),
                     self._cite(first),
-                    is_expected,
-                    mistake=PART_LEFT_OUT,
+                    None if is_expected else Excuse.EQUAL,
+                    PART_LEFT_OUT,
                 )
             weights = [weight * (times or 1.0) for _, (_, weight) in sorted(members.items())]
             shown = ", ".join(f"{weight:.3g}" for weight in weights)
@@ -294,27 +349,59 @@ class Explanation:
                     Obligation.WEIGHTS, text, self._cite(first), mistake=UNEVEN_PARTS
                 )
         text = "the towers' terms could not be added up"
-        return Difference(Obligation.ADDITIVE, text, is_certain=False)
+        return Difference(Obligation.ADDITIVE, text, excuse=Excuse.EQUAL)
+
+    def _own_counts(
+        self, left: Mapping[Monomial, float], right: Mapping[Monomial, float]
+    ) -> Difference | None:
+        """Explain a mean of terms of towers that are divided by counts, such as of tokens.
+
+        With the whole batch in place of the parts, they are the terms for one GPU.
+        """
+        terms = self._terms
+        counts: list[Atom] = []
+        weights: defaultdict[tuple[Monomial, Part], dict[Cut, float]] = defaultdict(dict)
+        for monomial, number in left.items():
+            part = finest(terms.parts_of(monomial))
+            divisors = [terms[atom] for atom, power in monomial[1] if power < 0]
+            own = [each for each in divisors if each.finest == part and each.op != "Rows"]
+            if not part or not own or any(map(self._is_trained, own)):
+                return None
+            whole = terms.summands(terms.with_part(terms.form({monomial: 1.0}), part, part[:-1]))
+            if len(whole) != 1:
+                return None
+            weights[whole[0][0], part[:-1]][part[-1]] = number * whole[0][1]
+            counts += own
+        for (whole_term, _), by_cut in weights.items():
+            numbers = [*by_cut.values(), right.get(whole_term, 0.0) / len(by_cut)]
+            if not are_all_rows(by_cut) or not are_close(numbers):
+                return None
+        if {term for term, _ in weights} != right.keys():
+            return None
+        text = f"each tower divides by {self._name(counts[0])} for its own rows"
+        return Difference(
+            Obligation.ADDITIVE, text, counts[0].origin, Excuse.OWN_COUNTS, OWN_COUNTS
+        )
+
+    def _is_trained(self, atom: Atom) -> bool:
+        """Whether an atom depends on trained variables."""
+        atoms = map(self._terms.__getitem__, self._terms.all_atoms_in(atom.operands))
+        return any(each.op == "Var" and each.attrs[0] in self._trained for each in atoms)
 
     def _unlike(self, groups: Mapping[Any, Any], key: Any, form: Form, depth: int) -> Difference:
         """Explain why the towers compute different functions of their rows."""
-        there, self._there = self._there, "in another tower"
+        there, self._there = self._there, _IN_TOWER
         inner = self._forms(key[0], form, Obligation.FUNCTION, depth + 1)
         self._there = there
         origin = inner.origin
         if origin is None or origin.program:
             origin = self._cite(next(iter(groups[key].values()))[0])
+        excuse = inner.excuse if inner.excuse and inner.excuse.of_towers else None
         is_unknown = self.is_unknown(key[0]) or self.is_unknown(form)
-        return Difference(
-            Obligation.FUNCTION,
-            f"the towers differ from each other: {inner.text}",
-            origin,
-            is_certain=not is_unknown and inner.is_followed,
+        text = f"the towers differ from each other: {inner.text}"
+        return Difference(Obligation.FUNCTION, text, origin, excuse).excused(
+            Excuse.UNKNOWN, when=is_unknown
         )
-
-    def _missing(self, around: Part, members: Iterable[Cut]) -> str:
-        shown = " and ".join(describe((*around, cut)) for cut in sorted(members))
-        return f"only {shown} of the batch counts"
 
     # --- products ---
 
@@ -338,46 +425,80 @@ class Explanation:
                 if other in used or (one.op, len(one.operands)) != (two.op, len(two.operands)):
                     continue
                 used.add(other)
-                is_certain = len(left) == len(right)
+                is_only = len(left) == len(right)
                 if one is not two:
-                    is_certain = is_certain and number == right[other]
-                    is_certain = is_certain and self._around(monomial) == self._around(other)
+                    is_only = is_only and number == right[other]
+                    is_only = is_only and self._around(monomial) == self._around(other)
                     found = self._operands(one, two, place, depth)
+                    is_doubt = found.excuse is not None and found.excuse.may_be_intended
+                    is_only = is_only and (len(left) == 1 or not is_doubt)
                 elif monomial == other:
                     found = self._ratio(monomial, number, right[other])
                 else:
                     found = self._factors(monomial, other, depth)
-                    is_certain = is_certain and number == right[other]
-                return found._replace(is_certain=is_certain and found.is_certain)
+                    is_only = is_only and number == right[other]
+                return found.excused(Excuse.EQUAL, when=not is_only)
         return self._without_counterpart(left, right, place)
 
     def _operands(self, one: Atom, two: Atom, place: Obligation, depth: int) -> Difference:
         if one.attrs != two.attrs and one.operands == two.operands:
             return self._unlike_ops(one, two, place)
         below = Obligation.FUNCTION if one.op == "Grad" else place
-        pairs = list(zip(one.operands, self._aligned(one, two), strict=True))
-        is_certain = one.op not in INSENSITIVE and sum(x != y for x, y in pairs) == 1
+        differing = [
+            (number, mine, other)
+            for number, (mine, other) in enumerate(
+                zip(one.operands, self._aligned(one, two), strict=True)
+            )
+            if mine != other
+        ]
+        if not differing or depth >= _MAX_DEPTH:
+            return self._unlike_ops(one, two, place)
+        number, mine, other = differing[0]
+        if one.op.startswith(_OPTIMIZERS):
+            return self._optimizer(one, differing, place, depth)
+        found = self._forms(mine, other, below, depth + 1)
+        if _CONDITIONS.get(one.op) == number:
+            found = found._replace(
+                obligation=Obligation.ADDITIVE,
+                text=f"a decision differs: {found.text}",
+                mistake=None,
+            )
+            return found.excused(Excuse.EQUAL)
+        if one.op in _UNFOLLOWED:
+            return self._unfollowed(one, below)
         is_square = one.op == "Mul" and len(set(one.operands)) == len(set(two.operands)) == 1
-        for number, (mine, other) in enumerate(pairs):
-            if mine == other or depth >= _MAX_DEPTH:
-                continue
-            found = self._forms(mine, other, below, depth + 1)
-            if _CONDITIONS.get(one.op) == number:
-                text = f"a decision differs: {found.text}"
-                return found._replace(
-                    obligation=Obligation.ADDITIVE, text=text, is_certain=False, mistake=None
-                )
-            if one.op.startswith(("Apply", "SparseApply")) and not self._terms.is_backward(mine):
-                name = _SETTINGS.get(one.op, {}).get(number, "optimizer")
-                found = self._setting(name, mine, other, found)
-            if one.op in _UNFOLLOWED:
-                text = f"the op type {one.op} cannot be followed"
-                return Difference(below, text, one.origin, is_certain=False, is_followed=False)
-            is_certain = found.is_certain and (is_certain or is_square)
-            if one.op in _OF_DIFFERENCES and number == 0:
-                is_certain = is_certain and not self._is_shift(mine, other)
-            return found._replace(origin=found.origin or one.origin, is_certain=is_certain)
-        return self._unlike_ops(one, two, place)
+        is_shift = one.op in _OF_DIFFERENCES and number == 0 and self._is_shift(mine, other)
+        is_hidden = (one.op in INSENSITIVE or len(differing) > 1) and not is_square
+        return found._replace(origin=found.origin or one.origin).excused(
+            Excuse.EQUAL, when=is_hidden or is_shift
+        )
+
+    def _optimizer(
+        self,
+        one: Atom,
+        differing: Sequence[tuple[int, Form, Form]],
+        place: Obligation,
+        depth: int,
+    ) -> Difference:
+        """Explain the operands of an optimizer that differ: the gradient, or its settings."""
+        names = _SETTINGS.get(one.op, {})
+        gradients = [each for each in differing if self._terms.is_backward(each[1])]
+        others = [each for each in differing if each not in gradients]
+        found: Difference | None = None
+        if gradients:
+            found = self._forms(*gradients[0][1:], place, depth + 1)
+            are_settings = all(number in names for number, _, _ in others)
+            is_only = len(gradients) == 1 and are_settings
+            found = found.excused(Excuse.EQUAL, when=not is_only)
+        if others:
+            number, mine, other = others[0]
+            found = self._setting(found, names.get(number, _STATE), mine, other, depth)
+        assert found is not None
+        return found._replace(origin=found.origin or one.origin)
+
+    def _unfollowed(self, atom: Atom, place: Obligation) -> Difference:
+        text = f"the op type {atom.op} cannot be followed"
+        return Difference(place, text, atom.origin, Excuse.UNFOLLOWED)
 
     def _is_shift(self, form: Form, other: Form) -> bool:
         """Whether two forms differ by terms that are equal for all elements of the last axis."""
@@ -419,7 +540,7 @@ class Explanation:
                 if x in theirs or y in mine or one.op != two.op or depth >= _MAX_DEPTH:
                     continue
                 found = self._operands(one, two, Obligation.UPDATE, depth + 1)
-                return found._replace(is_certain=are_alone and found.is_certain)
+                return found.excused(Excuse.EQUAL, when=not are_alone)
         unknown = self._unknown_in(monomial) or self._unknown_in(other)
         if unknown is not None:
             return self._from_cause(unknown, Obligation.WEIGHTS)
@@ -427,8 +548,9 @@ class Explanation:
         atom = terms[max(own, default=ONE)]
         text = f"it has another factor than {self._there}: {self._name(atom)}"
         origin = atom.origin or self._cite(monomial)
-        is_certain = all(terms[each].op in _BASIC_SCALARS for each in own)
-        return Difference(Obligation.WEIGHTS, text, origin, is_certain, mistake=FIRST_DIFFERENCE)
+        found = Difference(Obligation.WEIGHTS, text, origin, mistake=FIRST_DIFFERENCE)
+        are_basic = all(terms[each].op in _BASIC_SCALARS for each in own)
+        return found.excused(Excuse.EQUAL, when=not are_basic)
 
     def _without_counterpart(
         self, left: Mapping[Monomial, float], right: Mapping[Monomial, float], place: Obligation
@@ -437,8 +559,7 @@ class Explanation:
         for monomial in (*left, *right):
             weak = self._find_op(monomial, _UNFOLLOWED)
             if weak is not None:
-                text = f"the op type {weak.op} cannot be followed"
-                return Difference(place, text, weak.origin, is_certain=False, is_followed=False)
+                return self._unfollowed(weak, place)
         for monomial in (*left, *right):
             unknown = self._unknown_in(monomial)
             if unknown is not None:
@@ -448,36 +569,40 @@ class Explanation:
             name = self._name(terms[self._main(monomial)])
             text = f"it is {name}, but {others or 'nothing'} {self._there}"
             cited = self._cite(monomial)
-            return Difference(place, text, cited, False, mistake=FIRST_DIFFERENCE)
+            return Difference(place, text, cited, Excuse.EQUAL, FIRST_DIFFERENCE)
         for monomial in right:
             name = self._name(terms[self._main(monomial)])
             text = f"it lacks {name}, which is there {self._there}"
-            return Difference(place, text, is_certain=False, mistake=FIRST_DIFFERENCE)
-        return Difference(place, "the values differ only by rounding", is_certain=False)
+            return Difference(place, text, None, Excuse.EQUAL, FIRST_DIFFERENCE)
+        text = "the values differ only by rounding"
+        return Difference(place, text, excuse=Excuse.EQUAL)
 
     def _unlike_ops(self, one: Atom, two: Atom, place: Obligation) -> Difference:
         if one.op == two.op == "Leaf":
             same = one.attrs == two.attrs
             text = "rows of a tower could not be added up" if same else "it reads another input"
-            return Difference(place, text, one.origin, is_certain=False)
+            return Difference(place, text, one.origin, Excuse.EQUAL)
         if one.op == "Random":
             text = "random numbers could not be matched with the random numbers of one GPU"
-            return Difference(Obligation.ROWS, text, one.origin, False, is_followed=False)
+            return Difference(Obligation.ROWS, text, one.origin, Excuse.UNMATCHED)
         for atom in (one, two):
             if atom.status.kind is Kind.UNKNOWN:
                 cause = atom.status.cause or Cause(atom.op, "is unknown", atom.origin)
                 return self._from_cause(cause._replace(is_known=False), place)
-        if one.op == two.op and one.op.startswith(("Apply", "SparseApply")):
+        if one.op == two.op and one.op.startswith(_OPTIMIZERS):
             options = [f"{each}" for each in one.attrs if each not in two.attrs]
             text = f"an option of its optimizer, {one.op.removeprefix('Apply')}, differs: "
             text += f"{', '.join(options)} is not set {self._there}"
-            return Difference(Obligation.UPDATE, text, one.origin, False, mistake=SETTING)
+            return Difference(Obligation.UPDATE, text, one.origin, Excuse.SETTING, SETTING)
         text = f"it is {self._name(one)}, but {self._name(two)} {self._there}"
-        # Another op may compute the same, but another variable does not.
+        # Another op may compute the same, but not another variable, unless each tower has one.
         are_known = one.op == two.op == "Var" and {one.attrs[0], two.attrs[0]} <= self._variables
-        is_followed = not (self._is_state(one) and self._is_state(two))
-        mistake = FIRST_DIFFERENCE if is_followed else None
-        return Difference(place, text, one.origin, are_known, is_followed, mistake)
+        are_state = self._is_state(one) and self._is_state(two)
+        excuse = Excuse.UNMATCHED if are_state else Excuse.EQUAL
+        if are_known and not (are_state and self._there == _IN_TOWER):
+            return Difference(place, text, one.origin, mistake=FIRST_DIFFERENCE)
+        mistake = None if are_state else FIRST_DIFFERENCE
+        return Difference(place, text, one.origin, excuse, mistake)
 
     def _is_state(self, atom: Atom) -> bool:
         """Whether an atom depends on variables that are not trained, and on no row."""
@@ -495,7 +620,7 @@ class Explanation:
 
     def _from_cause(self, cause: Cause, obligation: Obligation) -> Difference:
         text = f"{_WORDS.get(cause.op, f'an op of type {cause.op}')} {cause.text}"
-        return Difference(obligation, text, cause.origin, is_certain=False)
+        return Difference(obligation, text, cause.origin, Excuse.UNKNOWN)
 
     def _cause_in(self, monomial: Monomial) -> Cause:
         for atom_id in (monomial[0], *(atom for atom, _ in monomial[1])):
@@ -579,6 +704,11 @@ class Explanation:
             (atom for atom in (monomial[0], *(a for a, _ in monomial[1])) if atom), reverse=True
         )
         return next((self._terms[atom].origin for atom in atoms if self._terms[atom].origin), None)
+
+
+def only_parts_count(parts: Sequence[Part]) -> str:
+    """The text of a difference that consists in parts of the batch that are left out."""
+    return f"only {' and '.join(map(describe, parts))} of the batch counts"
 
 
 def _is_unknown(atom: Atom) -> bool:

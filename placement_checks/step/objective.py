@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from fractions import Fraction
-from math import isclose, prod
+from functools import cached_property
+from math import isclose
 from typing import NamedTuple
 
 from placement_checks.core.op_types import MEAN, SUM
@@ -18,16 +19,32 @@ from placement_checks.step.gradients import with_names
 from placement_checks.step.graph import training_runs
 from placement_checks.step.kinds import ONE, AtomId, Cause, Form, Kind, Monomial
 from placement_checks.step.op_types import op_type
-from placement_checks.step.parts import WHOLE, Part, are_all_rows, describe, finest
+from placement_checks.step.parts import WHOLE, Part, are_all_rows, describe, finest, share
 from placement_checks.step.reader import StepReader
 from placement_checks.step.stages import GradientStages
 from placement_checks.step.statistics import with_means
 from placement_checks.step.terms import Atom, Terms, are_close
-from placement_checks.step.weights import Summand, gradient_in, loss_summands
+from placement_checks.step.weights import Summand, gradient_in, loss_of, loss_summands
 from placement_checks.util.text import plural
 
 _LARGEST_DENOMINATOR = 64  # other coefficients are decimal
 _OF_SHAPES = frozenset({"Dim", "Rows", "RowsOf"})
+
+
+class LonePenalty(NamedTuple):
+    """A penalty that one tower adds alone, although the mean of the gradients is taken.
+
+    Attributes:
+        variable: the variable that it depends on.
+        op: the op that computes it.
+        objective: the loss of the tower, which contains it.
+        towers: the number of towers that train the variable: the gradient is divided by it.
+    """
+
+    variable: str
+    op: str
+    objective: str
+    towers: int
 
 
 def read_objectives(
@@ -36,7 +53,7 @@ def read_objectives(
     *,
     towers: Sequence[Collection[str]],
     copies: Mapping[str, str],
-) -> Mapping[str, str]:
+) -> tuple[Mapping[str, str], Sequence[LonePenalty]]:
     """Describe what a program minimizes, such as ``mean + 0.05 L2Loss(variable)``.
 
     Args:
@@ -46,18 +63,22 @@ def read_objectives(
         copies: the first copy of each mirrored variable.
 
     Returns:
-        The objective of each variable, as a sum of kinds of terms. It does not depend on the names
-        of ops, and a mean over the whole batch does not depend on the number of towers, or on
-        differences between their models. Variables whose updates cannot be read are left out.
+        The objective of each variable, as a sum of kinds of terms, and the penalties that one
+        tower alone adds. An objective does not depend on the names of ops, and a mean over the
+        whole batch does not depend on the number of towers, or on differences between their
+        models. Variables whose updates cannot be read are left out.
     """
     found: dict[str, str] = {}
+    penalties: list[LonePenalty] = []
     for roots in training_runs(placement):
         terms = Terms(op_type, statistics=with_means, decisions=True, equal_rows=True)
         reader = StepReader(terms, placement, 0, roots, copies)
         reader.batch.assign_towers(towers)
         terms.fixed = reader.batch.fix_sizes() or {}
-        found |= _Objectives(reader, variables).texts()
-    return found
+        objectives = _Objectives(reader, variables)
+        found |= objectives.texts()
+        penalties += objectives.lone_penalties()
+    return found, penalties
 
 
 class _Unit(NamedTuple):
@@ -91,7 +112,7 @@ class _Summand(NamedTuple):
 
     @property
     def coefficient(self) -> float:
-        return self.number if self.kind == "sum" else self.number * _share(self.part)
+        return self.number if self.kind == "sum" else self.number * float(share(self.part))
 
     @property
     def name(self) -> str:
@@ -115,16 +136,69 @@ class _Objectives:
 
     def texts(self) -> Mapping[str, str]:
         """The objective of each variable, if its update can be read."""
+        texts = {each: self._text(own, each) for each, own in self._summands.items()}
         first = {each: self._reader.copies.get(each, each) for each in self._variables}
-        found = {each: self._text_of(each) for each in dict.fromkeys(first.values())}
-        return {each: text for each in first if (text := found[first[each]])}
+        return {each: text for each, name in first.items() if (text := texts.get(name))}
 
-    def _text_of(self, variable: str) -> str:
-        gradients = self._gradients(variable)
-        if gradients is None:
-            return ""
-        summands = loss_summands(self._terms, gradients, self._reader.parts_of_gradients)
-        return "" if isinstance(summands, Cause) else self._text(summands, variable)
+    @cached_property
+    def _summands(self) -> Mapping[str, Sequence[Summand]]:
+        """The loss terms of each variable, if its update can be read; of copies, the first."""
+        found = {}
+        for variable in dict.fromkeys(self._reader.copies.get(x, x) for x in self._variables):
+            gradients = self._gradients(variable)
+            if gradients is not None:
+                own = loss_summands(self._terms, gradients, self._reader.parts_of_gradients)
+                if not isinstance(own, Cause):
+                    found[variable] = own
+        return found
+
+    # --- penalties of one tower ---
+
+    def lone_penalties(self) -> Iterator[LonePenalty]:
+        """Yield the penalties that one tower adds alone, if the gradients of towers are averaged.
+
+        Then the gradient of the penalty is divided by the number of towers, but the other towers
+        have no penalty on the variable. A penalty counts in full if gradients are added up, or if
+        it is added to their mean.
+        """
+        for variable, summands in self._summands.items():
+            losses = self._losses_of(variable)
+            towers = len({part for part, _, _ in losses})
+            penalized = [each for each in losses if self._penalties_on(variable, each[2])]
+            if towers < 2 or len(penalized) != 1:
+                continue
+            ((_, objective, form),) = penalized
+            for (base, factors), number in self._penalties_on(variable, form):
+                for each in summands:
+                    ((term, others),) = self._in(each.gradient.operands[0])
+                    is_its = each.part is None and term == base and set(others) <= set(factors)
+                    counted = abs(each.number / number)
+                    _, origin = loss_of(self._terms, each.gradient)
+                    if is_its and origin and isclose(counted * towers, 1.0, rel_tol=1e-4):
+                        yield LonePenalty(variable, origin.op, objective, towers)
+
+    def _losses_of(self, variable: str) -> Sequence[tuple[Part, str, Form]]:
+        """The losses of towers that train a variable, each with the part that it depends on."""
+        reader, terms, found = self._reader, self._terms, {}
+        for number in sorted(reader.used_calls):
+            call = reader.calls[number]
+            if variable in {reader.copies.get(source, source) for source in call.sources}:
+                for objective in call.objectives:
+                    part = reader.part_of_tower([objective])
+                    form = with_names(terms, reader.value(objective), self._names)
+                    if part and variable in self._read([form]):
+                        found[objective] = part, objective, form
+        return list(found.values())
+
+    def _penalties_on(self, variable: str, loss: Form) -> Sequence[tuple[Monomial, float]]:
+        """The summands of a loss that depend on a variable, but on no example."""
+        terms = self._terms
+        return [
+            (monomial, number)
+            for monomial, number in terms.summands(loss)
+            if not terms.parts_of(monomial)
+            and variable in self._read([terms.form({monomial: 1.0})])
+        ]
 
     # --- the gradients in an update ---
 
@@ -235,7 +309,7 @@ class _Objectives:
     def _size(self, part: Part) -> float:
         """The number of rows of a part; 1 if the graph does not fix it."""
         fixed = self._terms.fixed
-        return fixed.get(part) or fixed.get(WHOLE, 1 / _share(part)) * _share(part)
+        return fixed.get(part) or fixed.get(WHOLE, 1 / float(share(part))) * float(share(part))
 
     def _unit(self, gradient: Atom) -> _Unit:
         """The op that computes the loss of a gradient."""
@@ -255,7 +329,7 @@ class _Objectives:
         rows = sum(power for each, power in factors if terms[each].op == "Rows")
         if kind == MEAN:  # times the number of rows, as a multiple of the rows of the whole batch
             part = finest(terms.parts(form)) or WHOLE
-            number *= _share(part) if rows else self._size(part)
+            number *= float(share(part)) if rows else self._size(part)
         return _Unit(kind, abs(number), rows)
 
 
@@ -286,10 +360,6 @@ def _are_all_rows(paths: Sequence[Part]) -> bool:
     """Whether parts are cuts of the whole batch that have each row once."""
     cuts = [path[0] for path in paths if len(path) == 1]
     return len(cuts) == len(paths) > 0 and are_all_rows(cuts)
-
-
-def _share(part: Part) -> float:
-    return float(prod(cut.share for cut in part))
 
 
 def _number(number: float, *, is_decimal: bool) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Iterable
 from fractions import Fraction
+from math import prod
 from typing import Literal, NamedTuple
 
 # What cuts rows: a placeholder for each tower, an element of a pipeline for each tower, a split
@@ -119,3 +120,8 @@ def describe(part: Part) -> str:
     else:
         own = f"part {cut.number + 1} of {cut.parts}"
     return own if len(part) == 1 else f"{own} of {describe(part[:-1])}"
+
+
+def share(part: Part) -> Fraction:
+    """The share of the whole batch, if all fed or drawn parts have equally many rows."""
+    return prod((cut.share for cut in part), start=Fraction(1))

@@ -1066,8 +1066,8 @@ def test_towers_that_divide_by_counts_of_their_own() -> None:
     trial = by_counts(0, runs(6, 6), np.array([1.0, 3.0]), np.array([0.5, 0.5]))
 
     assert common(trial) == Diagnosis(
-        "each tower divides its loss by its own count, such as its number of tokens, and the "
-        "reference by the count of the whole batch",
+        "each tower divides its loss by its own count, such as its number of tokens, and one GPU "
+        "by the count of the whole batch",
         "divide by the count of all towers, or weight the towers by their counts: "
         "placement_checks.average_gradients(tower_grads, weights=counts)",
         ("rows 0 to 5 count 2 times", "rows 6 to 11 count 0.6667 times"),

@@ -179,6 +179,11 @@ EDITS: Mapping[str, tuple[Mistake, Mapping[str, str], Mapping[str, str]]] = {
         {"combined": "grads[-1] if num_gpus > 1 else mean"},
         {},
     ),
+    "a part that no op uses": (
+        mistakes.PART_UNUSED,
+        {"labels": "x, y = (tf.split(v, min(num_gpus, 2))[0] for v in (x, y))"},
+        {},
+    ),
     "one tower twice": (
         mistakes.LEFT_OUT_OF_SUM,
         {"combined": "[((p[0][0] + p[0][0]) / 2, p[0][1]) for p in zip(*grads)]"},

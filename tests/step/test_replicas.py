@@ -44,3 +44,22 @@ def test_sound_steps_are_proved(
     assert isinstance(found, StepEquality)
     assert found.trained
     assert {found.variables[each].state for each in found.trained} == {State.PROVED}
+
+
+@pytest.mark.parametrize(
+    ("name", "may_be_intended"),
+    [("copies_at_their_own_rates", False), ("mirrored_at_scaled_rate", True)],
+)
+def test_rates_may_differ_from_one_gpu_but_not_between_copies(
+    name: str, *, may_be_intended: bool, fixtures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(fixtures / "defects" / "eager")
+    program, one = (requested(f"functions_numeric.py:{name}", gpus=gpus) for gpus in (2, 1))
+    assert isinstance(one.placement, Placement)
+    found = compare_steps(program.placement, one.placement)
+    assert isinstance(found, StepEquality)
+    answer = found.variables["model/hidden/weights"]
+    assert answer.difference is not None
+    excuse = answer.difference.excuse
+    assert (excuse is not None and excuse.may_be_intended) is may_be_intended
+    assert (answer.state is State.DIFFERS) is not may_be_intended

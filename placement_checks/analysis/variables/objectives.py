@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.placement import Placement
-from placement_checks.step.objective import read_objectives
+from placement_checks.step.objective import LonePenalty, read_objectives
 
 
 def objectives(placement: Placement) -> Mapping[str, str]:
@@ -17,12 +17,17 @@ def objectives(placement: Placement) -> Mapping[str, str]:
 
     `step.objective.read_objectives` describes the texts.
     """
-    return placement.cached(_objectives)
+    return placement.cached(_read)[0]
 
 
-def _objectives(placement: Placement) -> Mapping[str, str]:
+def lone_penalties(placement: Placement) -> Sequence[LonePenalty]:
+    """Return the penalties that one tower alone adds, although gradients are averaged."""
+    return placement.cached(_read)[1]
+
+
+def _read(placement: Placement) -> tuple[Mapping[str, str], Sequence[LonePenalty]]:
     if not placement.step.gradient_calls:
-        return {}
+        return {}, ()
     analysis = analyze(placement)
     flow = analysis.flow
 

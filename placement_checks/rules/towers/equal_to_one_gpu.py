@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from placement_checks.analysis.towers.analysis import analyze
@@ -47,11 +47,14 @@ class EqualToOneGpu(Rule):
     granted: each tower has equally many rows, for example, or batch statistics of a tower's rows
     stand for those of all rows. If a value differs, and all ops on the way are understood, the
     rule is broken. A finding states what is not equal, such as a part of the batch that does not
-    count. Otherwise the rule is not checked, and names the op that cannot be followed: an op of
-    an unknown type, or a loss that combines the rows of a tower. Learning rates and other
-    settings of the optimizer may differ on purpose, so they break no rule. Nor does the divisor
-    of a sum over rows, unless both programs have the same fixed number of rows: a batch that grows
-    with the number of GPUs needs another divisor.
+    count. If only learning rates or other settings of the optimizer differ, this is a doubt,
+    because they may differ on purpose. It is also a doubt if each tower divides its loss by its
+    own count, such as its number of tokens, because these counts may be equal. Otherwise the rule
+    is not checked, and names the op that cannot be followed: an op of an unknown type, or a loss
+    that combines the rows of a tower. It is not checked either if another part of the program may
+    make up for the difference. Thus the divisor of a sum over rows breaks the rule only if both
+    programs have the same fixed number of rows: a batch that grows with the number of GPUs needs
+    another divisor.
 
     `allow` lists variables that may differ, or patterns such as bn/*.
     """
@@ -76,7 +79,8 @@ class EqualToOneGpu(Rule):
         findings = list(self._findings(placements, found))
         is_build = one_gpu is evidence.single_gpu
         note = _note(found, "the build for one GPU" if is_build else "the reference")
-        if not findings and (reason := self._reason(placements, found)):
+        are_doubts = all(finding.is_doubt for finding in findings)
+        if are_doubts and (reason := self._reason(placements, found, findings)):
             return self.not_checked(reason, note)
         return self.verdict(findings, note)
 
@@ -85,9 +89,10 @@ class EqualToOneGpu(Rule):
     ) -> Iterator[Finding]:
         reported: set[str] = set()
         for name in sorted(found.trained):
-            answer = found.variables[name]
-            difference = answer.difference
-            if answer.state is not State.DIFFERS or difference is None or self._allows(name):
+            difference = found.variables[name].difference
+            if difference is None or self._allows(name):
+                continue
+            if difference.excuse is not None and not difference.excuse.may_be_intended:
                 continue
             if difference.obligation is Obligation.ROWS and difference.origin:
                 name = difference.origin.op
@@ -98,12 +103,22 @@ class EqualToOneGpu(Rule):
     def _allows(self, name: str) -> bool:
         return matches_any(name, self.allow)
 
-    def _reason(self, placements: tuple[Placement, Placement], found: StepEquality) -> str | None:
-        """Why the steps could not be proved equal; None if all answers are proofs."""
+    def _reason(
+        self,
+        placements: tuple[Placement, Placement],
+        found: StepEquality,
+        doubts: Sequence[Finding],
+    ) -> str | None:
+        """Why the steps could not be proved equal; None if proofs and doubts are all answers.
+
+        The values that a variable with a doubt depends on, such as its slots, may differ likewise.
+        """
         unknown = [
-            (name, answer.difference)
+            (name, difference)
             for name, answer in found.variables.items()
-            if answer.difference is not None and not self._allows(name)
+            if (difference := answer.difference) is not None
+            and not self._allows(name)
+            and not (doubts and difference.excuse and difference.excuse.may_be_intended)
         ]
         if not unknown:
             return None
@@ -165,6 +180,7 @@ def _finding(
         fix=found.fix,
         group_key=(difference.obligation, difference.text),
         may_follow=_CAUSES[difference.obligation],
+        is_doubt=difference.excuse is not None,
     )
 
 

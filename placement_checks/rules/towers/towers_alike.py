@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from placement_checks.analysis.graph.value_numbering import Difference, differences
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
+from placement_checks.analysis.variables.objectives import lone_penalties
+from placement_checks.core import mistakes
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.facts import FactKind
 from placement_checks.core.ids import OpId, TowerIndex
@@ -14,8 +16,11 @@ from placement_checks.core.impact import Impact
 from placement_checks.core.op_types import CONST, IDENTITIES, SCALES, VARIABLES
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, about, first_of_each, path_lines, unless_allowed
+from placement_checks.rules.ranks import tower_kind
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import blame_creation
+from placement_checks.rules.step_equality import compare_with_one_gpu
+from placement_checks.step.objective import LonePenalty
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,10 @@ class TowersAlike(Rule):
     towers with unequal numbers of rows; a regularization loss that one tower adds for all towers,
     before or after such a factor; and computations outside of the loss, such as an accuracy.
 
+    A penalty on the weights that one tower adds alone, such as weight decay, counts 1/N if the
+    gradients of N towers are averaged. This is a doubt, because its coefficient may already be
+    multiplied by N. If the program can be compared with one GPU, gradients-averaged decides.
+
     `allow` lists ops, or patterns such as tower_0/aux/*, in which towers differ on purpose.
     """
 
@@ -43,6 +52,7 @@ class TowersAlike(Rule):
     impact = Impact.TRAINING
     states = FactKind.MODEL
     requires = frozenset({Need.TWO_TOWERS, Need.LOSSES, Need.LOSSES_APART})
+    uses = frozenset({Need.SINGLE_GPU, Need.REFERENCE})
     intended = "the towers differ in these ops"
 
     allow: tuple[str, ...] = ()
@@ -68,6 +78,8 @@ class TowersAlike(Rule):
                 _finding(analysis, number, difference)
                 for difference in _differences(analysis, number, first, other)
             ]
+        if not compare_with_one_gpu(evidence):
+            findings += [_doubt(analysis, each) for each in lone_penalties(placement)]
         findings = first_of_each(unless_allowed(findings, self.allow))
         if uncomparable and not findings:
             return self.not_checked(uncomparable)
@@ -154,6 +166,34 @@ def _finding(analysis: TowerAnalysis, number: int, difference: Difference) -> Fi
         devices=(*analysis.towers[number].devices, *analysis.towers[0].devices),
         fix="build all towers by one function with the same arguments; a loss must not depend on "
         "ops that only one tower has",
+    )
+
+
+def _doubt(analysis: TowerAnalysis, penalty: LonePenalty) -> Finding:
+    """Return the doubt on a penalty that one tower adds alone."""
+    placement, flow = analysis.placement, analysis.flow
+    kind, op = tower_kind(placement), flow.number[penalty.op]
+    loss = flow.op_of(penalty.objective)
+    path = flow.path(loss, op.__eq__) or (loss, op)
+    tower = analysis.tower_of[loss]
+    where = "" if tower is None else f" on {analysis.towers[tower]}"
+    found = mistakes.PENALTY_TOO_SMALL.stated(
+        kind,
+        op=f" {penalty.op}",
+        counts=f"on {penalty.variable} is in the loss of the {kind}{where} alone, and gradients "
+        f"of {penalty.towers} {kind}s are averaged, so it counts 1/{penalty.towers}",
+    )
+    return Finding(
+        **about(placement.ops[penalty.op]),
+        path=path_lines(placement, path),
+        # The op that adds the penalty to values that depend on examples.
+        ops=(flow.names[next(filter(analysis.examples.__getitem__, path[::-1]), loss)],),
+        message=found.what,
+        consequence=found.consequence,
+        fix=f"add the penalty to the loss of every {kind}, because gradients are averaged; if its "
+        f"coefficient is already multiplied by {penalty.towers}, it is right",
+        group_key=penalty.objective,
+        is_doubt=True,
     )
 
 

@@ -230,7 +230,7 @@ def _trained_on_one_gpu(evidence: Evidence) -> Iterator[Finding]:
         difference = answer.difference if answer else None
         if difference is None or difference.obligation is not Obligation.UPDATED:
             continue
-        if _is_updated(placement, name) or not difference.is_certain:
+        if _is_updated(placement, name) or difference.excuse:
             continue
         own = one_gpu is evidence.single_gpu
         yield Finding(

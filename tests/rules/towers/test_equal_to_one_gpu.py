@@ -3,8 +3,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from support.steps import Program, Value, add_n, mean, relu, split, square, total
-from support.verdicts import broken, kept, not_checked, verdicts
+from support.steps import Program, Value, add_n, apply, mean, relu, split, square, to_float, total
+from support.verdicts import broken, doubtful, kept, not_checked, verdicts
 
 from placement_checks import Evidence
 from placement_checks.core.missing import Missing
@@ -29,6 +29,9 @@ def program(
     losses: Sequence[Loss] = (squares, squares),
     rate: float = 0.1,
     rows: Sequence[int] = (0, 1),
+    *,
+    spare: int = 0,
+    evaluates: bool = False,
 ) -> Program:
     """Towers on equal parts of one batch; with one tower, the program for one GPU.
 
@@ -38,11 +41,15 @@ def program(
         losses: the loss of each tower.
         rate: the learning rate.
         rows: the part of the batch that each tower reads.
+        spare: the number of parts that no tower reads.
+        evaluates: whether the program computes with the last part, but does not train with it.
     """
     made = Program()
     x, y = made.placeholder("x", (None, 3)), made.placeholder("y", (None,))
     w = made.variable("w", (3,))
-    xs, ys = split(x, towers), split(y, towers)
+    xs, ys = split(x, towers + spare), split(y, towers + spare)
+    if evaluates:
+        squares(xs[-1], ys[-1], w.read())
     gradients = []
     for tower in range(towers):
         with made.scope(f"tower_{tower}"):
@@ -65,7 +72,19 @@ def of_products(x: Value, y: Value, w: Value) -> Value:
     return mean(square(total(x * w, 1) - y)) * mean(y)
 
 
-def weighted(number: Callable[[Program, int], Value]) -> Evidence:
+def of_tokens(x: Value, y: Value, w: Value) -> Value:
+    """A sum that is divided by the number of rows with a positive label."""
+    there = to_float(apply("Greater", y, 0.0))
+    return total(square(total(x * w, 1) - y) * there) / apply("Maximum", total(there), 1.0)
+
+
+def of_activations(x: Value, y: Value, w: Value) -> Value:
+    """A sum that is divided by another sum, which depends on the weights, too."""
+    predicted = total(x * w, 1)
+    return total(square(predicted - y)) / (total(square(predicted)) + 1.0)
+
+
+def weighted(number: Callable[[Program, int], Value], one_gpu: Program | None = None) -> Evidence:
     """Towers whose gradients are multiplied by numbers that the program keeps or gets."""
     made = Program()
     x, y = made.placeholder("x", (None, 3)), made.placeholder("y", (None,))
@@ -77,13 +96,38 @@ def weighted(number: Callable[[Program, int], Value]) -> Evidence:
             loss = squares(part, labels, w.read())
             gradients.append(made.gradient(loss, w) * weights[tower])
     made.train(w.descend(0.1, add_n(gradients)))
-    return evidence(made)
+    return evidence(made, one_gpu)
+
+
+def kept_weight(made: Program, tower: int) -> Value:
+    return made.variable(f"weight_{tower}", is_trained=False).read()
+
+
+def with_kept_weights() -> Program:
+    """The program for one GPU, with the weights of two towers, which it does not use."""
+    made = program()
+    for tower in (0, 1):
+        kept_weight(made, tower)
+    return made
+
+
+def scaled_by_first(towers: int = 1) -> Program:
+    """Gradient descent that is written out, with a factor that the first gradient determines."""
+    made = Program()
+    x, y = made.placeholder("x", (None, 3)), made.placeholder("y", (None,))
+    w = made.variable("w", (3,))
+    gradients = []
+    for tower, (part, labels) in enumerate(zip(split(x, towers), split(y, towers), strict=True)):
+        with made.scope(f"tower_{tower}"):
+            gradients.append(made.gradient(squares(part, labels, w.read()), w))
+    made.train(w.assign_sub(average(gradients) * total(gradients[0])))
+    return made
 
 
 CASES = {
-    "weights that the program keeps": not_checked(
-        weighted(lambda made, i: made.variable(f"weight_{i}", is_trained=False).read())
-    ),
+    "weights that the program keeps": not_checked(weighted(kept_weight)),
+    "weights that both programs keep": not_checked(weighted(kept_weight, with_kept_weights())),
+    "a factor that depends on gradients": broken(evidence(scaled_by_first(2), scaled_by_first())),
     "averaged": kept(evidence(program(2))),
     "three towers": kept(evidence(program(3, losses=[squares] * 3, rows=(0, 1, 2)))),
     "compared with the reference": kept(
@@ -95,13 +139,48 @@ CASES = {
     ),
     "one tower alone": broken(evidence(program(2, lambda gradients: gradients[1]))),
     "the same rows": broken(evidence(program(2, rows=(0, 0)))),
+    "a part that no op uses": broken(evidence(program(2, spare=1))),
+    "a part that no op uses, also on one GPU": broken(
+        evidence(program(2, spare=1), program(spare=1))
+    ),
+    "a part that no op uses, and the same rows on one GPU": not_checked(
+        evidence(program(2, spare=2), program(spare=1))
+    ),
+    "a part that is evaluated": not_checked(
+        evidence(program(2, spare=1, evaluates=True), program(spare=1, evaluates=True))
+    ),
     "towers that differ": broken(
         evidence(program(2, losses=[squares, lambda x, y, w: mean(relu(total(x * w, 1) - y))]))
     ),
     "allowed to differ": kept(evidence(program(2, add_n)), allow=("w",)),
-    "another learning rate": not_checked(evidence(program(2, rate=0.2))),
+    "another learning rate": doubtful(evidence(program(2, rate=0.2))),
+    "another learning rate that is allowed": kept(evidence(program(2, rate=0.2)), allow=("w",)),
+    "another learning rate, and one tower alone": broken(
+        evidence(program(2, lambda gradients: gradients[1], rate=0.2))
+    ),
+    # Another rate may make up for a sum.
+    "another learning rate for a sum": not_checked(evidence(program(2, add_n, rate=0.2))),
+    "half of the learning rate for a sum": kept(evidence(program(2, add_n, rate=0.05))),
+    "another learning rate, and rows of a tower combined": not_checked(
+        evidence(program(2, losses=[of_products] * 2, rate=0.2), program(losses=[of_products]))
+    ),
     "rows of a tower combined": not_checked(
         evidence(program(2, losses=[of_products] * 2), program(losses=[of_products]))
+    ),
+    "means over the tokens of each tower": doubtful(
+        evidence(program(2, losses=[of_tokens] * 2), program(losses=[of_tokens]))
+    ),
+    "means over tokens, and another learning rate": doubtful(
+        evidence(program(2, losses=[of_tokens] * 2, rate=0.2), program(losses=[of_tokens]))
+    ),
+    "a sum of means over the tokens of each tower": not_checked(
+        evidence(program(2, add_n, losses=[of_tokens] * 2), program(losses=[of_tokens]))
+    ),
+    "means over tokens on several GPUs alone": not_checked(
+        evidence(program(2, losses=[of_tokens] * 2))
+    ),
+    "divisors that depend on the weights": not_checked(
+        evidence(program(2, losses=[of_activations] * 2), program(losses=[of_activations]))
     ),
     "no build for one GPU": not_checked(
         evidence(program(2), Missing("it always builds two towers", "build num_gpus towers"))

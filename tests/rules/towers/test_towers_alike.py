@@ -1,13 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from support.graphs import op
+from support.steps import Program, Value, add_n, apply, mean, square, total
 from support.towers import host, joint, on, program, variable
-from support.verdicts import broken, kept, not_checked, verdicts
+from support.verdicts import broken, doubtful, kept, not_checked, verdicts
 
 from placement_checks import Op, Placement
+from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import GLOBAL, TRAINABLE, Body
 from placement_checks.rules.towers.towers_alike import TowersAlike
@@ -238,6 +240,44 @@ def unused_gradient() -> Placement:
         "w": ("gradients/tower_1/loss_v", *step.gradients_by_variable["w"]),
     }
     return graph.with_fields(step=step._replace(gradients_by_variable=unused))
+
+
+def averaged(gradients: Sequence[Value]) -> Value:
+    return add_n(gradients) / float(len(gradients))
+
+
+def decays(
+    combine: Callable[[Sequence[Value]], Value] = averaged,
+    *,
+    penalized: Sequence[int] = (0,),
+    share: float = 1.0,
+    count: int = 2,
+    of_mean: bool = False,
+) -> Program:
+    """Towers, some of which add a penalty on the weights to their losses.
+
+    Args:
+        combine: combines the gradients of the towers.
+        penalized: the numbers of the towers with a penalty.
+        share: a factor of the losses without the penalties.
+        count: the number of towers.
+        of_mean: whether the gradient of a penalty is added to the combined gradients.
+    """
+    made = Program()
+    w = made.variable("w", (3,))
+    gradients = []
+    for i in range(count):
+        with made.tower(i):
+            x, y = made.placeholder("x", (None, 3), i), made.placeholder("y", (None,), i)
+            loss = mean(square(total(x * w.read(), 1) - y)) * share
+            if i in penalized:
+                loss = loss + apply("L2Loss", w.read()) * 0.01
+            gradients.append(made.gradient(loss, w))
+    combined = combine(gradients)
+    if of_mean:
+        combined = combined + made.gradient(apply("L2Loss", w.read()) * 0.01, w)
+    made.train(w.descend(0.1, combined))
+    return made
 
 
 CASES = {
@@ -517,6 +557,17 @@ CASES = {
     "the loss of another network in one tower": broken(two_networks(["actor", "loss", "actor"])),
     "the losses of networks that are exchanged in one tower": broken(exchanged()),
     "a gradient that no update takes": kept(unused_gradient()),
+    "a penalty in one of two towers": doubtful(decays().placement()),
+    "a penalty in one of three towers": doubtful(decays(penalized=[2], count=3).placement()),
+    "a penalty in one tower that is allowed": kept(
+        decays().placement(), allow=("tower_0/L2Loss*",)
+    ),
+    "a penalty in one tower, and a program for one GPU": kept(
+        Evidence(decays().placement(), single_gpu=decays(count=1).placement())
+    ),
+    "a penalty in each tower": kept(decays(penalized=[0, 1]).placement()),
+    "a penalty in one tower, and a sum of gradients": kept(decays(add_n, share=0.5).placement()),
+    "a penalty that is added to the mean": kept(decays(penalized=[], of_mean=True).placement()),
 }
 
 test_verdicts = verdicts(TowersAlike, CASES)
