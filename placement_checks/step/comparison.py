@@ -448,8 +448,14 @@ class Comparison:
         copy, form = next((copy, form) for copy, form in values.items() if form != theirs)
         difference = self._explained(copy, form, name, theirs, old)
         is_of_strategy = self.towers.in_sync.keys() >= values.keys()
-        if len(values) > 1 and not is_of_strategy:  # perhaps they are no copies
-            difference = difference._replace(is_certain=False)
+        if len(values) > 1 and not is_of_strategy:
+            # They are copies if all take the gradients of the same towers. A setting may differ
+            # from one GPU on purpose, but not from another copy.
+            are_copies = len({self.terms.parts(each) for each in values.values()}) == 1
+            if not are_copies or theirs not in values.values():
+                difference = difference._replace(is_certain=False)
+            elif difference.mistake is SETTING:
+                difference = difference._replace(is_certain=True, mistake=None)
         origin = difference.origin
         is_gradient = origin and origin.program == TOWERS and origin.op in self.towers.backward
         if difference.obligation is Obligation.WEIGHTS and is_gradient:

@@ -89,6 +89,7 @@ class EqualToOneGpu(Rule):
             difference = answer.difference
             if answer.state is not State.DIFFERS or difference is None or self._allows(name):
                 continue
+            name = found.copies[name][0]
             if difference.obligation is Obligation.ROWS and difference.origin:
                 name = difference.origin.op
             if name not in reported:
