@@ -33,7 +33,8 @@ def test_copies_that_take_one_sum_are_mirrored(count: int) -> None:
     groups = [{TowerIndex(i): f"v{i}/{name}" for i in range(count)} for name in "ab"]
     assert variable_layout(graph).mirrored == [MirroredVariable(group, {}) for group in groups]
     assert str(variable_layout(graph)) == (
-        f"mirrored: 2 variables, a copy on each of {count} GPUs, and all copies take the same gradients"
+        f"mirrored: 2 variables, a copy on each of {count} GPUs, and all copies take the same "
+        "gradients"
     )
 
 
