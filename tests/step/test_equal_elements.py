@@ -133,7 +133,7 @@ def test_a_constant_zero_for_each_row(rank: int) -> None:
     def loss(x: Value, w: Value) -> Value:
         logits = total(x @ w, 1)
         made = logits if rank == 1 else reshape(logits, [*logits.shape, 1])
-        zeros = np.zeros(made.shape, np.float32)
+        zeros = np.zeros([dim or 0 for dim in made.shape], np.float32)
         return mean(apply("Select", apply("Greater", made, zeros), made, zeros))
 
     state, difference = _check(loss, ROWS)
