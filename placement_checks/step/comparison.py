@@ -286,7 +286,9 @@ class Comparison:
         for name in compared:
             old = one.variable(name)
             values = ours.get(name) or {name: old}
-            if set(values.values()) != {theirs[name]}:
+            differing = [copy for copy, form in values.items() if form != theirs[name]]
+            self.copies[name] = list(dict.fromkeys([*differing, *values]))
+            if differing:
                 answers[name] = self._answer(name, values, theirs[name], old)
             elif theirs[name] != old:
                 answers[name] = Equality(State.PROVED)
@@ -294,9 +296,6 @@ class Comparison:
         answers = self._with_races(answers, {name for name in theirs if name not in compared})
         if any(copy != name for copy, name in self.towers.copies.items()):
             self.terms.assumed.add(Assumption.COPIES_START_EQUAL)
-        for name in answers:
-            forms = ours.get(name, {name: theirs[name]})
-            self.copies[name] = sorted(forms, key=lambda copy: forms[copy] == theirs[name])
         answers = self._with_own_variables(answers)
         return StepEquality(
             answers,
