@@ -68,7 +68,8 @@ class StepEquality(NamedTuple):
             depend on, such as slots. The names are those in the program for one GPU, or in the
             other program if one GPU has no such variable.
         trained: the names of the trained variables among them.
-        copies: the variables of the program for several GPUs, by the same names.
+        copies: the variables of the program for several GPUs, by the same names. The answer and
+            the weights are about the first one: it differs from one GPU, if any of them does.
         assumed: what the proofs take for granted.
         weights: for trained variables that are not proved, or have another learning rate: how
             often each loss term counts in the gradient, or why this is unknown; without terms, if
@@ -186,7 +187,10 @@ def _compare_runs(
         )
     weights = {name: comparison.weights(name) for name in names}
     return found._replace(
-        weights=weights, parts=comparison.parts(), sources=comparison.sources(found.trained)
+        copies={**found.copies, **comparison.copies},
+        weights=weights,
+        parts=comparison.parts(),
+        sources=comparison.sources(found.trained),
     )
 
 
@@ -226,7 +230,12 @@ def _may_be_proved(answer: Equality) -> bool:
 
 
 class Comparison:
-    """The terms of two steps."""
+    """The terms of two steps.
+
+    Attributes:
+        terms: the terms.
+        copies: see `StepEquality`; known after `compare`.
+    """
 
     def __init__(
         self,
@@ -263,6 +272,7 @@ class Comparison:
             self.terms.reads_divisors = reads_divisors and not are_equal
         self.towers.feeds, self.one_gpu.feeds = matched_feeds(self.towers, self.one_gpu)
         self._names: Mapping[AtomId, AtomId] = {}
+        self.copies: dict[str, Sequence[str]] = {}
 
     def compare(self) -> StepEquality:
         """Compare trained variables, and their dependencies, after both steps."""
@@ -283,7 +293,9 @@ class Comparison:
         for name in compared:
             old = one.variable(name)
             values = ours.get(name) or {name: old}
-            if set(values.values()) != {theirs[name]}:
+            differing = [copy for copy, form in values.items() if form != theirs[name]]
+            self.copies[name] = list(dict.fromkeys([*differing, *values]))
+            if differing:
                 answers[name] = self._answer(name, values, theirs[name], old)
             elif theirs[name] != old:
                 answers[name] = Equality(State.PROVED)
@@ -291,19 +303,18 @@ class Comparison:
         answers = self._with_races(answers, {name for name in theirs if name not in compared})
         if any(copy != name for copy, name in self.towers.copies.items()):
             self.terms.assumed.add(Assumption.COPIES_START_EQUAL)
-        copies = {name: tuple(ours.get(name, (name,))) for name in answers}
-        answers = self._with_own_variables(answers, copies)
+        answers = self._with_own_variables(answers)
         return StepEquality(
             answers,
             frozenset(trained) & answers.keys(),
-            copies,
+            self.copies,
             frozenset(self.terms.assumed),
         )
 
     def weights(self, name: str) -> Weights | Cause:
         """How often the loss terms count in the update of a trained variable."""
         towers, one = self.towers, self.one_gpu
-        copy = self._copy(name)
+        copy = self.copies[name][0]
         several = self._updates_by_turns(copy)
         if several:
             text = f"is one of {len(several)} updates by gradients"
@@ -327,7 +338,7 @@ class Comparison:
             trained: the names of the trained variables.
         """
         towers, found = self.towers, {}
-        updates = {name: towers.updates_by_gradients(self._copy(name)) for name in trained}
+        updates = {name: towers.updates_by_gradients(self.copies[name][0]) for name in trained}
         optimized = {
             name: ops[0]
             for name, ops in updates.items()
@@ -357,15 +368,8 @@ class Comparison:
 
     def has_other_rate(self, name: str) -> bool:
         """Whether a variable is updated by gradient descent with another learning rate."""
-        descents = self._descents(self._copy(name), name)
+        descents = self._descents(self.copies[name][0], name)
         return descents is not None and descents[0][0] != descents[1][0]
-
-    def _copy(self, name: str) -> str:
-        """A variable of the towers, given its name on one GPU."""
-        if name in self.towers.updates:
-            return name
-        copies = self.towers.copies.items()
-        return next((each for each, first in copies if first == name), name)
 
     def _descents(
         self, copy: str, name: str
@@ -450,8 +454,11 @@ class Comparison:
         copy, form = next((copy, form) for copy, form in values.items() if form != theirs)
         difference = self._explained(copy, form, name, theirs, old)
         is_of_strategy = self.towers.in_sync.keys() >= values.keys()
-        are_copies = len(values) == 1 or is_of_strategy
-        difference = difference.excused(Excuse.UNMATCHED, when=not are_copies)
+        # Variables made by hand are copies if all take the gradients of the same towers, and one
+        # of them gets the value of one GPU.
+        parts = {self.terms.parts(each) for each in values.values()}
+        are_copies = is_of_strategy or (len(parts) == 1 and theirs in values.values())
+        difference = difference.excused(Excuse.UNMATCHED, when=len(values) > 1 and not are_copies)
         if difference.excuse is Excuse.SETTING and len(set(values.values())) > 1:
             # Copies of one variable may not drift apart.
             text = f"its copies are updated differently; of {copy}, {difference.text}"
@@ -646,9 +653,7 @@ class Comparison:
                 text = f"{draw.op} draws the same numbers as {other.op}"
                 self.towers.report(text, draw.op, is_certain=other.seed == draw.seed)
 
-    def _with_own_variables(
-        self, answers: dict[str, Equality], copies: dict[str, tuple[str, ...]]
-    ) -> dict[str, Equality]:
+    def _with_own_variables(self, answers: dict[str, Equality]) -> dict[str, Equality]:
         """A program for one GPU that has other variables is another model, and no reference."""
         reader = self.towers
         for name in reader.placement.collections.get(TRAINABLE, ()):
@@ -658,7 +663,7 @@ class Comparison:
             origin = Origin(TOWERS, name)
             difference = Difference(Obligation.UPDATED, text, origin, Excuse.OTHER_STEP)
             other = Equality(State.UNKNOWN, difference)
-            copies[name] = (name,)
+            self.copies[name] = (name,)
             return {
                 each: answer if self._stands(answer) else other for each, answer in answers.items()
             } | {name: other}

@@ -339,7 +339,7 @@ def _constant(node: Node) -> Form | None:
     numbers = [float(each) for each in elements]
     if numbers and len(set(numbers)) == 1:
         numbers = numbers[:1]
-    if numbers == [0.0] and len(shape) > 1:  # perhaps an initial state for each row
+    if numbers == [0.0]:  # perhaps an initial state, or the other choice, for each row
         extents = [terms.number(dim) for dim in shape]
         if _axes_of_rows(node, extents)[1]:
             return _filled(node, extents, terms.number(0.0))

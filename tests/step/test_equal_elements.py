@@ -124,3 +124,18 @@ def test_means_over_rows_of_equal_elements(op: str, filled: str) -> None:
     state, difference = _check(loss, None)
     assert state is State.PROVED
     assert difference < 1e-5
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+def test_a_constant_zero_for_each_row(rank: int) -> None:
+    """As in the cross entropy of sigmoids, if the number of rows is fixed."""
+
+    def loss(x: Value, w: Value) -> Value:
+        logits = total(x @ w, 1)
+        made = logits if rank == 1 else reshape(logits, [*logits.shape, 1])
+        zeros = np.zeros([dim or 0 for dim in made.shape], np.float32)
+        return mean(apply("Select", apply("Greater", made, zeros), made, zeros))
+
+    state, difference = _check(loss, ROWS)
+    assert state is State.PROVED
+    assert difference < 1e-5

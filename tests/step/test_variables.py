@@ -116,6 +116,31 @@ def test_copies(name: str) -> None:
     assert is_equal is (state is State.PROVED)
 
 
+@pytest.mark.parametrize(("rate", "divisor"), [(0.1, 1.0), (0.2, 2.0)])
+def test_copies_that_take_the_gradients_of_all_towers_differently(
+    rate: float, divisor: float
+) -> None:
+    """A copy that adds gradients up, or has another learning rate, does not stay a copy."""
+
+    def updates(copies: Sequence[Handle], gradients: Sequence[Value]) -> Sequence[Value]:
+        other = copies[1].descend(rate, add_n(gradients) / divisor)
+        return [_averaged(copies, gradients)[0], other]
+
+    towers = _with_copies(updates)
+
+    _check(towers, _one_gpu(), State.DIFFERS)
+    assert compare(towers, _one_gpu()).copies["w"][0] == "tower_1/w"
+
+
+def test_variables_that_each_take_another_rate() -> None:
+    """No variable of the towers is right, so the rate may differ from one GPU on purpose."""
+
+    def updates(copies: Sequence[Handle], gradients: Sequence[Value]) -> Sequence[Value]:
+        return [copy.descend(0.3, add_n(gradients) / 2.0) for copy in copies]
+
+    assert compare(_with_copies(updates), _one_gpu()).variables["w"].state is State.UNKNOWN
+
+
 def test_a_copy_that_is_not_updated() -> None:
     """A variable of a tower that the step does not update is no copy."""
     towers = _with_copies(lambda copies, gradients: _averaged(copies, gradients)[:1])

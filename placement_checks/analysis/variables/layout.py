@@ -30,7 +30,7 @@ LayoutKind = Literal["central", "mirrored", "sharded", "split", "own"]
 
 _SUFFIXES: Mapping[LayoutKind, str] = {
     "central": "",
-    "mirrored": ", a copy on each of {} GPUs, and all copies apply the same sum",
+    "mirrored": ", a copy on each of {} GPUs, and all copies take the same gradients",
     "sharded": "",
     "split": ", each used only on the GPU that has it",
     "own": ", each read by one tower alone",

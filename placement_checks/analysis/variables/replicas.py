@@ -8,7 +8,6 @@ from functools import cached_property
 
 from placement_checks.analysis.graph.data_flow import union
 from placement_checks.analysis.towers.analysis import analyze
-from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.op_types import (
     ADDS,
     COLLECTIVES,
@@ -30,10 +29,9 @@ class Replicas:
     reads of copies that do not drift. A scalar that ranks feed, such as a learning rate, does not
     count as an example: it is equal if the ranks feed the same value.
 
-    If replicas share values in the model, such as moments for synchronized normalization, every
-    gradient depends on the examples of all replicas, through sums over the replicas. These sums
-    are equal on all replicas. If each copy takes only the gradients of its own replica,
-    dependencies through such sums are therefore ignored.
+    Sums over the replicas are equal on all replicas. But a copy may add to such a sum what its own
+    replica computes. So the updates of all copies must depend on the same values, both with the
+    terms of these sums and without them.
     """
 
     def __init__(self, placement: Placement) -> None:
@@ -92,41 +90,21 @@ class Replicas:
         of_drifting = ([copy] for name in drifting for copy in self.copies[name])
         sources = [*self._sources(), *of_drifting]
         inputs = self._update_sources(sources)
-        without_sums = (
-            self._update_sources(sources, self._combines_replicas)
-            if self._trained_per_replica
-            else {}
-        )
-        found = {}
-        for name, copies in self.copies.items():
-            groups = _equal_copies(copies, inputs)
-            if len(groups) == 1 and name in self._trained_per_replica:
-                groups = _equal_copies(copies, without_sums)
-            if len(groups) > 1:
-                found[name] = groups
-        return found
+        own = self._update_sources(sources, self._are_equal)
+        groups = {name: _equal_copies(copies, inputs, own) for name, copies in self.copies.items()}
+        return {name: each for name, each in groups.items() if len(each) > 1}
 
     @cached_property
-    def _trained_per_replica(self) -> Collection[str]:
-        """The variables whose copies each take the gradients of a different replica."""
-        gradients = gradient_flow(self._placement)
-        found = set()
-        for name, copies in self.copies.items():
-            towers = {
-                union(map(gradients.towers, gradients.trained.get(copy, ()))) for copy in copies
-            }
-            if 0 not in towers and len(towers) == len(copies):
-                found.add(name)
-        return found
-
-    @cached_property
-    def _combines_replicas(self) -> Sequence[bool]:
-        """For each op whether it combines values of several replicas."""
+    def _are_equal(self) -> Sequence[bool]:
+        """For each op whether it is a sum over replicas, or calls a function with such a sum."""
         flow, tower_of = self._analysis.flow, self._analysis.tower_of
-        found = [kind in COLLECTIVES for kind in flow.types]
+        sums = flow.having(COLLECTIVES.__contains__)
         for op in flow.having(ADDS.__contains__):
-            found[op] = len({tower_of[source] for source in flow.inputs[op]} - {None}) > 1
-        return found
+            if len({tower_of[source] for source in flow.inputs[op]} - {None}) > 1:
+                sums.append(op)
+        callers = flow.callers
+        found = flow.reachable(sums, lambda op: [callers[op]] if op in callers else ())
+        return [op in found for op in flow.ops]
 
     def _sources(self) -> Iterator[Sequence[str]]:
         """Yield the ops with values that may differ between replicas, grouped by equal values."""
@@ -180,11 +158,11 @@ class Replicas:
         return bool(others) and others.isdisjoint(drifting_copies)
 
 
-def _equal_copies(copies: Sequence[str], sources: Mapping[str, int]) -> Groups:
+def _equal_copies(copies: Sequence[str], *sources: Mapping[str, int]) -> Groups:
     """Group the copies by the sources that their updates depend on."""
-    groups: dict[int | None, list[str]] = defaultdict(list)
+    groups: dict[Hashable, list[str]] = defaultdict(list)
     for copy in copies:
-        groups[sources.get(copy)].append(copy)
+        groups[tuple(each.get(copy) for each in sources)].append(copy)
     return list(groups.values())
 
 

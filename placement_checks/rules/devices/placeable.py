@@ -8,14 +8,25 @@ from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.facts import FactKind
 from placement_checks.core.impact import Impact
-from placement_checks.core.placement import Op, Placement, Refusal, most_refusals
+from placement_checks.core.op_types import VARIABLES
+from placement_checks.core.placement import (
+    Op,
+    Placement,
+    Refusal,
+    most_refusals,
+    producer_of,
+)
 from placement_checks.core.results import Finding, PathStep, Verdict
 from placement_checks.rules.base import Rule, about, requested_device
 from placement_checks.rules.requirements import Need
 
 _SUPPORTED = re.compile(r"\w+: (?:[A-Z_]+ )+")  # VariableV2: GPU CPU
 _DEVICE = re.compile(r"'/\S+'")  # '/device:GPU:0', which differs between towers
+_NODE = re.compile(r"\{\{(?:colocation_)?node (\S+?)\}\}")  # {{colocation_node step}}
+_COLOCATED = re.compile(r"Cannot colocate nodes (\S+) and (\S+): (.*)")
 _MEMBER = re.compile(r"  (\S+) \(\w+\).*")  # two spaces, then: step (VariableV2) /device:GPU:0
+
+_SOFT = "allow soft placement (allow_soft_placement=True, --soft)"
 
 
 @dataclass(frozen=True)
@@ -24,8 +35,10 @@ class Placeable(Rule):
 
     Without soft placement TensorFlow refuses a graph if an op has no kernel for its requested
     device, requests a device that the machine lacks, or is bound to an op on another device. The
-    finding quotes the placer's own reason. With soft placement TensorFlow refuses only ops that no
-    device can run; no-fallback reports the ops that soft placement moves.
+    finding quotes the placer's own reason. If ops are bound to a lookup in a variable on another
+    device, such as the gradients of the lookup, the lookup is at fault. With soft placement
+    TensorFlow refuses only ops that no device can run; no-fallback reports the ops that soft
+    placement moves.
     """
 
     name = "placeable"
@@ -61,35 +74,58 @@ class Placeable(Rule):
 def _finding(placement: Placement, refusal: Refusal) -> Finding:
     op = placement.ops.get(refusal.op)
     first, *rest = refusal.message.splitlines() or ["the placer gives no reason"]
-    reason = first.removeprefix(f"Cannot assign a device for operation {refusal.op}: ")
+    reason = _NODE.sub(r"\1", first).removeprefix(
+        f"Cannot assign a device for operation {refusal.op}: "
+    )
+    what, at_fault, kind = reason, refusal.op, op.type if op else ""
+    fix = _fix(placement, op, rest)
+    colocated = _COLOCATED.fullmatch(reason)
+    if colocated and (variable := _variable_of(placement, colocated[2])):
+        at_fault, kind = colocated[2], placement.ops[colocated[2]].type
+        what = (
+            f"it is colocated with {at_fault} ({kind}), which belongs on the device of "
+            f"{variable}: {colocated[3]}"
+        )
+        fix = (
+            f"build the lookup in {variable} on the device of {variable}, such as "
+            f"`with tf.device('/cpu:0'):`, or {_SOFT}"
+        )
+        reason = colocated[3]
     return Finding(
         **about(op or refusal.op or placement.program, "assigned"),
-        ops=(refusal.op,),
+        ops=(at_fault,),
         placed=refusal.op,
         group_key=op.requested
         if op and placement.machine and not placement.machine.has(op.requested)
-        else (op.type if op else "", _DEVICE.sub("", reason)),
+        else (kind, _DEVICE.sub("", reason)),
         path=tuple(
             PathStep(line.strip(), member[1] if member else "")
             for line in rest
             if (member := _MEMBER.fullmatch(line)) or _SUPPORTED.fullmatch(line)
         ),
-        message=f"{refusal.op or 'the graph'} cannot be placed: {reason}",
+        message=f"{refusal.op or 'the graph'} cannot be placed: {what}",
         devices=(op.requested,) if op else (),
         consequence="the session refuses the graph, and no step runs",
-        fix=_fix(placement, op, rest),
+        fix=fix,
     )
+
+
+def _variable_of(placement: Placement, lookup: str) -> str | None:
+    """Return the variable that an op reads rows of; None if it is no such op."""
+    inputs = placement.ops[lookup].inputs if lookup in placement.ops else ()
+    source = producer_of(inputs[0]) if inputs else ""
+    is_variable = source in placement.ops and placement.ops[source].type in VARIABLES
+    return source if is_variable else None
 
 
 def _fix(placement: Placement, op: Op | None, group: Sequence[str]) -> str:
     if op and placement.machine and placement.machine.lacks(op.requested):
         return placement.machine.fix_for(op.requested)
-    soft = "allow soft placement (allow_soft_placement=True, --soft)"
     if server := _task_without_gpu(placement, op, group):
         return (
             f"{server} has no GPU, but a device scope or device function adds a GPU to the "
             "requested device: "
-            f"pass ps_device='/job:{server.job}/cpu:0' to replica_device_setter, or {soft}"
+            f"pass ps_device='/job:{server.job}/cpu:0' to replica_device_setter, or {_SOFT}"
         )
     if op and placement.machine and placement.machine.hides(op.requested):
         return (
@@ -104,8 +140,8 @@ def _fix(placement: Placement, op: Op | None, group: Sequence[str]) -> str:
     if placement.soft or op is None:
         return "request one device for all ops that share this variable or resource"
     if not op.requested.is_gpu:
-        return f"request one device for all ops that are colocated with it, or {soft}"
-    return f"build it under `with tf.device('/cpu:0'):`, or {soft}"
+        return f"request one device for all ops that are colocated with it, or {_SOFT}"
+    return f"build it under `with tf.device('/cpu:0'):`, or {_SOFT}"
 
 
 def _task_without_gpu(placement: Placement, op: Op | None, group: Sequence[str]) -> Device | None:

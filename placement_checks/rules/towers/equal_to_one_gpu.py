@@ -18,12 +18,12 @@ from placement_checks.step.comparison import ONE_GPU, State, StepEquality
 from placement_checks.step.explanation import Difference, Obligation
 
 _OF_ANY_VARIABLE = (Fact(FactKind.OBJECTIVE), Fact(FactKind.SCALED))
-# Facts on other objects that explain a difference, by what has to be equal. Equal noise explains
-# only a difference of random numbers. Of other variables, slots alone change a coefficient in the
-# update of a variable.
+# Facts on other objects that explain a difference, by what has to be equal; the likeliest first.
+# Equal noise explains only a difference of random numbers. Of other variables, slots alone change
+# a coefficient in the update of a variable.
 _CAUSES = {
     **dict.fromkeys(Obligation, (*_OF_ANY_VARIABLE, Fact(FactKind.UNTRAINED))),
-    Obligation.ROWS: (*_OF_ANY_VARIABLE, Fact(FactKind.NOISE)),
+    Obligation.ROWS: (Fact(FactKind.NOISE), *_OF_ANY_VARIABLE),
     Obligation.WEIGHTS: (
         *(Fact(FactKind.REPEATED), Fact(FactKind.UNSHARED), Fact(FactKind.OUT_OF_SCOPE)),
     ),
@@ -94,6 +94,7 @@ class EqualToOneGpu(Rule):
                 continue
             if difference.excuse is not None and not difference.excuse.may_be_intended:
                 continue
+            name = found.copies[name][0]
             if difference.obligation is Obligation.ROWS and difference.origin:
                 name = difference.origin.op
             if name not in reported:

@@ -33,7 +33,8 @@ def test_copies_that_take_one_sum_are_mirrored(count: int) -> None:
     groups = [{TowerIndex(i): f"v{i}/{name}" for i in range(count)} for name in "ab"]
     assert variable_layout(graph).mirrored == [MirroredVariable(group, {}) for group in groups]
     assert str(variable_layout(graph)) == (
-        f"mirrored: 2 variables, a copy on each of {count} GPUs, and all copies apply the same sum"
+        f"mirrored: 2 variables, a copy on each of {count} GPUs, and all copies take the same "
+        "gradients"
     )
 
 
@@ -313,7 +314,7 @@ def test_a_variable_that_several_towers_read_belongs_to_none() -> None:
     assert variable_layout(graph).kind("table") == "central"
     assert str(variable_layout(graph)) == (
         "central: 1 variable; mirrored: 1 variable, a copy on each of 2 GPUs, and all copies "
-        "apply the same sum"
+        "take the same gradients"
     )
 
 

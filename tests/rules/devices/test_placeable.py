@@ -80,7 +80,30 @@ def refused(count: int) -> Placement:
     return placement(*ops, refusals=[Refusal(failing.name, "no kernel") for failing in ops])
 
 
+def bound_to_lookup() -> Placement:
+    """The gradient of a lookup in a variable on the host, in two towers."""
+    towers = [
+        (
+            op(f"rows_{i}", "ResourceGather", f"/gpu:{i}", "CPU:0", "table"),
+            op(f"shape_{i}", "Const", f"/gpu:{i}"),
+        )
+        for i in (0, 1)
+    ]
+    reason = (
+        "Cannot assign a device for operation shape_{0}: Cannot colocate nodes "
+        "{{{{colocation_node shape_{0}}}}} and {{{{colocation_node rows_{0}}}}}: Cannot merge "
+        "devices with incompatible types: '/device:CPU:0' and '/device:GPU:{0}'"
+    )
+    return placement(
+        op("table", "VarHandleOp", "/cpu:0", "CPU:0"),
+        *(each for tower in towers for each in tower),
+        refusals=[Refusal(f"shape_{i}", reason.format(i)) for i in (0, 1)],
+        lines={f"rows_{i}": "main.py:4" for i in (0, 1)},
+    )
+
+
 CASES = {
+    "the gradients of a lookup on another device": broken(bound_to_lookup()),
     "nothing is refused": kept(placement(op("a", "MatMul", "/gpu:0", "GPU:0"))),
     "the kernel is missing": broken(
         placement(

@@ -8,7 +8,12 @@ from support.verdicts import broken, doubtful, kept, not_checked, verdicts
 
 from placement_checks import Evidence
 from placement_checks.core.missing import Missing
+from placement_checks.core.results import Finding, Verdict
+from placement_checks.rules.base import Rule
 from placement_checks.rules.towers.equal_to_one_gpu import EqualToOneGpu
+from placement_checks.rules.towers.one_update import OneUpdate
+from placement_checks.rules.towers.randomness_apart import RandomnessApart
+from placement_checks.verification.judging import with_causes
 
 Loss = Callable[[Value, Value, Value], Value]
 Average = Callable[[list[Value]], Value]
@@ -188,3 +193,22 @@ CASES = {
 }
 
 test_verdicts = verdicts(EqualToOneGpu, CASES)
+
+
+def test_equal_noise_explains_the_difference_before_other_mistakes() -> None:
+    """A step counter that is not incremented makes no random numbers equal."""
+
+    def noisy(x: Value, y: Value, w: Value) -> Value:
+        shape = x.program.add("Shape", x)
+        return squares(x + x.program.add("RandomStandardNormal", shape, seed=1, seed2=1), y, w)
+
+    programs = program(2, losses=[noisy] * 2), program(losses=[noisy])
+    found = [EqualToOneGpu().judge(evidence(*programs))]
+    rules: list[type[Rule]] = [EqualToOneGpu, OneUpdate, RandomnessApart]
+    for rule in rules[1:]:
+        finding = Finding("tower_1/x", "", "requested", "", "")
+        found.append(Verdict(rule.name, "broken", "requested", None, [finding]))
+
+    judged = with_causes(found, [rule.states for rule in rules])
+
+    assert {each.follows for each in judged[0].findings} == {"randomness-apart"}

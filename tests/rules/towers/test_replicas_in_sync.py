@@ -102,6 +102,18 @@ def noisy(seeds: tuple[int, int], kind: str) -> Placement:
     )
 
 
+def adding_to_sum(*terms: str) -> Placement:
+    """Copies of c take a sum over the replicas, plus a term."""
+    return replicas(
+        host("sum", "AddN", gradient(0), gradient(1)),
+        *(on(i, f"rows_{i}", "Shape", f"tower_{i}/x") for i in (0, 1)),
+        *(on(i, f"total_{i}", "AddV2", "sum", term) for i, term in enumerate(terms)),
+        *assigned("c", "total_0", "total_1"),
+        stepping("c"),
+        more=("c",),
+    )
+
+
 def collecting(*, sums_up: bool) -> Placement:
     return replicas(
         *(on(i, f"read/{i}", "ReadVariableOp", f"v{i}/g") for i in (0, 1)),
@@ -154,6 +166,8 @@ CASES = {
         )
         for value in ("step/one", "tower_0/x")
     },
+    "copies add their own gradients to the sum": broken(adding_to_sum(gradient(0), gradient(1))),
+    "copies add their numbers of rows to the sum": kept(adding_to_sum("rows_0", "rows_1")),
     "copies take their own values": kept(
         replicas(
             *(on(i, f"read/{i}", "ReadVariableOp", f"v{i}/c") for i in (0, 1)),
