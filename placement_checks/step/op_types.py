@@ -150,7 +150,7 @@ OP_TYPES: Mapping[str, OpType] = {
     ),
     "Transpose": OpType(row_rules.transpose, is_linear=True),
     "ConcatV2": OpType(row_rules.join, normal_form=normal_forms.join),
-    "Pack": OpType(row_rules.stack),
+    "Pack": OpType(row_rules.stack, normal_form=normal_forms.stack),
     "Place": OpType(row_rules.placed, is_linear=True, of_summand=normal_forms.placed_of_summand),
     "Slice": OpType(row_rules.sliced, is_linear=True, of_summand=normal_forms.sliced_of_summand),
     **dict.fromkeys(words("Pad MirrorPad BroadcastTo Tile ReverseV2 Roll Cumsum"), _SLICED),
