@@ -345,6 +345,7 @@ class Explanation:
                     found = self._operands(one, two, place, depth)
                 elif monomial == other:
                     found = self._ratio(monomial, number, right[other])
+                    is_certain = len(left) == len(right) == 1
                 else:
                     found = self._factors(monomial, other, depth)
                     is_certain = is_certain and number == right[other]
@@ -361,6 +362,8 @@ class Explanation:
         for number, (mine, other) in enumerate(pairs):
             if mine == other or depth >= _MAX_DEPTH:
                 continue
+            if is_square:  # the sign of both factors does not matter
+                other = self._with_sign_of(mine, other)
             found = self._forms(mine, other, below, depth + 1)
             if _CONDITIONS.get(one.op) == number:
                 text = f"a decision differs: {found.text}"
@@ -378,6 +381,12 @@ class Explanation:
                 is_certain = is_certain and not self._is_shift(mine, other)
             return found._replace(origin=found.origin or one.origin, is_certain=is_certain)
         return self._unlike_ops(one, two, place)
+
+    def _with_sign_of(self, form: Form, other: Form) -> Form:
+        """Another form, or its negative, so that it has more terms in common with a form."""
+        terms = self._terms
+        ours, negative = set(terms.summands(form)), terms.scaled(other, -1.0)
+        return max(other, negative, key=lambda each: len(ours & set(terms.summands(each))))
 
     def _is_shift(self, form: Form, other: Form) -> bool:
         """Whether two forms differ by terms that are equal for all elements of the last axis."""
@@ -472,6 +481,9 @@ class Explanation:
             text = f"an option of its optimizer, {one.op.removeprefix('Apply')}, differs: "
             text += f"{', '.join(options)} is not set {self._there}"
             return Difference(Obligation.UPDATE, text, one.origin, False, mistake=SETTING)
+        if one.op == two.op == "Slice" and one.status.kind is Kind.JOINT:
+            text = "it is a slice that may be rows"
+            return Difference(place, text, one.origin, is_certain=False, is_followed=False)
         text = f"it is {self._name(one)}, but {self._name(two)} {self._there}"
         # Another op may compute the same, but another variable does not.
         are_known = one.op == two.op == "Var" and {one.attrs[0], two.attrs[0]} <= self._variables
