@@ -216,16 +216,7 @@ class Batch:
     @cached_property
     def with_rows(self) -> Collection[str]:
         """The ops that depend on inputs with rows."""
-        return cone(self.leaves, self._waiting)
-
-    @cached_property
-    def _waiting(self) -> Mapping[str, Sequence[str]]:
-        """For each op, the ops that wait for it."""
-        waiting: dict[str, list[str]] = {name: [] for name in self._reader.edges}
-        for name, sources in self._reader.edges.items():
-            for source in sources:
-                waiting[source].append(name)
-        return waiting
+        return cone(self.leaves, self._reader.waiting)
 
     def _is_fed_scalar(self, name: str) -> bool:
         """Whether an op reads a scalar that is fed, such as rows that are packed in a string."""
@@ -472,7 +463,7 @@ class Batch:
 
     def _are_run_together(self, ops: Iterable[str]) -> bool:
         """Whether an op waits for several of these ops, so that one run executes them."""
-        after = [cone([op], self._waiting) for op in ops]
+        after = [cone([op], self._reader.waiting) for op in ops]
         return any(one & other for one, other in combinations(after, 2))
 
     def _compare_draws(self, names: Sequence[str]) -> None:

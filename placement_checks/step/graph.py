@@ -35,6 +35,7 @@ from placement_checks.core.placement import (
     producer_of,
 )
 from placement_checks.step.kinds import Form, Origin, Shape
+from placement_checks.step.loops import Frame, find_frames
 from placement_checks.step.parts import Part
 from placement_checks.step.terms import Assumption, Terms
 
@@ -328,11 +329,34 @@ class StepGraph(ABC):
     def is_in_loop(self, name: str) -> bool:
         """Whether an op is in the body of a loop, whose variables may not be known yet."""
         ops = self.ops
+        if any(name in frame.inside for frame in self.frames):
+            return True
         while (call := ops[name].caller) in ops:
             if ops[call].type in LOOPS:
                 return True
             name = call
         return False
+
+    @cached_property
+    def frames(self) -> Sequence[Frame]:
+        """The loops of TensorFlow 1."""
+        return find_frames(self)
+
+    def depth(self, name: str) -> int:
+        """The number of calls and of loops of TensorFlow 1 around an op."""
+        found = sum(name in frame.inside for frame in self.frames)
+        while (call := self.ops[name].caller) in self.ops:
+            name, found = call, found + 1 + sum(call in frame.inside for frame in self.frames)
+        return found
+
+    @cached_property
+    def waiting(self) -> Mapping[str, Sequence[str]]:
+        """For each op, the ops that wait for it."""
+        waiting: dict[str, list[str]] = {name: [] for name in self.edges}
+        for name, sources in self.edges.items():
+            for source in sources:
+                waiting[source].append(name)
+        return waiting
 
     @cached_property
     def losses(self) -> Mapping[str, Collection[str]]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from placement_checks.core.op_types import (
     ADDS,
+    ENTERS,
     GATHERERS,
     RANDOM_STATEFUL,
     RANDOM_STATELESS,
@@ -1467,24 +1468,63 @@ def _segment_sum(node: Node) -> Form | None:
 # --- lists of tensors, as loops have them ---
 
 
-def _list_of(*operands: int) -> Callable[[Node], Form | None]:
-    """An op that makes a list, which has no static shape."""
+def _list_of(*operands: int, type_: str = "") -> Callable[[Node], Form | None]:
+    """An op that makes a list, which has no static shape; also as another type."""
 
     def make(node: Node) -> Form | None:
         chosen = tuple([node.operand(number) for number in operands])
-        return node.build(node.op.type, (), chosen, None)
+        return node.build(type_ or node.op.type, (), chosen, None)
 
     return make
 
 
-def _from_list(*operands: int) -> Callable[[Node], Form | None]:
+def _from_list(*operands: int, type_: str = "") -> Callable[[Node], Form | None]:
     """An op that makes a tensor of a list, without the inputs that are shapes of elements."""
 
     def make(node: Node) -> Form | None:
         chosen = tuple([node.operand(number) for number in operands])
-        return node.build(node.op.type, (), chosen)
+        return node.build(type_ or node.op.type, (), chosen)
 
     return make
+
+
+def _list_from_array(node: Node) -> Form | None:
+    """A list of the slices of a tensor, if they are all elements of an array in order."""
+    dims = node.terms.shape(node.operand(2))
+    if not dims or not _counts(node.terms, node.operand(1), dims[0]):
+        return None
+    return node.build("TensorListFromTensor", (), (node.operand(2),), None)
+
+
+def _stacked_array(node: Node) -> Form | None:
+    """All elements of an array in order."""
+    size = _size_of_array(node)
+    count = None if size is None else node.terms.constant(size)
+    if count is None or not _counts(node.terms, node.operand(1), int(count)):
+        return None
+    return node.build("TensorListStack", (), (node.operand(2),))
+
+
+def _counts(terms: Terms, numbers: Form, size: Dim) -> bool:
+    """Whether a vector has the numbers from 0 up to a fixed size."""
+    if not isinstance(size, int):
+        return False
+    found = terms.single(numbers)
+    bounds = (0.0, float(size), 1.0)
+    is_range = found is not None and found.op == "Range"
+    if found is not None and is_range and tuple(map(terms.constant, found.operands)) == bounds:
+        return True
+    return terms.vector(numbers) is not None and terms.integers(numbers) == list(range(size))
+
+
+def _size_of_array(node: Node) -> Form | None:
+    """The number of elements of the array that an op uses; None if it may grow."""
+    array = node.source(0)
+    while array.op.type in ENTERS:
+        array = array.source(0)
+    if array.op.type != "TensorArrayV3" or array.attributes.get("dynamic_size"):
+        return None
+    return array.operand(0)
 
 
 # --- random numbers ---
@@ -1727,6 +1767,13 @@ TENSOR_OPS: Mapping[str, Callable[[Node], Form | None]] = {
     "TensorListPushBack": _list_of(0, 1),
     "TensorListGetItem": _from_list(0, 1),
     "TensorListStack": _from_list(0),
+    # Arrays of TensorFlow 1, whose elements are in the last input.
+    "TensorArrayV3": _list_of(0, type_="TensorListReserve"),
+    "TensorArrayScatterV3": _list_from_array,
+    "TensorArrayWriteV3": _list_of(3, 1, 2, type_="TensorListSetItem"),
+    "TensorArrayReadV3": _from_list(2, 1, type_="TensorListGetItem"),
+    "TensorArrayGatherV3": _stacked_array,
+    "TensorArraySizeV3": _size_of_array,
     # Random numbers and collectives.
     **dict.fromkeys(RANDOM_STATEFUL | RANDOM_STATELESS.keys(), _random),
     **dict.fromkeys(
