@@ -11,12 +11,10 @@ A loop of TensorFlow 1 is a frame: ops that are connected in a cycle, by a ``Mer
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from placement_checks.core.op_types import ENTERS, EXITS, LOOPS, NEXT_ITERATIONS, SWITCHES
-from placement_checks.core.placement import producer_of
+from placement_checks.core.op_types import LOOPS
 from placement_checks.step.kinds import (
     CONSTANT,
     ROWS,
@@ -30,76 +28,11 @@ from placement_checks.step.kinds import (
 from placement_checks.step.parts import WHOLE, Part, finest
 
 if TYPE_CHECKING:
-    from placement_checks.step.graph import StepGraph
+    from placement_checks.step.graph import Frame, StepGraph
     from placement_checks.step.tensor_ops import Node
 
-_MERGES = frozenset({"Merge", "RefMerge"})
 # Each round makes at least one loop variable depend on rows in another way.
 _MAX_ROUNDS = 8
-
-
-class Frame(NamedTuple):
-    """A loop of TensorFlow 1.
-
-    Attributes:
-        merges: the ``Merge`` op of each loop variable.
-        enters: the op with its value before the loop.
-        captured: the ops with tensors from outside that the loop does not change.
-        returned: the tensor with its next value.
-        exits: for each op that yields a value after the loop, the number of the loop variable.
-        condition: the tensor that decides whether the loop goes on.
-        inside: the ops that depend on loop variables.
-    """
-
-    merges: Sequence[str]
-    enters: Sequence[str]
-    captured: Sequence[str]
-    returned: Sequence[str]
-    exits: Mapping[str, int]
-    condition: str
-    inside: Collection[str]
-
-
-def find_frames(graph: StepGraph) -> Sequence[Frame]:
-    """The loops of TensorFlow 1, without loops that TensorFlow builds in another way."""
-    ops, waiting = graph.ops, graph.waiting
-    loops: defaultdict[str, list[tuple[str, str, str]]] = defaultdict(list)
-    entered: defaultdict[str, list[str]] = defaultdict(list)
-
-    def frame_of(enter: str) -> str:
-        return str(graph.placement.details.attributes(enter).get("frame_name"))
-
-    for name, op in ops.items():
-        if op.type in ENTERS:
-            entered[frame_of(name)].append(name)
-        sources = [producer_of(each) for each in graph.data(name)] if op.type in _MERGES else []
-        types = [ops[each].type for each in sources if each in ops]
-        if len(types) == 2 and types[0] in ENTERS and types[1] in NEXT_ITERATIONS:
-            loops[frame_of(sources[0])].append((name, sources[0], graph.data(sources[1])[0]))
-    frames = []
-    for frame, variables in loops.items():
-        merges, enters, returned = zip(*variables, strict=True)
-        exits: dict[str, int] = {}
-        conditions = set()
-        for number, merge in enumerate(merges):
-            for switch in [each for each in waiting[merge] if ops[each].type in SWITCHES]:
-                value, condition = graph.data(switch)
-                if producer_of(value) == merge:
-                    conditions.add(condition)
-                    exits |= {
-                        each: number for each in waiting[switch] if ops[each].type in EXITS
-                    }
-        if len(conditions) != 1:
-            continue
-        inside, stack = set(merges), list(merges)
-        while stack:
-            found = [x for x in waiting[stack.pop()] if x not in inside and x not in exits]
-            inside.update(found)
-            stack += found
-        captured = [each for each in entered[frame] if each not in enters]
-        condition = conditions.pop()
-        frames.append(Frame(merges, enters, captured, returned, exits, condition, inside))
-    return frames
 
 
 class Loop:
@@ -121,7 +54,9 @@ class Loop:
         if frame is None:
             self._initial = [reader.operand(node.name, i) for i in range(len(node.inputs))]
             count = range(len(self._initial))
-            self._variables: Sequence[str] = [f"{node.name}:{i}" if i else node.name for i in count]
+            self._variables: Sequence[str] = [
+                f"{node.name}:{i}" if i else node.name for i in count
+            ]
             returned = reader.placement.results[node.name]
             self._results, self._condition = returned["/body"], returned["/cond"][0]
             self._depth = reader.depth(node.name)

@@ -32,7 +32,7 @@ from placement_checks.core.placement import (
 )
 from placement_checks.step.batch import Batch
 from placement_checks.step.gradients import with_names
-from placement_checks.step.graph import Race, StepGraph, Update, cone
+from placement_checks.step.graph import Frame, Race, StepGraph, Update, cone
 from placement_checks.step.kinds import (
     ONE,
     ROWS,
@@ -44,7 +44,7 @@ from placement_checks.step.kinds import (
     Shape,
     Status,
 )
-from placement_checks.step.loops import Frame, Loop, is_loop
+from placement_checks.step.loops import Loop, is_loop
 from placement_checks.step.parts import WHOLE, Part, finest
 from placement_checks.step.tensor_ops import TENSOR_OPS, Node, attributes_of, with_shape
 from placement_checks.step.terms import Assumption, Terms
@@ -175,9 +175,7 @@ class StepReader(StepGraph):
             key
             for key in self._values
             if isinstance(key, str)
-            and (
-                key.startswith(within) if frame is None else producer_of(key) in frame.inside
-            )
+            and (key.startswith(within) if frame is None else producer_of(key) in frame.inside)
         ]
         for key in read:
             del self._values[key]
