@@ -13,11 +13,13 @@ from placement_checks.core.op_types import (
     CONST,
     CUTS,
     EXAMPLE_SOURCES,
+    GATHERS,
     INDEXED_SLICE,
     ITERATOR_INITIALIZERS,
     ONE_SHOT_ITERATOR,
     OPTIONAL_ELEMENT,
     OPTIONAL_VALUE,
+    PARTITIONS,
     PIPELINE_OUTPUTS,
     PLACEHOLDERS,
     RANDOM,
@@ -41,6 +43,9 @@ _PASS_HANDLE = frozenset({"Identity", "Enter", OPTIONAL_ELEMENT})
 
 _UNPACKS = frozenset({"DecodeRaw", "DecodePaddedRaw", "ParseTensor"})
 _TAKE_ROWS = SPLITS | {SLICE, INDEXED_SLICE, "Reshape"}
+
+# Ops that may take a part of the rows.
+_CUTS = CUTS.keys() | PARTITIONS | GATHERS
 
 # An input of a program: what kind of input it is, and which of them.
 LeafKey = tuple[Any, ...]
@@ -515,7 +520,7 @@ class Batch:
             if name in self.leaves and reader.shape(name) != ():
                 parts.add(self.leaves[name][1])
             elif (
-                reader.ops[name].type in CUTS
+                reader.ops[name].type in _CUTS
                 and name not in self._behind_random
                 and not reader.is_in_loop(name)
             ):

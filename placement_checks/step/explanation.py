@@ -92,7 +92,11 @@ _OF_DIFFERENCES = frozenset(
 _BASIC_SCALARS = frozenset({"Rows", "Var", "Feed"})
 _MAX_DEPTH = 300
 # Ops that TensorFlow does not have.
-_WORDS = {"Chosen": "a choice of values", "MeanOf": "a mean over rows"}
+_WORDS = {
+    "Chosen": "a choice of values",
+    "Dim": "a number of rows or columns, as after a mask,",
+    "MeanOf": "a mean over rows",
+}
 # The settings of optimizers, by the number of the input.
 _SETTINGS: Mapping[str, Mapping[int, str]] = {
     op: {number: name.replace("_", " ") for number, name in enumerate(inputs) if name != "-"}

@@ -122,7 +122,7 @@ OP_TYPES: Mapping[str, OpType] = {
             AvgPool MaxPool Conv2D Conv3D DepthwiseConv2dNative LRN ResizeBilinear
             ResizeNearestNeighbor ResizeBicubic ResizeArea SpaceToDepth DepthToSpace MaxPool3D
             AvgPool3D DecodeRaw ImageProjectiveTransformV2
-            Conv2DBackpropInput BiasAddOfChannels Dilation2D ExtractImagePatches
+            ExpectedCount Conv2DBackpropInput BiasAddOfChannels Dilation2D ExtractImagePatches
             ScaleAndTranslate MaxPoolV2 ExtractVolumePatches
             """
         ),
@@ -156,6 +156,7 @@ OP_TYPES: Mapping[str, OpType] = {
     **dict.fromkeys(words("Pad MirrorPad BroadcastTo Tile ReverseV2 Roll Cumsum"), _SLICED),
     **dict.fromkeys(words("PadV2 Cumprod"), OpType(row_rules.changed_along)),
     "GatherV2": OpType(row_rules.lookup),
+    "Masked": OpType(row_rules.masked, is_linear=True),
     "OneHot": OpType(row_rules.one_hot),
     "Fill": OpType(row_rules.fill),
     # Lists of tensors.

@@ -40,7 +40,7 @@ from placement_checks.step.kinds import (
 from placement_checks.step.normal_forms import elements_of_line, is_static, slices_along
 from placement_checks.step.op_types import op_type
 from placement_checks.step.parts import LAST_ROW, WHOLE, Cut, Family, Part, cut_range, finest
-from placement_checks.step.terms import Assumption, Terms, are_close
+from placement_checks.step.terms import Assumption, Atom, Terms, are_close
 from placement_checks.util.text import words
 
 if TYPE_CHECKING:
@@ -48,6 +48,10 @@ if TYPE_CHECKING:
 
 # Integers of these types lack the upper bits of other integers.
 _NARROW = "int8", "uint8", "int16", "uint16"
+# These draw classes for all rows together.
+_CANDIDATES = frozenset(
+    words("UniformCandidateSampler LogUniformCandidateSampler FixedUnigramCandidateSampler")
+)
 # Constant vectors with more elements are atoms.
 _MAX_ELEMENTS = 16
 
@@ -972,7 +976,7 @@ def _with_rows_kept(
             return None
         if j == at == 0 and number == -1 and None not in known[1:] and are_neighbors:
             return (RowExtent(None), *known[1:])
-        if number is None:
+        if number is None and (times or are_neighbors):
             return (*known[:j], RowExtent(round(multiple)), *known[j + 1 :])
     return None
 
@@ -1425,9 +1429,28 @@ def _rows_by_numbers(node: Node, table: Form, indices: Form, axis: int) -> Form 
     if part is not None and dims[axis] == ROWS and indices == _numbers_of_rows(node, part):
         return table
     found = terms.single(indices)
-    if found is None or found.op != "Range":
+    if found is not None and found.op == "Range":
+        return _cut_by_steps(node, table, axis, *found.operands)
+    return _masked(node, table, found, axis)
+
+
+def _masked(node: Node, table: Form, indices: Atom | None, axis: int) -> Form | None:
+    """The rows for which a mask is true, as ``tf.boolean_mask`` looks them up; else None."""
+    terms, dims = node.terms, node.terms.shape(table) or ()
+    if indices is not None and indices.op == "Reshape" and len(indices.shape or ()) == 1:
+        indices = terms.single(indices.operands[0])
+    extent = dims[axis] if axis < len(dims) else None
+    if indices is None or indices.op != "Where" or not isinstance(extent, RowExtent):
         return None
-    return _cut_by_steps(node, table, axis, *found.operands)
+    (mask,) = indices.operands
+    if terms.shape(mask) != (extent,) or not extent.times:
+        return None
+    shape = (*dims[:axis], RowExtent(None), *dims[axis + 1 :])
+    return node.build("Masked", (axis,), (table, mask), shape)
+
+
+def _gather_nd(node: Node) -> Form | None:
+    return _masked(node, node.operand(0), node.terms.single(node.operand(1)), 0)
 
 
 def _gather(node: Node) -> Form | None:
@@ -1544,6 +1567,12 @@ def _random(node: Node) -> Form | None:
         seeds = attributes.get("seed", 0), attributes.get("seed2", 0)
         seed = seeds if any(seeds) else None
     identity = (kind, node.output, *attributes_of(node))
+    count = node.attributes.get("num_sampled")
+    if kind in _CANDIDATES and node.output == 1:  # how often each label is drawn on average
+        drawn = reader.value(node.name)
+        return node.build("ExpectedCount", identity, (operands[0], drawn))
+    if kind in _CANDIDATES:  # the labels matter only for the other output
+        operands = [terms.pack([terms.number(float(count or 0))])]
     owners = _owners(node)
     part = _part_of_tower(node)
     if part is None and any(terms.parts(operand) for operand in operands):
@@ -1756,6 +1785,7 @@ TENSOR_OPS: Mapping[str, Callable[[Node], Form | None]] = {
     **dict.fromkeys(words("ReverseV2 Roll"), _reorder),
     "Gather": _gather,
     "GatherV2": _gather_v2,
+    "GatherNd": _gather_nd,
     "ResourceGather": _resource_gather,
     "OneHot": _one_hot,
     "UnsortedSegmentSum": _segment_sum,

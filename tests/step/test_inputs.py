@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 
 import pytest
 from support.steps import (
     Program,
     Value,
     add_n,
+    apply,
     compare,
     concat,
     differences,
     mean,
+    partition,
     relu,
     reshape,
     split,
@@ -313,6 +316,61 @@ def test_cuts(name: str, rows: int | None) -> None:
 
     assert (found.variables["w"].state is State.PROVED) is is_right, found.variables["w"]
     assert (differences(towers, one, found, (12,), 0)["w"] < 1e-5) is is_right
+
+
+@pytest.mark.parametrize("cut", ["range", "remainders"])
+@pytest.mark.parametrize("seed", [None, 1])
+def test_random_numbers_for_rows(cut: str, seed: int | None) -> None:
+    """Each tower draws numbers for its own rows, and towers must not draw the same."""
+
+    def build(count: int) -> Program:
+        program = Program()
+        x, w = program.placeholder("x", (None, WIDTH)), program.variable("w", (WIDTH,))
+        rows, gradients = apply("Shape", x)[0], []
+        numbers = apply("FloorMod", apply("Range", 0, rows, 1), count)
+        parts = partition(x, numbers, count)
+        if cut == "range":
+            ends = [rows // count * i for i in range(count + 1)]
+            ranges = [apply("Range", *both, 1) for both in pairwise(ends)]
+            parts = [apply("GatherV2", x, each, 0) for each in ranges]
+        for part in parts:
+            shape = stack([apply("Shape", part)[0], WIDTH])
+            noise = program.add("RandomStandardNormal", shape, seed2=seed or 0)
+            loss = mean(square(total((part + noise) * w.read(), 1)))
+            gradients.append(program.gradient(loss, w))
+        program.train(w.descend(0.1, _mean(gradients)))
+        return program
+
+    state = compare(build(2), build(1)).variables["w"].state
+
+    assert state is (State.DIFFERS if seed else State.PROVED)
+
+
+@pytest.mark.parametrize("is_masked_first", [False, True])
+def test_masked_rows(is_masked_first: bool) -> None:
+    """A part of the rows that a mask leaves is not what the mask leaves of a part."""
+
+    def masked(rows: Value, mask: Value) -> Value:
+        return apply("GatherV2", rows, reshape(apply("Where", mask), [-1]), 0)
+
+    def build(is_masked_first: bool) -> Program:
+        program = Program()
+        x, w = program.placeholder("x", (None, WIDTH)), program.variable("w", (WIDTH,))
+        mask = apply("Less", apply("Range", 0, apply("Shape", x)[0], 1), 2)
+        if is_masked_first:
+            parts = split(masked(x, mask), 2)
+        else:
+            parts = [masked(*both) for both in zip(split(x, 2), split(mask, 2), strict=True)]
+        losses = [total(square(total(part * w.read(), 1))) for part in parts]
+        gradients = [program.gradient(loss, w) for loss in losses]
+        program.train(w.descend(0.1, gradients[0] * 2.0 + gradients[1]))
+        return program
+
+    towers, one = build(is_masked_first), build(False)
+    found = compare(towers, one)
+
+    assert (found.variables["w"].state is State.PROVED) is not is_masked_first
+    assert (differences(towers, one, found, (8,), 0)["w"] < 1e-5) is not is_masked_first
 
 
 @pytest.mark.parametrize("order", ["of the batch", "in turn"])

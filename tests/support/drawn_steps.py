@@ -109,6 +109,13 @@ def _tiled_pairs(h: Value) -> Value:
 
 # --- losses of rows, and the loss of a tower ---
 
+
+def _chosen(rows: Value, mask: Value) -> Value:
+    """The rows with a positive mask."""
+    numbers = reshape(apply("Where", apply("Greater", mask, 0.0)), [-1])
+    return apply("GatherV2", rows, numbers, 0)
+
+
 ROW_LOSSES: Mapping[str, Callable[[Value, Tower], Value]] = {
     "squared": lambda h, t: square(total(h, 1) - t.y),
     "difference": lambda h, t: apply("SquaredDifference", total(h * t.v.read(), 1), t.y),
@@ -130,6 +137,11 @@ LOSSES: Mapping[str, Callable[[Value, Tower], Value]] = {
     "sum_by_all_rows": lambda rows, t: total(rows) / t.rows,
     "masked_mean": lambda rows, t: total(rows * t.mask) / (total(t.mask) + 1.0),
     "masked_by_rows": lambda rows, t: total(rows * t.mask) / to_float(rows_of(rows)),
+    "chosen_rows": lambda rows, t: total(_chosen(rows, t.mask)) / to_float(rows_of(rows)),
+    "chosen_mean": lambda rows, t: mean(_chosen(rows, t.mask)),
+    "chosen_by_others": lambda rows, t: (
+        total(_chosen(rows, apply("ReverseV2", t.mask, [0]))) / to_float(rows_of(rows))
+    ),
     "weighted": lambda rows, t: mean(rows * t.mask) * 0.5 + 0.25 * mean(rows),
     "root": lambda rows, _: apply("Sqrt", mean(rows * rows) + 0.1),
     "largest": lambda rows, _: largest(rows),
@@ -382,6 +394,7 @@ MEANS = [
     "sum_by_rows",
     "sum_by_size",
     "masked_by_rows",
+    "chosen_rows",
     "weighted",
     "scaled",
     "with_constant",

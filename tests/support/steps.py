@@ -283,6 +283,7 @@ COMPUTES: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(["MatMul", "BatchMatMulV2"], _matrix_product),
     "Sum": _reduction(np.sum),
     "Mean": _reduction(_mean),
+    "Where": _elementwise(np.argwhere),
     "ArgMax": lambda _, x, axis: np.argmax(x, int(axis)),
     "All": _reduction(np.all),
     "EuclideanNorm": _reduction(lambda x, **keys: np.sqrt((x**2).sum(**keys))),
