@@ -1045,6 +1045,8 @@ def _cut_axis(
     dims = terms.shape(form)
     if dims is None or axis >= len(dims):
         return None
+    if begin is None and end is None:
+        return form
     size = dims[axis]
     part = finest(terms.parts(form))
     if isinstance(size, RowExtent):

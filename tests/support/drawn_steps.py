@@ -112,8 +112,10 @@ def _tiled_pairs(h: Value) -> Value:
 
 def _chosen(rows: Value, mask: Value) -> Value:
     """The rows with a positive mask."""
-    numbers = reshape(apply("Where", apply("Greater", mask, 0.0)), [-1])
-    return apply("GatherV2", rows, numbers, 0)
+    found = apply("Where", apply("Greater", mask, 0.0))
+    ends = [0, 0], [0, 1], [1, 1]
+    masks = {"begin_mask": 1, "end_mask": 1, "shrink_axis_mask": 2}  # [:, 0]
+    return apply("GatherV2", rows, apply("StridedSlice", found, *ends, **masks), 0)
 
 
 ROW_LOSSES: Mapping[str, Callable[[Value, Tower], Value]] = {
