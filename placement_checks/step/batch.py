@@ -13,11 +13,13 @@ from placement_checks.core.op_types import (
     CONST,
     CUTS,
     EXAMPLE_SOURCES,
+    GATHERS,
     INDEXED_SLICE,
     ITERATOR_INITIALIZERS,
     ONE_SHOT_ITERATOR,
     OPTIONAL_ELEMENT,
     OPTIONAL_VALUE,
+    PARTITIONS,
     PIPELINE_OUTPUTS,
     PLACEHOLDERS,
     RANDOM,
@@ -41,6 +43,9 @@ _PASS_HANDLE = frozenset({"Identity", "Enter", OPTIONAL_ELEMENT})
 
 _UNPACKS = frozenset({"DecodeRaw", "DecodePaddedRaw", "ParseTensor"})
 _TAKE_ROWS = SPLITS | {SLICE, INDEXED_SLICE, "Reshape"}
+
+# Ops that may take a part of the rows.
+_CUTS = CUTS.keys() | PARTITIONS | GATHERS
 
 # An input of a program: what kind of input it is, and which of them.
 LeafKey = tuple[Any, ...]
@@ -216,16 +221,7 @@ class Batch:
     @cached_property
     def with_rows(self) -> Collection[str]:
         """The ops that depend on inputs with rows."""
-        return cone(self.leaves, self._waiting)
-
-    @cached_property
-    def _waiting(self) -> Mapping[str, Sequence[str]]:
-        """For each op, the ops that wait for it."""
-        waiting: dict[str, list[str]] = {name: [] for name in self._reader.edges}
-        for name, sources in self._reader.edges.items():
-            for source in sources:
-                waiting[source].append(name)
-        return waiting
+        return cone(self.leaves, self._reader.waiting)
 
     def _is_fed_scalar(self, name: str) -> bool:
         """Whether an op reads a scalar that is fed, such as rows that are packed in a string."""
@@ -472,7 +468,7 @@ class Batch:
 
     def _are_run_together(self, ops: Iterable[str]) -> bool:
         """Whether an op waits for several of these ops, so that one run executes them."""
-        after = [cone([op], self._waiting) for op in ops]
+        after = [cone([op], self._reader.waiting) for op in ops]
         return any(one & other for one, other in combinations(after, 2))
 
     def _compare_draws(self, names: Sequence[str]) -> None:
@@ -524,7 +520,7 @@ class Batch:
             if name in self.leaves and reader.shape(name) != ():
                 parts.add(self.leaves[name][1])
             elif (
-                reader.ops[name].type in CUTS
+                reader.ops[name].type in _CUTS
                 and name not in self._behind_random
                 and not reader.is_in_loop(name)
             ):

@@ -124,7 +124,11 @@ _BASIC_SCALARS = frozenset({"Rows", "Var", "Feed"})
 _MAX_DEPTH = 300
 _ON_ONE_GPU, _IN_TOWER = "on one GPU", "in another tower"
 # Ops that TensorFlow does not have.
-_WORDS = {"Chosen": "a choice of values", "MeanOf": "a mean over rows"}
+_WORDS = {
+    "Chosen": "a choice of values",
+    "Dim": "a number of rows or columns, as after a mask,",
+    "MeanOf": "a mean over rows",
+}
 # The settings of optimizers, by the number of the input.
 _SETTINGS: Mapping[str, Mapping[int, str]] = {
     op: {number: name.replace("_", " ") for number, name in enumerate(inputs) if name != "-"}
@@ -434,6 +438,7 @@ class Explanation:
                     is_only = is_only and (len(left) == 1 or not is_doubt)
                 elif monomial == other:
                     found = self._ratio(monomial, number, right[other])
+                    is_only = len(left) == len(right) == 1
                 else:
                     found = self._factors(monomial, other, depth)
                     is_only = is_only and number == right[other]
@@ -456,6 +461,9 @@ class Explanation:
         number, mine, other = differing[0]
         if one.op.startswith(_OPTIMIZERS):
             return self._optimizer(one, differing, place, depth)
+        is_square = one.op == "Mul" and len(set(one.operands)) == len(set(two.operands)) == 1
+        if is_square:  # the sign of both factors does not matter
+            other = self._with_sign_of(mine, other)
         found = self._forms(mine, other, below, depth + 1)
         if _CONDITIONS.get(one.op) == number:
             found = found._replace(
@@ -466,7 +474,6 @@ class Explanation:
             return found.excused(Excuse.EQUAL)
         if one.op in _UNFOLLOWED:
             return self._unfollowed(one, below)
-        is_square = one.op == "Mul" and len(set(one.operands)) == len(set(two.operands)) == 1
         is_shift = one.op in _OF_DIFFERENCES and number == 0 and self._is_shift(mine, other)
         is_hidden = (one.op in INSENSITIVE or len(differing) > 1) and not is_square
         return found._replace(origin=found.origin or one.origin).excused(
@@ -499,6 +506,12 @@ class Explanation:
     def _unfollowed(self, atom: Atom, place: Obligation) -> Difference:
         text = f"the op type {atom.op} cannot be followed"
         return Difference(place, text, atom.origin, Excuse.UNFOLLOWED)
+
+    def _with_sign_of(self, form: Form, other: Form) -> Form:
+        """Another form, or its negative, so that it has more terms in common with a form."""
+        terms = self._terms
+        ours, negative = set(terms.summands(form)), terms.scaled(other, -1.0)
+        return max(other, negative, key=lambda each: len(ours & set(terms.summands(each))))
 
     def _is_shift(self, form: Form, other: Form) -> bool:
         """Whether two forms differ by terms that are equal for all elements of the last axis."""
@@ -594,6 +607,9 @@ class Explanation:
             text = f"an option of its optimizer, {one.op.removeprefix('Apply')}, differs: "
             text += f"{', '.join(options)} is not set {self._there}"
             return Difference(Obligation.UPDATE, text, one.origin, Excuse.SETTING, SETTING)
+        if one.op == two.op == "Slice" and one.status.kind is Kind.JOINT:
+            text = "it is a slice that may be rows"
+            return Difference(place, text, one.origin, Excuse.UNFOLLOWED)
         text = f"it is {self._name(one)}, but {self._name(two)} {self._there}"
         # Another op may compute the same, but not another variable, unless each tower has one.
         are_known = one.op == two.op == "Var" and {one.attrs[0], two.attrs[0]} <= self._variables

@@ -13,16 +13,20 @@ from placement_checks.core.op_types import (
     BRANCHES,
     CONST,
     DIVISIONS,
+    ENTERS,
+    EXITS,
     GATHERERS,
     IDENTITIES,
     LOOPS,
     MEAN,
+    NEXT_ITERATIONS,
     PASSES_HANDLE,
     PRODUCTS,
     REDUCTIONS,
     REF_VARIABLES,
     STACK,
     SUM,
+    SWITCHES,
     VARIABLES,
     is_update,
 )
@@ -38,6 +42,7 @@ from placement_checks.step.kinds import Form, Origin, Shape
 from placement_checks.step.parts import Part
 from placement_checks.step.terms import Assumption, Terms
 
+_MERGES = frozenset({"Merge", "RefMerge"})
 # How many of the first inputs an optimizer's op changes; 1 for types that are not here.
 _CHANGED_INPUTS = {
     **dict.fromkeys(["Momentum", "KerasMomentum", "Adagrad", "AdagradV2", "AddSign"], 2),
@@ -94,6 +99,29 @@ class Draw(NamedTuple):
     seed: Any
     part: Part
     op: str
+
+
+class Frame(NamedTuple):
+    """A loop of TensorFlow 1.
+
+    Attributes:
+        merges: the ``Merge`` op of each loop variable.
+        enters: the op with its value before the loop.
+        captured: the ops with tensors from outside that the loop does not change.
+        returned: the tensor with its next value.
+        exits: for each op that yields a value after the loop, the number of the loop variable.
+            Empty if the loop cannot be followed.
+        condition: the tensor that decides whether the loop goes on; empty if it is not known.
+        inside: the ops that depend on loop variables.
+    """
+
+    merges: Sequence[str]
+    enters: Sequence[str]
+    captured: Sequence[str]
+    returned: Sequence[str]
+    exits: Mapping[str, int]
+    condition: str
+    inside: Collection[str]
 
 
 class StepGraph(ABC):
@@ -328,11 +356,70 @@ class StepGraph(ABC):
     def is_in_loop(self, name: str) -> bool:
         """Whether an op is in the body of a loop, whose variables may not be known yet."""
         ops = self.ops
+        if any(name in frame.inside for frame in self.frames):
+            return True
         while (call := ops[name].caller) in ops:
             if ops[call].type in LOOPS:
                 return True
             name = call
         return False
+
+    @cached_property
+    def frames(self) -> Sequence[Frame]:
+        """The loops of TensorFlow 1."""
+        ops, waiting = self.ops, self.waiting
+        loops: defaultdict[str, list[tuple[str, str, str]]] = defaultdict(list)
+        entered: defaultdict[str, list[str]] = defaultdict(list)
+
+        def frame_of(enter: str) -> str:
+            return str(self.placement.details.attributes(enter).get("frame_name"))
+
+        for name, op in ops.items():
+            if op.type in ENTERS:
+                entered[frame_of(name)].append(name)
+            sources = [producer_of(each) for each in self.data(name)] if op.type in _MERGES else []
+            types = [ops[each].type for each in sources if each in ops]
+            if len(types) == 2 and types[0] in ENTERS and types[1] in NEXT_ITERATIONS:
+                loops[frame_of(sources[0])].append((name, sources[0], self.data(sources[1])[0]))
+        frames = []
+        for frame, variables in loops.items():
+            merges, enters, returned = zip(*variables, strict=True)
+            exits: dict[str, int] = {}
+            conditions = set()
+            for number, merge in enumerate(merges):
+                for switch in [each for each in waiting[merge] if ops[each].type in SWITCHES]:
+                    value, condition = self.data(switch)
+                    if producer_of(value) == merge:
+                        conditions.add(condition)
+                        exits |= {
+                            each: number for each in waiting[switch] if ops[each].type in EXITS
+                        }
+            inside, stack = set(merges), list(merges)
+            while stack:
+                found = [x for x in waiting[stack.pop()] if x not in inside and x not in exits]
+                inside.update(found)
+                stack += found
+            captured = [each for each in entered[frame] if each not in enters]
+            condition = conditions.pop() if len(conditions) == 1 else ""
+            exits = exits if condition else {}  # a loop that TensorFlow builds in another way
+            frames.append(Frame(merges, enters, captured, returned, exits, condition, inside))
+        return frames
+
+    def depth(self, name: str) -> int:
+        """The number of calls and of loops of TensorFlow 1 around an op."""
+        found = sum(name in frame.inside for frame in self.frames)
+        while (call := self.ops[name].caller) in self.ops:
+            name, found = call, found + 1 + sum(call in frame.inside for frame in self.frames)
+        return found
+
+    @cached_property
+    def waiting(self) -> Mapping[str, Sequence[str]]:
+        """For each op, the ops that wait for it."""
+        waiting: dict[str, list[str]] = {name: [] for name in self.edges}
+        for name, sources in self.edges.items():
+            for source in sources:
+                waiting[source].append(name)
+        return waiting
 
     @cached_property
     def losses(self) -> Mapping[str, Collection[str]]:

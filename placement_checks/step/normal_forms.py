@@ -499,6 +499,17 @@ def join(build: Build) -> Form | None:
     return terms.add(*pieces)
 
 
+def stack(build: Build) -> Form | None:
+    """Tensors along a new axis: a single tensor is reshaped. Attributes: the axis."""
+    terms = build.terms
+    dims = terms.shape(build.operands[0]) if len(build.operands) == 1 else None
+    if not dims:
+        return None
+    axis = build.attrs[0]
+    shape = (*dims[:axis], 1, *dims[axis:])
+    return terms.build("Reshape", (shape,), build.operands, shape, build.origin)
+
+
 def joined_parts(terms: Terms, operands: Sequence[Form], axis: int) -> Form | None:
     """The rows around parts that are joined in order, if all of them become equal; else None."""
     tensors = [terms.scalars_taken_out(operand) for operand in operands]
@@ -507,6 +518,8 @@ def joined_parts(terms: Terms, operands: Sequence[Form], axis: int) -> Form | No
     parts = [finest(terms.parts(operand)) for operand in operands]
     found = [part for part in parts if part]
     if len(found) < len(parts) or len({(part[:-1], part[-1].siblings) for part in found}) != 1:
+        return None
+    if found[0][-1].family == "stride":  # together, they are the rows in another order
         return None
     if [part[-1].number for part in found] != list(range(found[0][-1].parts)):
         return None
@@ -579,6 +592,11 @@ def sliced_of_summand(build: Build, base: AtomId) -> Form:
             if high - low == size:
                 return inner
             return terms.build("Place", (axis, low - begin, size), (inner,), shape, build.origin)
+    if atom.op == "Pack" and atom.attrs[0] == axis:
+        chosen = atom.operands[begin : begin + size]
+        if len(chosen) == 1:
+            return terms.build("Reshape", (shape,), chosen, shape, build.origin)
+        return terms.build("Pack", atom.attrs, chosen, shape, build.origin)
     if atom.op == "Slice" and atom.attrs[0] == axis:
         attrs = (axis, atom.attrs[1] + begin, size)
         return terms.build("Slice", attrs, atom.operands, build.shape, build.origin)

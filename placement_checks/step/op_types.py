@@ -122,7 +122,7 @@ OP_TYPES: Mapping[str, OpType] = {
             AvgPool MaxPool Conv2D Conv3D DepthwiseConv2dNative LRN ResizeBilinear
             ResizeNearestNeighbor ResizeBicubic ResizeArea SpaceToDepth DepthToSpace MaxPool3D
             AvgPool3D DecodeRaw ImageProjectiveTransformV2
-            Conv2DBackpropInput BiasAddOfChannels Dilation2D ExtractImagePatches
+            ExpectedCount Conv2DBackpropInput BiasAddOfChannels Dilation2D ExtractImagePatches
             ScaleAndTranslate MaxPoolV2 ExtractVolumePatches
             """
         ),
@@ -150,12 +150,13 @@ OP_TYPES: Mapping[str, OpType] = {
     ),
     "Transpose": OpType(row_rules.transpose, is_linear=True),
     "ConcatV2": OpType(row_rules.join, normal_form=normal_forms.join),
-    "Pack": OpType(row_rules.stack),
+    "Pack": OpType(row_rules.stack, normal_form=normal_forms.stack),
     "Place": OpType(row_rules.placed, is_linear=True, of_summand=normal_forms.placed_of_summand),
     "Slice": OpType(row_rules.sliced, is_linear=True, of_summand=normal_forms.sliced_of_summand),
     **dict.fromkeys(words("Pad MirrorPad BroadcastTo Tile ReverseV2 Roll Cumsum"), _SLICED),
     **dict.fromkeys(words("PadV2 Cumprod"), OpType(row_rules.changed_along)),
     "GatherV2": OpType(row_rules.lookup),
+    "Masked": OpType(row_rules.masked, is_linear=True),
     "OneHot": OpType(row_rules.one_hot),
     "Fill": OpType(row_rules.fill),
     # Lists of tensors.

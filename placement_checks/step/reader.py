@@ -32,7 +32,7 @@ from placement_checks.core.placement import (
 )
 from placement_checks.step.batch import Batch
 from placement_checks.step.gradients import with_names
-from placement_checks.step.graph import Race, StepGraph, Update, cone
+from placement_checks.step.graph import Frame, Race, StepGraph, Update, cone
 from placement_checks.step.kinds import (
     ONE,
     ROWS,
@@ -169,8 +169,14 @@ class StepReader(StepGraph):
         if self._loop_variables.get(name) == form:
             return
         self._loop_variables[name] = form
-        inside = f"{loop}/"
-        read = [key for key in self._values if isinstance(key, str) and key.startswith(inside)]
+        frame = self._frames_of_merges.get(name)
+        within = f"{loop}/"
+        read = [
+            key
+            for key in self._values
+            if isinstance(key, str)
+            and (key.startswith(within) if frame is None else producer_of(key) in frame.inside)
+        ]
         for key in read:
             del self._values[key]
 
@@ -179,6 +185,16 @@ class StepReader(StepGraph):
         if producer_of(tensor) == loop:  # a loop variable as it is
             return self._loop_variables[tensor]
         return self.value(tensor, loop)
+
+    @cached_property
+    def _frames_of_merges(self) -> Mapping[str, Frame]:
+        """The loop of TensorFlow 1 of each loop variable, by the op that merges its values."""
+        return {merge: frame for frame in self.frames for merge in frame.merges}
+
+    @cached_property
+    def _frames_of_exits(self) -> Mapping[str, Frame]:
+        """The loop of TensorFlow 1 of each op that yields a value after the loop."""
+        return {name: frame for frame in self.frames for name in frame.exits}
 
     def _cyclic(self, op: str) -> Form:
         cause = Cause(self.ops[op].type, "is part of a loop", self.origin(op))
@@ -222,6 +238,11 @@ class StepReader(StepGraph):
             call = self.calls[gradient[0][0]]
             needed = [*call.objectives, *filter(None, call.weights)]
             return [] if UNKNOWN_TENSOR in needed else needed
+        if name in self._frames_of_merges:
+            return []
+        frame = self._frames_of_exits.get(name)
+        if frame is not None:
+            return [*frame.enters, *frame.captured]
         returned = {} if op.type in LOOPS else self.placement.results.get(name, {})
         needed = [*self.data(name), *(each for tensors in returned.values() for each in tensors)]
         if op.type == "ReadVariableOp":
@@ -268,7 +289,7 @@ class StepReader(StepGraph):
             return self.variable(name)
         if op.type in PLACEHOLDERS:
             return self._fed(node)
-        made = self._returned(node)
+        made = self._in_frame(node) or self._returned(node)
         if made is not None:
             return made
         handler = TENSOR_OPS.get(op.type)
@@ -330,6 +351,21 @@ class StepReader(StepGraph):
         if self.data(node.name) and not self.terms.parts(node.operand(0)):
             operands = (node.operand(0),)
         return self.terms.atom("Feed", (key,), operands, node.shape, origin=node.origin)
+
+    def _in_frame(self, node: Node) -> Form | None:
+        """A loop variable of TensorFlow 1, or its value after the loop; None for other ops."""
+        name = node.name
+        if name in self._frames_of_merges and node.output == 0:
+            return self._loop_variables.get(name) or self._cyclic(name)
+        frame = self._frames_of_exits.get(name)
+        if frame is not None:
+            outputs = Loop(node, (), frame).outputs()
+            for each, number in frame.exits.items():
+                self._values[each] = outputs[number]
+            return outputs[frame.exits[name]]
+        if node.op.type in SWITCHES and node.source(1).op.type == "LoopCond":
+            return node.operand(0)
+        return None
 
     def _returned(self, node: Node) -> Form | None:
         """A result of a call with a known body; None for other ops and for loops."""
@@ -596,6 +632,10 @@ class StepReader(StepGraph):
     def _apply(self, update: Update, variable: str) -> Form:
         """The new value of a variable; in a branch of TensorFlow 1, the new or the old value."""
         terms, name = self.terms, update.op
+        if any(name in frame.inside for frame in self.frames):
+            cause = Cause(self.ops[name].type, "updates variables in a loop", self.origin(name))
+            shape = self.shape_of_variable(variable)
+            return terms.unknown(cause, shape, self.program, name, update.slot)
         before = self._awaited[name] & ~self._bits[name]
         old, made = self.state(variable, before), self._applied(update, variable)
         for source in self._switches(self.data(name)[update.slot]):

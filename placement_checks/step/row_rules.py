@@ -309,6 +309,16 @@ def lookup(call: Call) -> Status:
     return _JOINT
 
 
+def masked(call: Call) -> Status:
+    """The rows for which a mask is true. Attributes: the axis of the rows."""
+    table, mask = call.statuses
+    if table.kind is mask.kind is Kind.CONSTANT:
+        return CONSTANT
+    if table.kind is mask.kind is Kind.ROWS and (table.axis, mask.axis) == (call.attrs[0], 0):
+        return table
+    return _JOINT
+
+
 def one_hot(call: Call) -> Status:
     """A vector for each index. Attributes: the axis of the vectors."""
     kind, axis, cause = call.statuses[0]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from placement_checks.core.op_types import (
     ADDS,
+    ENTERS,
     GATHERERS,
     RANDOM_STATEFUL,
     RANDOM_STATELESS,
@@ -24,11 +25,13 @@ from placement_checks.core.op_types import (
 from placement_checks.core.placement import Op, producer_of
 from placement_checks.step.kinds import (
     NUMBER,
+    ONE,
     ROWS,
     Cause,
     Dim,
     Form,
     Kind,
+    Monomial,
     Origin,
     RowExtent,
     Shape,
@@ -36,8 +39,8 @@ from placement_checks.step.kinds import (
 )
 from placement_checks.step.normal_forms import elements_of_line, is_static, slices_along
 from placement_checks.step.op_types import op_type
-from placement_checks.step.parts import LAST_ROW, WHOLE, Cut, Part, cut_range, finest
-from placement_checks.step.terms import Assumption, Terms
+from placement_checks.step.parts import LAST_ROW, WHOLE, Cut, Family, Part, cut_range, finest
+from placement_checks.step.terms import Assumption, Atom, Terms, are_close
 from placement_checks.util.text import words
 
 if TYPE_CHECKING:
@@ -45,6 +48,10 @@ if TYPE_CHECKING:
 
 # Integers of these types lack the upper bits of other integers.
 _NARROW = "int8", "uint8", "int16", "uint16"
+# These draw classes for all rows together.
+_CANDIDATES = frozenset(
+    words("UniformCandidateSampler LogUniformCandidateSampler FixedUnigramCandidateSampler")
+)
 # Constant vectors with more elements are atoms.
 _MAX_ELEMENTS = 16
 
@@ -299,7 +306,8 @@ def _cast(node: Node) -> Form | None:
     if is_narrow or (_is_integer(after) and not _is_integer(before)):
         if number is not None and not is_narrow:
             return node.terms.number(float(int(number)))
-        return node.build("FloatToInt", (after,), (form,))
+        rows = None if is_narrow else _rounded_rows(node, form)
+        return rows or node.build("FloatToInt", (after,), (form,))
     return form
 
 
@@ -513,12 +521,30 @@ def _floor_divide(node: Node) -> Form | None:
     return found or quotient(node.operand(0), node.operand(1))
 
 
+def _round(node: Node) -> Form | None:
+    return _rounded_rows(node, node.operand(0))
+
+
+def _rounded_rows(node: Node, form: Form) -> Form | None:
+    """A fraction of a number of rows that is rounded: it is whole; None for another form."""
+    terms = node.terms
+    summands = terms.summands(form)
+    if terms.shape(form) != () or not terms.parts(form):
+        return None
+    fractions = [Fraction(number).limit_denominator(512) for _, number in summands]
+    if not all(
+        monomial != NUMBER and are_close([float(fraction), number])
+        for (monomial, number), fraction in zip(summands, fractions, strict=True)
+    ):
+        return None
+    return _whole_quotient(node, form, 1.0)
+
+
 def _whole_quotient(node: Node, form: Form, divisor: float) -> Form | None:
     terms = node.terms
     total = {}
     for monomial, number in terms.summands(form):
-        is_rows = all(terms[atom].op == "Rows" and power > 0 for atom, power in monomial[1])
-        if monomial != NUMBER and not is_rows:
+        if monomial != NUMBER and not _is_of_rows(terms, monomial):
             return None
         total[monomial] = float(number // divisor) if monomial == NUMBER else number / divisor
     node.reader.assume(Assumption.DIVISIBLE_ROWS)
@@ -551,6 +577,13 @@ def _power(node: Node) -> Form | None:
     return made
 
 
+def _is_of_rows(terms: Terms, monomial: Monomial) -> bool:
+    """Whether a monomial is a product of numbers of rows."""
+    base, factors = monomial
+    is_product = all(terms[atom].op == "Rows" and power > 0 for atom, power in factors)
+    return base == ONE and bool(factors) and is_product
+
+
 _COMPARISONS: Mapping[str, Callable[[float, float], float]] = {
     "Equal": operator.eq,
     "NotEqual": operator.ne,
@@ -565,8 +598,14 @@ _COMPARISONS: Mapping[str, Callable[[float, float], float]] = {
 
 
 def _compare(node: Node) -> Form | None:
-    """Comparisons of numbers are numbers."""
+    """Comparisons of numbers are numbers; the lesser of two shares of the rows is known."""
     terms = node.terms
+    if node.op.type in ("Minimum", "Maximum") and node.shape == ():
+        difference = terms.summands(terms.add((node.operand(0), 1.0), (node.operand(1), -1.0)))
+        is_less = [number < 0 for monomial, number in difference if _is_of_rows(terms, monomial)]
+        if len(is_less) == len(difference) < 2:
+            is_first = not is_less or is_less[0] == (node.op.type == "Minimum")
+            return node.operand(0 if is_first else 1)
     one, other = (terms.constant(node.operand(i)) for i in (0, 1))
     if node.shape != () or one is None or other is None:
         return None
@@ -775,16 +814,10 @@ def _range(node: Node) -> Form | None:
     start, limit, step = node.operands
     count = terms.add((limit, 1.0), (start, -1.0))
     part = finest(terms.parts(limit) | terms.parts(start))
-    in_order = part is not None and not any(cut.family == "stride" for cut in part)
-    if part is not None and in_order and terms.constant(step) == 1.0 and count == terms.rows(part):
-        numbers = terms.atom(
-            *("Leaf", ("row number",), (), (ROWS,)),
-            part=part,
-            origin=node.origin,
-            status=Status(Kind.ROWS, 0),
-        )
-        first = node.reader.first_row(part)
-        return terms.add((numbers, 1.0), (start, 1.0), (first, -1.0))
+    if part is not None and terms.constant(step) == 1.0 and count == terms.rows(part):
+        numbers = _numbers_of_rows(node, part)
+        if numbers is not None:
+            return terms.add((numbers, 1.0), (start, 1.0))
     bounds = [terms.constant(each) for each in (start, limit, step)]
     if any(bound is None for bound in bounds) or not bounds[2]:
         return None
@@ -792,6 +825,19 @@ def _range(node: Node) -> Form | None:
     if len(found) > _MAX_ELEMENTS:
         return None
     return terms.pack([terms.number(each) for each in found], node.origin)
+
+
+def _numbers_of_rows(node: Node, part: Part) -> Form | None:
+    """The numbers of the rows of a part, from 0; None if they are no neighbors in the batch."""
+    if any(cut.family == "stride" for cut in part):
+        return None
+    numbers = node.terms.atom(
+        *("Leaf", ("row number",), (), (ROWS,)),
+        part=part,
+        origin=node.origin,
+        status=Status(Kind.ROWS, 0),
+    )
+    return node.terms.add((numbers, 1.0), (node.reader.first_row(part), -1.0))
 
 
 def _reshaped(node: Node, form: Form, dims: Shape, others: tuple[Form, ...] = ()) -> Form:
@@ -826,12 +872,10 @@ def _reshape(node: Node) -> Form | None:
         if shape == () or (is_static(shape) and is_static(dims) and not has_rows):
             return _reshaped(node, form, shape)
         return node.build("Reshape", (shape,), (form, node.operand(1)))
-    part = finest(terms.parts(form))
-    at = next((i for i, dim in enumerate(dims) if isinstance(dim, RowExtent)), None)
-    if at is not None and part is not None:
-        found = _with_rows_kept(node, dims, at, wanted, part)
-        if found is not None:
-            return _reshaped(node, form, found)
+    made = _reshaped_rows(node, form, wanted)
+    if made is not None:
+        return made
+    at = _axis_of_rows(dims)
     flat = _known_extents(terms, wanted)
     if None in flat and is_static(shape):
         flat = shape or ()
@@ -840,6 +884,47 @@ def _reshape(node: Node) -> Form | None:
         whole = math.prod(dim for dim in dims if isinstance(dim, int))
         flat = tuple(whole // max(rest, 1) if dim is None else dim for dim in flat)
     return _reshaped(node, form, flat, () if None not in flat else (node.operand(1),))
+
+
+def _axis_of_rows(shape: Shape) -> int | None:
+    return next((i for i, dim in enumerate(shape or ()) if isinstance(dim, RowExtent)), None)
+
+
+def _reshaped_rows(node: Node, form: Form, wanted: Sequence[Form]) -> Form | None:
+    """A reshape that keeps each row together, or that stacks equal parts of the rows.
+
+    ``[n, -1]`` are n parts in order, and ``[-1, n]`` every n-th row. None for other reshapes.
+    """
+    terms, dims = node.terms, node.terms.shape(form) or ()
+    part, at = finest(terms.parts(form)), _axis_of_rows(dims)
+    if at is None or part is None:
+        return None
+    found = _with_rows_kept(node, dims, at, wanted, part)
+    if found is not None:
+        return _reshaped(node, form, found)
+    extent, known = dims[at], _known_extents(terms, wanted)
+    if known[:at] != tuple(dims[:at]) or len(wanted) < at + 2 or not isinstance(extent, RowExtent):
+        return None
+    first, second = known[at : at + 2]
+    count = first or second
+    is_striped = first is None
+    if not isinstance(count, int) or not 1 <= count <= _MAX_ELEMENTS:
+        return None
+    if not extent.times or (is_striped and extent.times > 1):
+        return None
+    family: Family = "stride" if is_striped else "split"
+    axis = at + is_striped
+    cuts = [
+        terms.cut(form, at, Cut(family, number, count), dims, node.origin)
+        for number in range(count)
+    ]
+    rest = (*wanted[:axis], *wanted[axis + 1 :])
+    stacked = [None if cut is None else _reshaped_rows(node, cut, rest) for cut in cuts]
+    found_parts = tuple([each for each in stacked if each is not None])
+    if len(found_parts) < count:
+        return None
+    inner = terms.shape(found_parts[0]) or ()
+    return node.build("Pack", (axis,), found_parts, (*inner[:axis], count, *inner[axis:]))
 
 
 def _known_extents(terms: Terms, wanted: Sequence[Form]) -> tuple[Dim, ...]:
@@ -891,7 +976,7 @@ def _with_rows_kept(
             return None
         if j == at == 0 and number == -1 and None not in known[1:] and are_neighbors:
             return (RowExtent(None), *known[1:])
-        if number is None:
+        if number is None and (times or are_neighbors):
             return (*known[:j], RowExtent(round(multiple)), *known[j + 1 :])
     return None
 
@@ -928,9 +1013,13 @@ def _transpose(node: Node) -> Form | None:
 
 
 def _pack(node: Node) -> Form | None:
-    rank = len(node.shape) if node.shape else 1
-    axis = int(node.attributes.get("axis", 0)) % rank
-    return node.build("Pack", (axis,), node.operands)
+    terms, shape, operands = node.terms, node.shape, node.operands
+    axis = int(node.attributes.get("axis", 0)) % (len(shape) if shape else 1)
+    inner = {terms.shape(operand) for operand in operands}
+    dims = inner.pop()
+    if not inner and dims is not None:  # with the extent of the rows
+        shape = (*dims[:axis], len(operands), *dims[axis:])
+    return node.build("Pack", (axis,), operands, shape)
 
 
 def _join(node: Node) -> Form | None:
@@ -956,6 +1045,8 @@ def _cut_axis(
     dims = terms.shape(form)
     if dims is None or axis >= len(dims):
         return None
+    if begin is None and end is None:
+        return form
     size = dims[axis]
     part = finest(terms.parts(form))
     if isinstance(size, RowExtent):
@@ -985,6 +1076,37 @@ def _cut_axis(
         shape = (*dims[:axis], width, *dims[axis + 1 :])
         return node.build("Slice", (axis, low_row, width), (form,), shape)
     return form if first == 0 and end is None else None
+
+
+def _element(node: Node, form: Form, axis: int, index: Form) -> Form | None:
+    """A slice of one known number, without its axis; None for an axis of rows."""
+    terms, dims = node.terms, node.terms.shape(form) or ()
+    number = terms.constant(index)
+    if axis >= len(dims) or number is None:
+        return None
+    size = dims[axis]
+    if not isinstance(size, int) or not -size <= number < size:
+        return None
+    at = int(number) % size
+    cut = _cut_axis(node, form, axis, terms.number(at), terms.number(at + 1))
+    return None if cut is None else _reshaped(node, cut, (*dims[:axis], *dims[axis + 1 :]))
+
+
+def _cut_by_steps(
+    node: Node, form: Form, axis: int, begin: Form | None, end: Form | None, step_form: Form
+) -> Form | None:
+    """A slice with a step; None if it is no slice and not every n-th row."""
+    terms = node.terms
+    dims, step = terms.shape(form), terms.constant(step_form)
+    if step == 1:
+        return _cut_axis(node, form, axis, begin, end)
+    if dims is None or step is None or step < 1 or dims[axis] != ROWS:
+        return None
+    first = 0.0 if begin is None else terms.constant(begin)
+    is_whole = end is None or end == terms.extent(form, axis)
+    if not is_whole or first is None or not 0 <= first < step:
+        return None
+    return terms.cut(form, axis, Cut("stride", int(first), int(step)), dims, node.origin)
 
 
 def _cut_rows(
@@ -1048,50 +1170,38 @@ def _sliced(
     if elements is not None and len(begins) == 1 and is_element_or_slice:
         return _sliced_vector(node, elements, begins[0], ends[0], strides[0], masks)
     axis = 0
-    shrunk: list[int] = []
     fresh: list[int] = []
-    specified = (
-        len(begins) - masks["new_axis_mask"].bit_count() - masks["ellipsis_mask"].bit_count()
-    )
+    unnamed = masks["new_axis_mask"].bit_count() + masks["ellipsis_mask"].bit_count()
+    left_out = len(dims) - (len(begins) - unnamed)
     for i, step in enumerate(strides):
         bit = 1 << i
         dims = terms.shape(form)
         if dims is None:
             return None
         if masks["ellipsis_mask"] & bit:
-            axis += len(dims) - specified
+            axis += left_out
             continue
         if masks["new_axis_mask"] & bit:
-            fresh.append(axis - len(shrunk) + len(fresh))
+            fresh.append(axis + len(fresh))
             continue
         if axis >= len(dims):
             return None
         low = None if masks["begin_mask"] & bit else begins[i]
         high = None if masks["end_mask"] & bit else ends[i]
         cut: Form | None = None
-        size = dims[axis]
         if masks["shrink_axis_mask"] & bit:
-            index = terms.constant(begins[i])
-            if index is not None and isinstance(size, int) and size:
-                at = int(index) % size
-                bounds = terms.number(at), terms.number(at + 1)
-                cut = _cut_axis(node, form, axis, *bounds)
-                shrunk.append(axis)
-        elif step == 1:
-            cut = _cut_axis(node, form, axis, low, high)
-        elif size == ROWS and high is None and step > 1:
-            first = 0.0 if low is None else terms.constant(low)
-            if first is not None and 0 <= first < step:
-                stripe = Cut("stride", int(first), step)
-                cut = terms.cut(form, axis, stripe, dims, node.origin)
+            cut = _element(node, form, axis, begins[i])
+            axis -= 1
+        else:
+            cut = _cut_by_steps(node, form, axis, low, high, terms.number(step))
         if cut is None:
             return None
         form = cut
         axis += 1
-    left = [dim for i, dim in enumerate(terms.shape(form) or ()) if i not in shrunk]
+    left = list(terms.shape(form) or ())
     for at in fresh:
         left.insert(at, 1)
-    return _reshaped(node, form, tuple(left)) if shrunk or fresh else form
+    return _reshaped(node, form, tuple(left)) if fresh else form
 
 
 def _sliced_vector(
@@ -1150,8 +1260,17 @@ def _split(node: Node) -> Form | None:
 
 
 def _split_v(node: Node) -> Form | None:
-    sizes = node.terms.vector(node.operand(1))
-    return None if sizes is None else _split_into(node, node.operand(0), node.operand(2), sizes)
+    terms = node.terms
+    form, axis, sizes = node.operand(0), terms.integers(node.operand(2)), None
+    found = terms.vector(node.operand(1))
+    if found is not None and axis is not None:
+        sizes = list(found)
+        rest = [i for i, size in enumerate(sizes) if terms.constant(size) == -1]
+        if rest and terms.shape(form):
+            others = [(size, -1.0) for i, size in enumerate(sizes) if i not in rest]
+            whole = terms.extent(form, axis[0] % len(terms.shape(form) or ()))
+            sizes[rest[0]] = terms.add((whole, 1.0), *others)
+    return None if sizes is None else _split_into(node, form, node.operand(2), sizes)
 
 
 def _split_into(
@@ -1164,13 +1283,10 @@ def _split_into(
     axis, count, output = found[0] % len(dims), len(sizes), node.output
     is_equal = sizes[0] is None or len(set(sizes)) == 1
     known = [size for size in sizes if size is not None]
-    has_rest = any(terms.constant(size) == -1 for size in known)
     stripe = Cut("split", output, count)
     if isinstance(dims[axis], RowExtent):
         if is_equal:
             return terms.cut(form, axis, stripe, dims, node.origin)
-        if has_rest:
-            return None
         begin = terms.add(*((size, 1.0) for size in known[:output])) if output else None
         end = terms.add(*((size, 1.0) for size in known[: output + 1]))
         return _cut_axis(node, form, axis, begin, end)
@@ -1179,7 +1295,7 @@ def _split_into(
         if made is not None:
             return made
     size = dims[axis]
-    if not isinstance(size, int) or has_rest:
+    if not isinstance(size, int):
         return None
     widths = [size / count if each is None else terms.constant(each) for each in sizes]
     numbers = [width for width in widths if width is not None]
@@ -1187,6 +1303,22 @@ def _split_into(
         return None
     low = sum(numbers[:output])
     return _cut_axis(node, form, axis, terms.number(low), terms.number(low + numbers[output]))
+
+
+def _partition(node: Node) -> Form | None:
+    """Every n-th row, by the remainders of the numbers of rows."""
+    terms = node.terms
+    form, numbers = node.operands
+    count, part = len(node.reader.outputs(node.name)), finest(terms.parts(form))
+    if part is None or (terms.shape(form) or ())[:1] != (ROWS,):
+        return None
+    remainders = terms.single(numbers)
+    if remainders is None or remainders.op != "FloorMod" or terms.shape(numbers) != (ROWS,):
+        return None
+    if remainders.operands != (_numbers_of_rows(node, part), terms.number(count)):
+        return None
+    stripe = Cut("stride", node.output, count)
+    return terms.cut(form, 0, stripe, terms.shape(form), node.origin)
 
 
 def _unstack(node: Node) -> Form | None:
@@ -1203,8 +1335,7 @@ def _unstack(node: Node) -> Form | None:
         stripe = Cut("split", node.output, count)
         cut = terms.cut(form, axis, stripe, node.shape, node.origin)
         if cut is None:
-            bounds = terms.number(node.output), terms.number(node.output + 1)
-            cut = _cut_axis(node, form, axis, *bounds)
+            return _element(node, form, axis, terms.number(node.output))
     return None if cut is None else _reshaped(node, cut, (*dims[:axis], *dims[axis + 1 :]))
 
 
@@ -1212,7 +1343,7 @@ def _along(node: Node) -> Form | None:
     """Ops that repeat or pad a tensor along an axis, with this axis as the attribute."""
     terms, form, kind = node.terms, node.operand(0), node.op.type
     dims, shape = terms.shape(form), node.shape
-    at = next((i for i, dim in enumerate(dims or ()) if isinstance(dim, RowExtent)), None)
+    at = _axis_of_rows(dims)
     if kind == "Pad" and at is None and dims is not None and len(dims) == 1:
         paddings, size = terms.single(node.operand(1)), dims[0]
         if paddings is not None and paddings.op == "Const" and isinstance(size, int):
@@ -1253,7 +1384,7 @@ def _reorder(node: Node) -> Form | None:
     dims, axes = terms.shape(form), terms.integers(node.operands[-1])
     if not dims or axes is None:
         return _along_unknown_axis(node)
-    at = next((i for i, dim in enumerate(dims) if isinstance(dim, RowExtent)), None)
+    at = _axis_of_rows(dims)
     changed = at if at in {axis % len(dims) for axis in axes} else None
     return node.build(node.op.type, (changed, *attributes_of(node)), node.operands, dims)
 
@@ -1283,7 +1414,45 @@ def _lookup(node: Node, table: Form, indices: Form, axis: int, batch: int = 0) -
         return chosen[0] if terms.shape(indices) == () else terms.pack(chosen, node.origin)
     if axis < 0:
         axis += len(terms.shape(table) or ())
+    rows = _rows_by_numbers(node, table, indices, axis) if terms.parts(table) else None
+    if rows is not None:
+        return rows
     return node.build("GatherV2", (axis, batch), (table, indices))
+
+
+def _rows_by_numbers(node: Node, table: Form, indices: Form, axis: int) -> Form | None:
+    """A slice that a lookup takes, by one number or by a range; None for another lookup."""
+    terms, dims = node.terms, node.terms.shape(table) or ()
+    if axis >= len(dims):
+        return None
+    if terms.shape(indices) == ():
+        return _element(node, table, axis, indices)
+    part = finest(terms.parts(table))
+    if part is not None and dims[axis] == ROWS and indices == _numbers_of_rows(node, part):
+        return table
+    found = terms.single(indices)
+    if found is not None and found.op == "Range":
+        return _cut_by_steps(node, table, axis, *found.operands)
+    return _masked(node, table, found, axis)
+
+
+def _masked(node: Node, table: Form, indices: Atom | None, axis: int) -> Form | None:
+    """The rows for which a mask is true, as ``tf.boolean_mask`` looks them up; else None."""
+    terms, dims = node.terms, node.terms.shape(table) or ()
+    if indices is not None and indices.op == "Reshape" and len(indices.shape or ()) == 1:
+        indices = terms.single(indices.operands[0])
+    extent = dims[axis] if axis < len(dims) else None
+    if indices is None or indices.op != "Where" or not isinstance(extent, RowExtent):
+        return None
+    (mask,) = indices.operands
+    if terms.shape(mask) != (extent,) or not extent.times:
+        return None
+    shape = (*dims[:axis], RowExtent(None), *dims[axis + 1 :])
+    return node.build("Masked", (axis,), (table, mask), shape)
+
+
+def _gather_nd(node: Node) -> Form | None:
+    return _masked(node, node.operand(0), node.terms.single(node.operand(1)), 0)
 
 
 def _gather(node: Node) -> Form | None:
@@ -1324,24 +1493,63 @@ def _segment_sum(node: Node) -> Form | None:
 # --- lists of tensors, as loops have them ---
 
 
-def _list_of(*operands: int) -> Callable[[Node], Form | None]:
-    """An op that makes a list, which has no static shape."""
+def _list_of(*operands: int, type_: str = "") -> Callable[[Node], Form | None]:
+    """An op that makes a list, which has no static shape; also as another type."""
 
     def make(node: Node) -> Form | None:
         chosen = tuple([node.operand(number) for number in operands])
-        return node.build(node.op.type, (), chosen, None)
+        return node.build(type_ or node.op.type, (), chosen, None)
 
     return make
 
 
-def _from_list(*operands: int) -> Callable[[Node], Form | None]:
+def _from_list(*operands: int, type_: str = "") -> Callable[[Node], Form | None]:
     """An op that makes a tensor of a list, without the inputs that are shapes of elements."""
 
     def make(node: Node) -> Form | None:
         chosen = tuple([node.operand(number) for number in operands])
-        return node.build(node.op.type, (), chosen)
+        return node.build(type_ or node.op.type, (), chosen)
 
     return make
+
+
+def _list_from_array(node: Node) -> Form | None:
+    """A list of the slices of a tensor, if they are all elements of an array in order."""
+    dims = node.terms.shape(node.operand(2))
+    if not dims or not _counts(node.terms, node.operand(1), dims[0]):
+        return None
+    return node.build("TensorListFromTensor", (), (node.operand(2),), None)
+
+
+def _stacked_array(node: Node) -> Form | None:
+    """All elements of an array in order."""
+    size = _size_of_array(node)
+    count = None if size is None else node.terms.constant(size)
+    if count is None or not _counts(node.terms, node.operand(1), int(count)):
+        return None
+    return node.build("TensorListStack", (), (node.operand(2),))
+
+
+def _counts(terms: Terms, numbers: Form, size: Dim) -> bool:
+    """Whether a vector has the numbers from 0 up to a fixed size."""
+    if not isinstance(size, int):
+        return False
+    found = terms.single(numbers)
+    bounds = (0.0, float(size), 1.0)
+    is_range = found is not None and found.op == "Range"
+    if found is not None and is_range and tuple(map(terms.constant, found.operands)) == bounds:
+        return True
+    return terms.vector(numbers) is not None and terms.integers(numbers) == list(range(size))
+
+
+def _size_of_array(node: Node) -> Form | None:
+    """The number of elements of the array that an op uses; None if it may grow."""
+    array = node.source(0)
+    while array.op.type in ENTERS:
+        array = array.source(0)
+    if array.op.type != "TensorArrayV3" or array.attributes.get("dynamic_size"):
+        return None
+    return array.operand(0)
 
 
 # --- random numbers ---
@@ -1361,6 +1569,12 @@ def _random(node: Node) -> Form | None:
         seeds = attributes.get("seed", 0), attributes.get("seed2", 0)
         seed = seeds if any(seeds) else None
     identity = (kind, node.output, *attributes_of(node))
+    count = node.attributes.get("num_sampled")
+    if kind in _CANDIDATES and node.output == 1:  # how often each label is drawn on average
+        drawn = reader.value(node.name)
+        return node.build("ExpectedCount", identity, (operands[0], drawn))
+    if kind in _CANDIDATES:  # the labels matter only for the other output
+        operands = [terms.pack([terms.number(float(count or 0))])]
     owners = _owners(node)
     part = _part_of_tower(node)
     if part is None and any(terms.parts(operand) for operand in operands):
@@ -1539,6 +1753,7 @@ TENSOR_OPS: Mapping[str, Callable[[Node], Form | None]] = {
     "Inv": _reciprocal,
     "Pow": _power,
     **dict.fromkeys(_COMPARISONS, _compare),
+    **dict.fromkeys(words("Ceil Floor Rint Round"), _round),
     "Merge": _merge,
     "Select": _select,
     "SelectV2": _select,
@@ -1566,11 +1781,13 @@ TENSOR_OPS: Mapping[str, Callable[[Node], Form | None]] = {
     "Split": _split,
     "SplitV": _split_v,
     "Unpack": _unstack,
+    "DynamicPartition": _partition,
     **dict.fromkeys(words("Tile Pad PadV2 MirrorPad BroadcastTo"), _along),
     **dict.fromkeys(words("Cumsum Cumprod"), _cumulate),
     **dict.fromkeys(words("ReverseV2 Roll"), _reorder),
     "Gather": _gather,
     "GatherV2": _gather_v2,
+    "GatherNd": _gather_nd,
     "ResourceGather": _resource_gather,
     "OneHot": _one_hot,
     "UnsortedSegmentSum": _segment_sum,
@@ -1582,6 +1799,13 @@ TENSOR_OPS: Mapping[str, Callable[[Node], Form | None]] = {
     "TensorListPushBack": _list_of(0, 1),
     "TensorListGetItem": _from_list(0, 1),
     "TensorListStack": _from_list(0),
+    # Arrays of TensorFlow 1, whose elements are in the last input.
+    "TensorArrayV3": _list_of(0, type_="TensorListReserve"),
+    "TensorArrayScatterV3": _list_from_array,
+    "TensorArrayWriteV3": _list_of(3, 1, 2, type_="TensorListSetItem"),
+    "TensorArrayReadV3": _from_list(2, 1, type_="TensorListGetItem"),
+    "TensorArrayGatherV3": _stacked_array,
+    "TensorArraySizeV3": _size_of_array,
     # Random numbers and collectives.
     **dict.fromkeys(RANDOM_STATEFUL | RANDOM_STATELESS.keys(), _random),
     **dict.fromkeys(

@@ -70,9 +70,10 @@ class Atom:
     Attributes:
         op: TensorFlow's op type, or a name of this package: ``Leaf`` (an input), ``Var``, ``Feed``
             (an input without rows), ``Grad``, ``Rows``, ``RowsOf``, ``Dim``, ``Place``, ``Slice``,
-            ``PartOf``, ``Slices``, ``Chosen``, ``Random``, ``MeanOf`` (the mean over the rows of a
-            sum over rows), ``Total`` (a scalar form as one atom), ``Backward`` (a result of the
-            backward pass, in a step that is read alone).
+            ``Masked`` (the rows for which a mask is true), ``PartOf``, ``Slices``, ``Chosen``,
+            ``Random``, ``MeanOf`` (the mean over the rows of a sum over rows), ``Total`` (a scalar
+            form as one atom), ``Backward`` (a result of the backward pass, in a step that is read
+            alone).
         attrs: constants that the op depends on.
         operands: forms.
         shape: the static shape.
@@ -624,7 +625,7 @@ class Terms:
             kind = Kind.CONSTANT
         elif status.kind is Kind.ROWS and status.axis == axis:
             kind = Kind.SUM
-        cause = Cause("Dim", "is an extent of unknown size", is_known=False)
+        cause = Cause("Dim", "is not known", is_known=False)
         return self.atom("Dim", (axis,), (form,), (), status=Status(kind, None, cause))
 
     # --- kinds ---
@@ -1113,9 +1114,12 @@ class Terms:
         part = finest(self._parts[form])
         if part is not None:
             status = self.status(form, part)
-            if status.kind is Kind.ROWS and status.axis == axis:
+            dims = self._shapes[form] or ()
+            extent = dims[axis] if axis < len(dims) else None
+            is_known = isinstance(extent, RowExtent) and extent.times
+            if status.kind is Kind.ROWS and status.axis == axis and is_known:
                 return self.with_part(form, part, (*part, cut))
-            if status.kind is Kind.JOINT and status.axis == axis:
+            if status.kind in (Kind.ROWS, Kind.JOINT) and status.axis == axis:
                 rows = Status(Kind.ROWS, axis)
                 return self.atom(
                     "PartOf",
@@ -1133,11 +1137,11 @@ class Terms:
         if len(atom.operands) != cut.parts or cut.family != "split":
             return None
         element = atom.operands[cut.number]
-        dims = self._shapes[element]
-        if dims is None:
+        inner = self._shapes[element]
+        if inner is None:
             return None
-        dims = (*dims[:axis], 1, *dims[axis:])
-        return self.product(self.build("Reshape", (dims,), (element,), dims, origin), factor)
+        inner = (*inner[:axis], 1, *inner[axis:])
+        return self.product(self.build("Reshape", (inner,), (element,), inner, origin), factor)
 
 
 # Atoms with a status that does not follow from the kinds of their operands.

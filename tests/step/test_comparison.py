@@ -1127,8 +1127,8 @@ def test_an_extent_of_unknown_size_shows_no_mistake() -> None:
         return total(net.errors(x, y)) / total(ones)
 
     net = Net()
-    rows = to_float(rows_of(net.x)) * 0.25  # rounded by an op that no rule follows
-    half = apply("Cast", rows + rows, DstT="int32")
+    rows = to_float(rows_of(net.x)) * 0.5
+    half = apply("Cast", apply("Maximum", rows, 1.0), DstT="int32")
     towers = net.descend(
         add_n(net.gradients([loss(net, x, y, half) for x, y in net.parts()])) / 2.0
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,7 +25,8 @@ from support.steps import (
     total,
 )
 
-from placement_checks.step.comparison import State
+from placement_checks.core.placement import Details, Op, Placement, Tensor
+from placement_checks.step.comparison import State, StepEquality, compare_steps
 from placement_checks.step.terms import Assumption
 
 WIDTH = 3
@@ -292,3 +294,112 @@ def test_loops(name: str) -> None:
     is_equal, towers, one = LOOPS[name]
 
     _check(_program(towers, 2), _program(one, 1), is_equal=is_equal)
+
+
+# --- loops of TensorFlow 1 ---
+
+
+class _InFrames(Details):
+    """The details of a program whose loops are frames.
+
+    Attributes:
+        made: for each op of a frame, its frame and its loop variable.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._program, self._inner = program, program.placement().details
+        self.made: dict[str, tuple[str, int]] = {}
+
+    def outputs(self, op: str) -> Sequence[Tensor]:
+        if op not in self.made:
+            return self._inner.outputs(op)
+        loop, number = self.made[op]
+        return [self._inner.outputs(loop)[number]] * 2
+
+    def attributes(self, op: str) -> Mapping[str, Any]:
+        return {"frame_name": self.made[op][0]} if op in self.made else self._inner.attributes(op)
+
+    def value(self, op: str) -> tuple[Any, ...] | None:
+        return None if op in self.made else self._inner.value(op)
+
+
+def _in_frames(program: Program) -> Placement:
+    """The placement of a program whose loops are as TensorFlow 1 builds them."""
+    placement, details = program.placement(), _InFrames(program)
+    ops: dict[str, Op] = {}
+
+    def add(loop: str, number: int, type_: str, *inputs: str) -> str:
+        name = f"{loop}_{type_}_{number}"
+        ops[name] = placement.ops[loop]._replace(name=name, type=type_, inputs=inputs)
+        details.made[name] = loop, number
+        return name
+
+    exits: dict[str, str] = {}
+    for name, op in placement.ops.items():
+        variables = placement.loop_variables.get(name, {})
+        inputs = [exits.get(each, each) for each in op.inputs]
+        for number, variable in variables.items():
+            side = "body" if f"{op.caller}/body" in name else "cond"
+            inputs[number] = _in_frame(op.caller, variable, side, program)
+        if op.type != "While":
+            if op.caller and all(each[0] == "^" for each in inputs):  # an iteration starts it
+                inputs.append(f"^{op.caller}_Switch_0")
+            ops[name] = op._replace(inputs=tuple(inputs), caller="")
+            continue
+        results = placement.results[name]
+        inputs = [each for each in inputs if each[0] != "^"]
+        for number, (source, result) in enumerate(zip(inputs, results["/body"], strict=True)):
+            variable = f"{name}:{number}" if number else name
+            enter = add(name, number, "Enter", source)
+            if result == variable:
+                continue
+            merge = add(name, number, "Merge", enter, f"{name}_NextIteration_{number}")
+            switch = add(name, number, "Switch", merge, f"{name}_LoopCond_0")
+            is_variable = result.partition(":")[0] == name
+            inner = _in_frame(name, result, "body", program) if is_variable else result
+            add(name, number, "NextIteration", inner)
+            made = add(name, number, "Exit", switch)
+            exits |= {variable: made, f"^{variable}": f"^{made}"}
+        add(name, 0, "LoopCond", results["/cond"][0])
+    return replace(placement, ops=ops, results={}, loop_variables={}, details=details)
+
+
+def _in_frame(loop: str, variable: str, side: str, program: Program) -> str:
+    """The tensor that a body reads as a loop variable."""
+    number = int(variable.partition(":")[2] or 0)
+    if program.results[loop]["/body"][number] == variable:  # a tensor from outside
+        return f"{loop}_Enter_{number}"
+    return f"{loop}_Merge_{number}" if side == "cond" else f"{loop}_Switch_{number}:1"
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_loops_of_tensorflow_1(name: str) -> None:
+    """Frames are proved if loops of functions are."""
+    is_equal, towers, one = LOOPS[name]
+    found = compare_steps(_in_frames(_program(towers, 2)), _in_frames(_program(one, 1)))
+
+    assert isinstance(found, StepEquality)
+    assert (found.variables["w"].state is State.PROVED) is is_equal, found.variables["w"]
+
+
+@pytest.mark.parametrize("times", [1.0, 2.0])
+def test_updates_in_a_loop_of_tensorflow_1(times: float) -> None:
+    """It is not known how often an update runs."""
+
+    def build(towers: int, times: float) -> Program:
+        program = _program(lambda x, w: mean(square(total(x * w.read(), 1))), towers)
+        w = Handle(program, "w")
+
+        def body(i: Value) -> Sequence[Value]:
+            with program.after(w.assign_sub([0.1] * WIDTH)):
+                return [i + 1.0]
+
+        with program.after(Value(program, program.roots[0])):
+            start = program.tensor(0.0)
+            program.train(program.loop(lambda i: apply("Less", i, times), body, [start])[0])
+        return program
+
+    found = compare_steps(_in_frames(build(2, times)), _in_frames(build(1, 1.0)))
+
+    assert isinstance(found, StepEquality)
+    assert found.variables["w"].state is not State.PROVED

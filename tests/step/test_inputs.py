@@ -7,19 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 
 import pytest
 from support.steps import (
     Program,
     Value,
     add_n,
+    apply,
     compare,
+    concat,
     differences,
     mean,
+    partition,
     relu,
+    reshape,
     split,
     square,
+    stack,
     total,
+    unstack,
 )
 
 from placement_checks.step.comparison import State
@@ -250,6 +257,140 @@ def test_evaluation_on_rows_of_its_own(towers: int) -> None:
     found = compare(build(towers), build(1))
 
     assert found.variables["w"].state is State.PROVED, found.variables["w"]
+
+
+# --- parts of one batch ---
+
+Cut = Callable[[Value, int], Sequence[Value]]
+
+
+def _stacked(value: Value, *extents: int) -> Value:
+    return reshape(value, [*extents, *value.shape[1:]])
+
+
+def _in_turn(value: Value, count: int) -> Sequence[Value]:
+    return unstack(_stacked(value, -1, count), count, axis=1)
+
+
+def _in_two_steps(value: Value, count: int) -> Sequence[Value]:
+    """Each tower adds up the gradients of two parts of its rows."""
+    if count == 1:
+        return [value]
+    parts = _stacked(value, count, 2, -1)
+    return [element for part in unstack(parts, count) for element in unstack(part, 2)]
+
+
+# For rows and labels, how they are cut, and whether each row then has its own label.
+CUTS: dict[str, tuple[bool, Cut, Cut]] = {
+    "stacked": (True, lambda x, n: unstack(_stacked(x, n, -1), n), split),
+    "in turn": (True, _in_turn, lambda y, n: [y[i::n] for i in range(n)]),
+    "in two steps": (True, _in_two_steps, _in_two_steps),
+    "joined again": (True, lambda x, n: unstack(stack(split(x, n)), n), split),
+    "stacked, labels in turn": (False, lambda x, n: unstack(_stacked(x, n, -1), n), _in_turn),
+    "labels of another part": (
+        False,
+        lambda x, n: unstack(_stacked(x, n, -1), n),
+        lambda y, n: unstack(_stacked(y, n, -1), n)[::-1],
+    ),
+    "one part for all": (
+        False,
+        lambda x, n: [_stacked(x, n, -1)[0]] * n,
+        lambda y, n: [_stacked(y, n, -1)[0]] * n,
+    ),
+}
+
+
+@pytest.mark.parametrize("rows", [None, 12])
+@pytest.mark.parametrize("name", CUTS)
+def test_cuts(name: str, rows: int | None) -> None:
+    is_right, cut_rows, cut_labels = CUTS[name]
+
+    def build(count: int) -> Program:
+        program = Program()
+        x, y = program.placeholder("x", (rows, WIDTH)), program.placeholder("y", (rows,))
+        towers = list(zip(cut_rows(x, count), cut_labels(y, count), strict=True))
+        return _trained(program, towers)
+
+    towers, one = build(2), build(1)
+    found = compare(towers, one)
+
+    assert (found.variables["w"].state is State.PROVED) is is_right, found.variables["w"]
+    assert (differences(towers, one, found, (12,), 0)["w"] < 1e-5) is is_right
+
+
+@pytest.mark.parametrize("cut", ["range", "remainders"])
+@pytest.mark.parametrize("seed", [None, 1])
+def test_random_numbers_for_rows(cut: str, seed: int | None) -> None:
+    """Each tower draws numbers for its own rows, and towers must not draw the same."""
+
+    def build(count: int) -> Program:
+        program = Program()
+        x, w = program.placeholder("x", (None, WIDTH)), program.variable("w", (WIDTH,))
+        rows, gradients = apply("Shape", x)[0], []
+        numbers = apply("FloorMod", apply("Range", 0, rows, 1), count)
+        parts = partition(x, numbers, count)
+        if cut == "range":
+            ends = [rows // count * i for i in range(count + 1)]
+            ranges = [apply("Range", *both, 1) for both in pairwise(ends)]
+            parts = [apply("GatherV2", x, each, 0) for each in ranges]
+        for part in parts:
+            shape = stack([apply("Shape", part)[0], WIDTH])
+            noise = program.add("RandomStandardNormal", shape, seed2=seed or 0)
+            loss = mean(square(total((part + noise) * w.read(), 1)))
+            gradients.append(program.gradient(loss, w))
+        program.train(w.descend(0.1, _mean(gradients)))
+        return program
+
+    state = compare(build(2), build(1)).variables["w"].state
+
+    assert state is (State.DIFFERS if seed else State.PROVED)
+
+
+@pytest.mark.parametrize("is_masked_first", [False, True])
+def test_masked_rows(is_masked_first: bool) -> None:
+    """A part of the rows that a mask leaves is not what the mask leaves of a part."""
+
+    def masked(rows: Value, mask: Value) -> Value:
+        return apply("GatherV2", rows, reshape(apply("Where", mask), [-1]), 0)
+
+    def build(is_masked_first: bool) -> Program:
+        program = Program()
+        x, w = program.placeholder("x", (None, WIDTH)), program.variable("w", (WIDTH,))
+        mask = apply("Less", apply("Range", 0, apply("Shape", x)[0], 1), 2)
+        if is_masked_first:
+            parts = split(masked(x, mask), 2)
+        else:
+            parts = [masked(*both) for both in zip(split(x, 2), split(mask, 2), strict=True)]
+        losses = [total(square(total(part * w.read(), 1))) for part in parts]
+        gradients = [program.gradient(loss, w) for loss in losses]
+        program.train(w.descend(0.1, gradients[0] * 2.0 + gradients[1]))
+        return program
+
+    towers, one = build(is_masked_first), build(False)
+    found = compare(towers, one)
+
+    assert (found.variables["w"].state is State.PROVED) is not is_masked_first
+    assert (differences(towers, one, found, (8,), 0)["w"] < 1e-5) is not is_masked_first
+
+
+@pytest.mark.parametrize("order", ["of the batch", "in turn"])
+def test_results_of_joined_rows(order: str) -> None:
+    """Results of rows in another order are not compared with the labels of the batch."""
+
+    def build(count: int) -> Program:
+        program = Program()
+        x, y = program.placeholder("x", (None, WIDTH)), program.placeholder("y", (None,))
+        w = program.variable("w", (WIDTH,))
+        parts = _in_turn(x, count) if order == "in turn" else split(x, count)
+        results = concat([total(part * w.read(), 1) for part in parts])
+        program.train(w.descend(0.1, program.gradient(mean(square(results - y)), w)))
+        return program
+
+    towers, one = build(2), build(1)
+    found = compare(towers, one)
+
+    assert (found.variables["w"].state is State.PROVED) is (order == "of the batch")
+    assert (differences(towers, one, found, (8,), 0)["w"] < 1e-5) is (order == "of the batch")
 
 
 # --- fixed numbers of rows ---

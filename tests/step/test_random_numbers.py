@@ -281,6 +281,28 @@ def test_numbers_for_pairs_of_rows(columns: str) -> None:
     assert (_state(build(2), build(1)) is State.PROVED) is (columns == "three")
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_sampled_classes(seed: int) -> None:
+    """Classes that are drawn with one seed are the same for all towers, whatever the labels."""
+
+    def build(towers: int, seed: int) -> Program:
+        program = Program()
+        w, gradients = program.variable("w", (WIDTH,)), []
+        for tower in range(towers) if towers > 1 else [None]:
+            x = program.placeholder("x", (None, WIDTH), tower)
+            labels = apply("Cast", x, DstT="int64")
+            drawn = program.add(SAMPLER, labels, num_sampled=3, range_max=8, seed2=seed)
+            gradients.append(
+                program.gradient(mean(square(total(x * w.read(), 1) + to_float(drawn)[0])), w)
+            )
+        program.train(w.descend(0.1, add_n(gradients) / float(towers)))
+        return program
+
+    state = _state(build(2, seed), build(1, 1))
+
+    assert state is (State.PROVED if seed == 1 else State.UNKNOWN)
+
+
 # The op type, the inputs, the attributes and the output of random numbers.
 Drawn = tuple[str, Sequence[Any], dict[str, Any], int]
 SAMPLER = "UniformCandidateSampler"

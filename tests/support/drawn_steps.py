@@ -20,6 +20,7 @@ from support.steps import (
     concat,
     largest,
     mean,
+    partition,
     relu,
     reshape,
     rows_of,
@@ -30,6 +31,7 @@ from support.steps import (
     stop_gradient,
     to_float,
     total,
+    unstack,
 )
 
 RATE = 0.1
@@ -107,6 +109,15 @@ def _tiled_pairs(h: Value) -> Value:
 
 # --- losses of rows, and the loss of a tower ---
 
+
+def _chosen(rows: Value, mask: Value) -> Value:
+    """The rows with a positive mask."""
+    found = apply("Where", apply("Greater", mask, 0.0))
+    ends = [0, 0], [0, 1], [1, 1]
+    masks = {"begin_mask": 1, "end_mask": 1, "shrink_axis_mask": 2}  # [:, 0]
+    return apply("GatherV2", rows, apply("StridedSlice", found, *ends, **masks), 0)
+
+
 ROW_LOSSES: Mapping[str, Callable[[Value, Tower], Value]] = {
     "squared": lambda h, t: square(total(h, 1) - t.y),
     "difference": lambda h, t: apply("SquaredDifference", total(h * t.v.read(), 1), t.y),
@@ -128,6 +139,11 @@ LOSSES: Mapping[str, Callable[[Value, Tower], Value]] = {
     "sum_by_all_rows": lambda rows, t: total(rows) / t.rows,
     "masked_mean": lambda rows, t: total(rows * t.mask) / (total(t.mask) + 1.0),
     "masked_by_rows": lambda rows, t: total(rows * t.mask) / to_float(rows_of(rows)),
+    "chosen_rows": lambda rows, t: total(_chosen(rows, t.mask)) / to_float(rows_of(rows)),
+    "chosen_mean": lambda rows, t: mean(_chosen(rows, t.mask)),
+    "chosen_by_others": lambda rows, t: (
+        total(_chosen(rows, apply("ReverseV2", t.mask, [0]))) / to_float(rows_of(rows))
+    ),
     "weighted": lambda rows, t: mean(rows * t.mask) * 0.5 + 0.25 * mean(rows),
     "root": lambda rows, _: apply("Sqrt", mean(rows * rows) + 0.1),
     "largest": lambda rows, _: largest(rows),
@@ -170,6 +186,43 @@ def _sized(value: Value, count: int) -> list[Value]:
     return split_by_sizes(value, stack([size] * count), count)
 
 
+def _rest_by_size(value: Value, count: int) -> list[Value]:
+    size = rows_of(value) // count
+    return split_by_sizes(value, stack([*[size] * (count - 1), -1]), count)
+
+
+def _stacked(value: Value, count: int) -> list[Value]:
+    parts = reshape(value, [count, -1, *value.shape[1:]])
+    return [*unstack(parts, count)[:-1], parts[count - 1]]
+
+
+def _interleaved(value: Value, count: int) -> list[Value]:
+    return unstack(reshape(value, [-1, count, *value.shape[1:]]), count, axis=1)
+
+
+def _by_numbers(value: Value, count: int) -> list[Value]:
+    size = rows_of(value) // count
+    numbers = [apply("Range", size * i, size * (i + 1), 1) for i in range(count)]
+    return [apply("GatherV2", value, each, 0) for each in numbers]
+
+
+def _by_every_number(value: Value, count: int) -> list[Value]:
+    numbers = [apply("Range", i, rows_of(value), count) for i in range(count)]
+    return [apply("GatherV2", value, each, 0) for each in numbers]
+
+
+def _dealt(value: Value, count: int) -> list[Value]:
+    numbers = apply("Range", 0, rows_of(value), 1)
+    return partition(value, apply("FloorMod", numbers, count), count)
+
+
+def _rounded_up(value: Value, count: int) -> list[Value]:
+    rows = rows_of(value)
+    size = apply("Cast", apply("Ceil", to_float(rows) / float(count)), DstT="int32")
+    ends = [apply("Minimum", size * i, rows) for i in range(count + 1)]
+    return [value[ends[i] : ends[i + 1]] for i in range(count)]
+
+
 CUTS: Mapping[str, Callable[[Value, int], list[Value]]] = {
     "split": split,
     "slices": _slices,
@@ -180,6 +233,13 @@ CUTS: Mapping[str, Callable[[Value, int], list[Value]]] = {
         *_slices(value, count)[:-1],
         value[(rows_of(value) // count) * (count - 1) :],
     ],
+    "rest_by_size": _rest_by_size,
+    "stacked": _stacked,
+    "interleaved": _interleaved,
+    "by_numbers": _by_numbers,
+    "by_every_number": _by_every_number,
+    "dealt": _dealt,
+    "rounded_up": _rounded_up,
     "same_slice": lambda value, count: [split(value, count)[0]] * count,
     "whole": lambda value, count: [value] * count,
     "shifted": lambda value, count: [*split(value, count)[1:], split(value, count)[0]],
@@ -325,7 +385,8 @@ def recipes(
 
 
 # Parts of programs that train as one GPU does, whatever they are combined with.
-RIGHT_CUTS = (FEEDS, "split", "slices", "strided", "unequal", "split_by_sizes", "last_slice_open")
+_WRONG_CUTS = ("same_slice", "whole")
+RIGHT_CUTS = (FEEDS, *(each for each in CUTS if each not in _WRONG_CUTS))
 _NOT_BY_ROW = ["centered", "of_all_rows", "cumulated", "flipped", "pairs", "row_numbers"]
 # Constant rows that are added to other rows are not followed yet.
 _NOT_FOLLOWED = ["ones", "filled"]
@@ -335,6 +396,7 @@ MEANS = [
     "sum_by_rows",
     "sum_by_size",
     "masked_by_rows",
+    "chosen_rows",
     "weighted",
     "scaled",
     "with_constant",

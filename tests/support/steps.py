@@ -165,6 +165,7 @@ def _split(attributes: Mapping[str, Any], axis: Array, x: Array) -> list[Array]:
 
 
 def _split_by_sizes(_: Mapping[str, Any], x: Array, sizes: Array, axis: Array) -> list[Array]:
+    sizes = np.where(sizes == -1, x.shape[int(axis)] - sizes[sizes != -1].sum(), sizes)
     if sum(sizes) != x.shape[int(axis)]:
         raise ValueError(f"sizes {sizes} of {x.shape}")
     return list(np.split(x, np.cumsum(sizes)[:-1], int(axis)))
@@ -248,6 +249,8 @@ COMPUTES: dict[str, Callable[..., Any]] = {
     "RealDiv": _elementwise(np.divide),
     "DivNoNan": _elementwise(lambda x, y: x / y),
     "FloorDiv": _elementwise(np.floor_divide),
+    "FloorMod": _elementwise(np.mod),
+    "Ceil": _elementwise(np.ceil),
     "Neg": _elementwise(np.negative),
     "Square": _elementwise(np.square),
     "SquaredDifference": _elementwise(lambda x, y: (x - y) ** 2),
@@ -280,6 +283,7 @@ COMPUTES: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(["MatMul", "BatchMatMulV2"], _matrix_product),
     "Sum": _reduction(np.sum),
     "Mean": _reduction(_mean),
+    "Where": _elementwise(np.argwhere),
     "ArgMax": lambda _, x, axis: np.argmax(x, int(axis)),
     "All": _reduction(np.all),
     "EuclideanNorm": _reduction(lambda x, **keys: np.sqrt((x**2).sum(**keys))),
@@ -303,6 +307,9 @@ COMPUTES: dict[str, Callable[..., Any]] = {
     "Slice": _slice,
     "Split": _split,
     "SplitV": _split_by_sizes,
+    "DynamicPartition": lambda attributes, x, numbers: [
+        x[numbers == number] for number in range(attributes["num_partitions"])
+    ],
     "MirrorPad": lambda attributes, x, pads: np.pad(x, pads, attributes["mode"].lower()),
     "GatherV2": _gather,
     "OneHot": _one_hot,
@@ -1173,6 +1180,12 @@ def split_by_sizes(value: Value, sizes: Any, count: int, axis: int = 0) -> list[
 def unstack(value: Value, count: int, axis: int = 0) -> list[Value]:
     """The elements of an axis."""
     return _all_outputs(apply("Unpack", value, axis=axis), count)
+
+
+def partition(value: Value, numbers: Value, count: int) -> list[Value]:
+    """The rows of each number."""
+    made = apply("DynamicPartition", value, numbers, num_partitions=count)
+    return _all_outputs(made, count)
 
 
 def _all_outputs(value: Value, count: int) -> list[Value]:
