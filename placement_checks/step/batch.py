@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
 from itertools import combinations, pairwise
@@ -174,29 +174,38 @@ class Batch:
                 self._compare_pipelines(names)
                 self._compare_draws(names)
 
-    def assign_to_towers(self, reading: Callable[[str], Collection[int]], towers: int) -> None:
-        """Divide the inputs among the towers that read them, if there is no other program.
+    def assign_to_towers(self, towers: Sequence[Collection[str]]) -> None:
+        """Divide the inputs that the program does not list, if there is no other program.
 
-        An input that several towers read, or no tower, belongs to the whole batch. Placeholders of
-        unknown rank, and random numbers, are inputs if one tower alone reads them.
+        An input that several towers read, or no tower, belongs to the whole batch. Random numbers
+        are inputs of a tower that has no other input. Placeholders of unknown rank are inputs if
+        one tower alone reads them.
 
         Args:
-            reading: returns the towers that compute with an input.
-            towers: the number of towers.
+            towers: for each tower, the ops that its losses are computed from.
         """
         reader = self._reader
-        inputs = {name: group for group, names in self.groups.items() for name in names}
-        for name, op in reader.ops.items():
-            is_fed = op.type in PLACEHOLDERS and reader.shape(name) is None
-            is_new = not op.caller and name not in inputs and name not in self.leaves
-            if (is_fed or op.type in RANDOM) and is_new and len(reading(name)) == 1:
-                inputs[name] = ("feed" if is_fed else "draw", op.type)
+        inputs = {name: group for group in self.groups for name in self._all_of(group)}
+        new = [
+            name for name, op in reader.ops.items() if not op.caller and name not in self.leaves
+        ]
+        readers = {name: [i for i, ops in enumerate(towers) if name in ops] for name in reader.ops}
+        for name in new:
+            is_fed = reader.ops[name].type in PLACEHOLDERS and reader.shape(name) is None
+            if is_fed and len(readers[name]) == 1:
+                inputs.setdefault(name, ("feed", reader.ops[name].type))
+        with_inputs = {tower for name in (*inputs, *self.leaves) for tower in readers[name]}
+        for name in new:
+            is_only = len(readers[name]) == 1 and with_inputs.isdisjoint(readers[name])
+            if reader.ops[name].type in RANDOM and is_only:
+                inputs[name] = ("draw", reader.ops[name].type)
         numbers = {group: number for number, group in enumerate(dict.fromkeys(inputs.values()))}
         counts: Counter[tuple[Group, Part]] = Counter()
         for name in sorted(inputs, key=reader.number.__getitem__):
-            group, read = inputs[name], reading(name)
+            group, read = inputs[name], readers[name]
             family: Family = "feed" if group[0] == "feed" else "draw"
-            part = (Cut(family, min(read), towers),) if len(read) == 1 else WHOLE
+            is_own = len(read) == 1 < len(towers)
+            part = (Cut(family, read[0], len(towers)),) if is_own else WHOLE
             self.leaves[name] = (family, numbers[group], counts[group, part]), part
             counts[group, part] += 1
 
@@ -274,31 +283,6 @@ class Batch:
             return None
         (length,) = lengths
         return length if isinstance(length, int) else None
-
-    def assign_towers(self, towers: Sequence[Collection[str]]) -> None:
-        """Divide the inputs that the program does not list, if there is no other program.
-
-        Inputs of one kind are parts of the batch if each tower has equally many of its own.
-
-        Args:
-            towers: for each tower, the ops that its losses are computed from.
-        """
-        for order, group in enumerate(self.groups):
-            family: Family = "feed" if group[0] == "feed" else "draw"
-            names = self._all_of(group)
-            readers = {name: [name in ops for ops in towers] for name in names}
-            own = [
-                [name for name in names if sum(readers[name]) == 1 and readers[name][tower]]
-                for tower in range(len(towers))
-            ]
-            if len(own) < 2 or len({len(each) for each in own}) > 1:
-                own = []
-            for tower, inputs in enumerate(own):
-                part = (Cut(family, tower, len(own)),)
-                for number, name in enumerate(inputs):
-                    self.leaves[name] = (family, order, number), part
-            for name in names:
-                self.leaves.setdefault(name, ((family, order, name), WHOLE))
 
     @property
     def _replicas(self) -> int:

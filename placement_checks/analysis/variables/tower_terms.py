@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 from placement_checks.analysis.graph.data_flow import union
 from placement_checks.analysis.towers.analysis import analyze
-from placement_checks.analysis.towers.inputs import towers_reading
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.core.ids import OpId, TowerIndex, TowerMask
 from placement_checks.core.missing import Missing
@@ -161,54 +160,20 @@ class TowerTerms:
 
     Attributes:
         terms: the terms.
+        first_copies: the first copy of each variable, by the other copies.
     """
 
     def __init__(self, placement: Placement, *, by_borders: bool = False) -> None:
         self._placement = placement
         self._analysis = analyze(placement)
+        self.first_copies = first_copies(placement)
         self.terms = _SeparateTerms(op_type, decisions=True)
         step = placement.step
         roots = [*step.train_op, *step.train_ops, *(op for run in step.runs for op in run)]
         self._reader = _ValueReader(self.terms, placement, 0, roots, {})
-        self._reader.batch.assign_to_towers(self._towers_reading, len(self._analysis.towers))
+        self._reader.batch.assign_to_towers(ops_of_losses(placement))
         self._reader.part_at = self._part_at_border if by_borders else None
         self._sources: dict[AtomId, Sources] = {ONE: _NOTHING}
-
-    def _towers_reading(self, name: str) -> Collection[int]:
-        """The towers that compute with an input in the step, or else at all.
-
-        What one GPU computes for all towers with a variable of its own, such as a lookup of rows,
-        belongs to the towers that use the result.
-        """
-        flow, tower_of = self._analysis.flow, self._analysis.tower_of
-        backward, in_step = self._analysis.backward.ops, self._analysis.updates.in_step
-        reached = flow.reachable(
-            flow.consumers[flow.number[name]],
-            flow.consumers,
-            until=lambda op: bool(backward[op]) or op in self._reads_of_shared,
-        )
-        readers = [op for op in reached if op in self._reads_of_shared and not backward[op]]
-        trained = [op for op in readers if in_step[op]] or readers
-        if trained:
-            return frozenset(self._reads_of_shared[op] for op in trained)
-        outputs = max(1, len(self._placement.details.outputs(name)))
-        read = [towers_reading(self._analysis, f"{name}:{i}") for i in range(outputs)]
-        found = frozenset[int]().union(*read)
-        return found or frozenset(tower for op in reached if (tower := tower_of[op]) is not None)
-
-    @cached_property
-    def _reads_of_shared(self) -> Mapping[OpId, TowerIndex]:
-        """The ops of towers that read a variable which several towers read, with their tower."""
-        analysis, names = self._analysis, self.first_copies
-        reading: defaultdict[str, set[OpId]] = defaultdict(set)
-        for variable, readers in analysis.reads_by_site.readers.items():
-            reading[names.get(variable, variable)].update(readers)
-        found: dict[OpId, TowerIndex] = {}
-        for ops in reading.values():
-            towers = {op: tower for op in ops if (tower := analysis.tower_of[op]) is not None}
-            if len(set(towers.values())) > 1:
-                found |= towers
-        return found
 
     def _part_at_border(self, source: str, reader: str, varies: bool) -> Part | None:
         """The part of a tower that takes a value, such as one batch that all towers read.
@@ -265,18 +230,9 @@ class TowerTerms:
         return ""
 
     @cached_property
-    def first_copies(self) -> Mapping[str, str]:
-        """The first copy of each variable that towers have copies of, by the name of a copy."""
-        names = dict(self._reader.in_sync)
-        for mirrored in variable_layout(self._placement).copies.values():
-            first = mirrored.copies[min(mirrored.copies)]
-            names |= dict.fromkeys(mirrored.copies.values(), first)
-        return {copy: first for copy, first in names.items() if copy != first}
-
-    @cached_property
     def _atoms_of_copies(self) -> Mapping[AtomId, AtomId]:
-        names = self.first_copies.items()
-        return {self._atom(copy): self._atom(first) for copy, first in names}
+        names = self.first_copies
+        return {self._atom(copy): self._atom(first) for copy, first in names.items()}
 
     def _atom(self, variable: str) -> AtomId:
         return max(self.terms.atoms_in(self._reader.variable(variable)))
@@ -403,6 +359,38 @@ class TowerTerms:
             if part != other:
                 form = self.terms.with_part(form, part, other)
         return form
+
+
+def first_copies(placement: Placement) -> Mapping[str, str]:
+    """Return the first copy of each variable that towers have copies of, by the other copies."""
+    copies = placement.strategy.copies if placement.strategy else {}
+    names = {name: copy.first for name, copy in copies.items() if copy.in_sync}
+    for mirrored in variable_layout(placement).copies.values():
+        first = mirrored.copies[min(mirrored.copies)]
+        names |= dict.fromkeys(mirrored.copies.values(), first)
+    return {copy: first for copy, first in names.items() if copy != first}
+
+
+def ops_of_losses(placement: Placement) -> Sequence[Collection[str]]:
+    """Return for each tower the ops that its losses are computed from.
+
+    What another tower computes with variables that several towers read is left out: it belongs to
+    the other tower, also if a loss contains it by mistake. A layer that one GPU computes for all
+    towers, such as a lookup of rows, has a variable of its own.
+    """
+    analysis, flow, names = analyze(placement), analyze(placement).flow, first_copies(placement)
+    reading: defaultdict[str, dict[OpId, TowerIndex]] = defaultdict(dict)
+    for variable, readers in analysis.reads_by_site.readers.items():
+        towers = {op: tower for op in readers if (tower := analysis.tower_of[op]) is not None}
+        reading[names.get(variable, variable)] |= towers
+    shared = {op for ops in reading.values() if len(set(ops.values())) > 1 for op in ops}
+    computed = flow.reachable(shared, flow.consumers)
+    found = []
+    for number, losses in analysis.losses.items():
+        others = {op for op in computed if analysis.tower_of[op] not in (None, number)}
+        ops = flow.reachable(losses, until=others.__contains__)
+        found.append({flow.names[op] for op in ops - others})
+    return found
 
 
 def tower_terms(placement: Placement) -> TowerTerms:
