@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from placement_checks.analysis.graph.data_flow import union
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.core.ids import OpId, TowerIndex, TowerMask
 from placement_checks.core.missing import Missing
-from placement_checks.core.op_types import JOINS, LOOPS
+from placement_checks.core.op_types import LOOPS
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.step.gradients import with_names
 from placement_checks.step.kinds import (
@@ -27,8 +27,6 @@ from placement_checks.step.kinds import (
     Form,
     Kind,
     Monomial,
-    Origin,
-    Shape,
     Status,
 )
 from placement_checks.step.op_types import op_type
@@ -38,28 +36,6 @@ from placement_checks.step.terms import Terms
 
 # Atoms that depend on a tensor's shape alone.
 _SHAPES = frozenset({"Dim", "Rows", "RowsOf"})
-
-
-class _SeparateTerms(Terms):
-    """Terms in which the parts of the batch stay apart, also if they are added up or joined."""
-
-    def _merged(self, summands: dict[Monomial, float]) -> dict[Monomial, float]:
-        return summands
-
-    def build(
-        self,
-        op: str,
-        attrs: tuple[Any, ...],
-        operands: tuple[Form, ...],
-        shape: Shape,
-        origin: Origin | None,
-        *,
-        part: Part | None = None,
-        status: Status | None = None,
-    ) -> Form:
-        if op in JOINS and len(frozenset().union(*map(self.parts, operands))) > 1:
-            return self.atom(op, attrs, operands, shape, part=part, origin=origin, status=status)
-        return super().build(op, attrs, operands, shape, origin, part=part, status=status)
 
 
 class _ValueReader(StepReader):
@@ -167,7 +143,7 @@ class TowerTerms:
         self._placement = placement
         self._analysis = analyze(placement)
         self.first_copies = first_copies(placement)
-        self.terms = _SeparateTerms(op_type, decisions=True)
+        self.terms = Terms(op_type, decisions=True, are_parts_apart=True)
         step = placement.step
         roots = [*step.train_op, *step.train_ops, *(op for run in step.runs for op in run)]
         self._reader = _ValueReader(self.terms, placement, 0, roots, {})
