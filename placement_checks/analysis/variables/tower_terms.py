@@ -170,8 +170,15 @@ class TowerTerms:
         """The value of an op or tensor, with the names of shared variables for their copies.
 
         Returns:
-            The form; missing if the op is in the body of a loop.
+            The form. It is missing if the op is in the body of a loop, or if the rows of a tower
+            are unknown, so that towers cannot be told apart.
         """
+        for tower, parts in zip(self._analysis.towers, self.own_parts, strict=True):
+            if not parts:
+                return Missing(f"it is unknown which rows the tower on {tower} computes with")
+        return self._form(op)
+
+    def _form(self, op: OpId | str) -> Form | Missing:
         tensor = op if isinstance(op, str) else self._analysis.flow.names[op]
         if loop := self._loop_around(producer_of(tensor)):
             return Missing(f"{tensor} is computed in the loop {loop}")
@@ -237,14 +244,6 @@ class TowerTerms:
         examples = self._analysis.examples
         return any(examples[loss] for ops in self._analysis.losses.by_tower for loss in ops)
 
-    @cached_property
-    def unknown_rows(self) -> Missing | None:
-        """Why towers cannot be told apart by their parts of the batch; None if they can."""
-        for tower, parts in zip(self._analysis.towers, self.own_parts, strict=True):
-            if not parts:
-                return Missing(f"it is unknown which rows the tower on {tower} computes with")
-        return None
-
     def _parts_met_by_variables(self, number: TowerIndex) -> Iterator[frozenset[Part]]:
         analysis = self._analysis
         for readers in analysis.reads_by_site.readers.values():
@@ -252,7 +251,7 @@ class TowerTerms:
                 is_own = analysis.tower_of[op] == number and not analysis.backward.ops[op]
                 if is_own and self.holds_examples(op):
                     name = analysis.flow.names[op]
-                    form = self.form(self._loop_around(name) or name)
+                    form = self._form(self._loop_around(name) or name)
                     if not isinstance(form, Missing):
                         yield self.sources_of(form).parts
 
