@@ -108,13 +108,11 @@ class Batch:
                 continue
             groups = self.groups if name in reader.reached else self.unused
             shapes = tuple(output.shape and output.shape[1:] for output in reader.outputs(name))
-            if is_fed:
-                shape = reader.shape(name)
-                if shape and (shape[0] is None or len(shape) > 1 or not listed):
-                    groups["feed", reader.dtype(name), shapes].append(name)
-            else:
+            if is_drawn:
                 self._sources[name] = self._source(name)
                 groups["draw", op.type, shapes].append(name)
+            elif self._has_rows(name):
+                groups["feed", reader.dtype(name), shapes].append(name)
 
     def _source(self, name: str) -> str:
         """The iterator, queue or placeholder of a handle that an op draws from."""
@@ -246,18 +244,20 @@ class Batch:
     def _has_rows(self, name: str) -> bool:
         """Whether a placeholder is fed rows, as far as its shape and its readers show.
 
-        A vector of fixed size is assumed to hold class weights or the like, unless it has an
-        element for each row of a batch. A tensor of unknown shape is assumed to be a scalar, such
-        as a dropout rate, unless rows are cut from it or it is reshaped.
+        A vector of fixed size is assumed to hold class weights or the like, unless it is split or
+        has an element for each row of a batch. A tensor of unknown shape is assumed to be a
+        scalar, such as a dropout rate, unless rows are cut from it or it is reshaped.
         """
         reader = self._reader
         outputs = reader.outputs(name)
         if not outputs or outputs[0].dtype in ("resource", "variant"):  # a handle, such as a table
             return not outputs
-        shape = outputs[0].shape
+        shape, readers = outputs[0].shape, self._read_by[name]
         if shape is None:
-            return any(map(self._takes_rows, self._read_by[name]))
-        return len(shape) > 1 or (len(shape) == 1 and shape[0] in (None, self._fixed_rows))
+            return any(map(self._takes_rows, readers))
+        if len(shape) != 1 or shape[0] in (None, *self._fixed_rows):
+            return len(shape) > 0
+        return any(reader.ops[each].type in SPLITS for each in readers)
 
     def _takes_rows(self, name: str) -> bool:
         """Whether an op cuts rows, or reshapes. A single element may be a size or a setting."""
@@ -266,23 +266,22 @@ class Batch:
         return kind in _TAKE_ROWS and not is_element
 
     @cached_property
-    def _fixed_rows(self) -> int | None:
-        """The number of rows in a batch: the first dimension of all placeholders; else None.
+    def _fixed_rows(self) -> Collection[int]:
+        """Numbers of rows in a batch, if rows are fed: the first dimensions of placeholders.
 
-        Vectors count only if no placeholder has more dimensions. A single vector is not enough.
+        Vectors count only if no placeholder has more dimensions. A single vector is not enough,
+        and neither are vectors of several lengths.
         """
         reader = self._reader
         kinds = {op.type for op in reader.ops.values()} & EXAMPLE_SOURCES
         if kinds - PLACEHOLDERS:
-            return None
+            return ()
         fed = [name for name, op in reader.ops.items() if op.type in PLACEHOLDERS]
         shapes = [shape for shape in map(reader.shape, fed) if shape]
-        tables = [shape for shape in shapes if len(shape) > 1]
-        lengths = {shape[0] for shape in tables or shapes}
-        if len(lengths) != 1 or not (tables or len(shapes) > 1):
-            return None
-        (length,) = lengths
-        return length if isinstance(length, int) else None
+        tables = {shape[0] for shape in shapes if len(shape) > 1}
+        lengths = {shape[0] for shape in shapes}
+        found = tables or (lengths if len(shapes) > len(lengths) == 1 else ())
+        return [length for length in found if isinstance(length, int)]
 
     @property
     def _replicas(self) -> int:
