@@ -1,8 +1,8 @@
-"""Values of a program as terms (`step.terms`), and the towers whose rows they are computed from.
+"""The values of one program as terms (`step.terms`), and the towers that contribute rows to them.
 
-One program is enough: its inputs are parts of the batch by the towers that compute with them. So
-these terms show which towers a loss is computed from, with which coefficients. They do not show
-whether the step equals the step of one GPU, which `step.comparison` compares.
+Each input is the part of the batch that its tower computes with. So the terms of a loss show the
+towers that contribute to it, with their coefficients. `step.comparison` compares the step with the
+step of one GPU, which needs two programs.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class _ValueReader(StepReader):
     """Reads values before the step updates any variable.
 
     Attributes:
-        part_at: the part of the batch that an op takes from a tensor, if the rows that are read do
-            not show it; else None. It is called with the tensor, the op, and whether the tensor
-            depends on variables.
+        part_at: called with a tensor, the op that reads it, and whether the tensor depends on
+            variables. It returns the part of the batch that the op takes, or None to read the
+            tensor as it is.
     """
 
     part_at: Callable[[str, str, bool], Part | None] | None = None
@@ -96,13 +96,13 @@ class _ValueReader(StepReader):
 
 
 class Sources(NamedTuple):
-    """What a value is computed from. What it takes from a tensor's shape alone does not count.
+    """What a value is computed from. The shape of a tensor does not count.
 
     Attributes:
         parts: the parts of the batch.
-        variables: the variables; of copies the first one.
-        computed: the parts that variables are applied to, as in a prediction. The number of
-            tokens in a part is not computed with variables.
+        variables: the variables. The first copy stands for all copies.
+        computed: the parts that variables are applied to, as in a prediction, but not, for
+            example, in a number of tokens.
     """
 
     parts: frozenset[Part] = frozenset()
@@ -131,8 +131,8 @@ class TowerTerms:
 
     Args:
         placement: the program.
-        by_borders: whether all that a tower takes from the host or from other devices is a part
-            of the batch, also if other towers take the same rows.
+        by_borders: whether each value that a tower takes from another device is a part of the
+            batch, even if several towers take the same rows.
 
     Attributes:
         terms: the terms.
@@ -222,10 +222,10 @@ class TowerTerms:
 
     @cached_property
     def own_parts(self) -> Sequence[frozenset[Part]]:
-        """For each tower the parts of the batch that no other tower computes with.
+        """For each tower, the parts of the batch that no other tower computes with.
 
-        A tower computes with the parts of the inputs that it multiplies, for example, by its
-        variables. Parts that it computes with only together with others belong to other towers.
+        A tower computes with a part if it applies a variable to the part, as in a matrix product.
+        If it applies variables only to joined parts, the parts belong to other towers.
         """
         found: list[frozenset[Part]] = []
         for number in self._analysis.tower_indices:
@@ -265,17 +265,17 @@ class TowerTerms:
         return {part: 1 << tower for tower, parts in own for part in parts}
 
     def towers_of_summand(self, monomial: Monomial) -> TowerMask:
-        """The towers whose rows a summand is computed from."""
+        """The towers that contribute rows to a summand."""
         base, factors = monomial
         atoms = (base, *(atom for atom, _ in factors))
         return TowerMask(union(self.towers_of_atom(atom) for atom in atoms))
 
     def towers_of_atom(self, atom: AtomId) -> TowerMask:
-        """The towers whose rows an atom is computed from."""
+        """The towers that contribute rows to an atom."""
         return self.towers_of_parts(self.sources(atom).parts)
 
     def towers_of(self, form: Form) -> TowerMask:
-        """The towers whose rows a value is computed from."""
+        """The towers that contribute rows to a value."""
         return self.towers_of_parts(self.sources_of(form).parts)
 
     def towers_computing(self, form: Form) -> TowerMask:
