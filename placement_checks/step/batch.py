@@ -175,28 +175,19 @@ class Batch:
     def assign_to_towers(self, towers: Sequence[Collection[str]]) -> None:
         """Divide the inputs that the program does not list, if there is no other program.
 
-        An input that several towers read, or no tower, belongs to the whole batch. Random numbers
-        are inputs of a tower that has no other input. Placeholders of unknown rank are inputs if
-        one tower alone reads them.
+        An input that several towers read, or no tower, belongs to the whole batch. Placeholders of
+        unknown rank are inputs if one tower alone reads them.
 
         Args:
             towers: for each tower, the ops that its losses are computed from.
         """
         reader = self._reader
         inputs = {name: group for group in self.groups for name in self._all_of(group)}
-        new = [
-            name for name, op in reader.ops.items() if not op.caller and name not in self.leaves
-        ]
         readers = {name: [i for i, ops in enumerate(towers) if name in ops] for name in reader.ops}
-        for name in new:
-            is_fed = reader.ops[name].type in PLACEHOLDERS and reader.shape(name) is None
-            if is_fed and len(readers[name]) == 1:
-                inputs.setdefault(name, ("feed", reader.ops[name].type))
-        with_inputs = {tower for name in (*inputs, *self.leaves) for tower in readers[name]}
-        for name in new:
-            is_only = len(readers[name]) == 1 and with_inputs.isdisjoint(readers[name])
-            if reader.ops[name].type in RANDOM and is_only:
-                inputs[name] = ("draw", reader.ops[name].type)
+        for name, op in reader.ops.items():
+            is_fed = op.type in PLACEHOLDERS and reader.shape(name) is None
+            if is_fed and name not in self.leaves and len(readers[name]) == 1:
+                inputs.setdefault(name, ("feed", op.type))
         numbers = {group: number for number, group in enumerate(dict.fromkeys(inputs.values()))}
         counts: Counter[tuple[Group, Part]] = Counter()
         for name in sorted(inputs, key=reader.number.__getitem__):

@@ -17,7 +17,7 @@ from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.core.ids import OpId, TowerIndex, TowerMask
 from placement_checks.core.missing import Missing
-from placement_checks.core.op_types import LOOPS
+from placement_checks.core.op_types import LOOPS, RANDOM
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.step.gradients import with_names
 from placement_checks.step.kinds import (
@@ -30,7 +30,7 @@ from placement_checks.step.kinds import (
     Status,
 )
 from placement_checks.step.op_types import op_type
-from placement_checks.step.parts import Cut, Part
+from placement_checks.step.parts import WHOLE, Cut, Part
 from placement_checks.step.reader import StepReader
 from placement_checks.step.terms import Terms
 
@@ -154,13 +154,15 @@ class TowerTerms:
     def _part_at_border(self, source: str, reader: str, varies: bool) -> Part | None:
         """The part of a tower that takes a value, such as one batch that all towers read.
 
-        If no loss depends on examples, constants are examples, as in a benchmark.
+        Random numbers are rows. If no loss depends on examples, constants are rows too, as in a
+        benchmark.
         """
         analysis, number = self._analysis, self._analysis.flow.number
         tower, op = analysis.tower_of[number[reader]], analysis.flow.op_of(source)
         if tower is None or analysis.backward.ops[number[reader]]:
             return None
-        if not self.holds_examples(op) or (varies and not analysis.examples[op]):
+        is_random = analysis.flow.types[op] in RANDOM
+        if not (self.holds_examples(op) or is_random) or (varies and not analysis.examples[op]):
             return None
         if analysis.towers_of(op) & ~(1 << tower):
             return None
@@ -229,7 +231,8 @@ class TowerTerms:
         """
         found: list[frozenset[Part]] = []
         for number in self._analysis.tower_indices:
-            parts = set(self._parts_met_by_variables(number)) - {frozenset()}
+            met = self._parts_met_by_variables(number)
+            parts = {each - {WHOLE} for each in met} - {frozenset()}
             smallest = [each for each in parts if not any(other < each for other in parts)]
             found.append(frozenset[Part]().union(*smallest))
         shared = Counter(part for parts in found for part in parts)
