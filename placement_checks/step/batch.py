@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
 from itertools import combinations, pairwise
@@ -113,13 +113,11 @@ class Batch:
                 continue
             groups = self.groups if name in reader.reached else self.unused
             shapes = tuple(output.shape and output.shape[1:] for output in reader.outputs(name))
-            if is_fed:
-                shape = reader.shape(name)
-                if shape and (shape[0] is None or len(shape) > 1 or not listed):
-                    groups["feed", reader.dtype(name), shapes].append(name)
-            else:
+            if is_drawn:
                 self._sources[name] = self._source(name)
                 groups["draw", op.type, shapes].append(name)
+            elif self._has_rows(name):
+                groups["feed", reader.dtype(name), shapes].append(name)
 
     def _source(self, name: str) -> str:
         """The iterator, queue or placeholder of a handle that an op draws from."""
@@ -179,29 +177,29 @@ class Batch:
                 self._compare_pipelines(names)
                 self._compare_draws(names)
 
-    def assign_to_towers(self, reading: Callable[[str], Collection[int]], towers: int) -> None:
-        """Divide the inputs among the towers that read them, if there is no other program.
+    def assign_to_towers(self, towers: Sequence[Collection[str]]) -> None:
+        """Divide the inputs that the program does not list, if there is no other program.
 
         An input that several towers read, or no tower, belongs to the whole batch. Placeholders of
-        unknown rank, and random numbers, are inputs if one tower alone reads them.
+        unknown rank are inputs if one tower alone reads them.
 
         Args:
-            reading: returns the towers that compute with an input.
-            towers: the number of towers.
+            towers: for each tower, the ops that its losses are computed from.
         """
         reader = self._reader
-        inputs = {name: group for group, names in self.groups.items() for name in names}
+        inputs = {name: group for group in self.groups for name in self._all_of(group)}
+        readers = {name: [i for i, ops in enumerate(towers) if name in ops] for name in reader.ops}
         for name, op in reader.ops.items():
             is_fed = op.type in PLACEHOLDERS and reader.shape(name) is None
-            is_new = not op.caller and name not in inputs and name not in self.leaves
-            if (is_fed or op.type in RANDOM) and is_new and len(reading(name)) == 1:
-                inputs[name] = ("feed" if is_fed else "draw", op.type)
+            if is_fed and name not in self.leaves and len(readers[name]) == 1:
+                inputs.setdefault(name, ("feed", op.type))
         numbers = {group: number for number, group in enumerate(dict.fromkeys(inputs.values()))}
         counts: Counter[tuple[Group, Part]] = Counter()
         for name in sorted(inputs, key=reader.number.__getitem__):
-            group, read = inputs[name], reading(name)
+            group, read = inputs[name], readers[name]
             family: Family = "feed" if group[0] == "feed" else "draw"
-            part = (Cut(family, min(read), towers),) if len(read) == 1 else WHOLE
+            is_own = len(read) == 1 < len(towers)
+            part = (Cut(family, read[0], len(towers)),) if is_own else WHOLE
             self.leaves[name] = (family, numbers[group], counts[group, part]), part
             counts[group, part] += 1
 
@@ -233,18 +231,20 @@ class Batch:
     def _has_rows(self, name: str) -> bool:
         """Whether a placeholder is fed rows, as far as its shape and its readers show.
 
-        A vector of fixed size is assumed to hold class weights or the like, unless it has an
-        element for each row of a batch. A tensor of unknown shape is assumed to be a scalar, such
-        as a dropout rate, unless rows are cut from it or it is reshaped.
+        A vector of fixed size is assumed to hold class weights or the like, unless it is split or
+        has an element for each row of a batch. A tensor of unknown shape is assumed to be a
+        scalar, such as a dropout rate, unless rows are cut from it or it is reshaped.
         """
         reader = self._reader
         outputs = reader.outputs(name)
         if not outputs or outputs[0].dtype in ("resource", "variant"):  # a handle, such as a table
             return not outputs
-        shape = outputs[0].shape
+        shape, readers = outputs[0].shape, self._read_by[name]
         if shape is None:
-            return any(map(self._takes_rows, self._read_by[name]))
-        return len(shape) > 1 or (len(shape) == 1 and shape[0] in (None, self._fixed_rows))
+            return any(map(self._takes_rows, readers))
+        if len(shape) != 1 or shape[0] in (None, *self._fixed_rows):
+            return len(shape) > 0
+        return any(reader.ops[each].type in SPLITS for each in readers)
 
     def _takes_rows(self, name: str) -> bool:
         """Whether an op cuts rows, or reshapes. A single element may be a size or a setting."""
@@ -253,48 +253,22 @@ class Batch:
         return kind in _TAKE_ROWS and not is_element
 
     @cached_property
-    def _fixed_rows(self) -> int | None:
-        """The number of rows in a batch: the first dimension of all placeholders; else None.
+    def _fixed_rows(self) -> Collection[int]:
+        """Numbers of rows in a batch, if rows are fed: the first dimensions of placeholders.
 
-        Vectors count only if no placeholder has more dimensions. A single vector is not enough.
+        Vectors count only if no placeholder has more dimensions. A single vector is not enough,
+        and neither are vectors of several lengths.
         """
         reader = self._reader
         kinds = {op.type for op in reader.ops.values()} & EXAMPLE_SOURCES
         if kinds - PLACEHOLDERS:
-            return None
+            return ()
         fed = [name for name, op in reader.ops.items() if op.type in PLACEHOLDERS]
         shapes = [shape for shape in map(reader.shape, fed) if shape]
-        tables = [shape for shape in shapes if len(shape) > 1]
-        lengths = {shape[0] for shape in tables or shapes}
-        if len(lengths) != 1 or not (tables or len(shapes) > 1):
-            return None
-        (length,) = lengths
-        return length if isinstance(length, int) else None
-
-    def assign_towers(self, towers: Sequence[Collection[str]]) -> None:
-        """Divide the inputs that the program does not list, if there is no other program.
-
-        Inputs of one kind are parts of the batch if each tower has equally many of its own.
-
-        Args:
-            towers: for each tower, the ops that its losses are computed from.
-        """
-        for order, group in enumerate(self.groups):
-            family: Family = "feed" if group[0] == "feed" else "draw"
-            names = self._all_of(group)
-            readers = {name: [name in ops for ops in towers] for name in names}
-            own = [
-                [name for name in names if sum(readers[name]) == 1 and readers[name][tower]]
-                for tower in range(len(towers))
-            ]
-            if len(own) < 2 or len({len(each) for each in own}) > 1:
-                own = []
-            for tower, inputs in enumerate(own):
-                part = (Cut(family, tower, len(own)),)
-                for number, name in enumerate(inputs):
-                    self.leaves[name] = (family, order, number), part
-            for name in names:
-                self.leaves.setdefault(name, ((family, order, name), WHOLE))
+        tables = {shape[0] for shape in shapes if len(shape) > 1}
+        lengths = {shape[0] for shape in shapes}
+        found = tables or (lengths if len(shapes) > len(lengths) == 1 else ())
+        return [length for length in found if isinstance(length, int)]
 
     @property
     def _replicas(self) -> int:

@@ -512,6 +512,8 @@ def stack(build: Build) -> Form | None:
 
 def joined_parts(terms: Terms, operands: Sequence[Form], axis: int) -> Form | None:
     """The rows around parts that are joined in order, if all of them become equal; else None."""
+    if terms.are_parts_apart:
+        return None
     tensors = [terms.scalars_taken_out(operand) for operand in operands]
     if any(terms.constant(scalar) != 1.0 for _, scalar in tensors):
         return _joined_with_factors(terms, tensors, axis)

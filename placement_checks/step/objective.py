@@ -73,7 +73,7 @@ def read_objectives(
     for roots in training_runs(placement):
         terms = Terms(op_type, statistics=with_means, decisions=True, equal_rows=True)
         reader = StepReader(terms, placement, 0, roots, copies)
-        reader.batch.assign_towers(towers)
+        reader.batch.assign_to_towers(towers)
         terms.fixed = reader.batch.fix_sizes() or {}
         objectives = _Objectives(reader, variables)
         found |= objectives.texts()

@@ -1583,10 +1583,11 @@ def _random(node: Node) -> Form | None:
     dims = () if node.shape == () else dims
     size = None if part is None else terms.size(reader.program, part)
     whole = terms.size(reader.program, WHOLE)
+    are_for_rows = _are_for_rows(node, owners, dims)
     if part is None and len(owners) > 1:
         if dims and whole and terms.constant(dims[0]) == whole:
             part, size = WHOLE, whole
-        elif not _may_have_rows(node, dims, owners):
+        elif are_for_rows is False:
             part = WHOLE
     axis: int | None = None
     if part is not None and dims:
@@ -1600,12 +1601,7 @@ def _random(node: Node) -> Form | None:
         axis = found[0] if found and len(symbolic) < 2 else None  # not for each pair of rows
     key = seed
     is_for_all = part == WHOLE or (part is None and len(owners) > 1)
-    if (
-        seed is None
-        and is_for_all
-        and not terms.is_alone
-        and not _are_for_rows(node, owners, dims)
-    ):
+    if seed is None and is_for_all and not terms.is_alone and not are_for_rows:
         key = (node.name,)  # towers that use one draw have equal numbers
     shared = _shared_numbers(node, identity, dims, operands, key)
     if shared is not None and (axis is None or _is_shape_of_variable(node, dims or ())):
@@ -1629,19 +1625,6 @@ def _random(node: Node) -> Form | None:
         origin=node.origin,
         status=status,
     )
-
-
-def _may_have_rows(node: Node, dims: Sequence[Form] | None, owners: Sequence[str]) -> bool:
-    """Whether numbers that several losses use may be for the rows of one: their extents decide."""
-    terms, reader = node.terms, node.reader
-    if node.shape == ():
-        return False
-    if dims is None:
-        return True
-    parts = [reader.part_of_tower([owner]) for owner in owners]
-    sizes = {terms.size(reader.program, part) for part in parts if part is not None}
-    extents = {terms.constant(dim) for dim in dims}
-    return None in extents or not extents.isdisjoint(sizes)
 
 
 def _shared_numbers(
@@ -1668,13 +1651,20 @@ def _shared_numbers(
     return terms.atom("Random", attrs, (*operands, *seeds), node.shape, origin=node.origin)
 
 
-def _are_for_rows(node: Node, owners: Sequence[str], dims: Sequence[Form] | None) -> bool:
-    """Whether random numbers have as many rows as all towers, or one that uses them."""
+def _are_for_rows(node: Node, owners: Sequence[str], dims: Sequence[Form] | None) -> bool | None:
+    """Whether random numbers have as many rows as all towers, or one that uses them.
+
+    None if an extent that may be this number is unknown.
+    """
+    if dims is None:
+        return None
     terms, reader = node.terms, node.reader
     parts = {WHOLE, *(reader.part_of_tower([owner]) for owner in owners)}
     sizes = {terms.size(reader.program, part) for part in parts if part is not None} - {None}
-    is_of_rows = any(terms.constant(dim) in sizes for dim in dims or ())
-    return is_of_rows and not _is_shape_of_variable(node, dims or ())
+    extents = {terms.constant(dim) for dim in dims}
+    if not extents.isdisjoint(sizes):
+        return not _is_shape_of_variable(node, dims)
+    return None if None in extents else False
 
 
 def _is_shape_of_variable(node: Node, dims: Sequence[Form]) -> bool:

@@ -222,6 +222,7 @@ class Terms:
         is_alone: whether one program is read, without another program. Then slices from one row to
             another row are parts, whatever the number of all rows is, and each random op draws
             numbers of its own.
+        are_parts_apart: whether the terms of parts stay apart, even in a sum over all parts.
 
     Attributes:
         sizes: the number of rows of parts where it is fixed, by the number of the program.
@@ -240,9 +241,11 @@ class Terms:
         decisions: bool = False,
         equal_rows: bool = False,
         is_alone: bool = False,
+        are_parts_apart: bool = False,
     ) -> None:
         self.accepts_decisions = decisions
         self.is_alone = is_alone
+        self.are_parts_apart = are_parts_apart
         self.own_statistics = statistics is not None
         self._statistics = statistics
         self._equal_rows = equal_rows
@@ -394,7 +397,8 @@ class Terms:
         """The form of a sum; complete sums over parts become terms of the rows around them."""
         merged = {m: c for m, c in summands.items() if c}
         if len(merged) > 1:
-            merged = self._merged(self._joined(merged))
+            merged = self._joined(merged)
+            merged = merged if self.are_parts_apart else self._merged(merged)
         key = tuple(sorted([(m, self._canonical(c)) for m, c in merged.items()]))
         found = self._form_ids.get(key)
         if found is None:

@@ -80,6 +80,12 @@ def test_inputs_with_rows(shape: tuple[int | None, ...], has_rows: bool) -> None
     assert bool(rows_of("x", X, outputs={"x": shape})) == has_rows
 
 
+def test_a_vector_of_fixed_size_has_rows_if_it_is_split() -> None:
+    ops = [X, op("axis", "Const"), op("split", "Split", "", "", "axis", "x")]
+
+    assert "x" in RowSets(placement(*ops, outputs={"x": (4,)}, values={"axis": 0})).inputs
+
+
 @pytest.mark.parametrize("dtype", ["resource", "variant"])
 def test_handles_have_no_rows(dtype: str) -> None:
     assert not rows_of("x", X, outputs={"x": (None,)}, dtypes={"x": dtype})

@@ -82,8 +82,6 @@ class MixedLosses:
     @property
     def unread(self) -> Missing | None:
         """Why a loss cannot be read; None if all losses are read."""
-        if self._model.unknown_rows is not None:
-            return self._model.unknown_rows
         for loss, form in self._forms.items():
             if isinstance(form, Missing):
                 return form

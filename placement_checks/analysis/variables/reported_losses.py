@@ -49,8 +49,6 @@ class ReportedLosses:
         own = self._tower_of_loss.get(self._analysis.flow.op_of(tensor))
         if own is not None:
             return TowerMask(1 << own)
-        if self._model.unknown_rows is not None:
-            return self._model.unknown_rows
         if self._unequal_sum and self._depends_on_sums(tensor):
             return Missing(
                 f"it is unknown which replicas add up {tensor}: they join {self._unequal_sum} "

@@ -1,8 +1,8 @@
-"""Values of a program as terms (`step.terms`), and the towers whose rows they are computed from.
+"""The values of one program as terms (`step.terms`), and the towers that contribute rows to them.
 
-One program is enough: its inputs are parts of the batch by the towers that compute with them. So
-these terms show which towers a loss is computed from, with which coefficients. They do not show
-whether the step equals the step of one GPU, which `step.comparison` compares.
+Each input is the part of the batch that its tower computes with. So the terms of a loss show the
+towers that contribute to it, with their coefficients. `step.comparison` compares the step with the
+step of one GPU, which needs two programs.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from placement_checks.analysis.graph.data_flow import union
 from placement_checks.analysis.towers.analysis import analyze
-from placement_checks.analysis.towers.inputs import towers_reading
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.core.ids import OpId, TowerIndex, TowerMask
 from placement_checks.core.missing import Missing
-from placement_checks.core.op_types import JOINS, LOOPS
+from placement_checks.core.op_types import LOOPS, RANDOM
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.step.gradients import with_names
 from placement_checks.step.kinds import (
@@ -28,12 +27,10 @@ from placement_checks.step.kinds import (
     Form,
     Kind,
     Monomial,
-    Origin,
-    Shape,
     Status,
 )
 from placement_checks.step.op_types import op_type
-from placement_checks.step.parts import Cut, Part
+from placement_checks.step.parts import WHOLE, Cut, Part
 from placement_checks.step.reader import StepReader
 from placement_checks.step.terms import Terms
 
@@ -41,35 +38,13 @@ from placement_checks.step.terms import Terms
 _SHAPES = frozenset({"Dim", "Rows", "RowsOf"})
 
 
-class _SeparateTerms(Terms):
-    """Terms in which the parts of the batch stay apart, also if they are added up or joined."""
-
-    def _merged(self, summands: dict[Monomial, float]) -> dict[Monomial, float]:
-        return summands
-
-    def build(
-        self,
-        op: str,
-        attrs: tuple[Any, ...],
-        operands: tuple[Form, ...],
-        shape: Shape,
-        origin: Origin | None,
-        *,
-        part: Part | None = None,
-        status: Status | None = None,
-    ) -> Form:
-        if op in JOINS and len(frozenset().union(*map(self.parts, operands))) > 1:
-            return self.atom(op, attrs, operands, shape, part=part, origin=origin, status=status)
-        return super().build(op, attrs, operands, shape, origin, part=part, status=status)
-
-
 class _ValueReader(StepReader):
     """Reads values before the step updates any variable.
 
     Attributes:
-        part_at: the part of the batch that an op takes from a tensor, if the rows that are read do
-            not show it; else None. It is called with the tensor, the op, and whether the tensor
-            depends on variables.
+        part_at: called with a tensor, the op that reads it, and whether the tensor depends on
+            variables. It returns the part of the batch that the op takes, or None to read the
+            tensor as it is.
     """
 
     part_at: Callable[[str, str, bool], Part | None] | None = None
@@ -121,13 +96,13 @@ class _ValueReader(StepReader):
 
 
 class Sources(NamedTuple):
-    """What a value is computed from. What it takes from a tensor's shape alone does not count.
+    """What a value is computed from. The shape of a tensor does not count.
 
     Attributes:
         parts: the parts of the batch.
-        variables: the variables; of copies the first one.
-        computed: the parts that variables are applied to, as in a prediction. The number of
-            tokens in a part is not computed with variables.
+        variables: the variables. The first copy stands for all copies.
+        computed: the parts that variables are applied to, as in a prediction, but not, for
+            example, in a number of tokens.
     """
 
     parts: frozenset[Part] = frozenset()
@@ -156,70 +131,38 @@ class TowerTerms:
 
     Args:
         placement: the program.
-        by_borders: whether all that a tower takes from the host or from other devices is a part
-            of the batch, also if other towers take the same rows.
+        by_borders: whether each value that a tower takes from another device is a part of the
+            batch, even if several towers take the same rows.
 
     Attributes:
         terms: the terms.
+        first_copies: the first copy of each variable, by the other copies.
     """
 
     def __init__(self, placement: Placement, *, by_borders: bool = False) -> None:
         self._placement = placement
         self._analysis = analyze(placement)
-        self.terms = _SeparateTerms(op_type, decisions=True)
+        self.first_copies = first_copies(placement)
+        self.terms = Terms(op_type, decisions=True, are_parts_apart=True)
         step = placement.step
         roots = [*step.train_op, *step.train_ops, *(op for run in step.runs for op in run)]
         self._reader = _ValueReader(self.terms, placement, 0, roots, {})
-        self._reader.batch.assign_to_towers(self._towers_reading, len(self._analysis.towers))
+        self._reader.batch.assign_to_towers(ops_of_losses(placement))
         self._reader.part_at = self._part_at_border if by_borders else None
         self._sources: dict[AtomId, Sources] = {ONE: _NOTHING}
-
-    def _towers_reading(self, name: str) -> Collection[int]:
-        """The towers that compute with an input in the step, or else at all.
-
-        What one GPU computes for all towers with a variable of its own, such as a lookup of rows,
-        belongs to the towers that use the result.
-        """
-        flow, tower_of = self._analysis.flow, self._analysis.tower_of
-        backward, in_step = self._analysis.backward.ops, self._analysis.updates.in_step
-        reached = flow.reachable(
-            flow.consumers[flow.number[name]],
-            flow.consumers,
-            until=lambda op: bool(backward[op]) or op in self._reads_of_shared,
-        )
-        readers = [op for op in reached if op in self._reads_of_shared and not backward[op]]
-        trained = [op for op in readers if in_step[op]] or readers
-        if trained:
-            return frozenset(self._reads_of_shared[op] for op in trained)
-        outputs = max(1, len(self._placement.details.outputs(name)))
-        read = [towers_reading(self._analysis, f"{name}:{i}") for i in range(outputs)]
-        found = frozenset[int]().union(*read)
-        return found or frozenset(tower for op in reached if (tower := tower_of[op]) is not None)
-
-    @cached_property
-    def _reads_of_shared(self) -> Mapping[OpId, TowerIndex]:
-        """The ops of towers that read a variable which several towers read, with their tower."""
-        analysis, names = self._analysis, self.first_copies
-        reading: defaultdict[str, set[OpId]] = defaultdict(set)
-        for variable, readers in analysis.reads_by_site.readers.items():
-            reading[names.get(variable, variable)].update(readers)
-        found: dict[OpId, TowerIndex] = {}
-        for ops in reading.values():
-            towers = {op: tower for op in ops if (tower := analysis.tower_of[op]) is not None}
-            if len(set(towers.values())) > 1:
-                found |= towers
-        return found
 
     def _part_at_border(self, source: str, reader: str, varies: bool) -> Part | None:
         """The part of a tower that takes a value, such as one batch that all towers read.
 
-        If no loss depends on examples, constants are examples, as in a benchmark.
+        Random numbers are rows. If no loss depends on examples, constants are rows too, as in a
+        benchmark.
         """
         analysis, number = self._analysis, self._analysis.flow.number
         tower, op = analysis.tower_of[number[reader]], analysis.flow.op_of(source)
         if tower is None or analysis.backward.ops[number[reader]]:
             return None
-        if not self.holds_examples(op) or (varies and not analysis.examples[op]):
+        is_random = analysis.flow.types[op] in RANDOM
+        if not (self.holds_examples(op) or is_random) or (varies and not analysis.examples[op]):
             return None
         if analysis.towers_of(op) & ~(1 << tower):
             return None
@@ -229,8 +172,15 @@ class TowerTerms:
         """The value of an op or tensor, with the names of shared variables for their copies.
 
         Returns:
-            The form; missing if the op is in the body of a loop.
+            The form. It is missing if the op is in the body of a loop, or if the rows of a tower
+            are unknown, so that towers cannot be told apart.
         """
+        for tower, parts in zip(self._analysis.towers, self.own_parts, strict=True):
+            if not parts:
+                return Missing(f"it is unknown which rows the tower on {tower} computes with")
+        return self._form(op)
+
+    def _form(self, op: OpId | str) -> Form | Missing:
         tensor = op if isinstance(op, str) else self._analysis.flow.names[op]
         if loop := self._loop_around(producer_of(tensor)):
             return Missing(f"{tensor} is computed in the loop {loop}")
@@ -265,32 +215,24 @@ class TowerTerms:
         return ""
 
     @cached_property
-    def first_copies(self) -> Mapping[str, str]:
-        """The first copy of each variable that towers have copies of, by the name of a copy."""
-        names = dict(self._reader.in_sync)
-        for mirrored in variable_layout(self._placement).copies.values():
-            first = mirrored.copies[min(mirrored.copies)]
-            names |= dict.fromkeys(mirrored.copies.values(), first)
-        return {copy: first for copy, first in names.items() if copy != first}
-
-    @cached_property
     def _atoms_of_copies(self) -> Mapping[AtomId, AtomId]:
-        names = self.first_copies.items()
-        return {self._atom(copy): self._atom(first) for copy, first in names}
+        names = self.first_copies
+        return {self._atom(copy): self._atom(first) for copy, first in names.items()}
 
     def _atom(self, variable: str) -> AtomId:
         return max(self.terms.atoms_in(self._reader.variable(variable)))
 
     @cached_property
     def own_parts(self) -> Sequence[frozenset[Part]]:
-        """For each tower the parts of the batch that no other tower computes with.
+        """For each tower, the parts of the batch that no other tower computes with.
 
-        A tower computes with the parts of the inputs that it multiplies, for example, by its
-        variables. Parts that it computes with only together with others belong to other towers.
+        A tower computes with a part if it applies a variable to the part, as in a matrix product.
+        If it applies variables only to joined parts, the parts belong to other towers.
         """
         found: list[frozenset[Part]] = []
         for number in self._analysis.tower_indices:
-            parts = set(self._parts_met_by_variables(number)) - {frozenset()}
+            met = self._parts_met_by_variables(number)
+            parts = {each - {WHOLE} for each in met} - {frozenset()}
             smallest = [each for each in parts if not any(other < each for other in parts)]
             found.append(frozenset[Part]().union(*smallest))
         shared = Counter(part for parts in found for part in parts)
@@ -305,14 +247,6 @@ class TowerTerms:
         examples = self._analysis.examples
         return any(examples[loss] for ops in self._analysis.losses.by_tower for loss in ops)
 
-    @cached_property
-    def unknown_rows(self) -> Missing | None:
-        """Why towers cannot be told apart by their parts of the batch; None if they can."""
-        for tower, parts in zip(self._analysis.towers, self.own_parts, strict=True):
-            if not parts:
-                return Missing(f"it is unknown which rows the tower on {tower} computes with")
-        return None
-
     def _parts_met_by_variables(self, number: TowerIndex) -> Iterator[frozenset[Part]]:
         analysis = self._analysis
         for readers in analysis.reads_by_site.readers.values():
@@ -320,7 +254,7 @@ class TowerTerms:
                 is_own = analysis.tower_of[op] == number and not analysis.backward.ops[op]
                 if is_own and self.holds_examples(op):
                     name = analysis.flow.names[op]
-                    form = self.form(self._loop_around(name) or name)
+                    form = self._form(self._loop_around(name) or name)
                     if not isinstance(form, Missing):
                         yield self.sources_of(form).parts
 
@@ -334,17 +268,17 @@ class TowerTerms:
         return {part: 1 << tower for tower, parts in own for part in parts}
 
     def towers_of_summand(self, monomial: Monomial) -> TowerMask:
-        """The towers whose rows a summand is computed from."""
+        """The towers that contribute rows to a summand."""
         base, factors = monomial
         atoms = (base, *(atom for atom, _ in factors))
         return TowerMask(union(self.towers_of_atom(atom) for atom in atoms))
 
     def towers_of_atom(self, atom: AtomId) -> TowerMask:
-        """The towers whose rows an atom is computed from."""
+        """The towers that contribute rows to an atom."""
         return self.towers_of_parts(self.sources(atom).parts)
 
     def towers_of(self, form: Form) -> TowerMask:
-        """The towers whose rows a value is computed from."""
+        """The towers that contribute rows to a value."""
         return self.towers_of_parts(self.sources_of(form).parts)
 
     def towers_computing(self, form: Form) -> TowerMask:
@@ -403,6 +337,38 @@ class TowerTerms:
             if part != other:
                 form = self.terms.with_part(form, part, other)
         return form
+
+
+def first_copies(placement: Placement) -> Mapping[str, str]:
+    """Return the first copy of each variable that towers have copies of, by the other copies."""
+    copies = placement.strategy.copies if placement.strategy else {}
+    names = {name: copy.first for name, copy in copies.items() if copy.in_sync}
+    for mirrored in variable_layout(placement).copies.values():
+        first = mirrored.copies[min(mirrored.copies)]
+        names |= dict.fromkeys(mirrored.copies.values(), first)
+    return {copy: first for copy, first in names.items() if copy != first}
+
+
+def ops_of_losses(placement: Placement) -> Sequence[Collection[str]]:
+    """Return for each tower the ops that its losses are computed from.
+
+    What another tower computes with variables that several towers read is left out: it belongs to
+    the other tower, also if a loss contains it by mistake. A layer that one GPU computes for all
+    towers, such as a lookup of rows, has a variable of its own.
+    """
+    analysis, flow, names = analyze(placement), analyze(placement).flow, first_copies(placement)
+    reading: defaultdict[str, dict[OpId, TowerIndex]] = defaultdict(dict)
+    for variable, readers in analysis.reads_by_site.readers.items():
+        towers = {op: tower for op in readers if (tower := analysis.tower_of[op]) is not None}
+        reading[names.get(variable, variable)] |= towers
+    shared = {op for ops in reading.values() if len(set(ops.values())) > 1 for op in ops}
+    computed = flow.reachable(shared, flow.consumers)
+    found = []
+    for number, losses in analysis.losses.items():
+        others = {op for op in computed if analysis.tower_of[op] not in (None, number)}
+        ops = flow.reachable(losses, until=others.__contains__)
+        found.append({flow.names[op] for op in ops - others})
+    return found
 
 
 def tower_terms(placement: Placement) -> TowerTerms:

@@ -146,3 +146,21 @@ def test_the_optimizer_of_a_program_is_not_part_of_the_objective(
 
 def test_a_product_of_gradients_is_not_read() -> None:
     assert objective((0.5, 0.5), update=lambda _, w, g: w.descend(0.1, g * g)) is None
+
+
+def test_a_loss_contains_the_loss_of_another_tower() -> None:
+    made = Program()
+    w = made.variable("w", (3,))
+    losses, gradients = list[Value](), list[Value]()
+    for i in (0, 1):
+        with made.tower(i):
+            x, y = made.placeholder("x", (None, 3), i), made.placeholder("y", (None,), i)
+            losses.append(mean(square(total(x * w.read(), 1) - y)))
+            whole = add_n([*losses, apply("L2Loss", w.read()) * 0.5])
+            gradients.append(made.gradient(whole, w) * 0.5)
+    made.train(w.descend(0.1, add_n(gradients)))
+
+    assert (
+        objectives(made.placement())["w"]
+        == "mean + 1/2 mean on part 1 of 2 + 0.5 L2Loss(variable)"
+    )
