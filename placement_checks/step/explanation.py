@@ -36,6 +36,8 @@ from placement_checks.step.terms import Atom, Terms, are_close
 from placement_checks.step.weights import degree_in_rows
 from placement_checks.util.text import words
 
+ON_ONE_GPU = "on one GPU"
+
 
 class Obligation(Enum):
     """What has to be equal in both programs."""
@@ -125,26 +127,40 @@ class Explanation:
         terms: the terms.
         variables: the names of the variables that both programs have.
         trained: the names of trained variables.
+        there: the place of the other form.
+        is_revision: whether the other program is the same program before. Then it has towers, too,
+            and no setting of the optimizer differs on purpose.
     """
 
-    def __init__(self, terms: Terms, variables: Set[str], trained: Set[str]) -> None:
+    def __init__(
+        self,
+        terms: Terms,
+        variables: Set[str],
+        trained: Set[str],
+        *,
+        there: str = ON_ONE_GPU,
+        is_revision: bool = False,
+    ) -> None:
         self._terms = terms
         self._variables, self._trained = variables, trained
-        self._there = "on one GPU"  # the place of the other form
+        self._there, self._is_revision = there, is_revision
 
     def of_rates(self, towers: Form, one_gpu: Form) -> Difference:
-        """Explain the difference of two learning rates. They may differ on purpose."""
+        """Explain the difference of two learning rates."""
         found = self._forms(towers, one_gpu, Obligation.UPDATE, 0)
         return self._setting("learning rate", towers, one_gpu, found)
 
     def _setting(self, name: str, ours: Form, theirs: Form, found: Difference) -> Difference:
-        """Explain a setting of the optimizer. Settings may differ on purpose."""
+        """Explain a setting of the optimizer."""
         value, other = (self._terms.constant(form) for form in (ours, theirs))
+        is_certain = found.is_certain
         if value is None or other is None:
             text = f"its {name} differs: {found.text}"
         else:
             text = f"its {name} is {value:.4g}, but {other:.4g} {self._there}"
-        return Difference(Obligation.UPDATE, text, found.origin, False, mistake=SETTING)
+            is_certain = True
+        is_certain = is_certain and self._is_revision
+        return Difference(Obligation.UPDATE, text, found.origin, is_certain, mistake=SETTING)
 
     def of_update(self, towers: Form, one_gpu: Form) -> Difference:
         """Explain why two values of a variable after the step differ."""
@@ -166,6 +182,8 @@ class Explanation:
         right = {m: c for m, c in b.items() if a.get(m) != c}
         if len(left) == len(right) == 1 and self._is_same_op(left, right, place):
             return self._pairs(left, right, place, depth)
+        if self._is_revision and (of_part := self._of_one_part(left, right)):
+            return self._pairs(*of_part, place, depth)
         groups: defaultdict[Any, dict[Cut, tuple[Monomial, float]]] = defaultdict(dict)
         joint: Cause | None = None
         crossed: Cause | None = None
@@ -197,6 +215,23 @@ class Explanation:
             is_term = len(left) < len(a)  # one term of a loss, such as a penalty
             return found._replace(origin=self._cite_term(common[0])) if is_term else found
         return self._pairs(left, right, place, depth)
+
+    def _of_one_part(
+        self, left: Mapping[Monomial, float], right: Mapping[Monomial, float]
+    ) -> tuple[dict[Monomial, float], dict[Monomial, float]] | None:
+        """The terms of the first part that has terms in both programs; None if none has.
+
+        Towers may differ from each other in both programs, so the same towers are compared.
+        """
+        for part in map(finest, map(self._terms.parts_of, left)):
+            if part:
+                own, other = (
+                    {m: c for m, c in side.items() if finest(self._terms.parts_of(m)) == part}
+                    for side in (left, right)
+                )
+                if other:
+                    return own, other
+        return None
 
     def _is_same_op(
         self, left: Mapping[Monomial, float], right: Mapping[Monomial, float], place: Obligation
@@ -287,7 +322,7 @@ class Explanation:
             shown = ", ".join(f"{weight:.3g}" for weight in weights)
             if not are_close(weights):
                 text = f"the parts of the batch count {shown} times"
-                text += "" if times is None else " as much as on one GPU"
+                text += "" if times is None else f" as much as {self._there}"
                 if siblings[0] in OF_ANY_SIZE and min(weights) / max(weights) > 0:
                     text += ", which is right only for rows in this proportion"
                 return Difference(
@@ -461,7 +496,7 @@ class Explanation:
             text = "rows of a tower could not be added up" if same else "it reads another input"
             return Difference(place, text, one.origin, is_certain=False)
         if one.op == "Random":
-            text = "random numbers could not be matched with the random numbers of one GPU"
+            text = f"random numbers could not be matched with the random numbers {self._there}"
             return Difference(Obligation.ROWS, text, one.origin, False, is_followed=False)
         for atom in (one, two):
             if atom.status.kind is Kind.UNKNOWN:

@@ -194,6 +194,7 @@ class Assumption(Enum):
     LIBRARY_GRADIENTS = "custom gradients of libraries are right"
     NO_ZERO_DIVISION = "no divisor is zero"
     READ_FIRST = "reads of a variable come before updates that they do not wait for"
+    OTHER_SEEDS = "random numbers of other seeds are accepted"
 
 
 # Ops with results that may have more or fewer rows than the operands.
