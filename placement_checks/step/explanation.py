@@ -182,8 +182,8 @@ class Explanation:
         right = {m: c for m, c in b.items() if a.get(m) != c}
         if len(left) == len(right) == 1 and self._is_same_op(left, right, place):
             return self._pairs(left, right, place, depth)
-        if self._is_revision and (of_part := self._of_one_part(left, right)):
-            return self._pairs(*of_part, place, depth)
+        if self._is_revision and (of_parts := self._of_parts(left, right, place, depth)):
+            return of_parts
         groups: defaultdict[Any, dict[Cut, tuple[Monomial, float]]] = defaultdict(dict)
         joint: Cause | None = None
         crossed: Cause | None = None
@@ -216,22 +216,35 @@ class Explanation:
             return found._replace(origin=self._cite_term(common[0])) if is_term else found
         return self._pairs(left, right, place, depth)
 
-    def _of_one_part(
-        self, left: Mapping[Monomial, float], right: Mapping[Monomial, float]
-    ) -> tuple[dict[Monomial, float], dict[Monomial, float]] | None:
-        """The terms of the first part that has terms in both programs; None if none has.
+    def _of_parts(
+        self,
+        left: Mapping[Monomial, float],
+        right: Mapping[Monomial, float],
+        place: Obligation,
+        depth: int,
+    ) -> Difference | None:
+        """Explain the terms of the first part that has terms in both programs.
 
-        Towers may differ from each other in both programs, so the same towers are compared.
+        Towers may differ from each other in both programs, so the same towers are compared. None
+        if no part has terms in both.
         """
-        for part in map(finest, map(self._terms.parts_of, left)):
-            if part:
-                own, other = (
-                    {m: c for m, c in side.items() if finest(self._terms.parts_of(m)) == part}
-                    for side in (left, right)
-                )
-                if other:
-                    return own, other
-        return None
+        by_part: list[defaultdict[Part, dict[Monomial, float]]] = []
+        for side in (left, right):
+            found: defaultdict[Part, dict[Monomial, float]] = defaultdict(dict)
+            for monomial, number in side.items():
+                found[finest(self._terms.parts_of(monomial)) or WHOLE][monomial] = number
+            by_part.append(found)
+        differences = {
+            part: self._pairs(own, by_part[1][part], place, depth)
+            for part, own in by_part[0].items()
+            if part and part in by_part[1]
+        }
+        if not differences:
+            return None
+        part, first = next(iter(differences.items()))
+        if len({each.text for each in differences.values()}) == 1:
+            return first
+        return first._replace(text=f"{first.text}, in {describe(part)} of the batch")
 
     def _is_same_op(
         self, left: Mapping[Monomial, float], right: Mapping[Monomial, float], place: Obligation
@@ -259,7 +272,8 @@ class Explanation:
             atom.op == "Var" and atom.attrs[0] not in self._trained for atom in atoms
         ) and not any(atom.is_backward for atom in atoms)
         is_certain = not is_state and not any(atom.op == "Random" for atom in atoms)
-        degree = 0 if WHOLE in self._terms.fixed else degree_in_rows(self._terms, monomial, WHOLE)
+        has_same_rows = self._is_revision or WHOLE in self._terms.fixed
+        degree = 0 if has_same_rows else degree_in_rows(self._terms, monomial, WHOLE)
         if degree == 1 and number / other > 0:
             text += f", which is right if the batch has {other / number:.4g} times as many rows"
         is_certain = is_certain and degree == 0

@@ -8,7 +8,7 @@ statistics of other rows, another learning rate, another number of rows.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 from placement_checks.core.missing import Missing
@@ -157,28 +157,23 @@ class _RevisionComparison(Comparison):
                 yield max(self.terms.atoms_in(pair[0])), max(self.terms.atoms_in(pair[1]))
 
     def _match_inputs(self) -> None:
-        """Match inputs of one kind by their names; the others in their order."""
+        """Match inputs with rows, by their kind."""
         new, old = self.towers, self.one_gpu
         ours, theirs = self._inputs(new), self._inputs(old)
         counts: defaultdict[Any, int] = defaultdict(int)
         for order, kind in enumerate(theirs):
             own, others = ours.pop(kind, []), theirs[kind]
-            left = [name for name in own if name not in old.ops]
-            free = [name for name in others if name not in new.ops]
-            if len(left) != len(free):
-                self._is_sure = False
-                left, free = [], []
-            counterparts = {name: name for name in own if name in others}
-            counterparts |= zip(left, free, strict=True)
+            counterparts = self._counterparts(own, others)
             self._set_apart(set(own) - counterparts.keys())
             alike: defaultdict[Part, list[str]] = defaultdict(list)
             for name in others:
                 part = self._part_read(name, kind[0])
                 old.batch.leaves[name] = (kind[0], order, counts[order, part]), part
                 counts[order, part] += 1
-                if name in free:
+                if name not in new.ops:
                     alike[part].append(name)
-            self._is_sure = self._is_sure and all(len(each) == 1 for each in alike.values())
+            if any(len(each) > 1 for each in alike.values()):
+                self._is_sure = False
             for name, other in counterparts.items():
                 new.batch.leaves[name] = old.batch.leaves[other]
                 self._compare_rows(name, other)
@@ -223,25 +218,38 @@ class _RevisionComparison(Comparison):
                 )
 
     def _matched_feeds(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
-        """Keys of inputs without rows: inputs match if their names, or the ends of them, do."""
+        """Keys of inputs without rows: the names of the inputs at the revision."""
         new, old = self.towers, self.one_gpu
-        found: list[defaultdict[Any, set[str]]] = [defaultdict(set), defaultdict(set)]
+        found: list[defaultdict[Any, list[str]]] = [defaultdict(list), defaultdict(list)]
         for reader, kinds in zip((new, old), found, strict=True):
-            for name in reader.reached:
+            for name in sorted(reader.reached, key=reader.number.__getitem__):
                 if reader.ops[name].type in PLACEHOLDERS and name not in reader.batch.leaves:
-                    kinds[short_name(name), tuple(reader.outputs(name))].add(name)
-        keys: tuple[dict[str, str], dict[str, str]] = {}, {}
+                    kinds[tuple(reader.outputs(name))].append(name)
+        keys: dict[str, str] = {}
         for kind, ours in found[0].items():
-            theirs = found[1][kind]
-            left, free = sorted(ours - theirs), sorted(theirs - ours)
-            if len(left) == len(free) == 1:
-                keys[0][left[0]] = free[0]
-            else:
-                new.batch.unmatched |= set(left)
-            keys[0].update({name: name for name in ours & theirs})
-        for theirs in found[1].values():
-            keys[1].update({name: name for name in theirs})
-        return keys
+            pairs = self._counterparts(ours, found[1][kind])
+            if sum(name != other for name, other in pairs.items()) > 1:
+                self._is_sure = False
+            keys |= pairs
+            new.batch.unmatched |= set(ours) - pairs.keys()
+        return keys, {name: name for names in found[1].values() for name in names}
+
+    def _counterparts(self, ours: Sequence[str], theirs: Sequence[str]) -> dict[str, str]:
+        """The inputs of one kind at the revision: inputs with equal names, and renamed inputs.
+
+        An input is renamed if the other program has no op with its name. Renamed inputs match by
+        the ends of their names, or else in their order.
+        """
+        left = [name for name in ours if name not in self.one_gpu.ops]
+        free = [name for name in theirs if name not in self.towers.ops]
+        if len(left) != len(free):
+            self._is_sure = False
+            left, free = [], []
+        elif sorted(map(short_name, left)) == sorted(map(short_name, free)):
+            left, free = sorted(left, key=short_name), sorted(free, key=short_name)
+        if left:
+            self.terms.assumed.add(Assumption.RENAMED_INPUTS)
+        return {name: name for name in ours if name in theirs} | dict(zip(left, free, strict=True))
 
     # --- values of variables ---
 

@@ -194,6 +194,7 @@ class Assumption(Enum):
     LIBRARY_GRADIENTS = "custom gradients of libraries are right"
     NO_ZERO_DIVISION = "no divisor is zero"
     READ_FIRST = "reads of a variable come before updates that they do not wait for"
+    RENAMED_INPUTS = "renamed inputs are fed as before"
     OTHER_SEEDS = "random numbers of other seeds are accepted"
 
 

@@ -42,10 +42,10 @@ def compare_training(old: Placement, new: Placement, revision: str) -> TrainingC
         return TrainingChange(reason=found.reason)
     if not found.trained:
         return TrainingChange(reason="the step trains no variable")
-    return TrainingChange(
-        [_changed(new, name, answer) for name, answer in found.variables.items()],
-        sorted(assumption.value for assumption in found.assumed),
-    )
+    variables = [_changed(new, name, answer) for name, answer in found.variables.items()]
+    is_proved = any(each.state == "proved" for each in variables)
+    assumed = sorted(assumption.value for assumption in found.assumed) if is_proved else ()
+    return TrainingChange(variables, assumed)
 
 
 def _changed(placement: Placement, name: str, answer: Equality) -> ChangedVariable:
