@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.inputs import towers_reading
 from placement_checks.baseline.compare import renamed_variables
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Placement
-from placement_checks.core.revisions import ChangedVariable, TrainingChange
+from placement_checks.core.revisions import ChangedVariable, TrainingChange, TrainingState
 from placement_checks.step.comparison import TOWERS, Equality, State
 from placement_checks.step.revisions import Revision, compare_revisions
 
-_STATES = {State.PROVED: "proved", State.DIFFERS: "different", State.UNKNOWN: "not-checked"}
+_STATES: Mapping[State, TrainingState] = {
+    State.PROVED: "proved",
+    State.DIFFERS: "different",
+    State.UNKNOWN: "not-checked",
+}
 
 
 def compare_training(old: Placement, new: Placement, revision: str) -> TrainingChange:

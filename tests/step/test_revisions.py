@@ -457,6 +457,7 @@ CHANGED = {
 @settings(max_examples=examples(12))
 def test_changed_part_of_a_program(recipe: Recipe, data: st.DataObject) -> None:
     part = data.draw(st.sampled_from(sorted(CHANGED)))
-    other = replace(recipe, **{part: data.draw(st.sampled_from(CHANGED[part]))})
+    change: dict[str, Any] = {part: data.draw(st.sampled_from(CHANGED[part]))}
+    other = replace(recipe, **change)
     with np.errstate(all="ignore"):
         _check_claims(recipe, _built(other), _built(recipe), str(other))
