@@ -436,11 +436,11 @@ class Comparison:
     ) -> list[str]:
         """Trained variables, and the variables that their values after the step depend on."""
         found: dict[str, None] = dict.fromkeys(trained)
-        stack = list(trained)
+        stack, seen = list(trained), set[AtomId]()
         while stack:
             name = stack.pop()
             forms = [theirs[name], *ours.get(name, {}).values()]
-            for atom in map(self.terms.__getitem__, self.terms.all_atoms_in(forms)):
+            for atom in map(self.terms.__getitem__, self.terms.all_atoms_in(forms, seen)):
                 other = atom.attrs[0] if atom.op == "Var" else ""
                 if other in theirs and other not in found:
                     found[other] = None
