@@ -130,7 +130,9 @@ class _RevisionComparison(Comparison):
         new, old = self.towers, self.one_gpu
         shapes = {each.name: each.shape for each in old.placement.variables}
         renamed = {
-            name: other for name, other in self._revision.names.items() if name not in shapes
+            name: other
+            for name, other in self._revision.names.items()
+            if name not in shapes and other not in new.ops
         }
         renamed |= {
             name: other
@@ -309,7 +311,9 @@ class _RevisionComparison(Comparison):
         if difference.origin is None and name in self.towers.updates:
             origin = Origin(TOWERS, self.towers.updates[name][-1].op)
             difference = difference._replace(origin=origin)
-        if difference.mistake is SETTING and any(each.slot for each in self.towers.updates[name]):
+        if difference.mistake is SETTING and any(
+            each.slot for each in self.towers.updates.get(name, ())
+        ):
             difference = difference._replace(is_certain=False)  # a slot may not depend on it
             return Equality(State.UNKNOWN, difference)
         if self._is_sure or not difference.is_certain:

@@ -1,4 +1,4 @@
-"""Proves that a training step is the step at a git revision, for every batch, or says why not."""
+"""Proves that a training step is the step at a git revision, or states why it is not proved."""
 
 from __future__ import annotations
 

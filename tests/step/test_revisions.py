@@ -303,6 +303,23 @@ def test_swapped_inputs_are_no_renamed_inputs() -> None:
     assert compare(build("a"), build("a")).variables["w"].state is PROVED
 
 
+def test_a_variable_with_its_old_name_is_not_renamed() -> None:
+    """Another shape does not make a variable another variable: then its name would be free."""
+
+    def build(size: int, extra: str) -> Program:
+        program = Program()
+        x = program.placeholder("x", (None, 1))
+        w, factor = program.variable("w", (1,)), program.variable("a", (size,), is_trained=False)
+        if extra:
+            program.variable(extra, (1,), is_trained=False)
+        loss = mean(square(total(x * w.read() * factor.read(), 1)))
+        program.train(w.descend(0.1, program.gradient(loss, w)))
+        return program
+
+    found = compare(build(3, "b"), build(1, ""), {"b": "a"})
+    assert found.variables["w"].state is DIFFERS
+
+
 def test_an_ambiguous_counterpart_shows_no_difference() -> None:
     """Both layers are renamed, so the layers may be matched the wrong way around."""
 
