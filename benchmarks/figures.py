@@ -21,6 +21,7 @@ class Goal(NamedTuple):
 
 PLACING = "place and judge / build, {:,} ops"
 BASELINE = "baseline written and compared / build, {:,} ops"
+PROOF = "judge with the build for one GPU / build, {:,} ops"
 OBJECTIVE = "objective of each update / build, {:,} ops"
 TRACED = "read, place and judge a traced step, 11,500 ops"
 START = "placer's process, started"
@@ -40,6 +41,7 @@ _PARAMETERS = 4.2e-3  # billions
 GOALS: Mapping[str, Goal] = {
     **{PLACING.format(ops): Goal(0.1) for ops in (1_000, 10_000, 78_000)},
     **{BASELINE.format(ops): Goal(0.05) for ops in (1_000, 10_000, 78_000)},
+    **{PROOF.format(ops): Goal(0.08) for ops in (1_000, 10_000, 78_000)},
     **{OBJECTIVE.format(ops): Goal(0.2) for ops in (1_000, 10_000, 78_000)},
     TRACED: Goal(3, "CPU s"),
     START: Goal(0.7, "CPU s"),

@@ -25,7 +25,7 @@ from benchmarks import figures, placer_alone
 from benchmarks.figures import Record
 from benchmarks.processes import WITH_BYTECODE
 from benchmarks.turns import timed
-from placement_checks import Placement, Program, Report, place, verify
+from placement_checks import Evidence, Placement, Program, Report, place, verify
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.objectives import objectives
 from placement_checks.baseline.build import baseline_from_placement
@@ -102,8 +102,9 @@ def test_placing_and_judging_relative_to_building(
     if ops > 1_000 and benchmark.disabled:
         pytest.skip("building 75,000 ops takes a minute: --benchmark-only")
     build = towers(ops)
-    ratios, rules, baselines, readings = [], [], [], []
+    ratios, rules, proofs, baselines, readings = [], [], [], [], []
     recorded = place(build, gpus=2).placement  # with its gradients, which a graph lacks
+    one_gpu = place(build, gpus=1).placement
 
     def check() -> Report:
         building, graph = timed(lambda: built(build))
@@ -111,6 +112,12 @@ def test_placing_and_judging_relative_to_building(
         judging, _ = timed(partial(verify, replace(report.evidence.placement)))
         comparing, found = timed(partial(kept_as_baseline, replace(report.evidence.placement)))
         assert not found
+        evidence = Evidence(replace(recorded), single_gpu=replace(one_gpu))
+        proving, proved = timed(partial(verify, evidence))
+        assert "equal-to-one-gpu" in [
+            verdict.rule for verdict in proved.verdicts if verdict.state == "kept"
+        ]
+        proofs.append(proving / building)
         placement = replace(recorded)
         analyze(placement).prepare()
         reading, texts = timed(lambda: objectives(placement))
@@ -128,6 +135,7 @@ def test_placing_and_judging_relative_to_building(
     assert 0.9 < placed / COUNTED[ops] < 1.1
     assert statistics.median(ratios) < 0.5
     record(figures.PLACING.format(COUNTED[ops]), ratios)
+    record(figures.PROOF.format(COUNTED[ops]), proofs)
     record(figures.BASELINE.format(COUNTED[ops]), baselines)
     record(figures.OBJECTIVE.format(COUNTED[ops]), readings)
     benchmark.extra_info |= {

@@ -99,14 +99,15 @@ def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> 
     With --since, each TARGET is placed twice: from the working tree and from a temporary copy of
     the git revision REV. The default is all programs of [tool.placement_checks] in pyproject.toml.
     The report lists variables, towers and ops that moved, even if they were renamed; changed
-    objectives; and rules that are newly broken, newly kept or no longer checked. The repository is
+    objectives; and rules that are newly broken, newly kept or no longer checked. It also states
+    whether the training step is proved to be the step at REV, for every batch. The repository is
     not changed. --numbers also runs both versions, with the same number of GPUs and the same rows:
     random rows, or the rows of the batch function in pyproject.toml.
 
     The exit status is 0 if nothing has moved, 1 if placements or objectives differ, and 2
     if an error occurred, or if placements agree but one of them is a log that was only read in
-    part. With --since it is also 1 if a rule is newly broken or no longer checked, if numbers
-    differ, or if pyproject.toml no longer lists a program.
+    part. With --since it is also 1 if a rule is newly broken or no longer checked, if the training
+    step or numbers differ, or if pyproject.toml no longer lists a program.
     """
     outputs = parse_outputs(options.files, options.output_format, list(FORMATS))
     if options.since is not None:

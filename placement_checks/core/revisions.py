@@ -35,6 +35,37 @@ class Numbers:
     text: str  # the compared variables, the differences, or the reason
 
 
+TrainingState = Literal["proved", "different", "not-checked"]
+
+
+@dataclass(frozen=True)
+class ChangedVariable:
+    """Whether a training step gives a variable the same value as the step at the revision."""
+
+    name: str  # its name now; its name at the revision, if that alone has it
+    state: TrainingState
+    text: str = ""  # the difference, or why it is not checked
+    where: str | None = None  # the line of the difference; None if unknown
+
+
+@dataclass(frozen=True)
+class TrainingChange:
+    """Whether the training step is the step at the revision, for every batch."""
+
+    # Each variable that the step updates, now or at the revision.
+    variables: Sequence[ChangedVariable] = ()
+    assumed: Sequence[str] = ()  # what the proofs take for granted
+    reason: str = ""  # why no variable is compared
+
+    @property
+    def state(self) -> TrainingState:
+        """``proved`` only if it is proved for all variables."""
+        states = {each.state for each in self.variables}
+        if "different" in states:
+            return "different"
+        return "proved" if states == {"proved"} else "not-checked"
+
+
 @dataclass(frozen=True)
 class ProgramChange:
     """A program compared with itself at a revision.
@@ -45,12 +76,14 @@ class ProgramChange:
             program is gone.
         new: the present verdicts, with the objects on other devices as `Report.baseline`; None if
             pyproject.toml lists the program only at the revision.
+        training: the comparison of training steps; None if only one side has the program.
         numbers: the comparison of runs; None if none was requested.
     """
 
     name: str
     old: Report | None
     new: Report | None
+    training: TrainingChange | None = None
     numbers: Numbers | None = None
 
     @property
@@ -79,7 +112,8 @@ class ProgramChange:
             return "gone"
         if self.old is None:
             return "new"
-        is_trained_otherwise = self.numbers is not None and self.numbers.state == "different"
+        compared = (self.training, self.numbers)
+        is_trained_otherwise = any(each and each.state == "different" for each in compared)
         rules = self.with_effect("broken", "unchecked")
         return "changed" if self.difference or rules or is_trained_otherwise else "same"
 

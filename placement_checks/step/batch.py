@@ -172,10 +172,7 @@ class Batch:
             for tower, number, name in self._by_tower(names, len(inputs), count):
                 part = (Cut(family, tower, count),) if count > 1 else WHOLE
                 self.leaves[name] = (family, order.index(group), inputs[number]), part
-        for group, names in self.groups.items():
-            if group[0] == "draw":
-                self._compare_pipelines(names)
-                self._compare_draws(names)
+        self.report_mistakes()
 
     def assign_to_towers(self, towers: Sequence[Collection[str]]) -> None:
         """Divide the inputs that the program does not list, if there is no other program.
@@ -322,6 +319,13 @@ class Batch:
         return sorted(names, key=self._reader.number.__getitem__)
 
     # --- mistakes in inputs ---
+
+    def report_mistakes(self) -> None:
+        """Report towers that draw the same rows, and losses that pair rows of two draws."""
+        for group, names in self.groups.items():
+            if group[0] == "draw":
+                self._compare_pipelines(names)
+                self._compare_draws(names)
 
     def _compare_pipelines(self, names: Sequence[str]) -> None:
         """Towers with pipelines of their own must read different rows, by a shard for example."""

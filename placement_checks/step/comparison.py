@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum, auto
 from functools import cached_property
 from itertools import takewhile
@@ -15,6 +15,7 @@ from placement_checks.core.mistakes import PART_LEFT_OUT, PART_UNUSED, SETTING
 from placement_checks.core.op_types import GATHERERS, PLACEHOLDERS, is_gradient_update
 from placement_checks.core.placement import TRAINABLE, Placement, producer_of
 from placement_checks.step.explanation import (
+    ON_ONE_GPU,
     Difference,
     Excuse,
     Explanation,
@@ -38,6 +39,7 @@ from placement_checks.step.weights import (
 )
 
 TOWERS, ONE_GPU = 0, 1  # the numbers of the programs
+Roots = tuple[Sequence[str], Sequence[str]]  # the ops that a run of each program runs
 
 
 class State(Enum):
@@ -101,6 +103,8 @@ class StepEquality(NamedTuple):
         )
 
 
+CompareRuns = Callable[[Placement, Placement, Roots], StepEquality]
+
 # What is accepted, from the strictest: own statistics, and equally many rows.
 _ACCEPTED = ((False, False), (False, True), (True, False), (True, True))
 
@@ -116,7 +120,7 @@ def compare_steps(towers: Placement, one_gpu: Placement) -> StepEquality | Missi
     """
     known = towers.cached(_comparisons)
     if id(one_gpu) not in known:
-        known[id(one_gpu)] = one_gpu, _compare(towers, one_gpu)
+        known[id(one_gpu)] = one_gpu, compare_all_runs(towers, one_gpu, ON_ONE_GPU, _compare_runs)
     return known[id(one_gpu)][1]
 
 
@@ -125,18 +129,26 @@ def _comparisons(_: Placement) -> dict[int, tuple[Placement, StepEquality | Miss
     return {}
 
 
-def _compare(towers: Placement, one_gpu: Placement) -> StepEquality | Missing:
+def compare_all_runs(
+    towers: Placement, one_gpu: Placement, there: str, compare_runs: CompareRuns
+) -> StepEquality | Missing:
+    """Compare the runs of two programs that train in several runs, in their order.
+
+    Args:
+        towers: the program.
+        one_gpu: the other program.
+        there: the place of the other program.
+        compare_runs: compares two runs.
+    """
     runs = training_runs(towers), training_runs(one_gpu)
     if not runs[0] or not runs[1]:
-        which = "the program" if not runs[0] else "the program for one GPU"
+        which = "the program" if not runs[0] else f"the program {there}"
         return Missing(f"the training step of {which} is not known")
     if len(runs[0]) != len(runs[1]):
-        return Missing(
-            f"the program trains in {len(runs[0])} runs, but on one GPU in {len(runs[1])}"
-        )
+        return Missing(f"the program trains in {len(runs[0])} runs, but {there} in {len(runs[1])}")
     found = StepEquality()
     for roots in zip(*runs, strict=True):
-        one = _compare_runs(towers, one_gpu, roots)
+        one = compare_runs(towers, one_gpu, roots)
         found = StepEquality(
             _of_both_runs(found.variables, one.variables),
             found.trained | one.trained,
@@ -161,11 +173,7 @@ def _of_both_runs(
     }
 
 
-def _compare_runs(
-    towers: Placement,
-    one_gpu: Placement,
-    roots: tuple[Sequence[str], Sequence[str]],
-) -> StepEquality:
+def _compare_runs(towers: Placement, one_gpu: Placement, roots: Roots) -> StepEquality:
     found: StepEquality | None = None
     for own_statistics, equal_rows in _ACCEPTED:
         comparison, answer = _compare_assuming(
@@ -197,7 +205,7 @@ def _compare_runs(
 def _compare_assuming(
     towers: Placement,
     one_gpu: Placement,
-    roots: tuple[Sequence[str], Sequence[str]],
+    roots: Roots,
     *,
     own_statistics: bool,
     equal_rows: bool,
@@ -207,12 +215,13 @@ def _compare_assuming(
     A divisor of a sum over rows is a number of rows only if it is one in both programs.
     """
     for reads_divisors in (True, False):
-        comparison = Comparison(
-            *(towers, one_gpu, roots),
-            own_statistics=own_statistics,
+        terms = Terms(
+            op_type,
+            statistics=with_means if own_statistics else None,
+            decisions=own_statistics,
             equal_rows=equal_rows,
-            reads_divisors=reads_divisors,
         )
+        comparison = Comparison(terms, towers, one_gpu, roots, reads_divisors=reads_divisors)
         answer = comparison.compare()
         if len(comparison.terms.divided) != 1:
             break
@@ -239,28 +248,29 @@ class Comparison:
 
     def __init__(
         self,
+        terms: Terms,
         towers: Placement,
         one_gpu: Placement,
-        roots: tuple[Sequence[str], Sequence[str]],
+        roots: Roots,
         *,
-        own_statistics: bool = True,
-        equal_rows: bool = False,
-        reads_divisors: bool = True,
+        reads_divisors: bool = False,
     ) -> None:
-        self.terms = Terms(
-            op_type,
-            statistics=with_means if own_statistics else None,
-            decisions=own_statistics,
-            equal_rows=equal_rows,
-        )
+        self.terms = terms
         self.one_gpu = StepReader(self.terms, one_gpu, ONE_GPU, roots[1], {})
         self.towers = StepReader(self.terms, towers, TOWERS, roots[0], {})
+        self._reads_divisors = reads_divisors
+        self._names: Mapping[AtomId, AtomId] = {}
+        self.copies: dict[str, Sequence[str]] = {}
+        self.explanation = self._match()
+
+    def _match(self) -> Explanation:
+        """Match the variables and inputs of both programs."""
+        towers, one_gpu = self.towers.placement, self.one_gpu.placement
         self.towers.copies |= matched_names(self.towers, self.one_gpu)
         shared = towers.ops.keys() & one_gpu.ops.keys()
         trained = {
             name for each in (towers, one_gpu) for name in each.collections.get(TRAINABLE, ())
         }
-        self.explanation = Explanation(self.terms, shared, trained)
         single = self.one_gpu.batch
         listed = self.towers.batch.listed
         self.towers.batch.assign(single, single.listed)
@@ -269,10 +279,9 @@ class Comparison:
         if sizes[0] and sizes[1]:
             are_equal = sizes[0][WHOLE] == sizes[1][WHOLE]
             self.terms.fixed = {**sizes[1], **sizes[0]} if are_equal else {}
-            self.terms.reads_divisors = reads_divisors and not are_equal
+            self.terms.reads_divisors = self._reads_divisors and not are_equal
         self.towers.feeds, self.one_gpu.feeds = matched_feeds(self.towers, self.one_gpu)
-        self._names: Mapping[AtomId, AtomId] = {}
-        self.copies: dict[str, Sequence[str]] = {}
+        return Explanation(self.terms, shared, trained)
 
     def compare(self) -> StepEquality:
         """Compare trained variables, and their dependencies, after both steps."""
@@ -439,11 +448,11 @@ class Comparison:
     ) -> list[str]:
         """Trained variables, and the variables that their values after the step depend on."""
         found: dict[str, None] = dict.fromkeys(trained)
-        stack = list(trained)
+        stack, seen = list(trained), set[AtomId]()
         while stack:
             name = stack.pop()
             forms = [theirs[name], *ours.get(name, {}).values()]
-            for atom in map(self.terms.__getitem__, self.terms.all_atoms_in(forms)):
+            for atom in map(self.terms.__getitem__, self.terms.all_atoms_in(forms, seen)):
                 other = atom.attrs[0] if atom.op == "Var" else ""
                 if other in theirs and other not in found:
                     found[other] = None
@@ -576,7 +585,7 @@ class Comparison:
             return answers
         text = "no example of this step reaches a variable that is trained"
         difference = Difference(Obligation.UPDATED, text, excuse=Excuse.OTHER_STEP)
-        return _without_proofs(answers, difference)
+        return without_proofs(answers, difference)
 
     def _with_races(
         self, answers: dict[str, Equality], irrelevant: Collection[str]
@@ -595,7 +604,7 @@ class Comparison:
             text = f"{read} may read {variable} before or after {update} changes it"
             origin = Origin(TOWERS, read)
             difference = Difference(Obligation.UPDATE, text, origin, Excuse.OTHER_STEP)
-            return _without_proofs(answers, difference)
+            return without_proofs(answers, difference)
         return answers
 
     def _with_mistakes(self, answers: dict[str, Equality]) -> dict[str, Equality]:
@@ -675,10 +684,12 @@ class Comparison:
         return difference is None or difference.obligation is Obligation.ROWS
 
 
-def _without_proofs(
-    answers: Mapping[str, Equality], difference: Difference
-) -> dict[str, Equality]:
-    unknown = Equality(State.UNKNOWN, difference)
+def without_proofs(answers: Mapping[str, Equality], difference: Difference) -> dict[str, Equality]:
+    """The answers with a difference instead of each proof."""
+    unknown = Equality(
+        State.UNKNOWN if difference.excuse else State.DIFFERS,
+        difference,
+    )
     return {
         name: unknown if answer.state is State.PROVED else answer
         for name, answer in answers.items()
@@ -715,7 +726,7 @@ def matched_names(towers: StepReader, one_gpu: StepReader) -> dict[str, str]:
         ]
         if len(found) == 1:
             result[name] = found[0]
-    return {**_matched_slots(towers, one_gpu, result), **result}
+    return {**matched_slots(towers, one_gpu, result), **result}
 
 
 def matched_feeds(
@@ -752,7 +763,7 @@ def _shared_scopes(one: str, other: str) -> tuple[int, bool]:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)), one == other
 
 
-def _matched_slots(
+def matched_slots(
     towers: StepReader, one_gpu: StepReader, names: Mapping[str, str]
 ) -> dict[str, str]:
     """Slots that have another name on one GPU: the same op uses them for the same variable."""

@@ -37,6 +37,8 @@ from placement_checks.step.terms import Atom, Terms, are_close
 from placement_checks.step.weights import degree_in_rows
 from placement_checks.util.text import words
 
+ON_ONE_GPU = "on one GPU"
+
 
 class Obligation(Enum):
     """What has to be equal in both programs."""
@@ -122,7 +124,7 @@ _OF_DIFFERENCES = frozenset(
 # Scalars that cannot be replaced by other scalars.
 _BASIC_SCALARS = frozenset({"Rows", "Var", "Feed"})
 _MAX_DEPTH = 300
-_ON_ONE_GPU, _IN_TOWER = "on one GPU", "in another tower"
+_IN_TOWER = "in another tower"
 # Ops that TensorFlow does not have.
 _WORDS = {
     "Chosen": "a choice of values",
@@ -165,12 +167,23 @@ class Explanation:
         terms: the terms.
         variables: the names of the variables that both programs have.
         trained: the names of trained variables.
+        there: the place of the other form.
+        is_revision: whether the other program is the same program before. Then it has towers, too,
+            and no setting of the optimizer differs on purpose.
     """
 
-    def __init__(self, terms: Terms, variables: Set[str], trained: Set[str]) -> None:
+    def __init__(
+        self,
+        terms: Terms,
+        variables: Set[str],
+        trained: Set[str],
+        *,
+        there: str = ON_ONE_GPU,
+        is_revision: bool = False,
+    ) -> None:
         self._terms = terms
         self._variables, self._trained = variables, trained
-        self._there = _ON_ONE_GPU  # the place of the other form
+        self._there, self._is_revision = there, is_revision
 
     def of_descent(self, towers: tuple[Form, Form], one_gpu: tuple[Form, Form]) -> Difference:
         """Explain why two steps of gradient descent, each a rate and a gradient, differ."""
@@ -201,10 +214,13 @@ class Explanation:
             text = f"its {name} differs: {inner.text}"
         else:
             text = f"its {name} is {value:.4g}, but {other:.4g} {self._there}"
-        excuse = inner.excuse or (Excuse.SETTING if name != _STATE else Excuse.UNMATCHED)
         if found is not None:
             excuse = found.excuse or Excuse.SCALE
             text += f", and its gradient may differ: {found.text}"
+        elif self._is_revision:
+            excuse = inner.excuse if value is None or other is None else None
+        else:
+            excuse = inner.excuse or (Excuse.SETTING if name != _STATE else Excuse.UNMATCHED)
         return Difference(Obligation.UPDATE, text, inner.origin, excuse, SETTING)
 
     def of_update(self, towers: Form, one_gpu: Form) -> Difference:
@@ -227,6 +243,8 @@ class Explanation:
         right = {m: c for m, c in b.items() if a.get(m) != c}
         if len(left) == len(right) == 1 and self._is_same_op(left, right, place):
             return self._pairs(left, right, place, depth)
+        if self._is_revision and (of_parts := self._of_parts(left, right, place, depth)):
+            return of_parts
         groups: defaultdict[Any, dict[Cut, tuple[Monomial, float]]] = defaultdict(dict)
         joint: Cause | None = None
         crossed: Cause | None = None
@@ -260,6 +278,36 @@ class Explanation:
             return found._replace(origin=self._cite_term(common[0])) if is_term else found
         return self._pairs(left, right, place, depth)
 
+    def _of_parts(
+        self,
+        left: Mapping[Monomial, float],
+        right: Mapping[Monomial, float],
+        place: Obligation,
+        depth: int,
+    ) -> Difference | None:
+        """Explain the terms of the first part that has terms in both programs.
+
+        Towers may differ from each other in both programs, so the same towers are compared. None
+        if no part has terms in both.
+        """
+        by_part: list[defaultdict[Part, dict[Monomial, float]]] = []
+        for side in (left, right):
+            found: defaultdict[Part, dict[Monomial, float]] = defaultdict(dict)
+            for monomial, number in side.items():
+                found[finest(self._terms.parts_of(monomial)) or WHOLE][monomial] = number
+            by_part.append(found)
+        differences = {
+            part: self._pairs(own, by_part[1][part], place, depth)
+            for part, own in by_part[0].items()
+            if part and part in by_part[1]
+        }
+        if not differences:
+            return None
+        part, first = next(iter(differences.items()))
+        if len({each.text for each in differences.values()}) == 1:
+            return first
+        return first._replace(text=f"{first.text}, in {describe(part)} of the batch")
+
     def _is_same_op(
         self, left: Mapping[Monomial, float], right: Mapping[Monomial, float], place: Obligation
     ) -> bool:
@@ -282,7 +330,8 @@ class Explanation:
             atom.op == "Var" and atom.attrs[0] not in self._trained for atom in atoms
         ) and not any(atom.is_backward for atom in atoms)
         is_scaled = is_state or any(atom.op == "Random" for atom in atoms)
-        degree = 0 if WHOLE in self._terms.fixed else degree_in_rows(self._terms, monomial, WHOLE)
+        has_same_rows = self._is_revision or WHOLE in self._terms.fixed
+        degree = 0 if has_same_rows else degree_in_rows(self._terms, monomial, WHOLE)
         if degree == 1 and number / other > 0:
             text += f", which is right if the batch has {other / number:.4g} times as many rows"
         mistake, main = COEFFICIENT, self._terms[self._main(monomial)]
@@ -346,7 +395,7 @@ class Explanation:
             shown = ", ".join(f"{weight:.3g}" for weight in weights)
             if not are_close(weights):
                 text = f"the parts of the batch count {shown} times"
-                text += "" if times is None else " as much as on one GPU"
+                text += "" if times is None else f" as much as {self._there}"
                 if siblings[0] in OF_ANY_SIZE and min(weights) / max(weights) > 0:
                     text += ", which is right only for rows in this proportion"
                 return Difference(
@@ -596,7 +645,7 @@ class Explanation:
             text = "rows of a tower could not be added up" if same else "it reads another input"
             return Difference(place, text, one.origin, Excuse.EQUAL)
         if one.op == "Random":
-            text = "random numbers could not be matched with the random numbers of one GPU"
+            text = f"random numbers could not be matched with the random numbers {self._there}"
             return Difference(Obligation.ROWS, text, one.origin, Excuse.UNMATCHED)
         for atom in (one, two):
             if atom.status.kind is Kind.UNKNOWN:

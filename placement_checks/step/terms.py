@@ -195,6 +195,8 @@ class Assumption(Enum):
     LIBRARY_GRADIENTS = "custom gradients of libraries are right"
     NO_ZERO_DIVISION = "no divisor is zero"
     READ_FIRST = "reads of a variable come before updates that they do not wait for"
+    RENAMED_INPUTS = "renamed inputs are fed as before"
+    OTHER_SEEDS = "random numbers of other seeds are accepted"
 
 
 # Ops with results that may have more or fewer rows than the operands.
@@ -296,9 +298,16 @@ class Terms:
             for atom, _ in factors:
                 yield atom
 
-    def all_atoms_in(self, forms: Iterable[Form]) -> Iterator[AtomId]:
-        """The atoms of forms, and of their operands, each once; the last made first."""
-        seen: set[AtomId] = set()
+    def all_atoms_in(
+        self, forms: Iterable[Form], seen: set[AtomId] | None = None
+    ) -> Iterator[AtomId]:
+        """The atoms of forms, and of their operands, each once; the last made first.
+
+        Args:
+            forms: the forms.
+            seen: atoms to leave out, with those that only they contain; all others are added.
+        """
+        seen = set() if seen is None else seen
         stack = [atom for form in forms for atom in self.atoms_in(form)]
         while stack:
             atom = stack.pop()

@@ -38,6 +38,7 @@ from placement_checks.verification.judging import judge, verify
 from placement_checks.verification.policy import RUNS, evidence_used, rows_used
 from placement_checks.verification.running import with_revision
 from placement_checks.verification.targets import MOST_ANNOUNCED, announce, gather
+from placement_checks.verification.training_change import compare_training
 
 
 @dataclass(frozen=True)
@@ -245,8 +246,14 @@ def _compare(job: Job, tree: SourceTree, here: Path, *, numbers: bool) -> Progra
         raise _at_revision(error, tree, here) from None
     difference = compare_placements(old.evidence.placement, new.evidence.placement, tree.revision)
     new = replace(new, baseline=with_rules(difference, new.verdicts))
-    trained = _numbers(job, old, new, tree.revision) if numbers else None
-    return ProgramChange(job.target, old, new, trained)
+    placements = old.evidence.placement, new.evidence.placement
+    return ProgramChange(
+        job.target,
+        old,
+        new,
+        compare_training(*placements, tree.revision),
+        _numbers(job, old, new, tree.revision) if numbers else None,
+    )
 
 
 _RUN_RULES = (GradientsEqual.name, WeightsEqual.name)

@@ -126,6 +126,8 @@ def test_a_sound_refactor_changes_nothing(since: Since, name: str) -> None:
     found = program(since, name)
 
     assert (found.state, found.rules) == ("same", [])
+    assert found.training is not None
+    assert found.training.state == "proved", found.training
     assert found.difference is not None
     assert any("renamed" in note for note in found.difference.notes)
 
@@ -188,6 +190,7 @@ def test_an_unchanged_program_is_the_same(run: Run, home: Path) -> None:
     head = git(home, "rev-parse", "HEAD")[:10]
     assert ran.out == (
         "train.py:build: nothing has moved: 88 ops placed as in HEAD\n"
+        "training step, proved equal for every batch: 1 variable\n"
         "\n"
         f"1 program compared with HEAD ({head}): 1 same.\n"
     )
@@ -206,6 +209,7 @@ def test_a_moved_tower_in_text(run: Run, home: Path) -> None:
         "  tower 1: /gpu:1 -> /gpu:0  ("
     )
     assert "\nnewly broken: no-idle-device (kept at HEAD)\n  train.py:12: /device:GPU:1" in ran.out
+    assert "\ntraining step, proved equal for every batch: 1 variable\n" in ran.out
 
 
 def test_a_fix_is_named_and_fails_nothing_else(run: Run, home: Path) -> None:
@@ -233,6 +237,22 @@ def test_a_rule_that_is_no_longer_checked_fails(run: Run, home: Path) -> None:
     effects = {rule["rule"]: rule["effect"] for rule in found["rules"]}
     assert status == 1
     assert "unchecked" in effects.values()
+    assert found["training"]["state"] == "not-checked"
+    assert found["training"]["reason"] == "the training step of the program is not known"
+
+
+def test_another_learning_rate_is_a_difference_of_training(run: Run, home: Path) -> None:
+    write(home, {"train.py": OLD.replace("Optimizer(0.1)", "Optimizer(0.2)")})
+
+    status, document = since_head(run, "train.py:build")
+
+    (found,) = document["programs"]
+    assert (status, found["state"], found["rules"]) == (1, "changed", [])
+    (variable,) = found["training"]["variables"]
+    assert (variable["variable"], variable["state"]) == ("fc/weights", "different")
+    assert variable["text"] == "its learning rate is 0.2, but 0.1 at HEAD"
+    line = OLD.splitlines()[int(variable["where"].rpartition(":")[2]) - 1]
+    assert "optimizer.minimize(loss" in line
 
 
 def test_a_program_that_the_revision_lacks_is_new(run: Run, home: Path) -> None:

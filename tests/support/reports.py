@@ -15,7 +15,13 @@ from placement_checks.core.baseline import Change, Difference
 from placement_checks.core.errors import InputError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.results import Report, State
-from placement_checks.core.revisions import Numbers, ProgramChange, Since
+from placement_checks.core.revisions import (
+    ChangedVariable,
+    Numbers,
+    ProgramChange,
+    Since,
+    TrainingChange,
+)
 from placement_checks.report.text.writer import write
 from placement_checks.verification.judging import in_order
 
@@ -75,14 +81,27 @@ def since(*, revision: str = "main", name: str = "train.py:build", message: str 
     )
     other = report(program="other.py")
     added = report(broken("no-fallback", wrong), program="new.py")
+    training = TrainingChange(
+        [
+            ChangedVariable("w", "different", message or "it counts twice", "q.py:2"),
+            ChangedVariable("w/slot", "not-checked", message or "it counts twice"),
+            ChangedVariable("v", "not-checked", "an op is not known"),
+            ChangedVariable("u", "proved"),
+        ],
+    )
     numbers = Numbers("different", f"other gradients for {message or 'w'}")
     return Since(
         revision,
         "0123456789abcdef",
         [
-            ProgramChange(name, old, replace(new, baseline=difference), numbers),
+            ProgramChange(name, old, replace(new, baseline=difference), training, numbers),
             ProgramChange(
-                "other.py", other, replace(other, baseline=Difference(revision, "other.py", 4))
+                "other.py",
+                other,
+                replace(other, baseline=Difference(revision, "other.py", 4)),
+                TrainingChange(
+                    [ChangedVariable(each, "proved") for each in ("v", "w")], ["rows are rows"]
+                ),
             ),
             ProgramChange("new.py", None, added),
             ProgramChange("gone.py", None, None),

@@ -1237,7 +1237,7 @@ def differences(
 
     Args:
         towers: the program for several GPUs.
-        one_gpu: the program for one GPU.
+        one_gpu: the program for one GPU, or another program for several GPUs.
         equality: their comparison, which knows the copies of each variable.
         rows: the number of rows of each tower.
         seed: of rows, of values of variables, and of the order of independent ops.
@@ -1253,7 +1253,8 @@ def differences(
         name: rng.normal(size=shape) if name in one_gpu.trained else rng.uniform(0.1, 0.9, shape)
         for name, shape in one_gpu.variables.items()
     }
-    after = one_gpu.run(batch, values, (sum(rows),))
+    is_one = not any(tower for _, tower in (*one_gpu.fed.values(), *one_gpu.drawn.values()))
+    after = one_gpu.run(batch, values, (sum(rows),) if is_one else rows)
     named = {copy: name for name, copies in equality.copies.items() for copy in copies}
     starts = {name: values[named.get(name, name)] for name in towers.variables}
     found: dict[str, float] = {}

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Literal, Self
 
 from msgspec import Meta
 
 from placement_checks.core.results import State
-from placement_checks.core.revisions import Effect, ProgramChange, ProgramState, RuleChange, Since
+from placement_checks.core.revisions import (
+    ChangedVariable,
+    Effect,
+    ProgramChange,
+    ProgramState,
+    RuleChange,
+    Since,
+    TrainingChange,
+    TrainingState,
+)
 from placement_checks.report.common import baseline
 from placement_checks.report.common.baseline import DifferenceObject
 from placement_checks.report.common.findings import group_findings
@@ -20,7 +29,7 @@ from placement_checks.report.common.json import (
     Versions,
 )
 from placement_checks.report.text.findings import finding_lines
-from placement_checks.util.text import join_and, plural, printable
+from placement_checks.util.text import join_and, listed, plural, printable
 
 EFFECTS: Mapping[Effect, str] = {
     "broken": "newly broken",
@@ -28,6 +37,12 @@ EFFECTS: Mapping[Effect, str] = {
     "kept": "newly kept",
 }
 _STATES = ("changed", "gone", "new", "same")
+_TRAINING: Mapping[TrainingState, str] = {
+    "different": "different",
+    "not-checked": "not checked",
+    "proved": "proved equal for every batch",
+}
+_REASONS = 3  # different texts of variables
 
 
 def render_text(since: Since) -> str:
@@ -63,6 +78,8 @@ def headline(program: ProgramChange, since: Since) -> str:
         for effect, words in EFFECTS.items()
         if (number := len(program.with_effect(effect)))
     ]
+    if program.training is not None and program.training.state == "different":
+        counts.append("different training step")
     if program.numbers is not None and program.numbers.state == "different":
         counts.append("different numbers")
     return "; ".join([baseline.headline(program.difference), *counts])
@@ -75,10 +92,49 @@ def _rule_lines(program: ProgramChange, since: Since) -> Iterator[str]:
         groups = group_findings(change.new.findings)
         yield from (line.text for line in finding_lines(groups))
     yield from (f"no longer checked: {line}" for line in _unchecked_lines(program, since))
+    if program.training is not None:
+        yield from (": ".join(each) for each in training_statements(program.training))
     if program.numbers is not None:
         yield f"numbers, {program.numbers.state.replace('-', ' ')}: {program.numbers.text}"
     if kept := program.with_effect("kept"):
         yield f"newly kept: {join_and(change.new.rule for change in kept)}"
+
+
+def training_statements(training: TrainingChange) -> Iterator[tuple[str, str]]:
+    """Yields what is stated on a training step, the worst first: a title and a sentence each."""
+    if not training.variables:
+        yield f"training step, {_TRAINING['not-checked']}", training.reason
+    stated: set[str] = set()  # a slot differs from its variable in the state alone
+    for state, words in _TRAINING.items():
+        found = [
+            each for each in training.variables if each.state == state and each.text not in stated
+        ]
+        stated |= {each.text for each in found}
+        if found:
+            text = _proved(training) if state == "proved" else _reasons(found)
+            yield f"training step, {words}", text
+
+
+def _proved(training: TrainingChange) -> str:
+    """Returns the number of variables that are proved equal, and what the proofs assume."""
+    proved = sum(each.state == "proved" for each in training.variables)
+    of_all = plural(len(training.variables), "variable")
+    number = of_all if proved == len(training.variables) else f"{proved} of {of_all}"
+    return f"{number}, if {'; '.join(training.assumed)}" if training.assumed else number
+
+
+def _reasons(variables: Sequence[ChangedVariable]) -> str:
+    """Returns the first differences or reasons, each with its variables and its line."""
+    names: dict[tuple[str, str | None], list[str]] = defaultdict(list)
+    for each in variables:
+        names[each.text, each.where].append(each.name)
+    parts = [
+        f"{listed(found)}: {text}{f'  ({where})' if where else ''}"
+        for (text, where), found in names.items()
+    ]
+    left = [name for found in list(names.values())[_REASONS:] for name in found]
+    more = [f"and {plural(len(left), 'variable')} more"] if left else []
+    return "; ".join([*parts[:_REASONS], *more])
 
 
 def _unchecked_lines(program: ProgramChange, since: Since) -> Iterator[str]:
@@ -113,6 +169,46 @@ class NumbersObject(JsonObject):
     text: Annotated[
         str, Meta(description="The compared variables, the differences, or the reason.")
     ]
+
+
+class ChangedVariableObject(JsonObject):
+    variable: Annotated[
+        str, Meta(description="Its name; its name at the revision, if that alone has it.")
+    ]
+    state: TrainingState
+    text: Annotated[
+        str | None, Meta(description="The difference, or the reason; null if it is proved.")
+    ]
+    where: Annotated[str | None, Meta(description="The line of the difference, file:line.")]
+
+
+class TrainingObject(JsonObject):
+    state: Annotated[
+        TrainingState, Meta(description="proved only if it is proved for all variables.")
+    ]
+    reason: Annotated[str | None, Meta(description="Why no variable is compared.")]
+    assumed: Annotated[list[str], Meta(description="What the proofs take for granted.")]
+    variables: Annotated[
+        list[ChangedVariableObject],
+        Meta(description="Each variable that the step updates, now or at the revision."),
+    ]
+
+    @classmethod
+    def from_training(cls, training: TrainingChange) -> Self:
+        return cls(
+            state=training.state,
+            reason=training.reason or None,
+            assumed=list(training.assumed),
+            variables=[
+                ChangedVariableObject(
+                    variable=each.name,
+                    state=each.state,
+                    text=each.text or None,
+                    where=each.where,
+                )
+                for each in training.variables
+            ],
+        )
 
 
 class ChangedFindingObject(JsonObject):
@@ -170,6 +266,13 @@ class ProgramChangeObject(JsonObject):
         list[RuleChangeObject],
         Meta(description="The rules with another verdict than at the revision."),
     ]
+    training: Annotated[
+        TrainingObject | None,
+        Meta(
+            description="Whether the training step is proved equal, for every batch; null if only "
+            "one side has the program."
+        ),
+    ]
     numbers: Annotated[
         NumbersObject | None,
         Meta(description="The comparison of runs; null without --numbers."),
@@ -177,7 +280,7 @@ class ProgramChangeObject(JsonObject):
 
     @classmethod
     def from_change(cls, program: ProgramChange) -> Self:
-        difference, numbers = program.difference, program.numbers
+        difference, training, numbers = program.difference, program.training, program.numbers
         return cls(
             program=program.name,
             state=program.state,
@@ -185,6 +288,7 @@ class ProgramChangeObject(JsonObject):
             if difference is None
             else DifferenceObject.from_difference(difference),
             rules=list(map(RuleChangeObject.from_change, program.rules)),
+            training=None if training is None else TrainingObject.from_training(training),
             numbers=None
             if numbers is None
             else NumbersObject(state=numbers.state, text=numbers.text),

@@ -28,6 +28,7 @@ Kind = Literal[
     "difference",  # everything that moved in a program
     "gone",  # a program that only the revision has
     "unchecked",  # rules that are not checked
+    "training",  # the comparison of training steps with a revision
     "numbers",  # the comparison of runs with a revision
     "consequence",  # findings of a rule that follow from another rule
     "doubt",  # findings of a rule that may be intended
@@ -45,7 +46,8 @@ class Item:
         level: error if it fails the program.
         title: the rule with the number of findings, or the name of the kind.
         lines: its sentences, without the programs.
-        rules: the rules. ``baseline``, ``moved`` and ``numbers`` count as rules too.
+        rules: the rules. ``baseline``, ``moved``, ``training`` and ``numbers`` count as rules
+            too.
         where: the line of the user's code; None if it is unknown.
         reports: the programs.
         groups: the findings in the first of the programs.
@@ -125,11 +127,16 @@ def _changes(since: Since) -> Iterator[Item]:
             reason = one_line(f"{change.new.reason} ({change.old.state} at {since.revision})")
             title, rule = since_text.EFFECTS["unchecked"], change.new.rule
             yield Item("unchecked", "error", title, [reason], [rule], reports=own)
+        if training := program.training:
+            level: Level = "error" if training.state == "different" else "note"
+            (title, text), *_ = since_text.training_statements(training)
+            where = next((each.where for each in training.variables if each.where), None)
+            yield Item("training", level, title, [one_line(text)], ["training"], where, own)
         if numbers := program.numbers:
-            level: Level = "error" if numbers.state == "different" else "note"
+            level = "error" if numbers.state == "different" else "note"
             title = f"numbers, {numbers.state.replace('-', ' ')}"
-            text = [one_line(numbers.text)]
-            yield Item("numbers", level, title, text, ["numbers"], reports=own)
+            lines = [one_line(numbers.text)]
+            yield Item("numbers", level, title, lines, ["numbers"], reports=own)
     for note in since.notes:
         yield Item("note", "note", "", [one_line(note)])
 

@@ -30,6 +30,7 @@ _OTHERS = 3  # lines of each other kind
 _NOUNS: Mapping[Kind, str] = {
     "error": "error",
     "difference": "program",
+    "training": "program",
     "numbers": "program",
     "consequence": "rule",
     "doubt": "doubt",

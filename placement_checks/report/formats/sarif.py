@@ -29,6 +29,7 @@ _FINGERPRINT = "placementChecks/v1"
 _EXPLANATIONS = {
     "baseline": "Every op is on the device that the baseline of the program states.",
     "moved": "Every op is on the device that it had at the git revision.",
+    "training": "The training step is the step at the git revision, for every batch.",
     "numbers": "Training on the same rows has the same results as at the git revision.",
 }
 _RELATED = 30  # related lines of one result
@@ -93,7 +94,8 @@ class _Run:
         """Yields root causes as errors, consequences as warnings, and doubts as notes."""
         for group in item.groups:
             yield self._finding(item.reports[0], item.rules[0], group, item.level)
-        if item.kind == "difference" or (item.kind == "numbers" and item.level == "error"):
+        is_trained_otherwise = item.kind in ("training", "numbers") and item.level == "error"
+        if item.kind == "difference" or is_trained_otherwise:
             (report,), (rule,) = item.reports, item.rules
             at = self._repository.location_of(item.where, report)
             fingerprint = _digest(rule, program_title(report))

@@ -27,7 +27,7 @@ def test_text() -> None:
         written("text")
         == """\
 train.py:build: 1 moved, 0 new, 0 gone; 9 ops placed as in main; 2 rules newly broken; 1 rule \
-no longer checked; 1 rule newly kept; different numbers
+no longer checked; 1 rule newly kept; different training step; different numbers
 moved:
   input: /cpu:0 -> /gpu:0  (1 op: Mul x; q.py:1)
 other changes, on the same devices:
@@ -40,10 +40,14 @@ newly broken: slots-with-variables (2 findings, 1 at main)
       likewise 1 more
     fix: pin it
 no longer checked: no-idle-device (kept at main): there is one tower
+training step, different: w: it counts twice  (q.py:2)
+training step, not checked: v: an op is not known
+training step, proved equal for every batch: 1 of 4 variables
 numbers, different: other gradients for w
 newly kept: one-update
 
 other.py: nothing has moved: 4 ops placed as in main
+training step, proved equal for every batch: 2 variables, if rows are rows
 
 new.py: new, not in main; 1 broken rule
 newly broken: no-fallback (not checked at main)
@@ -61,6 +65,7 @@ a note
 def test_text_without_changes() -> None:
     assert written("text", SAME) == (
         "other.py: nothing has moved: 4 ops placed as in main\n"
+        "training step, proved equal for every batch: 2 variables, if rows are rows\n"
         "\n"
         "1 program compared with main (0123456789): 1 same.\n"
     )
@@ -72,6 +77,15 @@ def test_json() -> None:
     assert (document["since"], document["commit"]) == ("main", "0123456789abcdef")
     assert [each["state"] for each in document["programs"]] == ["changed", "same", "new", "gone"]
     assert document["errors"][0]["object"] == "last.py at main"
+    training = [each["training"] for each in document["programs"]]
+    assert [each and each["state"] for each in training] == ["different", "proved", None, None]
+    assert training[0]["variables"][0] == {
+        "variable": "w",
+        "state": "different",
+        "text": "it counts twice",
+        "where": "q.py:2",
+    }
+    assert training[1]["assumed"] == ["rows are rows"]
     rules = document["programs"][0]["rules"]
     assert [(rule["effect"], rule["old"], rule["new"]) for rule in rules] == [
         ("broken", "kept", "broken"),
@@ -95,6 +109,7 @@ def test_a_comment_on_a_pull_request() -> None:
     assert [fold.partition("</b>")[0].rpartition("<b>")[2] for fold in folds] == [
         *("error", "variables-on-host", "slots-with-variables (2 findings)"),
         *("no-fallback", "moved", "no longer checked"),
+        *("training step, different", "training step, proved equal for every batch"),
         *("numbers, different", "<p>a note</p>"),
     ]
     assert "" not in lines[lines.index(folds[0]) :]
@@ -108,6 +123,9 @@ def test_a_comment_without_changes() -> None:
         "| program | since <code>main (0123456789)</code> |",
         "|---|---|",
         "| <code>other.py</code> | nothing has moved: 4 ops placed as in main |",
+        "",
+        "<p><b>training step, proved equal for every batch</b> in <code>other.py on gpu*2</code>: "
+        "2 variables, if rows are rows</p>",
     ]
 
 
@@ -137,6 +155,7 @@ def test_annotations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "error file=q.py,line=1,title=moved",
         "error title=gone",
         "error title=no longer checked",
+        "error file=q.py,line=2,title=training step%2C different",
         "error title=numbers%2C different",
         "notice title=placement_checks",
     ]
@@ -165,6 +184,7 @@ def test_the_result_of_each_statement_is_in_sarif() -> None:
         ("variables-on-host", "error"),
         ("slots-with-variables", "error"),
         ("no-fallback", "error"),
+        ("training", "error"),
         ("numbers", "error"),
     ]
     (invocation,) = run["invocations"]
@@ -200,10 +220,11 @@ def test_junit_has_a_suite_for_each_program_and_a_case_for_each_change() -> None
             "slots-with-variables": ["failure"],
             "moved": ["failure"],
             "no-idle-device": ["failure"],
+            "training": ["failure"],
             "numbers": ["failure"],
         },
-        "other.py on gpu*2": {"moved": []},
+        "other.py on gpu*2": {"moved": [], "training": []},
         "new.py on gpu*2": {"no-fallback": ["failure"]},
         "errors": {"last.py at main": ["error"], "gone": ["error"]},
     }
-    assert suites.get("failures") == "6"
+    assert suites.get("failures") == "7"
