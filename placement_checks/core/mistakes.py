@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypedDict
 
 TowerKind = Literal["tower", "replica", "rank"]
 
@@ -64,6 +64,14 @@ WORDS: Mapping[TowerKind, Words] = {
 }
 
 
+class Texts(TypedDict):
+    """The texts of a finding."""
+
+    message: str
+    consequence: str
+    fix: str
+
+
 class Diagnosis(NamedTuple):
     """A mistake of the catalog, with the facts of one program.
 
@@ -88,6 +96,11 @@ class Diagnosis(NamedTuple):
     towers: tuple[int, ...] = ()
     op_type: str = ""
     ops: tuple[str, ...] = ()
+
+    @property
+    def texts(self) -> Texts:
+        """The texts of a finding whose message is the mistake alone."""
+        return {"message": self.what, "consequence": self.consequence, "fix": self.fix}
 
 
 @dataclass(frozen=True)
@@ -243,6 +256,15 @@ SCALED = Mistake(
     "(gradient / {factor}, variable)",
     _STEPS,
     _OF_GRAPH_OR_RUN,
+)
+LOSS_SCALE = Mistake(
+    "loss scale",
+    "{op} multiplies the loss by {factor}, and its gradients are not divided by it",
+    "divide the gradients of each {noun} by the factor before they are applied, "
+    "(gradient / {factor}, variable), or leave the loss as it is",
+    "the gradients of this loss are {factor} times as large; if all losses are multiplied, Adam "
+    "hides the mistake, because it normalizes gradients",
+    "the coefficients of the losses in both graphs, or the gradients of a run, and the op",
 )
 NEGATIVE = Mistake(
     "negative",
@@ -631,6 +653,24 @@ COPY = Mistake(
     "the copies diverge: each replica trains another model, and only the first replica's is saved",
     _OF_WEIGHTS,
     "which value all copies shall have",
+)
+DRIFTING = Mistake(
+    "drifting copies",
+    "each {noun} updates its copy of {variable} from its own results",
+    "{average}",
+    "the copies drift apart: each {noun} trains its own model, and only the model of the first "
+    "{noun} is saved",
+    "the examples and random numbers that the update of each copy depends on, in the graph",
+    "what the copies shall share: gradients, or averaged weights",
+)
+OWN_NOISE = Mistake(
+    "own noise",
+    "each {noun} adds random numbers of its own, {op}, to the update of its copy of {variable}",
+    "add the numbers to the gradients before they are combined, or draw the same numbers in each "
+    "{noun}: tf.random.stateless_normal(shape, seed=[seed, step])",
+    DRIFTING.consequence,
+    DRIFTING.evidence,
+    "whether the noise belongs to each gradient or to the update",
 )
 COUNTER = Mistake(
     "counter",

@@ -93,8 +93,9 @@ EDITS: Mapping[str, tuple[Mistake, Mapping[str, str], Mapping[str, str]]] = {
         {"loss": "tf.reduce_mean(error) / num_gpus + penalty"},
         PENALIZED,
     ),
+    "a factor": (mistakes.SCALED, {"combined": "[(3 * g, v) for g, v in mean]"}, {}),
     "a loss scale": (
-        mistakes.SCALED,
+        mistakes.LOSS_SCALE,
         {"loss": "128 * tf.reduce_mean(error)"},
         {"loss": "128 * tf.reduce_mean(error)", "combined": "[(g / 128, v) for g, v in mean]"},
     ),

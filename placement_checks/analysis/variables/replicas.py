@@ -146,6 +146,23 @@ class Replicas:
             alike[(flow.types[op], *seeds) if any(seeds) else name].append(name)
         yield from alike.values()
 
+    def own_noise(self, variable: str) -> Sequence[str]:
+        """The random ops that alone make the copies of a variable drift; empty if others do too.
+
+        An example is noise that each replica adds to the sum of all gradients.
+        """
+        flow, updates = self._analysis.flow, self._analysis.updates
+        random = set(flow.having(RANDOM_STATEFUL.__contains__))
+        sources = [each for each in self._sources() if flow.number[each[0]] not in random]
+        copies = self.copies[variable]
+        others = _equal_copies(copies, self._update_sources(sources))
+        if len(others) > 1 or variable in self._trained_per_replica:
+            return ()
+        behind = flow.reachable(
+            updates.values(copies[0]), until=self._combines_replicas.__getitem__
+        )
+        return [flow.names[op] for op in sorted(random.intersection(behind))]
+
     def _is_handle(self, placeholder: str) -> bool:
         """Whether a placeholder holds a resource, such as an iterator, instead of examples."""
         outputs = self._placement.details.outputs(placeholder)

@@ -295,7 +295,8 @@ def _shared_slice(
     consumer = None
     if tensor == copy:
         reason = f"both read {copy.removesuffix(':0')}"
-        if kind in CUTS or kind in PLACEHOLDERS:
+        # The arguments of strategy.run are wrong at its call, and not where a replica uses them.
+        if placement.strategy is None and (kind in CUTS or kind in PLACEHOLDERS):
             consumer = _first_consumer(analysis, later, copy)
         fix = _OWN_PART if consumer else _OWN_BATCH
     else:
