@@ -238,7 +238,7 @@ def resolve_step_ops(step: Step, source: GraphSource, program: str) -> StepOps:
     """
     nodes = {node.name for node in source.graph_def.node}
     names = partial(_names, program, source.live, nodes)
-    losses = names("loss", step.loss)
+    losses = list(names("loss", step.loss))
     if isinstance(step.loss, ScalarLosses):
         losses = select_losses(losses, source)
     separate = step.train_op if isinstance(step.train_op, SeparateRuns) else ()

@@ -310,7 +310,8 @@ def diagnose_factor(
     if abs(ratio) < 1e-6:
         return mistakes.ZERO.stated(kind)
     mistake = mistakes.SCALED if ratio > 0 else mistakes.NEGATIVE
-    intended, ops = "if it is intended", ()
+    intended = "if it is intended"
+    ops: tuple[str, ...] = ()
     is_sum = towers > 1 and bool(np.isclose(ratio, towers, rtol=CLOSE / 10))
     if towers > 1 and np.isclose(ratio * towers, 1, rtol=CLOSE / 10):
         mistake = mistakes.LOSSES_DIVIDED if of_losses else mistakes.DIVIDED

@@ -285,10 +285,11 @@ def _diagnose(
         elif unexplained:
             found[name] = diagnosis._replace(shown=tuple(_objectives(evidence, name)))
         elif diagnosis.ratio is not None and diagnosis.mistake in _FACTORS:
-            op = loss_scale(placement, evidence.reference, diagnosis.ratio)
-            if op is not None:
-                scale = diagnose_ratio(diagnosis.ratio, measured, placement.by_number[op].name)
-                found[name] = scale._replace(shown=path_lines(placement, [op]))
+            scaling = loss_scale(placement, evidence.reference, diagnosis.ratio)
+            if scaling is not None:
+                by = placement.by_number[scaling].name
+                scaled = diagnose_ratio(diagnosis.ratio, measured, by)
+                found[name] = scaled._replace(shown=path_lines(placement, [scaling]))
     for name in trial.not_finite.keys() & wrong:
         op, where = trial.not_finite[name]
         at = f", built at {where}" if where else ""
