@@ -581,6 +581,13 @@ COEFFICIENT = Mistake(
     "the step is not the step for the whole batch",
     _OF_PROOF,
 )
+SECOND_UPDATE = Mistake(
+    "second update",
+    "{text}: {count} updates in a step change it",
+    "update it once per step, for all {noun}s together",
+    COEFFICIENT.consequence,
+    _OF_PROOF,
+)
 NUMBER = Mistake(
     "number",
     "{text}",

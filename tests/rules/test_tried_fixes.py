@@ -401,6 +401,7 @@ FIXTURES: Mapping[str, tuple[Mistake, Sequence[tuple[str, str]]]] = {
             ("compute_gradients(loss, own)", "compute_gradients(loss)"),
         ],
     ),
+    "update_with_rest": (mistakes.SECOND_UPDATE, [("tf.group(*rest)", "update")]),
     "copy_on_its_own": (
         mistakes.COPY_LEFT_OUT,
         [("[*means[:-1], gradients[i][-1]] if i else means", "means")],

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from placement_checks.analysis.towers.analysis import analyze
+from placement_checks.core import mistakes
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.facts import Fact, FactKind
 from placement_checks.core.impact import Impact
@@ -12,6 +13,7 @@ from placement_checks.core.op_types import PASSES_READ
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, about, matches_any
+from placement_checks.rules.ranks import tower_kind
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.step_equality import compare_with_one_gpu, mistake_of
 from placement_checks.step.comparison import ONE_GPU, State, StepEquality
@@ -19,13 +21,14 @@ from placement_checks.step.explanation import Difference, Obligation
 
 _OF_ANY_VARIABLE = (Fact(FactKind.OBJECTIVE), Fact(FactKind.SCALED))
 # Facts on other objects that explain a difference, by what has to be equal. Equal noise explains
-# only a difference of random numbers. Of other variables, slots alone change a coefficient in the
-# update of a variable.
+# only a difference of random numbers. A coefficient may belong to the update of another variable,
+# if gradients are computed after it.
 _CAUSES = {
     **dict.fromkeys(Obligation, (*_OF_ANY_VARIABLE, Fact(FactKind.UNTRAINED))),
     Obligation.ROWS: (*_OF_ANY_VARIABLE, Fact(FactKind.NOISE)),
     Obligation.WEIGHTS: (
         *(Fact(FactKind.REPEATED), Fact(FactKind.UNSHARED), Fact(FactKind.OUT_OF_SCOPE)),
+        *_OF_ANY_VARIABLE,
     ),
 }
 
@@ -153,6 +156,14 @@ def _finding(
         at_fault, right = _weighted(placement, name, op)
     subject = placement.ops.get(name, name)
     found = mistake_of(placement, difference)
+    if difference.obligation is Obligation.WEIGHTS:
+        count, expected = (
+            len(analyze(each).updates.by_variable.get(name, ())) for each in placements
+        )
+        if count > max(1, expected):
+            found = mistakes.SECOND_UPDATE.stated(
+                tower_kind(placement), text=difference.text, count=count
+            )
     message = found.what
     if difference.obligation is not Obligation.ROWS:
         message = f"{name} gets another value than on one GPU: {message}"
