@@ -679,6 +679,14 @@ OWN_NOISE = Mistake(
     DRIFTING.evidence,
     "whether the noise belongs to each gradient or to the update",
 )
+OWN_NUMBER = Mistake(
+    "own number",
+    "each {noun} updates its copy of {variable} with its own value of {op}, such as a rate",
+    "feed the same value in every {noun}",
+    DRIFTING.consequence,
+    DRIFTING.evidence,
+    "which value is meant",
+)
 COUNTER = Mistake(
     "counter",
     "{change}",

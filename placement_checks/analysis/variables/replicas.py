@@ -146,14 +146,19 @@ class Replicas:
             alike[(flow.types[op], *seeds) if any(seeds) else name].append(name)
         yield from alike.values()
 
-    def own_noise(self, variable: str) -> Sequence[str]:
-        """The random ops that alone make the copies of a variable drift; empty if others do too.
+    @cached_property
+    def random_ops(self) -> Collection[str]:
+        """The random ops whose numbers may differ between replicas."""
+        flow = self._analysis.flow
+        return {flow.names[op] for op in flow.having(RANDOM_STATEFUL.__contains__)}
+
+    def own_sources(self, variable: str, among: Collection[str]) -> Sequence[str]:
+        """The ops of ``among`` that alone make the copies of a variable drift; empty if others do.
 
         An example is noise that each replica adds to the sum of all gradients.
         """
         flow, updates = self._analysis.flow, self._analysis.updates
-        random = set(flow.having(RANDOM_STATEFUL.__contains__))
-        sources = [each for each in self._sources() if flow.number[each[0]] not in random]
+        sources = [each for each in self._sources() if each[0] not in among]
         copies = self.copies[variable]
         others = _equal_copies(copies, self._update_sources(sources))
         if len(others) > 1 or variable in self._trained_per_replica:
@@ -161,7 +166,7 @@ class Replicas:
         behind = flow.reachable(
             updates.values(copies[0]), until=self._combines_replicas.__getitem__
         )
-        return [flow.names[op] for op in sorted(random.intersection(behind))]
+        return [flow.names[op] for op in sorted(behind) if flow.names[op] in among]
 
     def _is_handle(self, placeholder: str) -> bool:
         """Whether a placeholder holds a resource, such as an iterator, instead of examples."""

@@ -154,11 +154,15 @@ def _drifting_copies(
     updates = analysis.updates.by_variable
     copies = [copy for group in groups for copy in group]
     updated = [copy for copy in copies if copy in updates]
-    noise = replicas(placement).own_noise(variable)
     is_trained = variable in gradient_flow(placement).trained
     found = mistakes.DRIFTING.stated(noun, variable=variable)
-    if noise and is_trained:
-        found = mistakes.OWN_NOISE.stated(noun, variable=variable, op=noise[0])
+    known = replicas(placement)
+    for mistake, sources in (
+        (mistakes.OWN_NOISE, known.random_ops),
+        (mistakes.OWN_NUMBER, strategy.fed_scalars),
+    ):
+        if is_trained and (own := known.own_sources(variable, sources)):
+            found = mistake.stated(noun, variable=variable, op=own[0], ops=(own[0],))
     odd: Sequence[str] = ()
     if len(updated) < len(copies):
         odd = [copy for copy in copies if copy not in updates]
@@ -179,7 +183,7 @@ def _drifting_copies(
     return Finding(
         **about(placement.ops[variable]),
         **found.texts,
-        ops=tuple(noise[:1]) if found.mistake == mistakes.OWN_NOISE.key else steps,
+        ops=found.ops if found.mistake == mistakes.OWN_NOISE.key else steps,
         path=tuple(
             PathStep(f"{copy} <- {step}", step.op)
             for copy in updated
