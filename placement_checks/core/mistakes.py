@@ -681,7 +681,7 @@ OWN_NOISE = Mistake(
 )
 OWN_NUMBER = Mistake(
     "own number",
-    "each {noun} updates its copy of {variable} with its own value of {op}, such as a rate",
+    "each {noun} updates its copy of {variable} with its own value of {op}",
     "feed the same value in every {noun}",
     DRIFTING.consequence,
     DRIFTING.evidence,
