@@ -95,10 +95,11 @@ CAUSES: Mapping[FactKind, tuple[FactKind, ...]] = {
         *(_K.LOST, _K.REPEATED, _K.UNSYNCED, _K.UNSHARED, _K.OUT_OF_SCOPE),
         *(_K.ROWS, _K.MODEL, _K.MIXED_LOSS),
     ),
-    # Towers that read the same rows do not multiply what each row counts.
+    # Towers that read the same rows multiply what a row counts only in sums: see `may_follow`.
     _K.SCALED: (_K.REPEATED, _K.UNSYNCED, _K.UNSHARED, _K.OUT_OF_SCOPE),
     _K.GRADIENT: (_K.OBJECTIVE, _K.SCALED, _K.CLIPPED, _K.UNTRAINED),
     _K.VALUE: (_K.GRADIENT, _K.SKIPPED),
+    _K.BLOCKED: (_K.MODEL,),
     _K.DIAGNOSED: (_K.OBJECTIVE, _K.SCALED),
     _K.STEP: (_K.OBJECTIVE, _K.SCALED, _K.UNTRAINED, _K.DIAGNOSED),
 }

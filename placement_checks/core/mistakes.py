@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypedDict
 
 TowerKind = Literal["tower", "replica", "rank"]
 
@@ -64,6 +64,14 @@ WORDS: Mapping[TowerKind, Words] = {
 }
 
 
+class Texts(TypedDict):
+    """The texts of a finding."""
+
+    message: str
+    consequence: str
+    fix: str
+
+
 class Diagnosis(NamedTuple):
     """A mistake of the catalog, with the facts of one program.
 
@@ -88,6 +96,11 @@ class Diagnosis(NamedTuple):
     towers: tuple[int, ...] = ()
     op_type: str = ""
     ops: tuple[str, ...] = ()
+
+    @property
+    def texts(self) -> Texts:
+        """The texts of a finding whose message is the mistake alone."""
+        return {"message": self.what, "consequence": self.consequence, "fix": self.fix}
 
 
 @dataclass(frozen=True)
@@ -243,6 +256,15 @@ SCALED = Mistake(
     "(gradient / {factor}, variable)",
     _STEPS,
     _OF_GRAPH_OR_RUN,
+)
+LOSS_SCALE = Mistake(
+    "loss scale",
+    "{op} multiplies the loss by {factor}, and its gradients are not divided by it",
+    "divide the gradients of each {noun} by the factor before they are applied, "
+    "(gradient / {factor}, variable), or leave the loss as it is",
+    "the gradients of this loss are {factor} times as large; if all losses are multiplied, Adam "
+    "hides the mistake, because it normalizes gradients",
+    "the coefficients of the losses in both graphs, or the gradients of a run, and the op",
 )
 NEGATIVE = Mistake(
     "negative",
@@ -559,6 +581,13 @@ COEFFICIENT = Mistake(
     "the step is not the step for the whole batch",
     _OF_PROOF,
 )
+SECOND_UPDATE = Mistake(
+    "second update",
+    "{text}: {count} updates in a step change it",
+    "update it once per step, for all {noun}s together",
+    COEFFICIENT.consequence,
+    _OF_PROOF,
+)
 NUMBER = Mistake(
     "number",
     "{text}",
@@ -638,6 +667,32 @@ COPY = Mistake(
     _OF_WEIGHTS,
     "which value all copies shall have",
 )
+DRIFTING = Mistake(
+    "drifting copies",
+    "each {noun} updates its copy of {variable} from its own results",
+    "{average}",
+    "the copies drift apart: each {noun} trains its own model, and only the model of the first "
+    "{noun} is saved",
+    "the examples and random numbers that the update of each copy depends on, in the graph",
+    "what the copies shall share: gradients, or averaged weights",
+)
+OWN_NOISE = Mistake(
+    "own noise",
+    "each {noun} adds random numbers of its own, {op}, to the update of its copy of {variable}",
+    "add the numbers to the gradients before they are combined, or draw the same numbers in each "
+    "{noun}: tf.random.stateless_normal(shape, seed=[seed, step])",
+    DRIFTING.consequence,
+    DRIFTING.evidence,
+    "whether the noise belongs to each gradient or to the update",
+)
+OWN_NUMBER = Mistake(
+    "own number",
+    "each {noun} updates its copy of {variable} with its own value of {op}",
+    "feed the same value in every {noun}",
+    DRIFTING.consequence,
+    DRIFTING.evidence,
+    "which value is meant",
+)
 COUNTER = Mistake(
     "counter",
     "{change}",
@@ -685,6 +740,368 @@ OTHER_OPTIMIZER = Mistake(
     "",
     _OF_WEIGHTS,
     OTHER_UPDATE.decision,
+)
+# Found in the graph of one program.
+_OF_UPDATES = "the updates of the variable in one step, in the graph"
+_OF_INPUTS = "the rows that each {noun} reads, in the graph"
+_OF_LOSSES = "what each loss is computed from, in the graph"
+_OF_SEEDS = "the random ops of the {noun}s and their seeds, in the graph"
+_OF_TWO_TOWERS = "the losses of two {noun}s, compared op by op"
+_OF_READS = "the variables that each {noun} reads, in the graph"
+_OF_COLLECTIONS = "the collections of the program, built for one and for several GPUs"
+_WITH_STEP = (
+    "optimizer.apply_gradients(…, global_step=tf.compat.v1.train.get_or_create_global_step())"
+)
+_SCHEDULE = "a schedule that depends on it, such as the decay of the learning rate,"
+REUSE = "with tf.compat.v1.variable_scope(tf.compat.v1.get_variable_scope(), reuse=i > 0):"
+APPLIED_BY_EACH = Mistake(
+    "applied by each tower",
+    "one step updates '{variable}' {count} times, by {updates}",
+    _by_kind(
+        f"apply once, after the loop over towers: optimizer.apply_gradients({AVERAGE})",
+        "{average}",
+        "{average}",
+    ),
+    "{count} {how} updates instead of one{parts}",
+    _OF_UPDATES,
+)
+APPLIED_AGAIN = Mistake(
+    "applied again",
+    APPLIED_BY_EACH.what,
+    "apply its gradients once: if several calls of an optimizer list this variable, let one of "
+    "them list it",
+    "{count} {how} updates instead of one",
+    _OF_UPDATES,
+    "which of the updates is meant",
+)
+STATE_OF_EACH = Mistake(
+    "state of each tower",
+    APPLIED_BY_EACH.what,
+    "update it once, after the loop over towers: by the mean of the towers' values, or by the "
+    "value that they share",
+    "it decays {count} times in a step, and depends on the order of the {noun}s",
+    _OF_UPDATES,
+)
+STATE_OF_LAST = Mistake(
+    "state of the last tower",
+    APPLIED_BY_EACH.what,
+    "create a variable for each {noun}, or update it once, after the loop over towers, by the "
+    "mean of the towers' values",
+    "it holds the value of one of {count} {noun}s, the last one that runs",
+    _OF_UPDATES,
+    "whether each tower shall keep a state of its own",
+)
+STATE_OF_OPTIMIZER = Mistake(
+    "state of the optimizer",
+    APPLIED_BY_EACH.what,
+    "apply the optimizer once, to all of its variables, or create one optimizer for each group of "
+    "variables",
+    "factors that the optimizer computes from it, such as Adam's bias correction, advance by "
+    "{count} steps in each step",
+    _OF_UPDATES,
+)
+COUNTED_AGAIN = Mistake(
+    "counted again",
+    "the step counter '{counter}' is incremented {count} times",
+    f"let one op increment it: {_WITH_STEP}",
+    f"{_SCHEDULE} advances {{count}} times as fast",
+    _OF_UPDATES,
+)
+COUNTED_BY_MORE = Mistake(
+    "counted by more",
+    "the step counter '{counter}' is incremented by {count}",
+    "increment it by 1 in each step, for any number of {noun}s",
+    COUNTED_AGAIN.consequence,
+    _OF_UPDATES,
+)
+NOT_COUNTED = Mistake(
+    "not counted",
+    "the step counter '{counter}' is never incremented, though the step reads it",
+    f"count the step where gradients are applied: {_WITH_STEP}",
+    f"{_SCHEDULE} stays as in the first step",
+    _OF_UPDATES,
+)
+_DISTRIBUTE = (
+    "pass strategy.run the values that strategy.experimental_distribute_dataset(dataset) yields, "
+    "so that each replica gets its part"
+)
+EQUAL_ROWS = Mistake(
+    "equal rows",
+    "{towers} compute with the same examples: {how}",
+    _by_kind(
+        "give tower i its own rows: x[i * rows : (i + 1) * rows] or tf.split(x, num_gpus)[i]",
+        _DISTRIBUTE,
+        "{shard}",
+    ),
+    "they compute the same gradients: the work of one of them is wasted",
+    _OF_INPUTS,
+)
+EQUAL_BATCH = Mistake(
+    "equal batch",
+    EQUAL_ROWS.what,
+    _by_kind(
+        "call get_next() once per tower, in the loop, or take tf.split(batch, num_gpus)[i] in "
+        "tower i",
+        _DISTRIBUTE,
+        "{shard}",
+    ),
+    EQUAL_ROWS.consequence,
+    _OF_INPUTS,
+)
+FED_ALIKE = Mistake(
+    "fed alike",
+    "{towers} received the same rows, from {one} and {other}",
+    _by_kind(
+        "feed tower i its part of the batch: dict(zip(inputs, numpy.array_split(rows, num_gpus)))",
+        "call dataset.shard(context.num_input_pipelines, context.input_pipeline_id) in the "
+        "function that makes the dataset, or use experimental_distribute_dataset(dataset) without "
+        "AutoShardPolicy.OFF",
+        "{shard}",
+    ),
+    EQUAL_ROWS.consequence,
+    "the values that were fed to the first step, or the first batches of the pipelines",
+    "which rows belong to a tower",
+)
+SHARED_ROWS = Mistake(
+    "shared rows",
+    f"{EQUAL_ROWS.what}, although only {{later}} reads {{own}}",
+    EQUAL_ROWS.fix,
+    "these rows count in both {noun}s, and one of them may combine them with rows of other "
+    "examples, such as labels with other images",
+    _OF_INPUTS,
+    "whether all towers compare their rows with these",
+)
+OVERLAPPING_ROWS = Mistake(
+    "overlapping rows",
+    "{towers} compute with some of the same examples: {one}, and {other}",
+    EQUAL_ROWS.fix,
+    "common rows count in both {noun}s, and other rows may be in no {noun}",
+    _OF_INPUTS,
+    "which rows belong to a tower",
+)
+SAME_SHARD = Mistake(
+    "same shard",
+    "the {noun}s on {tower} and {later} take the same shard of the data: the first reads {one}, "
+    "and the second reads {other}, which is built in the same way",
+    _by_kind(
+        "give each tower the loop's index: dataset.shard(num_gpus, i)",
+        "{shard}",
+        "give each rank its own shard: dataset.shard(hvd.size(), hvd.rank())",
+    ),
+    "the other shards are never read, and the {noun}s compute the same gradients",
+    _OF_INPUTS,
+)
+SAME_DATA = Mistake(
+    "same data",
+    "the {noun}s on {tower} and {later} each read all of the data: the first reads {one}, and the "
+    "second reads {other}, which is built in the same way",
+    "build the pipeline once, before the loop, and call get_next() once per tower, or give each "
+    "tower its part: dataset.shard(num_gpus, i)",
+    "an epoch reads each example once per {noun}, and all {noun}s may get the same rows",
+    _OF_INPUTS,
+)
+INPUT_ON_GPU = Mistake(
+    "input on a GPU",
+    "{op} ({type}) is an input op and requests {device}: input ops belong on the CPU",
+    "build the pipeline before the loop over towers, under `with tf.device('/cpu:0'):`",
+    "without a GPU kernel it fails or runs on the CPU; with a GPU kernel, each batch is copied to "
+    "the GPU and back",
+    "the devices that input ops request",
+)
+LOSS_OF_OTHER = Mistake(
+    "loss of another tower",
+    "the loss of the {noun} on {tower}, {loss}, contains results of the {noun} on {other}, such "
+    "as {contained}",
+    "add up this tower's results only: if a list collects them, create it in the loop over "
+    "towers; if a collection does, build the tower under "
+    "`with tf.name_scope('tower_%d' % i) as scope:`, and read "
+    "tf.compat.v1.get_collection(key, scope)",
+    "the other {noun}'s examples count in both losses, and so more than once",
+    _OF_LOSSES,
+)
+PENALTY_OF_OTHER = Mistake(
+    "penalty of another tower",
+    LOSS_OF_OTHER.what,
+    LOSS_OF_OTHER.fix,
+    "the penalty counts once more with every {noun}: weights decay more, the more GPUs there are",
+    _OF_LOSSES,
+)
+LOSS_ON_OTHER_GPU = Mistake(
+    "loss on another GPU",
+    "the {noun} on {tower} computes its loss, {loss}, with {contained}, but this op requests a "
+    "GPU of the {noun} on {other}, which does not use it",
+    "build all of tower i under `with tf.device('/gpu:%d' % i):`, and name no fixed GPU, such as "
+    "'/gpu:0', inside the model",
+    "the {noun} computes on both GPUs, one waits for the other, and values cross between them in "
+    "every step",
+    _OF_LOSSES,
+)
+LOSS_WAITS = Mistake(
+    "loss that waits",
+    "the loss of the {noun} on {tower}, {loss}, waits for {update}, which updates {variable} with "
+    "results of the {noun} on {other}",
+    "let each tower wait for its own updates only: build the tower under "
+    "`with tf.name_scope('tower_%d' % i) as scope:`, and read "
+    "tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS, scope)",
+    "in every step, the {noun} waits until the other {noun} has computed this value",
+    _OF_LOSSES,
+    "which updates a tower waits for",
+)
+_NUMBER_OF_REPLICA = "tf.distribute.get_replica_context().replica_id_in_sync_group"
+EQUAL_SEEDS = Mistake(
+    "equal seeds",
+    "{op} of the {noun} on {later} draws the same random numbers as {first} of the {noun} on "
+    "{tower}: their seeds are equal",
+    _by_kind(
+        "add the tower's number: seed={seed} + i; or omit it, and call {set_seed} before the loop",
+        "omit the seed, or use a stateless op, such as tf.random.stateless_uniform, with "
+        f"seed=[seed, {_NUMBER_OF_REPLICA}]",
+        "let the seed depend on the rank: {set_seed}(seed + hvd.rank())",
+    ),
+    "the noise is the same in these {noun}s, so their mean does not reduce it",
+    _OF_SEEDS,
+)
+EQUAL_STATELESS_SEEDS = Mistake(
+    "equal seeds of stateless ops",
+    EQUAL_SEEDS.what,
+    _by_kind(
+        "add the tower's number: seed=[seed, i]; for layers of Keras, create a separate layer for "
+        "each tower, each with its own seed",
+        f"add the replica's number to the seed: {_NUMBER_OF_REPLICA}",
+        "let the seed depend on the rank: seed=[seed, hvd.rank()]",
+    ),
+    EQUAL_SEEDS.consequence,
+    _OF_SEEDS,
+)
+ONE_DRAW = Mistake(
+    "one draw",
+    "{towers} compute with the same random numbers: {op} draws them once, and {users} use them",
+    "draw in the loop over towers, once for each; or draw for all rows and give each tower its "
+    "part: tf.split(noise, num_gpus)[i]",
+    EQUAL_SEEDS.consequence,
+    _OF_SEEDS,
+)
+OTHER_LOSS = Mistake(
+    "another loss",
+    "{variable} is updated with the gradient of {loss} in the {noun} on {tower}, and of "
+    "{expected} in the {noun} on {first}",
+    "take the gradient of the same loss in every {noun}",
+    "gradients of different losses are averaged, and their mean is the gradient of neither loss",
+    _OF_TWO_TOWERS,
+)
+OTHER_OP = Mistake(
+    "another op",
+    "the {noun} on {tower} computes {op} ({found}) where the {noun} on {first} computes "
+    "{original} ({expected})",
+    "build all {noun}s by one function with the same arguments; a loss must not depend on ops "
+    "that only one {noun} has",
+    "gradients of different models are averaged, and their mean trains none of them",
+    _OF_TWO_TOWERS,
+)
+NAMED_APART = Mistake(
+    "variables named apart",
+    "the {noun} on {tower} reads {copy}, but the {noun} on {other} reads {original}: they are "
+    "{separate}",
+    f"remove the tower's number from the name {{name}}, and build each tower under `{REUSE}`",
+    "{effect}",
+    _OF_READS,
+)
+MADE_APART = Mistake(
+    "variables made apart",
+    NAMED_APART.what,
+    "in the model use tf.compat.v1.get_variable instead of tf.Variable, and variable_scope "
+    f"instead of name_scope, and build each tower under `{REUSE}`",
+    NAMED_APART.consequence,
+    _OF_READS,
+)
+BUILT_APART = Mistake(
+    "layers built apart",
+    NAMED_APART.what,
+    "call one layer object once per tower, or use get_variable and build each tower under "
+    f"`{REUSE}`",
+    NAMED_APART.consequence,
+    _OF_READS,
+    "which layers the towers share",
+)
+COPY_OF_OTHER_SUM = Mistake(
+    "copy with another sum",
+    "{copy}, the copy for the {noun} on {tower}, gets {update}; the other copies, {others}, all "
+    "get the same sum of gradients",
+    "apply the sum of all {noun}s' gradients to every copy",
+    "the copies drift apart: the {noun}s train different models",
+    _OF_UPDATES,
+    "whether each tower shall have a copy",
+)
+COPY_LEFT_OUT = Mistake(
+    "copy left out",
+    "{copy} gets {update}; {other}, its copy for another {noun}, gets the sum of all gradients, "
+    "as the copies of other variables do",
+    COPY_OF_OTHER_SUM.fix,
+    COPY_OF_OTHER_SUM.consequence,
+    _OF_UPDATES,
+)
+OTHER_START = Mistake(
+    "copy with another start",
+    "{copy} starts with other random values than {first}, which it copies",
+    "after the initializer, assign the first copy to the others: sess.run([copy.assign(first) for "
+    f"first, copy in pairs]); or {REUSE}",
+    "equal updates keep the difference: the {noun}s train different models",
+    "the random ops and seeds of the initial values, in the graph",
+    "whether copies or one variable are meant",
+)
+NOT_MIRRORED = Mistake(
+    "not mirrored",
+    "{variable} is one variable, which {towers} read, but each {noun} should have a copy "
+    "(declared: variables-shared.layout=mirrored)",
+    "create it once for each tower, in a variable scope of the tower, and apply the same sum to "
+    "all copies",
+    "its value is sent to the other GPUs in every step",
+    _OF_READS,
+    "which layout is meant",
+)
+NOT_CENTRAL = Mistake(
+    "not central",
+    "{copy} is a copy of {first} for the {noun} on {tower}, but all {noun}s should share one "
+    "variable (declared: variables-shared.layout=central)",
+    f"build each tower under `{REUSE}`",
+    "every GPU holds another copy of the variable and of its slots",
+    _OF_READS,
+    "which layout is meant",
+)
+OPTIMIZER_OF_EACH = Mistake(
+    "optimizer of each tower",
+    "variable '{variable}' exists only when the program is built with more than one "
+    "{noun}{readers}",
+    "create the optimizer once, before the loop over towers, and call apply_gradients once, after "
+    "the loop",
+    "each optimizer adapts its steps only to the gradients of its own {noun}",
+    _OF_COLLECTIONS,
+)
+ADDED_BY_ONE = Mistake(
+    "variable of one tower",
+    OPTIMIZER_OF_EACH.what,
+    BUILT_APART.fix,
+    "a checkpoint of the program for one GPU cannot be restored: it lacks this variable",
+    _OF_COLLECTIONS,
+    "whether the towers shall share the variable",
+)
+ADDED = Mistake(
+    "variable of several GPUs",
+    OPTIMIZER_OF_EACH.what,
+    "create it for any number of GPUs",
+    ADDED_BY_ONE.consequence,
+    _OF_COLLECTIONS,
+    "whether the program for one GPU needs it",
+)
+NOT_SAVED = Mistake(
+    "not saved",
+    "variable '{variable}' is trained but not in GLOBAL_VARIABLES: global_variables_initializer() "
+    "does not initialize it, and a Saver does not save it",
+    "create it without `collections`, or with both: "
+    "collections=[tf.compat.v1.GraphKeys.GLOBAL_VARIABLES, "
+    "tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES]",
+    "",
+    "the collections of the program",
 )
 CATALOG: tuple[Mistake, ...] = tuple(
     value for value in dict(globals()).values() if isinstance(value, Mistake)

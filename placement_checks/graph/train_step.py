@@ -181,52 +181,53 @@ def _bodies(call: tf.Operation) -> Iterator[tf.Graph]:
                 yield body
 
 
-def select_losses(reported: ScalarLosses, source: GraphSource) -> ScalarLosses:
+def select_losses(reported: Iterable[str], source: GraphSource) -> list[str]:
     """Select the reported scalars that are losses; all of them if no gradients are known.
 
     A scalar is a loss if an objective of gradients depends on it. It is also a loss if it depends
     on an objective or on a term of an objective: a perplexity depends on the loss before scaling,
     but an accuracy depends on no term.
     """
-    names = {producer_of(name) for name in source.step_ops.objectives}
-    if not names or source.live is None:
-        return reported
-    upstream = _value_ancestors(map(source.live.get_operation_by_name, names))
-    trainable = trainable_variables(source.live)
-    learned = dependents([op for op in upstream if op.name in trainable], upstream)
-    terms = _summands([op for op in upstream if op.name in names], learned)
+    nodes = {node.name: node for node in source.graph_def.node}
+    objectives = nodes.keys() & map(producer_of, source.step_ops.objectives)
+    if not objectives:
+        return list(reported)
     backward = source.step_ops.backward or ()
-    return ScalarLosses(
-        loss
-        for loss in reported
-        if loss.op in upstream or not terms.isdisjoint(_value_ancestors([loss.op], backward))
-    )
+    inputs = {
+        name: [each for each in node.input if not each.startswith("^")]
+        for name, node in nodes.items()
+    }
 
+    def ancestors_of(names: Iterable[str]) -> set[str]:
+        """The ops, and the ops that compute their inputs, but not the inputs of backward ops."""
+        return set(walk(names, lambda op: () if op in backward else map(producer_of, inputs[op])))
 
-def _value_ancestors(ops: Iterable[tf.Operation], ends: Collection[str] = ()) -> set[tf.Operation]:
-    """The given ops, and the ops that compute their inputs; inputs of ``ends`` are ignored."""
-    return set(
-        walk(ops, lambda op: () if op.name in ends else [tensor.op for tensor in op.inputs])
-    )
+    def terms_of(op: str) -> set[str]:
+        """The ops of the scalars that an op combines, as terms of a loss."""
+        kind, found = nodes[op].op, set()
+        for tensor in inputs[op][: 1 if kind in DIVISIONS else None]:
+            name, _, index = tensor.partition(":")
+            outputs = source.details.outputs(name)
+            is_scalar = bool(outputs) and outputs[int(index or 0)].shape == ()
+            if kind in _COMBINING_OPS and (is_scalar or nodes[name].op == STACK):
+                found.add(name)
+        return found
 
-
-def _summands(
-    objectives: Iterable[tf.Operation], learned: Collection[tf.Operation]
-) -> set[tf.Operation]:
-    """The objectives and their terms: scalars whose scaled sum is an objective.
-
-    ``learned`` contains the ops that depend on trainable variables. All other ops are ignored,
-    because an accuracy may share them, such as the factor 1 / number of words.
-    """
-
-    def terms(op: tf.Operation) -> Iterator[tf.Operation]:
-        if op.type in _COMBINING_OPS:
-            for tensor in op.inputs[:1] if op.type in DIVISIONS else op.inputs:
-                is_scalar = tensor.shape.rank == 0 or tensor.op.type == STACK
-                if is_scalar and tensor.op in learned:
-                    yield tensor.op
-
-    return set(walk(objectives, terms))
+    upstream = ancestors_of(objectives)
+    users = defaultdict(list)
+    for name in upstream:
+        for tensor in inputs[name]:
+            users[producer_of(tensor)].append(name)
+    variables = [name for name in upstream if nodes[name].op in VARIABLES]
+    learned = set(walk(variables, users.__getitem__))
+    # The objectives, and the scalars whose scaled sum is an objective. An accuracy may share other
+    # factors with them, such as 1 / number of words.
+    terms = set(walk(objectives, lambda op: learned & terms_of(op)))
+    return [
+        tensor
+        for tensor in reported
+        if (op := producer_of(tensor)) in upstream or not terms.isdisjoint(ancestors_of([op]))
+    ]
 
 
 def resolve_step_ops(step: Step, source: GraphSource, program: str) -> StepOps:
@@ -237,14 +238,14 @@ def resolve_step_ops(step: Step, source: GraphSource, program: str) -> StepOps:
     """
     nodes = {node.name for node in source.graph_def.node}
     names = partial(_names, program, source.live, nodes)
-    losses = step.loss
-    if isinstance(losses, ScalarLosses):
+    losses = list(names("loss", step.loss))
+    if isinstance(step.loss, ScalarLosses):
         losses = select_losses(losses, source)
     separate = step.train_op if isinstance(step.train_op, SeparateRuns) else ()
     return source.step_ops._replace(
         train_op=tuple(names("train_op", step.train_op)),
         runs=tuple(tuple(names("train_op", run)) for run in separate),
-        losses=tuple(names("loss", losses)),
+        losses=tuple(losses),
         inputs=tuple(
             tuple(names("inputs", list(inputs.values())))
             for inputs in (

@@ -274,11 +274,16 @@ def own_rows(mixing: RowMixing, kind: TowerKind) -> Diagnosis:
     )
 
 
-def diagnose_ratio(ratio: float, measured: Measurement) -> Diagnosis:
+def diagnose_ratio(ratio: float, measured: Measurement, loss_scale: str = "") -> Diagnosis:
     """Explain gradients that are a multiple of the reference's gradients."""
-    declared = f"--set gradients-equal.scale={_scale_to_declare(ratio * measured.scale)}"
-    is_split = bool(measured.trials[0].split)
-    return diagnose_factor(ratio, measured.towers, kind_of(measured), declared, is_split=is_split)
+    return diagnose_factor(
+        ratio,
+        measured.towers,
+        kind_of(measured),
+        f"--set gradients-equal.scale={_scale_to_declare(ratio * measured.scale)}",
+        is_split=bool(measured.trials[0].split),
+        loss_scale=loss_scale,
+    )
 
 
 def diagnose_factor(
@@ -289,6 +294,7 @@ def diagnose_factor(
     *,
     of_losses: bool = False,
     is_split: bool = True,
+    loss_scale: str = "",
 ) -> Diagnosis:
     """Explain gradients that are all multiplied by one number.
 
@@ -299,21 +305,34 @@ def diagnose_factor(
         declared: the option that declares the number; ``""`` if none does.
         of_losses: whether the losses are multiplied, and not their gradients.
         is_split: whether each replica has rows of its own.
+        loss_scale: an op that multiplies the losses by the number; ``""`` if there is none.
     """
     if abs(ratio) < 1e-6:
         return mistakes.ZERO.stated(kind)
     mistake = mistakes.SCALED if ratio > 0 else mistakes.NEGATIVE
     intended = "if it is intended"
-    if towers > 1 and np.isclose(ratio, towers, rtol=CLOSE / 10):
+    ops: tuple[str, ...] = ()
+    is_sum = towers > 1 and bool(np.isclose(ratio, towers, rtol=CLOSE / 10))
+    if towers > 1 and np.isclose(ratio * towers, 1, rtol=CLOSE / 10):
+        mistake = mistakes.LOSSES_DIVIDED if of_losses else mistakes.DIVIDED
+    elif loss_scale:
+        mistake = mistakes.LOSS_SCALE
+        # A scale that a program chooses is undone where the gradients are applied.
+        ops = (loss_scale,) if is_sum else ()
+    elif is_sum:
         mistake = mistakes.SUM_OF_LOSSES if of_losses else mistakes.SUM
         if kind == "replica" and not is_split:
             mistake = mistakes.SUM_OF_BATCHES
         intended = f"if the sum is intended, and the learning rate is divided by {towers}"
-    elif towers > 1 and np.isclose(ratio * towers, 1, rtol=CLOSE / 10):
-        mistake = mistakes.LOSSES_DIVIDED if of_losses else mistakes.DIVIDED
     declared = declared and f"{intended}: {declared}"
     return mistake.stated(
-        kind, ratio=ratio, declared=declared, towers=towers, factor=format_factor(ratio)
+        kind,
+        ratio=ratio,
+        declared=declared,
+        ops=ops,
+        towers=towers,
+        factor=format_factor(ratio),
+        op=loss_scale,
     )
 
 

@@ -1,7 +1,6 @@
 """The base class of rules, and helpers that most rules share.
 
 `Rule.judge` checks the required evidence, calls `Rule.check` and adds source lines to findings.
-`REUSE` is code that the fixes of several rules recommend.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import locate
 from placement_checks.util.text import listed
 
-REUSE = "with tf.compat.v1.variable_scope(tf.compat.v1.get_variable_scope(), reuse=i > 0):"
 NUMBERED_NAME = re.compile(r"(.*?)[_:-]?(\d+)")  # tower_0, gpu:1, conv2
 _SPECIAL = re.compile(r"([*?[])")  # in patterns
 Fields = Mapping[str, Any]  # values of fields of a rule, by name

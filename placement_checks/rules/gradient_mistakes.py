@@ -17,6 +17,7 @@ from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow, norms_of_slices
 from placement_checks.core import mistakes
 from placement_checks.core.ids import OpId
+from placement_checks.core.missing import Missing
 from placement_checks.core.mistakes import Diagnosis
 from placement_checks.core.op_types import (
     ADDS,
@@ -184,6 +185,13 @@ def _weights(placement: Placement, op: OpId) -> Iterator[PathStep]:
                 )
 
 
+def scaled_gradients(placement: Placement, variable: str) -> Sequence[str]:
+    """Return the ops that multiply single gradients by constants before an op combines them."""
+    return [
+        step.op for op in _joining_ops(placement, variable) for step in _weights(placement, op)
+    ]
+
+
 def _find_change(placement: Placement, variable: str, _: Diagnosis) -> MistakeLocation:
     """Return the call that changes a tower's gradient before the gradients are combined."""
     backward = analyze(placement).backward.ops
@@ -277,6 +285,18 @@ def loss_scalings(placement: Placement, ratio: float) -> Sequence[OpId]:
         if flow.types[op] in SCALES
         and any(math.isclose(factor, ratio, rel_tol=1e-3) for factor in _factors(placement, op))
     ]
+
+
+def loss_scale(placement: Placement, one: Placement | Missing, ratio: float) -> OpId | None:
+    """Return the op that multiplies the losses by a factor of their gradients, if there is one.
+
+    If the factor is the number of towers, gradients may also be added up. Then the program for one
+    GPU, ``one``, must lack such an op.
+    """
+    is_sum = math.isclose(ratio, len(analyze(placement).towers), rel_tol=1e-3)
+    if ratio <= 1 or (is_sum and (not one or loss_scalings(one, ratio))):
+        return None
+    return next(iter(loss_scalings(placement, ratio)), None)
 
 
 def loss_terms(flow: DataFlow, losses: Iterable[OpId], more: Collection[str] = ()) -> list[OpId]:

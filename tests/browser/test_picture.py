@@ -160,6 +160,15 @@ def test_the_object_of_a_finding_is_marked(opened: Opened) -> None:
     assert texts(page, "#lanes .box.none")[0] == NOTHING
 
 
+def test_a_doubt_is_no_finding(opened: Opened) -> None:
+    doubt = finding("fc/w", message="fc/w keeps its value", is_doubt=True)
+    page = opened(data_of(sound(), broken("some-rule", doubt, state="doubtful")))
+
+    assert texts(page, "#findings h2") == ["1 doubt"]
+    assert texts(page, "#findings .finding.doubt .rule") == ["some-rule"]
+    assert not texts(page, ".bad")
+
+
 def test_rows_without_findings_can_be_hidden(opened: Opened) -> None:
     other = on(1, "tower_1/fc/w/MatMul", "Tanh", "tower_1/conv/w/MatMul", "tower_1/fc/w/read")
     page = opened(data_of(sound(other), judged=True))

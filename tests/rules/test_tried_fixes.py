@@ -13,7 +13,7 @@ import pytest
 from placement_checks import place, verify
 from placement_checks.core import mistakes
 from placement_checks.core.impact import Impact
-from placement_checks.core.mistakes import CATALOG, Mistake
+from placement_checks.core.mistakes import AVERAGE, CATALOG, Mistake
 from placement_checks.core.results import Finding
 from placement_checks.verification.running import with_numbers
 
@@ -93,8 +93,9 @@ EDITS: Mapping[str, tuple[Mistake, Mapping[str, str], Mapping[str, str]]] = {
         {"loss": "tf.reduce_mean(error) / num_gpus + penalty"},
         PENALIZED,
     ),
+    "a factor": (mistakes.SCALED, {"combined": "[(3 * g, v) for g, v in mean]"}, {}),
     "a loss scale": (
-        mistakes.SCALED,
+        mistakes.LOSS_SCALE,
         {"loss": "128 * tf.reduce_mean(error)"},
         {"loss": "128 * tf.reduce_mean(error)", "combined": "[(g / 128, v) for g, v in mean]"},
     ),
@@ -217,6 +218,11 @@ EDITS: Mapping[str, tuple[Mistake, Mapping[str, str], Mapping[str, str]]] = {
         {"after": "tf.group(train_op, step.assign_add(num_gpus))"},
         {"after": "tf.group(train_op, step.assign_add(1))"},
     ),
+    "a counter of towers, in the graph": (
+        mistakes.COUNTED_BY_MORE,
+        {"after": "tf.group(train_op, step.assign_add(num_gpus))"},
+        {"after": "tf.group(train_op, step.assign_add(1))"},
+    ),
     "a second update": (
         mistakes.REPEATED,
         {"after": "tf.group(train_op, *[v.assign_sub(0.01 * g) for g, v in mean])"},
@@ -224,6 +230,8 @@ EDITS: Mapping[str, tuple[Mistake, Mapping[str, str], Mapping[str, str]]] = {
     ),
 }
 
+BATCHES = "batches = tf1.data.make_one_shot_iterator(pipeline())"
+REUSED = "tf1.variable_scope(tf1.get_variable_scope(), reuse=i > 0)"
 # The same for programs of fixtures/defects/graph, with the changes of their text.
 FIXTURES: Mapping[str, tuple[Mistake, Sequence[tuple[str, str]]]] = {
     "unequal_unweighted": (
@@ -246,6 +254,188 @@ FIXTURES: Mapping[str, tuple[Mistake, Sequence[tuple[str, str]]]] = {
             ),
             ("grads[0].indices", "tf.concat([g.indices for g in grads], 0)"),
         ],
+    ),
+    "apply_per_tower": (
+        mistakes.APPLIED_BY_EACH,
+        [
+            (
+                "[optimizer.apply_gradients(pairs) for pairs in tower_grads]",
+                f"[optimizer.apply_gradients({AVERAGE})]",
+            )
+        ],
+    ),
+    "momentum_per_tower": (
+        mistakes.STATE_OF_EACH,
+        [
+            ("feeds, moved = [], [], []", "feeds, moved, grads = [], [], [], []"),
+            (
+                "moved = [momentum.assign(0.9 * momentum.read_value() + gradient)]",
+                "grads.append(gradient)",
+            ),
+            (
+                '    with tf.device("/cpu:0"), tf.control_dependencies(moved):\n        train_op',
+                '    with tf.device("/cpu:0"):\n'
+                "        mean = tf.add_n(grads) / num_gpus\n"
+                "        moved = [momentum.assign(0.9 * momentum.read_value() + mean)]\n"
+                '    with tf.device("/cpu:0"), tf.control_dependencies(moved):\n        train_op',
+            ),
+        ],
+    ),
+    "shared_beta_powers": (
+        mistakes.STATE_OF_OPTIMIZER,
+        [("for group in groups", "for group in (averaged,)")],
+    ),
+    "step_counted_twice": (
+        mistakes.COUNTED_AGAIN,
+        [("tf.group(update, counted)", "update")],
+    ),
+    "step_not_counted": (
+        mistakes.NOT_COUNTED,
+        [
+            (
+                "apply_gradients(average(tower_grads))",
+                "apply_gradients(average(tower_grads), "
+                "global_step=tf1.train.get_or_create_global_step())",
+            )
+        ],
+    ),
+    "same_slice": (
+        mistakes.EQUAL_ROWS,
+        [
+            (
+                "x[:rows], y[:rows]",
+                "x[i * rows : (i + 1) * rows], y[i * rows : (i + 1) * rows]",
+            )
+        ],
+    ),
+    "same_batch": (
+        mistakes.EQUAL_BATCH,
+        [
+            ("x, y = tf1.data.make_one_shot_iterator(pipeline()).get_next()", BATCHES),
+            (
+                "            loss = loss_of(",
+                '            with tf.device("/cpu:0"):\n'
+                "                x, y = batches.get_next()\n"
+                "            loss = loss_of(",
+            ),
+        ],
+    ),
+    "same_shard": (mistakes.SAME_SHARD, [("shard(num_gpus, 0)", "shard(num_gpus, i)")]),
+    "pipeline_per_tower": (
+        mistakes.SAME_DATA,
+        [
+            ("x, y = tf1.data.make_one_shot_iterator(pipeline()).get_next()  # <- again", "pass"),
+            (
+                "    losses, tower_grads = [], []\n",
+                f"    losses, tower_grads = [], []\n    {BATCHES}\n",
+            ),
+            (
+                "            loss = loss_of(",
+                '            with tf.device("/cpu:0"):\n'
+                "                x, y = batches.get_next()\n"
+                "            loss = loss_of(",
+            ),
+        ],
+    ),
+    "iterator_on_gpu": (
+        mistakes.INPUT_ON_GPU,
+        [
+            (
+                f"            {call}",
+                f'            with tf.device("/cpu:0"):\n                {call}',
+            )
+            for call in (
+                "iterator = tf1.data.Iterator.from_structure(",
+                "tf1.add_to_collection(",
+                "x, y = iterator.get_next()",
+            )
+        ],
+    ),
+    "losses_collection": (
+        mistakes.LOSS_OF_OTHER,
+        [
+            ("with tower(i):", "with tower(i) as scope:"),
+            ('tf1.get_collection("losses")', 'tf1.get_collection("losses", scope)'),
+        ],
+    ),
+    "penalties_collection": (
+        mistakes.PENALTY_OF_OTHER,
+        [
+            ("with tower(i):", "with tower(i) as scope:"),
+            ('tf1.get_collection("penalties")', 'tf1.get_collection("penalties", scope)'),
+        ],
+    ),
+    "layer_on_other_gpu": (
+        mistakes.LOSS_ON_OTHER_GPU,
+        [('with tf.device("/gpu:1"):  # <- not the tower\'s own\n        return', "return")],
+    ),
+    "same_dropout_seed": (mistakes.EQUAL_SEEDS, [("seed=7", "seed=7 + i")]),
+    "same_stateless_seed": (mistakes.EQUAL_STATELESS_SEEDS, [("seed=[1, 2]", "seed=[1, i]")]),
+    "one_mask": (
+        mistakes.ONE_DRAW,
+        [("16)) * mask", "16)) * tf.nn.dropout(tf.ones([ROWS, 16]), rate=0.5)")],
+    ),
+    "loss_of_other_network": (
+        mistakes.OTHER_LOSS,
+        [('losses[i]["critic" if i else name]', "losses[i][name]")],
+    ),
+    "towers_differ": (
+        mistakes.OTHER_OP,
+        [("tf.nn.relu(hidden) if i == 0 else tf.tanh(hidden)", "tf.nn.relu(hidden)")],
+    ),
+    "scope_per_tower": (
+        mistakes.NAMED_APART,
+        [
+            ('tf1.variable_scope(f"tower_{i}")', REUSED),
+            ("compute_gradients(loss, own)", "compute_gradients(loss)"),
+        ],
+    ),
+    "autoencoder_naive": (
+        mistakes.MADE_APART,
+        [
+            (
+                'tf1.Variable(initial, name="weights")',
+                'tf1.get_variable("weights", initializer=initial)',
+            ),
+            (
+                'tf1.Variable(tf.zeros([depth]), name="bias")',
+                'tf1.get_variable("bias", initializer=tf.zeros([depth]))',
+            ),
+            ("with tf.name_scope(name)", "with tf1.variable_scope(name)"),
+            ('tf.name_scope(f"tower_{i}")', f'tf.name_scope(f"tower_{{i}}"), {REUSED}'),
+            ("compute_gradients(loss, own)", "compute_gradients(loss)"),
+        ],
+    ),
+    "update_with_rest": (mistakes.SECOND_UPDATE, [("tf.group(*rest)", "update")]),
+    "copy_on_its_own": (
+        mistakes.COPY_LEFT_OUT,
+        [("[*means[:-1], gradients[i][-1]] if i else means", "means")],
+    ),
+    "optimizer_per_tower": (
+        mistakes.OPTIMIZER_OF_EACH,
+        [
+            (
+                "    losses, feeds, updates = [], [], []\n",
+                "    losses, feeds, tower_grads = [], [], []\n"
+                '    with tf.device("/cpu:0"):\n'
+                "        optimizer = tf1.train.AdamOptimizer(0.01)\n",
+            ),
+            ('optimizer = tf1.train.AdamOptimizer(0.01, name=f"Adam{i}")', "pass"),
+            (
+                "updates.append(optimizer.apply_gradients(gradients))",
+                "tower_grads.append(gradients)",
+            ),
+            (
+                '    return {"train_op": tf.group(*updates)',
+                '    with tf.device("/cpu:0"):\n'
+                f"        train_op = optimizer.apply_gradients({AVERAGE})\n"
+                '    return {"train_op": train_op',
+            ),
+        ],
+    ),
+    "trainable_not_global": (
+        mistakes.NOT_SAVED,
+        [(", collections=[tf1.GraphKeys.TRAINABLE_VARIABLES]", "")],
     ),
 }
 

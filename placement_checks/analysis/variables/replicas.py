@@ -124,6 +124,26 @@ class Replicas:
             alike[(flow.types[op], *seeds) if any(seeds) else name].append(name)
         yield from alike.values()
 
+    @cached_property
+    def random_ops(self) -> Collection[str]:
+        """The random ops whose numbers may differ between replicas."""
+        flow = self._analysis.flow
+        return {flow.names[op] for op in flow.having(RANDOM_STATEFUL.__contains__)}
+
+    def own_sources(self, variable: str, among: Collection[str]) -> Sequence[str]:
+        """The ops of ``among`` that alone make the copies of a variable drift; empty if others do.
+
+        An example is noise that each replica adds to the sum of all gradients.
+        """
+        flow, updates = self._analysis.flow, self._analysis.updates
+        sources = [each for each in self._sources() if each[0] not in among]
+        copies = self.copies[variable]
+        inputs, own = (self._update_sources(sources, keep) for keep in (None, self._are_equal))
+        if len(_equal_copies(copies, inputs, own)) > 1:
+            return ()
+        behind = flow.reachable(updates.values(copies[0]), until=self._are_equal.__getitem__)
+        return [flow.names[op] for op in sorted(behind) if flow.names[op] in among]
+
     def _is_handle(self, placeholder: str) -> bool:
         """Whether a placeholder holds a resource, such as an iterator, instead of examples."""
         outputs = self._placement.details.outputs(placeholder)

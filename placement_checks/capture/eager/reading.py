@@ -51,6 +51,7 @@ from placement_checks.graph.flatten import FlatBody, FlatGraph
 from placement_checks.graph.gradients import GradientNotes, RecordedCall
 from placement_checks.graph.inlining import FunctionOp, reachable_functions
 from placement_checks.graph.reading import GraphSource
+from placement_checks.graph.train_step import select_losses
 from placement_checks.tf.distribution import replica_values
 from placement_checks.tf.eager import next_element, variable_handle
 from placement_checks.tf.keras import parts_of_keras, tensorflow_variable
@@ -126,6 +127,8 @@ class _StepReader:
             step_ops=self._step_ops(),
             strategy=strategy and replace(strategy, replica_of=self._replica_of()),
         )
+        losses = tuple(self._losses(source))
+        source = replace(source, step_ops=source.step_ops._replace(losses=losses))
         inside = self._gradients_inside
         return CapturedProgram(
             name=self._program.name,
@@ -232,13 +235,12 @@ class _StepReader:
         return {GLOBAL: tuple(firsts), TRAINABLE: tuple(trainable)}
 
     def _step_ops(self) -> StepOps:
-        step = StepOps(
+        return StepOps(
             train_op=(self._flat.train_op,),
             inputs=self._flat.inputs,
             arguments={f"{name}:0": each for name, each in self._flat.argument_names.items()},
             traced=True,
         ).with_gradients(list(self._gradient_calls()))
-        return step._replace(losses=tuple(self._losses(step.objectives)))
 
     def _gradient_calls(self) -> Iterator[GradientCall]:
         """The calls that took gradients; a function that is called twice takes them twice."""
@@ -291,17 +293,14 @@ class _StepReader:
                 bodies[self._flat.graphs[body.function]].append(body)
         return bodies
 
-    def _losses(self, objectives: Sequence[str]) -> Iterator[str]:
-        """The scalars that the step returns and that depend on its objectives."""
-        dependents = set(map(producer_of, objectives))
-        for node in self._flat.graph_def.node:  # each op comes after its inputs
-            inputs = (producer_of(source) for source in node.input if not source.startswith("^"))
-            if not dependents.isdisjoint(inputs):
-                dependents.add(node.name)
-        for tensor, output in self._flat.results:
-            is_number = tensor.dtype.is_floating and tensor.shape.rank == 0
-            if is_number and producer_of(output) in dependents:
-                yield output if ":" in output else f"{output}:0"
+    def _losses(self, source: GraphSource) -> list[str]:
+        """The scalars that the step returns and that are losses."""
+        returned = [
+            output if ":" in output else f"{output}:0"
+            for tensor, output in self._flat.results
+            if tensor.dtype.is_floating and tensor.shape.rank == 0
+        ]
+        return select_losses(returned, source) if source.step_ops.objectives else []
 
     def _applied(self) -> Iterator[AppliedGradient]:
         """The gradient that is applied to each variable in the first replica, after reduction."""

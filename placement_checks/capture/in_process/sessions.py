@@ -29,7 +29,7 @@ from placement_checks.capture.eager.devices import is_gpu_only_error
 from placement_checks.capture.in_process.fake_gpus import read_variable
 from placement_checks.core.builder_result import ScalarLosses, SeparateRuns
 from placement_checks.core.errors import InputError
-from placement_checks.core.op_types import CUTS, PIPELINE_OUTPUTS
+from placement_checks.core.op_types import CUTS, PIPELINE_OUTPUTS, is_update
 from placement_checks.core.placement import producer_of
 from placement_checks.core.program import Step
 from placement_checks.core.target import RowsToRead
@@ -83,11 +83,14 @@ class SeenStep:
 
     @property
     def losses(self) -> ScalarLosses:
-        """The reported scalars of a float dtype."""
+        """The fetched scalars of a float dtype. A loss may wait for updates, as of statistics."""
         return ScalarLosses(
-            tensor
-            for tensor in self.reported
-            if tensor.dtype.is_floating and tensor.shape.rank == 0
+            fetched
+            for fetched in (*self.train_ops, *self.reported)
+            if isinstance(fetched, tf.Tensor)
+            and fetched.dtype.is_floating
+            and fetched.shape.rank == 0
+            and not is_update(fetched.op.type)
         )
 
 

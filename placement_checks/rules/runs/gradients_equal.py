@@ -30,7 +30,7 @@ from placement_checks.rules.gradient_mistakes import (
     combining_op,
     count_divisions,
     locate_mistake,
-    loss_scalings,
+    loss_scale,
     ops_in_towers,
 )
 from placement_checks.rules.ranks import tower_kind
@@ -260,7 +260,7 @@ def _missing(
 def _diagnose(
     evidence: Evidence, measured: Measurement, trial: Trial, wrong: Collection[str]
 ) -> dict[str, Diagnosis]:
-    from placement_checks.numerics.diagnosis import diagnose, own_rows
+    from placement_checks.numerics.diagnosis import diagnose, diagnose_ratio, own_rows
 
     placement, kind = evidence.placement, tower_kind(evidence.placement)
     found = diagnose(measured, trial, [name for name in wrong if name not in trial.not_finite])
@@ -284,6 +284,12 @@ def _diagnose(
             found[name] = proved._replace(shown=tuple(shown))
         elif unexplained:
             found[name] = diagnosis._replace(shown=tuple(_objectives(evidence, name)))
+        elif diagnosis.ratio is not None and diagnosis.mistake in _FACTORS:
+            scaling = loss_scale(placement, evidence.reference, diagnosis.ratio)
+            if scaling is not None:
+                by = placement.by_number[scaling].name
+                scaled = diagnose_ratio(diagnosis.ratio, measured, by)
+                found[name] = scaled._replace(shown=path_lines(placement, [scaling]))
     for name in trial.not_finite.keys() & wrong:
         op, where = trial.not_finite[name]
         at = f", built at {where}" if where else ""
@@ -292,6 +298,7 @@ def _diagnose(
     return found
 
 
+_FACTORS = (mistakes.SCALED.key, mistakes.SUM.key)
 _PENALTIES = (mistakes.PENALTY_REPEATED.key, mistakes.PENALTY_TOO_SMALL.key)
 
 
@@ -350,24 +357,15 @@ def _finding(
 ) -> Finding:
     name, ratio = difference.variable, diagnosis.ratio
     location = locate_mistake(placement, name, diagnosis)
-    scaling: Sequence[int] = ()
-    if ratio is not None and diagnosis.mistake == mistakes.SCALED.key:
-        scaling = loss_scalings(placement, ratio)
     verb = f"is {format_factor(ratio)} times" if ratio is not None else "differs from"
-    multiplied = ""
-    if scaling:
-        multiplied = (
-            f"; {placement.by_number[scaling[0]].name} multiplies the loss by this factor, and "
-            "its gradients are not divided by it"
-        )
     facts = (Fact(FactKind.GRADIENT, name), Fact(FactKind.DIAGNOSED, name))
     return Finding(
         **about(placement.ops[name], "executed"),
         ops=tuple(location.ops) or (measured.updates.get(name, name),),
         frames=location.frames,
         group_key=(diagnosis.mistake, location.frames),
-        path=(*diagnosis.shown, *location.path, *path_lines(placement, scaling)),
-        message=f"the gradient of {name} {verb} the reference's: {diagnosis.what}{multiplied}",
+        path=(*diagnosis.shown, *location.path),
+        message=f"the gradient of {name} {verb} the reference's: {diagnosis.what}",
         consequence=diagnosis.consequence,
         fix=location.fix or diagnosis.fix,
         facts=facts[:1] if diagnosis.mistake in _UNKNOWN else facts,

@@ -3,29 +3,41 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from placement_checks.analysis.graph.data_flow import union
 from placement_checks.analysis.towers.analysis import analyze
+from placement_checks.analysis.variables.gradient_flow import gradient_flow
+from placement_checks.core import mistakes
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.facts import Fact, FactKind
 from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing
+from placement_checks.core.mistakes import Diagnosis
 from placement_checks.core.op_types import PASSES_READ
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, about, matches_any
+from placement_checks.rules.gradient_mistakes import frozen_reads
+from placement_checks.rules.ranks import tower_kind
 from placement_checks.rules.requirements import Need
-from placement_checks.rules.step_equality import compare_with_one_gpu, mistake_of
+from placement_checks.rules.step_equality import (
+    compare_with_one_gpu,
+    mistake_of,
+    towers_by_part,
+)
 from placement_checks.step.comparison import ONE_GPU, State, StepEquality
 from placement_checks.step.explanation import Difference, Obligation
+from placement_checks.step.weights import Weights
 
 _OF_ANY_VARIABLE = (Fact(FactKind.OBJECTIVE), Fact(FactKind.SCALED))
 # Facts on other objects that explain a difference, by what has to be equal; the likeliest first.
-# Equal noise explains only a difference of random numbers. Of other variables, slots alone change
-# a coefficient in the update of a variable.
+# Equal noise explains only a difference of random numbers. A coefficient may belong to the update
+# of another variable, if gradients are computed after it.
 _CAUSES = {
     **dict.fromkeys(Obligation, (*_OF_ANY_VARIABLE, Fact(FactKind.UNTRAINED))),
     Obligation.ROWS: (Fact(FactKind.NOISE), *_OF_ANY_VARIABLE),
     Obligation.WEIGHTS: (
         *(Fact(FactKind.REPEATED), Fact(FactKind.UNSHARED), Fact(FactKind.OUT_OF_SCOPE)),
+        *_OF_ANY_VARIABLE,
     ),
 }
 
@@ -99,7 +111,7 @@ class EqualToOneGpu(Rule):
                 name = difference.origin.op
             if name not in reported:
                 reported.add(name)
-                yield _finding(placements, name, difference)
+                yield _finding(placements, name, difference, _frozen(placements[0], found, name))
 
     def _allows(self, name: str) -> bool:
         return matches_any(name, self.allow)
@@ -157,8 +169,37 @@ def _note(found: StepEquality, other: str) -> str:
     return f"{note}, if {'; '.join(assumed)}" if assumed and proved else note
 
 
+def _frozen(placement: Placement, found: StepEquality, name: str) -> Diagnosis | None:
+    """State that a variable is masked in towers whose gradients its update takes."""
+    weights = found.weights.get(name)
+    if not isinstance(weights, Weights) or not weights.examples:
+        return None
+    analysis, gradients = analyze(placement), gradient_flow(placement)
+    by_part = towers_by_part(placement, found)
+    left_out = [
+        by_part[part]
+        for part in weights.examples[0].ratios
+        if part in by_part and not any(each.ratios[part] for each in weights.examples)
+    ]
+    mask = sum(1 << tower for tower in left_out)
+    taken = union(map(gradients.towers, gradients.trained.get(name, ())))
+    if not mask or mask & ~taken:
+        return None
+    towers = analysis.names_of(mask)
+    ops = [analysis.flow.names[op] for op in frozen_reads(placement, name, left_out)]
+    return mistakes.FROZEN.stated(
+        tower_kind(placement),
+        who=f"{towers} {'contributes' if len(left_out) == 1 else 'contribute'}",
+        left_out=towers,
+        ops=tuple(ops),
+    )
+
+
 def _finding(
-    placements: tuple[Placement, Placement], name: str, difference: Difference
+    placements: tuple[Placement, Placement],
+    name: str,
+    difference: Difference,
+    frozen: Diagnosis | None,
 ) -> Finding:
     placement = placements[0]
     origin = difference.origin
@@ -169,6 +210,16 @@ def _finding(
         at_fault, right = _weighted(placement, name, op)
     subject = placement.ops.get(name, name)
     found = mistake_of(placement, difference)
+    if difference.obligation is Obligation.WEIGHTS:
+        count, expected = (
+            len(analyze(each).updates.by_variable.get(name, ())) for each in placements
+        )
+        if count > max(1, expected):
+            found = mistakes.SECOND_UPDATE.stated(
+                tower_kind(placement), text=difference.text, count=count
+            )
+        elif frozen is not None:
+            found, at_fault, right = frozen, frozen.ops or at_fault, ()
     message = found.what
     if difference.obligation is not Obligation.ROWS:
         message = f"{name} gets another value than on one GPU: {message}"

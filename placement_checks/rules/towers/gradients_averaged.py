@@ -15,9 +15,10 @@ from placement_checks.core.facts import Fact, FactKind
 from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing
 from placement_checks.core.mistakes import Diagnosis, Mistake
+from placement_checks.core.op_types import MEAN
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, matches_any, require_factors
+from placement_checks.rules.base import Rule, matches_any, path_lines, require_factors
 from placement_checks.rules.ranks import tower_kind
 from placement_checks.rules.requirements import Need, no_gradients
 from placement_checks.rules.source_lines import blame_selection
@@ -130,10 +131,12 @@ class _Scaled(NamedTuple):
     Attributes:
         factor: the factor.
         terms: the ops that compute the terms.
+        are_sums: whether the terms are sums over rows.
     """
 
     factor: float
     terms: Sequence[str]
+    are_sums: bool
 
 
 class _Comparison:
@@ -275,7 +278,9 @@ class _Comparison:
             if scale == 1 and is_compensated:
                 self.compensated.add(factor)
             else:
-                self._scaled[variable] = _Scaled(factor, _ops([each.origin for each in terms]))
+                are_sums = not any(each.is_mean or each.is_joint for each in terms)
+                ops = _ops([each.origin for each in terms])
+                self._scaled[variable] = _Scaled(factor, ops, are_sums)
                 # The factor may be applied before penalties are added.
                 penalties = [each for each in weights.penalties if each.expected]
                 are_right = all(_close(each.coefficient, each.expected) for each in penalties)
@@ -326,9 +331,10 @@ class _Comparison:
 
     def _scaled_by(self, variable: str, scaled: _Scaled) -> Finding:
         from placement_checks.numerics.diagnosis import diagnose_factor
-        from placement_checks.rules.gradient_mistakes import joint_losses
+        from placement_checks.rules.gradient_mistakes import joint_losses, loss_scale
 
         factor = scaled.factor
+        scale_op = loss_scale(self._placement, self._one, factor)
         are_right = self._penalties_are_right
         found = diagnose_factor(
             factor,
@@ -336,7 +342,10 @@ class _Comparison:
             self.kind,
             "" if are_right else f"--set gradients-averaged.scale={factor:.6g}",
             of_losses=are_right or bool(joint_losses(self._placement, variable)),
+            loss_scale="" if scale_op is None else self._placement.by_number[scale_op].name,
         )
+        if scale_op is not None:
+            found = found._replace(shown=path_lines(self._placement, [scale_op]))
         declared = ""
         if (scale := self._rule.scale) != 1:
             declared = f"; gradients-averaged.scale declares {scale:.4g} times"
@@ -348,7 +357,17 @@ class _Comparison:
             group_key=f"{factor:.4g}",
             at=self._lines_of_terms(scaled),
             facts=(Fact(FactKind.SCALED, variable),),
+            may_follow=(Fact(FactKind.ROWS),) if self._counts_rows_again(scaled) else (),
         )
+
+    def _counts_rows_again(self, scaled: _Scaled) -> bool:
+        """Whether the factor may only result from rows that all towers read.
+
+        A sum over the rows of a tower is right if the towers read different rows. A mean over
+        these rows is too large even then.
+        """
+        is_mean = any(self._placement.ops[name].type == MEAN for name in scaled.terms)
+        return scaled.are_sums and not is_mean and _close(scaled.factor, self._towers)
 
     def _lines_of_terms(self, scaled: _Scaled) -> Sequence[str]:
         """Return the terms that depend on examples, if replicas multiply only these by a factor.
@@ -410,6 +429,7 @@ class _Comparison:
         shares: Mapping[Part, float],
     ) -> Finding:
         from placement_checks.numerics.diagnosis import integer_shares
+        from placement_checks.rules.gradient_mistakes import scaled_gradients
 
         intended = integer_shares([ratio * shares[part] for part, ratio in ratios.items()])
         can_differ = all(each.is_mean for each in terms) and all(
@@ -419,6 +439,16 @@ class _Comparison:
         factors = listed(
             [f"{ratio:.4g} on {self._name(part)}" for part, ratio in ratios.items()], limit=4
         )
+        for part, ratio in ratios.items():
+            if (scale_op := self._loss_scale_of(part, ratio)) is not None:
+                return self._stated(
+                    variable,
+                    mistakes.LOSS_SCALE,
+                    group_key=factors,
+                    ops=scaled_gradients(self._placement, variable) or [scale_op],
+                    op=scale_op,
+                    factor=f"{ratio:.4g}",
+                )
         is_opposed = len({ratio < 0 for ratio in ratios.values()}) > 1
         return self._stated(
             variable,
@@ -426,6 +456,17 @@ class _Comparison:
             group_key=factors,
             factors=factors,
             declared=declared if can_differ and intended and not is_opposed else "",
+        )
+
+    def _loss_scale_of(self, part: Part, ratio: float) -> str | None:
+        """The op that multiplies the loss of a tower by the factor of its gradients."""
+        from placement_checks.rules.gradient_mistakes import loss_scalings
+
+        analysis = analyze(self._placement)
+        tower = towers_by_part(self._placement, self._found).get(part)
+        scalings = () if _close(ratio, 1.0) else loss_scalings(self._placement, ratio)
+        return next(
+            (analysis.flow.names[op] for op in scalings if analysis.tower_of[op] == tower), None
         )
 
     def _other_terms(
@@ -495,6 +536,7 @@ class _Comparison:
         at: Sequence[str] = (),
         selects: bool = False,
         facts: tuple[Fact, ...] = (),
+        may_follow: tuple[Fact, ...] = (),
     ) -> Finding:
         """Return a finding at the ops ``at``, or else at the ops that make the mistake.
 
@@ -518,11 +560,12 @@ class _Comparison:
             ops=wrong,
             frames=location.frames or selection,
             group_key=(group_key, location.frames),
-            path=location.path,
+            path=(*found.shown, *location.path),
             message=message,
             consequence=found.consequence,
             fix=location.fix or found.fix,
             facts=facts,
+            may_follow=may_follow,
         )
 
 

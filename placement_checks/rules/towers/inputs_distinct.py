@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.towers.inputs import Use, input_uses, single_tower_pipelines
+from placement_checks.core import mistakes
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.facts import Fact, FactKind
 from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.impact import Impact
 from placement_checks.core.keras_parts import TRAIN_ON_BATCH
 from placement_checks.core.missing import Missing
-from placement_checks.core.mistakes import WORDS, TowerKind
 from placement_checks.core.op_types import (
     CUTS,
     GENERATOR_DATASET,
@@ -223,15 +223,17 @@ def _overlapping_slice(
     mask = 1 << tower | 1 << later
     source = _source(placement, rows, one.op).removesuffix(":0")
     of_source = f" of {source}" if source else ""
+    found = mistakes.OVERLAPPING_ROWS.stated(
+        tower_kind(placement),
+        towers=analysis.names_of(mask),
+        one=f"{one.op} has {_described(one.rows)}{of_source}",
+        other=f"{other.op} has {_described(other.rows)}",
+    )
     return Finding(
         **about(placement.ops[other.op]),
+        **found.texts,
         path=path_lines(placement, [number[one.op], number[other.op]]),
-        message=f"{analysis.names_of(mask)} compute with some of the same examples: {one.op} has "
-        f"{_described(one.rows)}{of_source}, and {other.op} has "
-        f"{_described(other.rows)}",
         group_key="overlapping",
-        consequence="common rows count in both towers, and other rows may be in no tower",
-        fix=_OWN_ROWS,
         devices=analysis.devices_of(mask),
     )
 
@@ -291,28 +293,33 @@ def _shared_slice(
     original, name = producer_of(tensor), producer_of(copy)
     kind = flow.types[flow.number[name]]
     mask = 1 << tower | 1 << later
-    towers = analysis.names_of(mask)
     consumer = None
+    mistake, how = mistakes.EQUAL_ROWS, f"{original} and {name} are the same slice of one tensor"
     if tensor == copy:
-        reason = f"both read {copy.removesuffix(':0')}"
-        if kind in CUTS or kind in PLACEHOLDERS:
+        how = f"both read {copy.removesuffix(':0')}"
+        # The arguments of strategy.run are wrong at its call, and not where a replica uses them.
+        if placement.strategy is None and (kind in CUTS or kind in PLACEHOLDERS):
             consumer = _first_consumer(analysis, later, copy)
-        fix = _OWN_PART if consumer else _OWN_BATCH
-    else:
-        reason = f"{original} and {name} are the same slice of one tensor"
-        fix = _OWN_ROWS
-    fix = fix if placement.strategy is None else _DISTRIBUTE
-    own = ""
-    if others and tensor == copy:
-        fix += f"; if all towers compare their rows with these: --set inputs-distinct.allow={name}"
-        of_later = analysis.names_of(1 << later)
-        own = f", although only {of_later} reads {others[0].removesuffix(':0')}"
+        if consumer is None:
+            mistake = mistakes.EQUAL_BATCH
+    if others:
+        mistake = mistakes.SHARED_ROWS
+    noun = tower_kind(placement)
+    found = mistake.stated(
+        noun,
+        towers=analysis.names_of(mask),
+        how=how,
+        later=analysis.names_of(1 << later),
+        own=others[0].removesuffix(":0") if others else "",
+        declared=f"if all {noun}s compare their rows with these: "
+        f"--set inputs-distinct.allow={name}"
+        if others
+        else "",
+    )
     return Finding(
         **about(placement.ops[name]),
+        **found.texts,
         path=path_lines(placement, [flow.number[original], flow.number[name]]),
-        message=f"{towers} compute with the same examples: {reason}{own}",
-        consequence=_OTHER_ROWS if others else _SAME_GRADIENTS,
-        fix=fix,
         devices=analysis.devices_of(mask),
         ops=(consumer,) if consumer else (),
         frames=blame_selection(placement, (consumer,), built_once(placement)) if consumer else (),
@@ -336,14 +343,12 @@ def _input_ops_on_gpus(placement: Placement) -> Iterator[Finding]:
     for op in placement.ops.values():
         is_prefetcher = op.requested in prefetched and op.type in PREFETCHERS
         if op.requested.is_gpu and _is_input_op(op.type) and not op.caller and not is_prefetcher:
+            found = mistakes.INPUT_ON_GPU.stated(
+                tower_kind(placement), op=op.name, type=op.type, device=requested_device(op)
+            )
             yield Finding(
                 **about(op),
-                message=f"{op.name} ({op.type}) is an input op and requests "
-                f"{requested_device(op)}: input ops belong on the CPU",
-                consequence="without a GPU kernel it fails or runs on the CPU; with a GPU "
-                "kernel, each batch is copied to the GPU and back",
-                fix="build the pipeline before the loop over towers, under "
-                "`with tf.device('/cpu:0'):`",
+                **found.texts,
                 devices=(op.requested,),
                 placed=op.name,
                 facts=(Fact(FactKind.INPUT_DEVICE, op.name),),
@@ -374,29 +379,13 @@ def _repeated_pipeline(
     name, original = flow.names[copy], flow.names[holder]
     one, other = analysis.towers[tower], analysis.towers[later]
     shard = _shard_op(analysis, copy)
-    if shard is not None:
-        fault = "take the same shard of the data"
-        consequence = "the other shards are never read, and the towers compute the same gradients"
-        fix = "give each tower the loop's index: dataset.shard(num_gpus, i)"
-        if ranks_of(placement):
-            fix = "give each rank its own shard: dataset.shard(hvd.size(), hvd.rank())"
-    else:
-        fault = "each read all of the data"
-        consequence = (
-            "an epoch reads each example once per tower, and all towers may get the same rows"
-        )
-        fix = (
-            "build the pipeline once, before the loop, and call get_next() once per tower, or "
-            "give each tower its part: dataset.shard(num_gpus, i)"
-        )
+    mistake = mistakes.SAME_DATA if shard is None else mistakes.SAME_SHARD
+    found = mistake.stated(tower_kind(placement), tower=one, later=other, one=original, other=name)
     return Finding(
         **about(placement.ops[name]),
+        **found.texts,
         ops=() if shard is None else (flow.names[shard],),
         path=path_lines(placement, [holder, copy]),
-        message=f"the towers on {one} and {other} {fault}: the first reads {original}, and the "
-        f"second reads {name}, which is built in the same way",
-        consequence=consequence,
-        fix=fix,
         devices=(*one.devices, *other.devices),
         against=() if shard is not None else tuple(built_once(placement)),
     )
@@ -427,13 +416,16 @@ def _equal_rows(evidence: Evidence, rows: RowSets, uses: Sequence[Use]) -> Itera
         if (first := next(equal, None)) is None:
             continue
         mask = 1 << first | 1 << later
-        both = analyze(placement).names_of(mask)
         original, name = producer_of(next(iter(fed[first]))), producer_of(next(iter(fed[later])))
+        found = mistakes.FED_ALIKE.stated(
+            tower_kind(placement),
+            towers=analyze(placement).names_of(mask),
+            one=original,
+            other=name,
+        )
         yield Finding(
             **about(placement.ops[name]),
-            message=f"{both} received the same rows, from {original} and {name}",
-            consequence=_SAME_GRADIENTS,
-            fix=_FED_ROWS[tower_kind(placement)],
+            **found.texts,
             group_key="rows",
             frames=blame_rows(placement, name),
             devices=analyze(placement).devices_of(mask),
@@ -472,27 +464,3 @@ def _are_equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
         and all(map(np.array_equal, one.values(), other.values()))
         and any((array != array[:1]).any() for array in one.values())
     )
-
-
-_SAME_GRADIENTS = "they compute the same gradients: the work of one of them is wasted"
-_OTHER_ROWS = (
-    "these rows count in both towers, and one of them may combine them with rows of other "
-    "examples, such as labels with other images"
-)
-_OWN_ROWS = "give tower i its own rows: x[i * rows : (i + 1) * rows] or tf.split(x, num_gpus)[i]"
-_OWN_PART = "give tower i its own part: tf.split(x, num_gpus)[i]"
-_OWN_BATCH = (
-    "call get_next() once per tower, in the loop, or take tf.split(batch, num_gpus)[i] in tower i"
-)
-_DISTRIBUTE = (
-    "pass strategy.run the values that strategy.experimental_distribute_dataset(dataset) yields, "
-    "so that each replica gets its part"
-)
-_FED_ROWS: Mapping[TowerKind, str] = {
-    "tower": "feed tower i its part of the batch: "
-    "dict(zip(inputs, numpy.array_split(rows, num_gpus)))",
-    "replica": "call dataset.shard(context.num_input_pipelines, context.input_pipeline_id) in the "
-    "function that makes the dataset, or use experimental_distribute_dataset(dataset) without "
-    "AutoShardPolicy.OFF",
-    "rank": WORDS["rank"].shard,
-}

@@ -397,5 +397,5 @@ _NOT_KNOWN = Missing(
 )
 _NOT_RETURNED = Missing(
     "the training step returns no number that is computed from its loss",
-    "return the loss from the step",
+    "return the loss whose gradients the step takes",
 )

@@ -11,6 +11,7 @@ from placement_checks.analysis.variables.mixed_losses import (
     unread_loss,
     waiting_losses,
 )
+from placement_checks.core import mistakes
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.facts import FactKind
 from placement_checks.core.impact import Impact
@@ -23,6 +24,7 @@ from placement_checks.rules.base import (
     path_lines,
     unless_allowed,
 )
+from placement_checks.rules.ranks import tower_kind
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import blame_wait
 
@@ -100,16 +102,19 @@ def _waiting(placement: Placement, waiting: WaitingLoss) -> Finding:
     names = analysis.flow.names
     loss, update = names[waiting.path[0]], names[waiting.path[-1]]
     tower, other = analysis.towers[waiting.tower], analysis.towers[waiting.other]
+    found = mistakes.LOSS_WAITS.stated(
+        tower_kind(placement),
+        tower=tower,
+        other=other,
+        loss=loss,
+        update=update,
+        variable=waiting.variable,
+    )
     return Finding(
         **about(placement.ops[loss]),
+        **found.texts,
         path=path_lines(placement, waiting.path),
         frames=blame_wait(placement, names[waiting.path[-2]]),
-        message=f"the loss of the tower on {tower}, {loss}, waits for {update}, which updates "
-        f"{waiting.variable} with results of the tower on {other}",
-        consequence="in every step, the tower waits until the other tower has computed this value",
-        fix="let each tower wait for its own updates only: build the tower under "
-        "`with tf.name_scope(f'tower_{i}') as scope:`, and read "
-        "tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS, scope)",
         devices=(*tower.devices, *other.devices),
     )
 
@@ -121,35 +126,29 @@ def _finding(placement: Placement, mixed: MixedLoss) -> Finding:
     tower, other = analysis.towers[mixed.tower], analysis.towers[mixed.other]
     # The last op of the path that depends on both towers adds the other tower's loss.
     has_own = (op for op in reversed(mixed.path) if analysis.towers_behind[op] >> mixed.tower & 1)
+    mistake = mistakes.LOSS_OF_OTHER
+    if not analysis.examples[mixed.path[-1]]:
+        mistake = mistakes.PENALTY_OF_OTHER
+    is_used = mixed.path[-1] in analysis.flow.reachable(analysis.losses.by_tower[mixed.other])
+    if not is_used:
+        mistake = mistakes.LOSS_ON_OTHER_GPU
+    found = mistake.stated(
+        tower_kind(placement), tower=tower, other=other, loss=loss, contained=contained
+    )
     finding = Finding(
         **about(placement.ops[loss]),
+        **found.texts,
         ops=(names[next(has_own, mixed.path[0])],),
         path=path_lines(placement, mixed.path),
-        message=f"the loss of the tower on {tower}, {loss}, contains results of the tower on "
-        f"{other}, such as {contained}",
-        consequence="the other tower's examples count in both losses, and so more than once"
-        if analysis.examples[mixed.path[-1]]
-        else "the penalty counts once more with every tower: weights decay more, the more GPUs "
-        "there are",
-        fix="add up this tower's results only: if a list collects them, create it in the loop "
-        "over towers; if a collection does, build the tower under "
-        "`with tf.name_scope(f'tower_{i}') as scope:`, and read "
-        "tf.compat.v1.get_collection(key, scope)",
         devices=(*tower.devices, *other.devices),
     )
-    if mixed.path[-1] in analysis.flow.reachable(analysis.losses.by_tower[mixed.other]):
+    if is_used:
         return finding
     return replace(
         finding,
         ops=(contained,),
         placed=contained,
         is_of_scope=True,
-        message=f"the tower on {tower} computes its loss, {loss}, with {contained}, but this op "
-        f"requests a GPU of the tower on {other}, which does not use it",
-        consequence="the tower computes on both GPUs, one waits for the other, and values cross "
-        "between them in every step",
-        fix="build all of tower i under `with tf.device(f'/gpu:{i}'):`, and name no fixed GPU, "
-        "such as '/gpu:0', inside the model",
         group_key=mixed.other,
         devices=other.devices,
     )

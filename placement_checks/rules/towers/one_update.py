@@ -11,11 +11,11 @@ from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.analysis.variables.running_statistics import statistics
 from placement_checks.analysis.variables.step_changes import step_changes
+from placement_checks.core import mistakes
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.facts import FactKind
 from placement_checks.core.ids import OpId
 from placement_checks.core.impact import Impact
-from placement_checks.core.mistakes import AVERAGE
 from placement_checks.core.op_types import (
     ADDITIONS,
     CALLS,
@@ -37,6 +37,7 @@ from placement_checks.rules.base import (
     path_lines,
     unless_allowed,
 )
+from placement_checks.rules.ranks import tower_kind
 from placement_checks.rules.requirements import Need
 from placement_checks.step.changes import Change
 from placement_checks.util.text import listed, plural
@@ -155,52 +156,39 @@ def _repeated_update(
     placement = analysis.placement
     count = len(updates)
     is_trained = variable in gradient_flow(placement).trained
+    mistake, also = mistakes.STATE_OF_OPTIMIZER, ""
+    how = parts = ""
     if is_trained:
-        parts = analysis.updates.by_run(updates)
-        in_turns = all(len(_turns(analysis, part)) == len(part) for part in parts)
+        runs = analysis.updates.by_run(updates)
+        in_turns = all(len(_turns(analysis, run)) == len(run) for run in runs)
         how = "successive" if in_turns else "unordered"
-        consequence = f"{count} {how} updates instead of one"
         takes_all = [_takes_all(analysis, [update]) for update in updates]
-        if not any(takes_all):
-            consequence += ", each with a part of the batch"
-        fix = f"apply once, after the loop over towers: optimizer.apply_gradients({AVERAGE})"
+        parts = "" if any(takes_all) else ", each with a part of the batch"
+        mistake = mistakes.APPLIED_BY_EACH
         if all(takes_all) or placement.strategy is not None:
-            fix = (
-                "apply its gradients once: if several calls of an optimizer list this variable, "
-                "let one of them list it"
-            )
+            mistake = mistakes.APPLIED_AGAIN
             changes = step_changes(placement)
             terms = [_change(analysis, update).term for update in updates]
             if len({frozenset(changes.gradients_in([term])) for term in terms}) > 1:
-                fix += "; or compute each of the gradients after the update before it"
+                also = "or compute each of the gradients after the update before it"
     elif not is_scalar and _updates_by_towers(analysis, updates):
-        consequence = f"it decays {count} times in a step, and depends on the order of the towers"
-        fix = (
-            "update it once, after the loop over towers: by the mean of the towers' values, or by "
-            "the value that they share"
-        )
-        if all(_change(analysis, update).factor is None for update in updates):
-            consequence = f"it holds the value of one of {count} towers, the last one that runs"
-            fix = (
-                "create a variable for each tower, or update it once, after the loop over towers, "
-                "by the mean of the towers' values"
-            )
-    else:
-        consequence = (
-            "factors that the optimizer computes from it, such as Adam's bias correction, advance "
-            f"by {count} steps in each step"
-        )
-        fix = "apply the optimizer once, to all of its variables, or create one "
-        fix += "optimizer for each group of variables"
+        sets = all(_change(analysis, update).factor is None for update in updates)
+        mistake = mistakes.STATE_OF_LAST if sets else mistakes.STATE_OF_EACH
+    found = mistake.stated(
+        tower_kind(placement),
+        variable=variable,
+        count=count,
+        updates=listed([analysis.flow.names[update.op] for update in updates]),
+        how=how,
+        parts=parts,
+        declared=also,
+    )
     return Finding(
         **about(placement.ops[variable]),
         ops=(analysis.flow.names[updates[1].op],),
         against=_right_updates(analysis, updates),
         path=path_lines(placement, [update.op for update in updates]),
-        message=f"one step updates '{variable}' {count} times, by "
-        f"{listed([analysis.flow.names[update.op] for update in updates])}",
-        consequence=consequence,
-        fix=fix,
+        **found.texts,
         group_key=count,
     )
 
@@ -428,32 +416,23 @@ def _miscounts(analysis: TowerAnalysis) -> Iterator[Finding]:
         updates = analysis.updates.select_for_one_run(by_variable.get(counter, ()))
         increment = _increment(analysis, updates)
         if increment == len(updates) > 1:
-            fault, speed = f"incremented {len(updates)} times", increment
-            fix = f"let one op increment it: {_APPLY_WITH_STEP}"
-        elif increment not in (None, 1):
-            fault, speed = f"incremented by {increment}", increment
-            fix = "increment it by 1 in each step, for any number of towers"
-        elif not updates and counter not in separate and _is_read(analysis, counter):
-            fault, speed = "never incremented, though the step reads it", 0
-            fix = f"count the step where gradients are applied: {_APPLY_WITH_STEP}"
+            mistake = mistakes.COUNTED_AGAIN
+        elif increment not in (None, 0, 1):
+            mistake = mistakes.COUNTED_BY_MORE
+        elif increment == 0 or (
+            not updates and counter not in separate and _is_read(analysis, counter)
+        ):
+            mistake = mistakes.NOT_COUNTED
         else:
             continue
-        pace = f"advances {speed} times as fast" if speed else "stays as in the first step"
-        schedule = "a schedule that depends on it, such as the decay of the learning rate,"
+        found = mistake.stated(tower_kind(placement), counter=counter, count=increment)
         yield Finding(
             **about(placement.ops[counter]),
             ops=tuple(analysis.flow.names[update.op] for update in updates[-1:] or applying),
             path=path_lines(placement, [update.op for update in updates]),
-            message=f"the step counter '{counter}' is {fault}",
-            group_key=fault,
-            consequence=f"{schedule} {pace}",
-            fix=fix,
+            **found.texts,
+            group_key=(found.mistake, increment),
         )
-
-
-_APPLY_WITH_STEP = (
-    "optimizer.apply_gradients(…, global_step=tf.compat.v1.train.get_or_create_global_step())"
-)
 
 
 def _separate_counters(analysis: TowerAnalysis) -> Iterator[tuple[str, str]]:

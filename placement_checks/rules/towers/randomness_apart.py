@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.towers.inputs import applies_to_rows, outputs_of, random_uses
+from placement_checks.core import mistakes
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.facts import FactKind
 from placement_checks.core.ids import OpId, TowerIndex
@@ -18,7 +19,7 @@ from placement_checks.core.op_types import (
     RANDOM_STATELESS,
     SEED_OF_KEY,
 )
-from placement_checks.core.placement import Placement, producer_of
+from placement_checks.core.placement import producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.strategies import Strategy
 from placement_checks.rules.base import (
@@ -127,33 +128,6 @@ def _is_for_rows(analysis: TowerAnalysis, rows: RowSets, draw: OpId) -> bool:
     return applies_to_rows(analysis, rows, numbers, readers)
 
 
-def _own_seeds(placement: Placement, draw: str) -> str:
-    """Return the fix for a random op with the seed of another tower."""
-    kind = tower_kind(placement)
-    is_seeded = placement.ops[draw].type in RANDOM_SEEDED
-    set_seed = "tf.random.set_seed" if placement.step.traced else "tf.compat.v1.set_random_seed"
-    if kind == "rank":
-        return f"let the seed depend on the rank: {set_seed}(seed + hvd.rank())"
-    if kind == "replica":
-        number = "tf.distribute.get_replica_context().replica_id_in_sync_group"
-        if is_seeded:
-            return (
-                "omit the seed, or use a stateless op, such as tf.random.stateless_uniform, with "
-                f"seed=[seed, {number}]"
-            )
-        return f"add the replica's number to the seed: {number}"
-    if is_seeded:
-        seed = placement.details.attributes(draw).get("seed2", 0)
-        return (
-            f"add the tower's number: seed={seed} + i; or omit it, and call {set_seed} before "
-            "the loop"
-        )
-    return (
-        "add the tower's number: seed=[seed, i]; for layers of Keras, create a separate layer for "
-        "each tower, each with its own seed"
-    )
-
-
 def _seed_of(analysis: TowerAnalysis, draw: OpId) -> str:
     """Return the op that makes the seed of a random op: for stateful ops, the random op."""
     ops, name = analysis.placement.ops, analysis.flow.names[draw]
@@ -177,6 +151,17 @@ def _equal_seeds(
     name, first = flow.names[draw], flow.names[original]
     seed, other = _seed_of(analysis, draw), _seed_of(analysis, original)
     is_of_tower = seed not in (name, other)  # then the line of the seed is the line to edit
+    is_seeded = placement.ops[name].type in RANDOM_SEEDED
+    mistake = mistakes.EQUAL_SEEDS if is_seeded else mistakes.EQUAL_STATELESS_SEEDS
+    found = mistake.stated(
+        tower_kind(placement),
+        op=name,
+        later=analysis.towers[later],
+        first=first,
+        tower=analysis.towers[tower],
+        seed=placement.details.attributes(name).get("seed2", 0),
+        set_seed="tf.random.set_seed" if placement.step.traced else "tf.compat.v1.set_random_seed",
+    )
     return Finding(
         **about(placement.ops[name]),
         ops=(seed,) if is_of_tower else (),
@@ -184,10 +169,7 @@ def _equal_seeds(
         frames=blame_argument(
             placement.details.frames(seed) or placement.details.frames(name), "seed"
         ),
-        message=f"{name} of the tower on {analysis.towers[later]} draws the same random numbers "
-        f"as {first} of the tower on {analysis.towers[tower]}: their seeds are equal",
-        consequence=_SAME_NOISE,
-        fix=_own_seeds(placement, name),
+        **found.texts,
         devices=(*analysis.towers[tower].devices, *analysis.towers[later].devices),
     )
 
@@ -213,7 +195,7 @@ def _equal_seeds_of_keras(
         draws,
         f"random layers of {KERAS}, such as Dropout, draw the same numbers in each of "
         f"{len(strategy.replicas)} replicas, because their seeds are equal copies: {layers}",
-        _SAME_NOISE,
+        mistakes.EQUAL_SEEDS.consequence.format(noun="replica"),
         "your own layer with tf.nn.dropout, or tf_keras. If it is intended: "
         "--set randomness-apart.allow=*",
     )
@@ -235,17 +217,15 @@ def _shared_draws(analysis: TowerAnalysis, rows: RowSets) -> Iterator[Finding]:
             continue
         name, consumers = flow.names[draw], [op for _, op in sorted(consumer_by_tower.items())]
         mask = sum(1 << tower for tower in consumer_by_tower)
-        towers = analysis.names_of(mask)
+        found = mistakes.ONE_DRAW.stated(
+            tower_kind(analysis.placement),
+            towers=analysis.names_of(mask),
+            op=name,
+            users=join_and(flow.names[op] for op in consumers[:3]),
+        )
         yield Finding(
             **about(analysis.placement.ops[name]),
+            **found.texts,
             path=path_lines(analysis.placement, [draw, *consumers]),
-            message=f"{towers} compute with the same random numbers: {name} draws them once, and "
-            f"{join_and(flow.names[op] for op in consumers[:3])} use them",
-            consequence=_SAME_NOISE,
-            fix="draw in the loop over towers, once for each; or draw for all rows and give each "
-            "tower its part: tf.split(noise, num_gpus)[i]",
             devices=analysis.devices_of(mask),
         )
-
-
-_SAME_NOISE = "the noise is the same in these towers, so their mean does not reduce it"

@@ -8,12 +8,12 @@ from typing import Any
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.replicas import Groups, replicas
+from placement_checks.core import mistakes
 from placement_checks.core.devices import Device
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.facts import Fact, FactKind
 from placement_checks.core.impact import Impact
 from placement_checks.core.keras_parts import FIT, NORMALIZATION
-from placement_checks.core.mistakes import WORDS
 from placement_checks.core.op_types import COLLECTIVE_GATHER, COLLECTIVE_REDUCE, VARIABLES
 from placement_checks.core.placement import Placement, Tensor, producer_of
 from placement_checks.core.results import Finding, PathStep, Verdict
@@ -165,37 +165,42 @@ def _drifting_copies(
     updates = analysis.updates.by_variable
     copies = [copy for group in groups for copy in group]
     updated = [copy for copy in copies if copy in updates]
+    is_trained = variable in gradient_flow(placement).trained
+    found = mistakes.DRIFTING.stated(noun, variable=variable)
+    known = replicas(placement)
+    for mistake, sources in (
+        (mistakes.OWN_NOISE, known.random_ops),
+        (mistakes.OWN_NUMBER, strategy.fed_scalars),
+    ):
+        if is_trained and (own := known.own_sources(variable, sources)):
+            found = mistake.stated(noun, variable=variable, op=own[0], ops=(own[0],))
     odd: Sequence[str] = ()
     if len(updated) < len(copies):
         odd = [copy for copy in copies if copy not in updates]
-        message = (
-            f"the step updates the copy of {variable} on {text(updated)}, but not the copy on "
-            f"{text(odd)}"
+        found = found._replace(
+            what=f"the step updates the copy of {variable} on {text(updated)}, but not the copy "
+            f"on {text(odd)}"
         )
-    elif all(len(group) == 1 for group in groups):
-        message = f"each {noun} updates its copy of {variable} from its own results"
-    else:
+    elif any(len(group) > 1 for group in groups):
         odd = min(groups, key=len)
-        message = (
-            f"the update of the copy of {variable} on {text(odd)} depends on other examples than "
-            "the updates of the other copies"
+        found = found._replace(
+            what=f"the update of the copy of {variable} on {text(odd)} depends on other examples "
+            "than the updates of the other copies"
         )
-    is_trained = variable in gradient_flow(placement).trained
+    if not is_trained:
+        consequence = f"the copies drift apart, and the first {noun}'s copy is saved"
+        found = found._replace(consequence=consequence, fix=_AGGREGATE)
+    steps = tuple(analysis.flow.names[updates[copy][0].op] for copy in updated[:1])
     return Finding(
         **about(placement.ops[variable]),
-        ops=tuple(analysis.flow.names[updates[copy][0].op] for copy in updated[:1]),
+        **found.texts,
+        ops=found.ops if found.mistake == mistakes.OWN_NOISE.key else steps,
         path=tuple(
             PathStep(f"{copy} <- {step}", step.op)
             for copy in updated
             for step in path_lines(placement, [updates[copy][0].op])
         ),
-        message=message,
         devices=devices_of(odd),
-        consequence=f"the copies drift apart: each {noun} trains its own model, and only the "
-        f"model of the first {noun} is saved"
-        if is_trained
-        else "the copies drift apart, and the first replica's copy is saved",
-        fix=WORDS[noun].average if is_trained else _AGGREGATE,
     )
 
 

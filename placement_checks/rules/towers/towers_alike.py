@@ -130,17 +130,21 @@ def _other_loss(
     placement, names = analysis.placement, analysis.flow.names
     loss, other = (names[each] for each in losses)
     first, tower = analysis.towers[0], analysis.towers[number]
+    found = mistakes.OTHER_LOSS.stated(
+        tower_kind(placement),
+        variable=variable,
+        loss=other,
+        tower=tower,
+        expected=loss,
+        first=first,
+    )
     return Finding(
         **about(placement.ops[variable]),
+        **found.texts,
         path=path_lines(placement, [losses[1]]),
         ops=(names[gradient],),
-        message=f"{variable} is updated with the gradient of {other} in the tower on {tower}, and "
-        f"of {loss} in the tower on {first}",
-        consequence="gradients of different losses are averaged, and their mean is the gradient "
-        "of neither loss",
         group_key=losses,
         devices=tower.devices,
-        fix="take the gradient of the same loss in every tower",
     )
 
 
@@ -151,21 +155,24 @@ def _finding(analysis: TowerAnalysis, number: int, difference: Difference) -> Fi
     is_variable = flow.types[difference.other] in VARIABLES
     is_added = flow.inputs[difference.op] and not flow.inputs[difference.other]
     at = f", {where}" if where and where != placement.where(name) else ""
+    found = mistakes.OTHER_OP.stated(
+        tower_kind(placement),
+        tower=analysis.towers[number],
+        op=name,
+        found=difference.found,
+        first=analysis.towers[0],
+        original=original,
+        expected=f"{difference.expected}{at}",
+    )
     return Finding(
         **about(placement.ops[name]),
+        **found.texts,
         path=path_lines(placement, difference.path),
-        message=f"the tower on {analysis.towers[number]} computes {name} ({difference.found}) "
-        f"where the tower on {analysis.towers[0]} computes {original} "
-        f"({difference.expected}{at})",
-        consequence="gradients of different models are averaged, and their mean trains none of "
-        "them",
         group_key=(difference.expected, difference.found),
         # An op that only the first tower applies to its inputs.
         ops=(original,) if is_added else (),
         frames=blame_creation(placement, name, differs=True) if is_variable else (),
         devices=(*analysis.towers[number].devices, *analysis.towers[0].devices),
-        fix="build all towers by one function with the same arguments; a loss must not depend on "
-        "ops that only one tower has",
     )
 
 

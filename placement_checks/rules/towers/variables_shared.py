@@ -12,6 +12,7 @@ from placement_checks.analysis.towers.discovery import SiteReads
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import MirroredVariable, variable_layout
 from placement_checks.analysis.variables.roles import roles
+from placement_checks.core import mistakes
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.facts import FactKind
 from placement_checks.core.ids import OpId, SiteIndex
@@ -23,14 +24,15 @@ from placement_checks.core.results import Finding, PathStep, Verdict
 from placement_checks.core.target import Script
 from placement_checks.rules.base import (
     NUMBERED_NAME,
-    REUSE,
     Rule,
     about,
     matches_any,
     unless_allowed,
 )
+from placement_checks.rules.ranks import tower_kind
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import (
+    blame_selection,
     made_by_tf_variable,
     shared_variables,
 )
@@ -284,18 +286,21 @@ def _diverging_copies(placement: Placement) -> Iterator[Finding]:
     for group in variable_layout(placement).mirrored:
         others = list(group.copies.values())
         for tower, name in group.diverging.items():
-            update = _update_text(placement, name)
+            found = mistakes.COPY_OF_OTHER_SUM.stated(
+                tower_kind(placement),
+                copy=name,
+                tower=analysis.towers[tower],
+                update=_update_text(placement, name),
+                others=listed(others),
+            )
             yield Finding(
                 **about(placement.ops[name]),
+                **found.texts,
                 path=tuple(
                     PathStep(f"{step.variable} <- {analysis.flow.names[step.op]}", step.variable)
                     for variable in (name, others[0])
                     for step in analysis.updates.by_variable.get(variable, ())
                 ),
-                message=f"{name}, the copy for the tower on {analysis.towers[tower]}, gets "
-                f"{update}; the other copies, {listed(others)}, all get the same sum of gradients",
-                consequence="the copies drift apart: the towers train different models",
-                fix="apply the sum of all towers' gradients to every copy",
                 devices=analysis.towers[tower].devices,
             )
 
@@ -317,13 +322,11 @@ def _unequal_starts(placement: Placement) -> Iterator[Finding]:
                 continue
             if len(drawn) == len(of_first) and all(map(_draw_alike, drawn, of_first)):
                 continue
+            found = mistakes.OTHER_START.stated(tower_kind(placement), copy=name, first=first)
             yield Finding(
                 **about(placement.ops[name]),
+                **found.texts,
                 group_key=tower,
-                message=f"{name} starts with other random values than {first}, which it copies",
-                consequence="equal updates keep the difference: the towers train different models",
-                fix="after the initializer, assign the first copy to the others: sess.run("
-                f"[copy.assign(first) for first, copy in pairs]); or {REUSE}",
                 devices=analyze(placement).towers[tower].devices,
             )
 
@@ -395,14 +398,15 @@ def _central_variables(placement: Placement) -> Iterator[Finding]:
     for variable in placement.variables:
         name, readers = variable.name, layout.readers.get(variable.name, 0)
         if name in trainable and readers.bit_count() > 1:
+            found = mistakes.NOT_MIRRORED.stated(
+                tower_kind(placement),
+                variable=name,
+                towers=analysis.names_of(readers),
+                declared=f"if one variable is intended: --set variables-shared.allow={name}",
+            )
             yield Finding(
                 **about(placement.ops[name]),
-                message=f"{name} is one variable, which {analysis.names_of(readers)} read, but "
-                "each tower should have a copy (declared: variables-shared.layout=mirrored)",
-                consequence="its value is sent to the other GPUs in every step",
-                fix="create it once for each tower, in a variable scope of the tower, and "
-                "apply the same sum to all copies; if one variable is intended: "
-                f"--set variables-shared.allow={name}",
+                **found.texts,
                 group_key=readers,
             )
 
@@ -412,14 +416,16 @@ def _mirrored_variables(placement: Placement) -> Iterator[Finding]:
     for group in variable_layout(placement).mirrored:
         (_, first), *others = sorted(group.copies.items())
         for tower, name in others:
+            found = mistakes.NOT_CENTRAL.stated(
+                tower_kind(placement),
+                copy=name,
+                first=first,
+                tower=analysis.towers[tower],
+                declared="if copies are intended: --set variables-shared.layout=mirrored",
+            )
             yield Finding(
                 **about(placement.ops[name]),
-                message=f"{name} is a copy of {first} for the tower on {analysis.towers[tower]}, "
-                "but all towers should share one variable "
-                "(declared: variables-shared.layout=central)",
-                consequence="every GPU holds another copy of the variable and of its slots",
-                fix=f"build each tower under `{REUSE}`; if copies are intended: "
-                "--set variables-shared.layout=mirrored",
+                **found.texts,
                 devices=analysis.towers[tower].devices,
             )
 
@@ -448,21 +454,39 @@ def _duplicate(placement: Placement, right: Sequence[str], copy: _Copy) -> Findi
     """Return the finding on a variable that a tower reads instead of the original."""
     tower, other = copy.tower.device.short, copy.original_tower.device.short
     updates = analyze(placement).updates
-    trained = _is_trained(placement, copy.variable)
+    noun, trained = tower_kind(placement), _is_trained(placement, copy.variable)
+    separate = "separate variables"
     if trained and (updates.unknown or copy.variable in updates.by_variable):
-        kind, consequence = "trained separately", _TRAINED_APART
-    else:
-        kind = "separate variables"
-        consequence = _NOT_UPDATED if trained else _SEPARATE_STATE
-    by_tf_variable = made_by_tf_variable(placement, copy.variable)
-    numbered = None if by_tf_variable else _tower_number(placement, copy)
-    if numbered:
-        fix = (
-            f"remove the tower's number from the name {numbered}, and build each tower under "
-            f"`{REUSE}`"
+        separate = "trained separately"
+        effect = (
+            f"each {noun} learns only from its own part of each batch; evaluation and export use "
+            f"the weights of one {noun}"
+        )
+    elif trained:
+        effect = (
+            f"no step updates it: the {noun} computes gradients of weights that keep their "
+            "initial values"
         )
     else:
-        fix = _USE_GET_VARIABLE if by_tf_variable else _SHARE
+        effect = (
+            f"each {noun} has its own value, and evaluation reads one of them, which has seen "
+            f"only the examples of that {noun}"
+        )
+    if (odd := _odd_copy(placement, copy)) is not None:
+        return odd
+    by_tf_variable = made_by_tf_variable(placement, copy.variable)
+    numbered = None if by_tf_variable else _tower_number(placement, copy)
+    mistake = mistakes.NAMED_APART if numbered else mistakes.BUILT_APART
+    found = (mistakes.MADE_APART if by_tf_variable else mistake).stated(
+        noun,
+        tower=tower,
+        copy=copy.variable,
+        other=other,
+        original=copy.original,
+        separate=separate,
+        effect=effect,
+        name=numbered,
+    )
     return Finding(
         **about(placement.ops[copy.variable]),
         path=(
@@ -474,13 +498,39 @@ def _duplicate(placement: Placement, right: Sequence[str], copy: _Copy) -> Findi
                 f"{copy.variable} -> {copy.tower.reads[copy.variable]} ({tower})", copy.variable
             ),
         ),
-        message=f"the tower on {tower} reads {copy.variable}, but the tower on {other} reads "
-        f"{copy.original}: they are {kind}",
-        consequence=consequence,
-        fix=fix,
+        **found.texts,
         group_key=(trained, by_tf_variable, numbered),
         ops=(copy.variable, copy.original),
         against=() if by_tf_variable else tuple(right),
+        devices=(copy.tower.device, copy.original_tower.device),
+    )
+
+
+def _odd_copy(placement: Placement, copy: _Copy) -> Finding | None:
+    """Return the finding on a copy whose update lacks towers, if other variables have copies."""
+    analysis, gradients = analyze(placement), gradient_flow(placement)
+    names = (copy.variable, copy.original)
+    odd = [
+        name
+        for name in names
+        if union(map(gradients.towers, gradients.trained.get(name, ()))) != analysis.all_towers
+    ]
+    updates = gradients.trained.get(odd[0], ()) if len(odd) == 1 else ()
+    if not updates or not variable_layout(placement).mirrored:
+        return None
+    ops = [analysis.flow.names[update.op] for update in updates]
+    found = mistakes.COPY_LEFT_OUT.stated(
+        tower_kind(placement),
+        copy=odd[0],
+        update=_update_text(placement, odd[0]),
+        other=next(name for name in names if name != odd[0]),
+    )
+    return Finding(
+        **about(placement.ops[odd[0]]),
+        **found.texts,
+        path=tuple(PathStep(f"{odd[0]} <- {op}", op) for op in ops),
+        ops=tuple(ops),
+        frames=blame_selection(placement, ops),
         devices=(copy.tower.device, copy.original_tower.device),
     )
 
@@ -514,14 +564,18 @@ def _additional(
     if readers:
         read = "the tower on {} reads" if len(readers) == 1 else "the towers on {} read"
         by = f"; {read.format(join_and(names))} it"
+    mistake, declared = mistakes.ADDED_BY_ONE, ""
+    if is_slot:
+        mistake = mistakes.OPTIMIZER_OF_EACH
+    elif len(readers) != 1:
+        mistake, declared = (
+            mistakes.ADDED,
+            "if it is intended: --set variables-shared.allow=PATTERN",
+        )
+    found = mistake.stated(tower_kind(placement), variable=variable, readers=by, declared=declared)
     return Finding(
         **about(placement.ops[variable]),
-        message=f"variable '{variable}' exists only when the program is built with more than one "
-        f"tower{by}",
-        consequence="each optimizer adapts its steps only to the gradients of its own tower"
-        if is_slot
-        else "a checkpoint of the program for one GPU cannot be restored: it lacks this variable",
-        fix=_ONE_OPTIMIZER if is_slot else _SHARE if len(readers) == 1 else _CREATE_ALWAYS,
+        **found.texts,
         group_key=tuple(names),
         devices=tuple(readers),
         against=tuple(right),
@@ -538,39 +592,5 @@ def _gpu_count(placement: Placement) -> int:
 
 
 def _not_checkpointed(placement: Placement, variable: str) -> Finding:
-    return Finding(
-        **about(placement.ops.get(variable, variable)),
-        message=f"variable '{variable}' is trained but not in GLOBAL_VARIABLES: "
-        "global_variables_initializer() does not initialize it, and a Saver does not save it",
-        fix="create it without `collections`, or with both: "
-        "collections=[tf.compat.v1.GraphKeys.GLOBAL_VARIABLES, "
-        "tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES]",
-    )
-
-
-_USE_GET_VARIABLE = (
-    "in the model use tf.compat.v1.get_variable instead of tf.Variable, and variable_scope "
-    f"instead of name_scope, and build each tower under `{REUSE}`"
-)
-_SHARE = (
-    "call one layer object once per tower, or use get_variable and build each tower under "
-    f"`{REUSE}`"
-)
-_ONE_OPTIMIZER = (
-    "create the optimizer once, before the loop over towers, and call apply_gradients once, "
-    "after the loop"
-)
-_CREATE_ALWAYS = (
-    "create it for any number of GPUs, or allow it: --set variables-shared.allow=PATTERN"
-)
-_TRAINED_APART = (
-    "each tower learns only from its own part of each batch; evaluation and export use the "
-    "weights of one tower"
-)
-_NOT_UPDATED = (
-    "no step updates it: the tower computes gradients of weights that keep their initial values"
-)
-_SEPARATE_STATE = (
-    "each tower has its own value, and evaluation reads one of them, which has seen only the "
-    "examples of that tower"
-)
+    found = mistakes.NOT_SAVED.stated(tower_kind(placement), variable=variable)
+    return Finding(**about(placement.ops.get(variable, variable)), **found.texts)

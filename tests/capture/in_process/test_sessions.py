@@ -187,6 +187,20 @@ def with_a_hook() -> None:
         session.run([m.train, m.loss, statistics.op, m.rows, *others], {m.x: ROWS})
 
 
+def with_a_loss_that_waits() -> None:
+    m = model()
+    moved = tf1.get_variable("moving", [], trainable=False, use_resource=True)
+    with tf.control_dependencies([moved.assign(tf.reduce_mean(m.x))]):
+        loss = tf.identity(m.loss, name="waiting")
+    with tf1.Session() as session:
+        session.run(tf1.global_variables_initializer())
+        session.run([m.train, loss], {m.x: ROWS})
+
+
+def test_a_loss_may_wait_for_updates_of_other_variables() -> None:
+    assert built(with_a_loss_that_waits).requested.step.losses == ("waiting:0",)
+
+
 def test_updates_of_other_variables_are_part_of_the_step() -> None:
     step = built(with_a_hook).requested.step
 

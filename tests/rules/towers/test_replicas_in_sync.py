@@ -196,6 +196,23 @@ CASES = {
             ((0, 0), "StatefulStandardNormalV2", broken),
         )
     },
+    "copies take the same sum, and noise of their own": broken(
+        replicas(
+            host("total", "AddN", gradient(0), gradient(1)),
+            *(on(i, f"noise/{i}", "RandomStandardNormal") for i in (0, 1)),
+            *(on(i, f"noisy/{i}", "AddV2", "total", f"noise/{i}") for i in (0, 1)),
+            *(
+                on(
+                    i,
+                    f"update/v{i}/w",
+                    "ResourceApplyGradientDescent",
+                    *(f"v{i}/w", "rate", f"noisy/{i}"),
+                )
+                for i in (0, 1)
+            ),
+            lines={"noise/0": "train.py:9", "update/v0/w": "train.py:10"},
+        )
+    ),
     "copies that are combined when they are read": kept(
         replicas(
             *assigned("n", "tower_0/x", "tower_1/x", by=_ADD),

@@ -41,14 +41,16 @@ function openRule(name) {
 
 function drawFindings() {
   const {findings} = state.program;
-  const number = findings.reduce((sum, each) => sum + 1 + each.others.length, 0);
+  const count = groups => groups.reduce((sum, each) => sum + 1 + each.others.length, 0);
+  const doubts = count(findings.filter(each => each.doubt)), number = count(findings) - doubts;
   const differs = state.program.state === "differs";
   const noun = differs ? "difference" : "finding";
   byId("only-what").textContent = `${noun}s`;
-  document.body.classList.toggle("clean", !number);
+  document.body.classList.toggle("clean", !findings.length);
   byId("only").parentNode.hidden = !number;
   const area = byId("findings");
-  area.replaceChildren(element("h2", "", number ? plural(number, noun) : `No ${noun}s`));
+  const counts = [number && plural(number, noun), doubts && plural(doubts, "doubt")].filter(Boolean);
+  area.replaceChildren(element("h2", "", counts.join(", ") || `No ${noun}s`));
   const shown = new Map();
   findings.forEach((finding, at) => {
     const before = shown.get(finding.rule) || 0;
@@ -65,7 +67,7 @@ function drawFindings() {
 function findingItem(finding, at, next) {
   const {rule, where, source, message, others, path, consequence, fix, follows, doubt, figure} = finding;
   const title = button("rule", rule, () => lightFinding(at), `${rule}: show it in the picture`);
-  const item = element("article", "finding", null, title);
+  const item = element("article", doubt ? "finding doubt" : "finding", null, title);
   item.id = `finding-${at}`;
   if (follows) item.append(element("span", "small", ` follows from ${follows}`));
   if (doubt) item.append(element("span", "small", " a doubt: it may be intended"));

@@ -129,7 +129,7 @@ function drawLegend() {
   if (program.knows_step) items.push(item("unused", "(5)", "not in a step"));
   if (document.querySelector("#lanes .odd, #lanes .missing")) items.push(item("odd", "3", "different from other GPUs"));
   if (program.state === "differs") items.push(item("lit", "3 ◂2", "moved or new"), item("away", "↗ 2", "were here"));
-  else if (program.findings.length) items.push(item("bad", "3 ✕", "broken"));
+  else if (program.findings.some(each => !each.doubt)) items.push(item("bad", "3 ✕", "broken"));
   for (const {name} of arrows.shown) {
     const arrow = svgElement("svg", "", {viewBox: "0 0 34 10", "aria-hidden": "true"},
       svgElement("path", `wire ${name}`, {d: "M0 5H26", "stroke-width": 4}), svgElement("path", `tip ${name}`, {d: "M24 0L34 5L24 10z"}));

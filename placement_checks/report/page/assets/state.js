@@ -34,7 +34,8 @@ function show(program) {
 function setView(view) {
   state.view = view;
   state.counts = new Counts(state.program, view);
-  const objects = state.program.findings.flatMap(each => (each.rule === "no-fallback" ? each.ops : each.objects));
+  const broken = state.program.findings.filter(each => !each.doubt);
+  const objects = broken.flatMap(each => (each.rule === "no-fallback" ? each.ops : each.objects));
   state.badOps = new Set(objects);
   state.bad = state.counts.spread(state.badOps);
   state.missing = findMissingOps();
