@@ -1,6 +1,7 @@
 """Without TensorFlow, logs and baselines are judged, and other commands fail in one line.
 
-Its import is blocked here; `tox run -e bare` has these tests where it is not installed.
+Its import is blocked here. Each change has these tests in `tox run -e bare`, where it is not
+installed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import pytest
 from support.commands import Ran
 
 import placement_checks
+
+pytestmark = pytest.mark.nightly
 
 HOME = Path(placement_checks.__file__).parents[1]
 _BLOCKED = """

@@ -103,18 +103,9 @@ def test_eager_late_import(place, monkeypatch):
     monkeypatch.setattr(later, "width", lambda: 5)
     place(train.train)
 
-def test_eager_context(place):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(data, "width", lambda: 5)
-        place(train.train)
-
 def test_eager_mock(place):
     with mock.patch("data.width", return_value=5):
         place(train.train)
-
-@mock.patch.object(data, "width", lambda: 5)
-def test_eager_decorator(place):
-    place(train.train)
 
 def test_eager_mock_dict(place):
     with mock.patch.dict(train.SETTINGS, width=5):
@@ -163,9 +154,7 @@ REFUSED = {
     "eager_item": f"train {PROCESS}train.SETTINGS['width'] has *",
     "eager_class": f"train {PROCESS}train.Config.width has *",
     "eager_late_import": f"train {PROCESS}later.width has *",
-    "eager_context": f"train {PROCESS}data.width has *",
     "eager_mock": f"train {PROCESS}data.width has *",
-    "eager_decorator": f"train {PROCESS}data.width has *",
     "eager_mock_dict": f"train {PROCESS}train.SETTINGS* has *",
     "eager_numbers": f"train {PROCESS}data.width has *",
     "eager_arguments": f"train {PROCESS}sys.argv has *",
