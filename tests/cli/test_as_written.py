@@ -106,12 +106,13 @@ def judged(run: Run, typed: str) -> dict[str, str]:
     return {rule["rule"]: rule["state"] for rule in program["rules"]}
 
 
+# The autoencoder takes the longest; tests/fixtures/test_pairs.py compares a smaller one.
+MARKS = {"ps_workers.py": pytest.mark.smoke, "autoencoder_towers.py": pytest.mark.nightly}
+
+
 @pytest.mark.parametrize(
     "row",
-    [
-        pytest.param(row, marks=pytest.mark.smoke) if row.typed.startswith("ps_workers") else row
-        for row in PROGRAMS
-    ],
+    [pytest.param(row, marks=MARKS.get(row.typed.split()[0], ())) for row in PROGRAMS],
     ids=lambda row: row.typed.replace(" --v1", ""),
 )
 def test_a_program_of_the_field_is_verified(programs: Path, run: Run, row: Row) -> None:
