@@ -32,7 +32,6 @@ SOUND = {
 }
 # The object that is at fault, and a rule that is newly broken or no longer checked.
 MISTAKES = {
-    "one_gpu.py:build_towers": ("tower 1", "no-idle-device"),
     "dealt.py:build_in_graph": ("4 of 5 variables are distributed to /job:ps", ""),
     "sum.py:build": ("objective of net/dense/weights", "gradients-averaged"),
     "last.py": ("tower 0", "every-tower-counts"),
@@ -64,7 +63,7 @@ def since(tmp_path_factory: pytest.TempPathFactory) -> Since:
         {
             "pyproject.toml": f"[tool.placement_checks]\nprograms = [{', '.join(entries)}]\n",
             "programs/graph/mnist.py": mnist,
-            **dict.fromkeys(("class.py", "one_gpu.py"), mnist),
+            "class.py": mnist,
             **dict.fromkeys(("cluster.py", "dealt.py"), cluster),
             "sum.py": OLD,
             "towers.py": OLD,
@@ -78,7 +77,6 @@ def since(tmp_path_factory: pytest.TempPathFactory) -> Since:
         {
             "class.py": refactored("mnist_in_a_class.py", ""),
             "cluster.py": refactored("cluster_in_loops.py", "stacked"),
-            "one_gpu.py": refactored("mnist_in_a_class.py", "towers"),
             "dealt.py": refactored("cluster_in_loops.py", "dealt on"),
             "sum.py": SUM,
             "package/towers.py": RENAMED,

@@ -367,8 +367,9 @@ def clipped_mean(of_towers: Any) -> Any:
     return tf.add_n([tf.clip_by_norm(each, 0.1) for each in of_towers]) / len(of_towers)
 
 
-@pytest.mark.parametrize(("average", "change"), [(mean, clipped), (clipped_mean, list)])
-@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize(
+    ("average", "change", "fixed"), [(mean, clipped, False), (clipped_mean, list, True)]
+)
 def test_a_reference_clips_where_the_towers_do(average: Any, change: Any, fixed: bool) -> None:
     """If it takes the rows of one tower: before or after averaging."""
 

@@ -31,7 +31,7 @@ from support.drawn_losses import (
 from placement_checks import Evidence, place, verify, watch, with_numbers
 
 _RULES = ("gradients-equal", "weights-equal")
-_OF_A_CHANGE = 20
+_OF_A_CHANGE = 14
 _PROGRAMS = 24 * int(os.environ.get("PLACEMENT_CHECKS_MODELS", "2"))
 
 
