@@ -27,8 +27,9 @@ KEPT = [
 ]
 
 
-@pytest.mark.smoke
-@pytest.mark.parametrize(("gpus", "form"), [(2, "text"), (4, "json")])
+@pytest.mark.parametrize(
+    ("gpus", "form"), [pytest.param(2, "text", marks=pytest.mark.smoke), (4, "json")]
+)
 @pytest.mark.usefixtures("at_root")
 def test_the_sound_towers_keep_every_rule(run: Run, gpus: int, form: str) -> None:
     reference = ("--reference", "fixtures/programs/graph/mnist.py:build_single")
