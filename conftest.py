@@ -26,7 +26,7 @@ hypothesis.settings.register_profile(
     "placement_checks",
     deadline=None,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
-    max_examples=100 * int(os.environ.get("PLACEMENT_CHECKS_EXAMPLES", "1")),
+    max_examples=50 * int(os.environ.get("PLACEMENT_CHECKS_EXAMPLES", "1")),
     print_blob=True,
 )
 hypothesis.settings.load_profile("placement_checks")

@@ -29,6 +29,14 @@ MODULES = {
         pytestmark = pytest.mark.nightly
         def test_nightly(): pass
         """,
+    "tf/test_versions.py": """
+        import pytest
+        def test_of_versions(): pass
+        @pytest.mark.smoke
+        def test_smoke_of_versions(): pass
+        @pytest.mark.nightly
+        def test_nightly_of_versions(): pass
+        """,
     "test_helped.py": "from support.starts import run\ndef test_helped(): pass",
     "support/starts.py": "import subprocess\ndef run(): pass",
     "below/conftest.py": "from placement_checks import cli",
@@ -36,10 +44,11 @@ MODULES = {
     "below/further/test_further.py": "def test_further(): pass",
 }
 IN_TIERS = {
-    "light": {"test_light"},
-    "smoke": {"test_smoke"},
+    "light": {"test_light", "test_of_versions"},
+    "smoke": {"test_smoke", "test_smoke_of_versions"},
     "slow": {"test_slow", "test_both[1]", "test_helped", "test_below", "test_further"},
-    "nightly": {"test_both[2]", "test_nightly"},
+    "nightly": {"test_both[2]", "test_nightly", "test_nightly_of_versions"},
+    "versions": {"test_of_versions", "test_smoke_of_versions"},
 }
 
 
@@ -65,7 +74,7 @@ def passed(suite: pytest.Pytester, *arguments: str) -> list[str]:
     return sorted(report.nodeid.rpartition("::")[2] for report in reports)
 
 
-@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize("tier", IN_TIERS)
 def test_the_tests_of_a_tier(suite: pytest.Pytester, tier: str) -> None:
     assert passed(suite, "--tiers", tier) == sorted(IN_TIERS[tier])
 
@@ -93,7 +102,7 @@ def test_snapshots_of_tests_in_other_tiers_are_not_unused(
         "def test_snapshot(n, snapshot): assert n == snapshot\n"
     )
     module.write_text(text)
-    suite.runpytest("--snapshot-update").assert_outcomes(passed=9, deselected=1)
+    suite.runpytest("--snapshot-update").assert_outcomes(passed=11, deselected=2)
 
     assert suite.runpytest("--tiers", "smoke").ret == 0
 
@@ -112,7 +121,7 @@ def test_modules_of_other_tiers_are_not_imported(suite: pytest.Pytester) -> None
         with open(suite.path / "suite" / name, "a") as file:
             file.write("\nraise AssertionError")
 
-    assert passed(suite, "--tiers", "light") == ["test_light"]
+    assert passed(suite, "--tiers", "light") == sorted(IN_TIERS["light"])
 
 
 def test_a_mark_that_the_source_does_not_show_is_an_error(suite: pytest.Pytester) -> None:

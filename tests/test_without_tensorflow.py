@@ -1,18 +1,23 @@
 """Without TensorFlow, logs and baselines are judged, and other commands fail in one line.
 
-Its import is blocked here; `tox run -e bare` has these tests where it is not installed.
+Its import is blocked here. Each change has these tests in `tox run -e bare`, where it is not
+installed.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from support.commands import Ran
+from support.commands import Ran, run_apart
 
 import placement_checks
+
+pytestmark = pytest.mark.nightly
 
 HOME = Path(placement_checks.__file__).parents[1]
 _BLOCKED = """
@@ -38,18 +43,25 @@ tower_1/y: (MatMul): /job:localhost/replica:0/task:0/device:GPU:1
 """
 
 
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(HOME)}
+
+
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(HOME))
-    Path("good.log").write_text(LOG)
-    Path("bad.log").write_text(LOG.replace("CPU:0", "GPU:1"))
-    Path("train.py").write_text("def build(num_gpus): pass\n")
+    write(tmp_path)
+
+
+def write(folder: Path) -> None:
+    (folder / "good.log").write_text(LOG)
+    (folder / "bad.log").write_text(LOG.replace("CPU:0", "GPU:1"))
+    (folder / "train.py").write_text("def build(num_gpus): pass\n")
 
 
 def python(code: str, *arguments: str) -> Ran:
     done = subprocess.run(
         [sys.executable, "-c", _BLOCKED + code, *arguments],
+        env=ENVIRONMENT,
         capture_output=True,
         text=True,
         check=False,
@@ -61,42 +73,50 @@ def command(*arguments: str) -> Ran:
     return python("from placement_checks.cli import main; main()", *arguments)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status", "expected"),
-    [
-        ("log good.log", 0, "/device:GPU:1"),
-        ("verify good.log --rule variables-on-host --rule no-idle-device --gpus 2", 0, "2 kept"),
-        ("verify bad.log --rule variables-on-host", 1, "w sits on /device:GPU:1"),
-        ("verify bad.log --format html", 1, "<!DOCTYPE html>"),
-        ("diff good.log bad.log", 1, "/gpu:1"),
-        ("rules", 0, "no-fallback"),
-        ("explain no-fallback", 0, "allow_soft_placement"),
-        ("schema verify", 0, '"$schema"'),
-        ("completion bash", 0, "_placement_checks_completion"),
-    ],
-)
-def test_commands_that_need_no_tensorflow(arguments: str, status: int, expected: str) -> None:
-    ran = command(*arguments.split())
+WITHOUT = {
+    "log good.log": (0, "/device:GPU:1"),
+    "verify good.log --rule variables-on-host --rule no-idle-device --gpus 2": (0, "2 kept"),
+    "verify bad.log --rule variables-on-host": (1, "w sits on /device:GPU:1"),
+    "verify bad.log --format html": (1, "<!DOCTYPE html>"),
+    "diff good.log bad.log": (1, "/gpu:1"),
+    "rules": (0, "no-fallback"),
+    "explain no-fallback": (0, "allow_soft_placement"),
+    "schema verify": (0, '"$schema"'),
+    "completion bash": (0, "_placement_checks_completion"),
+}
+WITH = [
+    "verify train.py",
+    "verify train.py:build",
+    "verify good.log --graph train.py:build",
+    "verify good.log --reference train.py:build",
+    "place train.py:build",
+    "time train.py:build --reference train.py:build",
+    "diff good.log train.py:build",
+    "explain w train.py:build",
+]
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Ran]:
+    """The ends of these commands."""
+    folder = tmp_path_factory.mktemp("commands")
+    write(folder)
+    return run_apart([*WITHOUT, *WITH], folder, _BLOCKED, ENVIRONMENT)
+
+
+@pytest.mark.parametrize("arguments", WITHOUT)
+def test_commands_that_need_no_tensorflow(ended: Mapping[str, Ran], arguments: str) -> None:
+    ran, (status, expected) = ended[arguments], WITHOUT[arguments]
 
     assert (ran.status, ran.err) == (status, "")
     assert expected in ran.out
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        "verify train.py",
-        "verify train.py:build",
-        "verify good.log --graph train.py:build",
-        "verify good.log --reference train.py:build",
-        "place train.py:build",
-        "time train.py:build --reference train.py:build",
-        "diff good.log train.py:build",
-        "explain w train.py:build",
-    ],
-)
-def test_commands_that_need_tensorflow_fail_in_one_line(arguments: str) -> None:
-    ran = command(*arguments.split())
+@pytest.mark.parametrize("arguments", WITH)
+def test_commands_that_need_tensorflow_fail_in_one_line(
+    ended: Mapping[str, Ran], arguments: str
+) -> None:
+    ran = ended[arguments]
 
     assert (ran.status, ran.err) == (2, f"placement-checks: tensorflow {_NEEDED}\n")
 

@@ -42,7 +42,7 @@ PROGRAMS = [
     # Its towers have separate variables: 64 instead of 32. No run can compare them with one GPU.
     Row(
         "autoencoder_naive.py --v1 --let num_gpus={gpus} --let batch_size=2 "
-        f"{' '.join(f'--without {rule}' for rule in (*NUMBERS, 'towers-overlap'))}",
+        f"{' '.join(f'--without {rule}' for rule in NUMBERS)}",
         {"variables-shared", "variables-on-host", "names-portable", "loss-of-all-towers"},
     ),
     Row("autoencoder_towers.py --v1 --let NUM_GPUS={gpus} --let BATCH_SIZE=2", kept=NUMBERS),
@@ -94,7 +94,8 @@ def programs(fixtures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def judged(run: Run, typed: str) -> dict[str, str]:
     """The state of each rule; the report names the judged variables."""
     ours, _, theirs = typed.partition(" -- ")
-    ran = run("verify", *ours.split(), "--format", "json", "--", *theirs.split())
+    options = ("--without", "towers-overlap", "--format", "json")
+    ran = run("verify", *ours.split(), *options, "--", *theirs.split())
     assert ran.out, ran.err
     (program,) = json.loads(ran.out)["programs"]
     has_reference_variables = "keras" not in typed
@@ -105,12 +106,13 @@ def judged(run: Run, typed: str) -> dict[str, str]:
     return {rule["rule"]: rule["state"] for rule in program["rules"]}
 
 
+# The autoencoder takes the longest; tests/fixtures/test_pairs.py compares a smaller one.
+MARKS = {"ps_workers.py": pytest.mark.smoke, "autoencoder_towers.py": pytest.mark.nightly}
+
+
 @pytest.mark.parametrize(
     "row",
-    [
-        pytest.param(row, marks=pytest.mark.smoke) if row.typed.startswith("ps_workers") else row
-        for row in PROGRAMS
-    ],
+    [pytest.param(row, marks=MARKS.get(row.typed.split()[0], ())) for row in PROGRAMS],
     ids=lambda row: row.typed.replace(" --v1", ""),
 )
 def test_a_program_of_the_field_is_verified(programs: Path, run: Run, row: Row) -> None:

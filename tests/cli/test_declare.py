@@ -12,7 +12,6 @@ from support.tower_programs import towers, whole
 
 # Programs, each with the rules that stay broken because no policy can declare them.
 PROGRAMS = {
-    "autoencoder_naive": [],
     "device_index_off_by_one": [],
     "memory_all": [],
     "no_gpu_kernel:build": ["placeable"],

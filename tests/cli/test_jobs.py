@@ -289,10 +289,7 @@ def test_a_file_of_the_first_capture_that_lets_the_second_fail(
 @pytest.mark.parametrize(
     "arguments",
     [
-        "as_written/make_parallel.py --v1 -- --num_gpus {gpus}",
-        "as_written/ways/gan.py --v1 --let N_GPUS={gpus}",
-        "programs/eager/functions.py:train_central defects/eager/functions_defects.py:"
-        "own_gradients",
+        "programs/eager/functions.py:train_central",
         "programs/workers/workers_mirrored.py:train --machine worker*2:gpu*2",
     ],
 )
@@ -300,12 +297,10 @@ def test_a_fixture(
     run: Run, fixtures: Path, monkeypatch: pytest.MonkeyPatch, arguments: str
 ) -> None:
     monkeypatch.chdir(fixtures)
-    options, separator, rest = arguments.partition(" -- ")
-    without = "--without gradients-equal --without weights-equal --without towers-overlap"
+    rules = "--rule gradients-averaged --rule replicas-in-sync"
 
     reports = [
-        run("verify", *f"{options} {without} --format json -j {jobs}{separator}{rest}".split())
-        for jobs in (1, 2)
+        run("verify", *f"{arguments} {rules} --format json -j {jobs}".split()) for jobs in (1, 2)
     ]
 
     assert reports[0].status == reports[1].status

@@ -12,8 +12,6 @@ from support.commands import Run
 from placement_checks import place
 from placement_checks.core.errors import InputError
 
-pytestmark = pytest.mark.one_version
-
 # A penalty in the first tower alone. Only the comparison with one GPU shows that.
 TRAIN = """\
 import tensorflow as tf

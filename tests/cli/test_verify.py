@@ -27,8 +27,9 @@ KEPT = [
 ]
 
 
-@pytest.mark.smoke
-@pytest.mark.parametrize(("gpus", "form"), [(2, "text"), (4, "json")])
+@pytest.mark.parametrize(
+    ("gpus", "form"), [pytest.param(2, "text", marks=pytest.mark.smoke), (4, "json")]
+)
 @pytest.mark.usefixtures("at_root")
 def test_the_sound_towers_keep_every_rule(run: Run, gpus: int, form: str) -> None:
     reference = ("--reference", "fixtures/programs/graph/mnist.py:build_single")
@@ -131,29 +132,6 @@ def test_one_variable_on_the_gpu_is_named_with_its_line(
 
 
 @pytest.mark.usefixtures("at_root")
-def test_every_doubled_variable_of_the_autoencoder_is_paired_with_its_tower(run: Run) -> None:
-    ran = run(
-        "verify", "fixtures/defects/graph/autoencoder_naive.py:build_towers",
-        "--gpus", 3, "--format", "json", "--rule", "variables-shared",
-    )  # fmt: skip
-
-    (rule,) = json.loads(ran.out)["programs"][0]["rules"]
-    assert rule["note"] == (
-        "trainable variables: 32 with 1 tower, 96 with 3 towers; "
-        "global variables: 98 with 1 tower, 162 with 3 towers"
-    )
-    messages = {finding["object"]: finding["message"] for finding in rule["findings"]}
-    assert len(messages) == 64
-    for copy, message in messages.items():
-        tower = copy.partition("/")[0].removeprefix("tower_")
-        original = copy.replace(f"tower_{tower}", "tower_0")
-        assert message.startswith(
-            f"the tower on /device:GPU:{tower} reads {copy}, but the tower on /device:GPU:0 reads "
-            f"{original}: they are "
-        )
-
-
-@pytest.mark.usefixtures("at_root")
 def test_soft_and_strict_placement_with_the_placers_reason(run: Run) -> None:
     target = "fixtures/defects/graph/no_gpu_kernel.py:build"
     states = {}
@@ -179,7 +157,7 @@ def test_soft_and_strict_placement_with_the_placers_reason(run: Run) -> None:
 
 @pytest.mark.usefixtures("at_root")
 def test_command_line_settings_have_precedence(run: Run) -> None:
-    target = "fixtures/programs/graph/mnist.py:build_single"
+    target = "fixtures/defects/graph/sum_for_mean.py:build_single"
 
     declared = run("verify", target, "--gpus", 1, "--rule", "variables-on-host")
     overruled = run(
@@ -193,7 +171,7 @@ def test_command_line_settings_have_precedence(run: Run) -> None:
 @pytest.mark.usefixtures("at_root")
 def test_several_targets_have_the_worst_status(run: Run) -> None:
     ran = run(
-        "verify", "fixtures/programs/graph/mnist.py:build_towers", "nowhere.py:build",
+        "verify", "fixtures/sound/graph/styles.py:name_scopes", "nowhere.py:build",
         "fixtures/defects/graph/variable_on_gpu.py:build_towers", "--format", "json",
     )  # fmt: skip
 
@@ -204,9 +182,12 @@ def test_several_targets_have_the_worst_status(run: Run) -> None:
     assert ran.err.count("\n") == 1
 
 
-@pytest.mark.usefixtures("at_root")
-def test_a_requested_rule_that_is_not_checked_counts(run: Run) -> None:
-    target = ("verify", "fixtures/programs/graph/mnist.py:build_towers")
+def test_a_requested_rule_that_is_not_checked_counts(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("small.py").write_text(SMALL)
+    target = ("verify", "small.py:build", "--gpus", 1)
     (program,) = json.loads(run(*target, "--format", "json").out)["programs"]
     unchecked = [rule["rule"] for rule in program["rules"] if rule["state"] == "not-checked"]
     first, *others = unchecked

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from support.commands import Ran, run_apart
 
 # Ends a process that loads TensorFlow: this process, or one that it starts.
 NO_TENSORFLOW = "raise SystemExit('TensorFlow is loaded')\n"
@@ -53,25 +51,27 @@ CALLS = {
 }
 
 
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
+    """The ends of all commands."""
+    folder = tmp_path_factory.mktemp("wrong_paths")
+    (folder / "tensorflow").mkdir()
+    (folder / "tensorflow" / "__init__.py").write_text(NO_TENSORFLOW)
+    (folder / "train.py").write_text("def build():\n    pass\n")
+    (folder / "a.log").write_text("a: (Const): /job:localhost/replica:0/task:0/device:CPU:0\n")
+    (folder / "folder").mkdir()
+    os.mkfifo(folder / "pipe.pb")
+    path = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    return run_apart(CALLS, folder, environment=environment)
+
+
 @pytest.mark.parametrize("call", CALLS)
-def test_missing_files_are_reported_without_loading_tensorflow(call: str, tmp_path: Path) -> None:
-    (tmp_path / "tensorflow").mkdir()
-    (tmp_path / "tensorflow" / "__init__.py").write_text(NO_TENSORFLOW)
-    (tmp_path / "train.py").write_text("def build():\n    pass\n")
-    (tmp_path / "a.log").write_text("a: (Const): /job:localhost/replica:0/task:0/device:CPU:0\n")
-    (tmp_path / "folder").mkdir()
-    os.mkfifo(tmp_path / "pipe.pb")
-    path = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+def test_missing_files_are_reported_without_loading_tensorflow(
+    call: str, ended: dict[str, Ran]
+) -> None:
+    ran = ended[call]
 
-    ran = subprocess.run(
-        [sys.executable, "-m", "placement_checks", *call.split()],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-    assert (ran.returncode, ran.stdout) == (2, "")
-    assert ran.stderr.splitlines()[-1] == f"placement-checks: {CALLS[call]}"
-    assert "TensorFlow is loaded" not in ran.stderr
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err.splitlines()[-1] == f"placement-checks: {CALLS[call]}"
+    assert "TensorFlow is loaded" not in ran.err

@@ -144,8 +144,7 @@ GRAPHS = [
 PROGRAMS = [
     "programs/graph/mnist.py:build_towers",
     "programs/graph/mnist.py:build_towers_ref",
-    "programs/graph/mnist.py:build_single",
-    "defects/graph/autoencoder_naive.py:build_towers",
+    "programs/graph/autoencoder.py:build_towers(depths=(4,))",
     "sound/graph/unusual.py:model_parallel",
     "sound/graph/unusual.py:partitioned",
     "sound/graph/unusual.py:loops_and_branches",

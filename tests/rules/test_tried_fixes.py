@@ -444,7 +444,7 @@ def findings(towers: str, single: str, batch: str) -> list[Finding]:
     """The findings on the training of a program, compared with one for one GPU."""
     evidence = place(towers)
     if batch:
-        evidence = with_numbers(evidence, single, batch)
+        evidence = with_numbers(evidence, single, batch, without=["towers-overlap"])
     found = (each for verdict in verify(evidence).verdicts for each in verdict.findings)
     return [each for each in found if each.impact is Impact.TRAINING]
 

@@ -145,8 +145,7 @@ def messages(*args: Any, **kwargs: Any) -> str:
     return "; ".join(finding.message for finding in gradients.findings)
 
 
-@pytest.mark.parametrize("gpus", [1, 2, 3])
-@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(("gpus", "shared"), [(1, False), (2, False), (2, True), (3, True)])
 def test_sound_towers_have_the_gradients_and_weights_of_one_gpu(gpus: int, shared: bool) -> None:
     rows = 4 * gpus
 
@@ -160,12 +159,15 @@ SUM = several(average=tf.add_n)
 LAST = several(average=lambda of_towers: of_towers[-1])
 
 
-@pytest.mark.parametrize("rows", [(16, 16), (16, 8), (16, 32), (16, 2)])
 @pytest.mark.parametrize(
-    ("build", "text"),
+    ("build", "text", "rows"),
     [
-        (SUM, "the gradients of 2 towers are added up instead of averaged"),
-        (LAST, "only the rows of tower 1, the last, count"),
+        (build, text, rows)
+        for build, text, all_rows in (
+            (SUM, "2 towers are added up instead of averaged", [(16, 16), (16, 2)]),
+            (LAST, "only the rows of tower 1, the last, count", [(16, 8), (16, 32)]),
+        )
+        for rows in all_rows
     ],
 )
 def test_mistakes_are_found_with_any_feeds_of_the_reference(
@@ -174,9 +176,18 @@ def test_mistakes_are_found_with_any_feeds_of_the_reference(
     assert text in messages(build, rows=rows)
 
 
-@pytest.mark.parametrize("loss", [hidden, with_dropout, normalized])
-@pytest.mark.parametrize("rows", [(16, 16), (16, 8), (16, 32)])
-@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(
+    ("loss", "rows", "shared"),
+    [
+        (hidden, (16, 16), False),
+        (hidden, (16, 8), True),
+        (with_dropout, (16, 8), False),
+        (with_dropout, (16, 32), True),
+        (normalized, (16, 32), False),
+        (normalized, (16, 16), True),
+        (normalized, (16, 8), False),
+    ],
+)
 def test_the_reference_is_compared_on_the_rows_that_it_takes(
     loss: Model, rows: tuple[int, int], shared: bool
 ) -> None:
@@ -356,8 +367,9 @@ def clipped_mean(of_towers: Any) -> Any:
     return tf.add_n([tf.clip_by_norm(each, 0.1) for each in of_towers]) / len(of_towers)
 
 
-@pytest.mark.parametrize(("average", "change"), [(mean, clipped), (clipped_mean, list)])
-@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize(
+    ("average", "change", "fixed"), [(mean, clipped, False), (clipped_mean, list, True)]
+)
 def test_a_reference_clips_where_the_towers_do(average: Any, change: Any, fixed: bool) -> None:
     """If it takes the rows of one tower: before or after averaging."""
 

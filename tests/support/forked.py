@@ -52,21 +52,24 @@ def start_forked(
     folder: Path | None = None,
     environment: Mapping[str, str] = os.environ,
     errors: int = subprocess.DEVNULL,
+    typed: bytes = b"",
 ) -> ForkedProcess:
-    """Start ``python ARGUMENTS`` with an empty standard input.
+    """Start ``python ARGUMENTS``.
 
     Args:
         arguments: ``-c CODE``, ``-m MODULE`` or a file, followed by its arguments.
         folder: the working directory.
         environment: all environment variables.
         errors: the file descriptor for standard error.
+        typed: the standard input, which a pipe can hold.
     """
     with contextlib.ExitStack() as stack:
         if errors == subprocess.DEVNULL:
             errors = stack.enter_context(open(os.devnull, "wb")).fileno()
         stack.enter_context(contextlib.chdir(folder or Path.cwd()))
         process = server().start(__name__, [*map(str, arguments)], environment, errors)
-    process.stdin.close()
+    with process.stdin as standard_input:
+        standard_input.write(typed)
     return process
 
 
@@ -75,10 +78,11 @@ def run_forked(
     folder: Path | None = None,
     environment: Mapping[str, str] = os.environ,
     limit: float = 600.0,
+    typed: bytes = b"",
 ) -> subprocess.CompletedProcess[str]:
     """Run ``python ARGUMENTS``, and kill it after ``limit`` seconds."""
     with tempfile.TemporaryFile() as errors:
-        process = start_forked(arguments, folder, environment, errors.fileno())
+        process = start_forked(arguments, folder, environment, errors.fileno(), typed)
         out = printed(process, limit)
         errors.seek(0)
         return subprocess.CompletedProcess(
@@ -97,7 +101,9 @@ def printed(process: ForkedProcess, limit: float = 600.0) -> str:
         watch.cancel()
 
 
-def run_pytest_forked(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+def run_pytest_forked(
+    pytester: pytest.Pytester, *arguments: str, typed: bytes = b""
+) -> pytest.RunResult:
     """Like `pytest.Pytester.runpytest_subprocess`, in a forked process."""
     import pytest  # not in the process that is forked
 
@@ -109,6 +115,7 @@ def run_pytest_forked(pytester: pytest.Pytester, *arguments: str) -> pytest.RunR
         ],
         pytester.path,
         {**os.environ, "HOME": str(pytester.path), "PYTHONPATH": path},
+        typed=typed,
     )
     for stream, text in ((sys.stdout, done.stdout), (sys.stderr, done.stderr)):
         stream.write(text)

@@ -13,7 +13,8 @@ tests of its tiers. In a run of light tests alone, a test that imports TensorFlo
 process has an error.
 
 ``pytest --tiers light,smoke`` selects tiers. By default, all tests run in the paths of a command
-line, and without paths all but the nightly tests.
+line, and without paths all but the nightly tests. ``versions`` adds the tests of a change whose
+result depends on the version of TensorFlow or Keras: the tests in the directories `VERSIONS`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from pathlib import Path
 import pytest
 
 TIERS = ("light", "smoke", "slow", "nightly")
+VERSIONS = ("tf", "tf1", "horovod", "capture/eager", "capture/in_process")
 TESTS = Path(__file__).parents[1]
 TOOLS = TESTS.with_name("tools")
 SIGNS = re.compile(
@@ -70,12 +72,18 @@ def _source(path: Path) -> str:
 
 @cache
 def tiers_in(path: Path) -> frozenset[str]:
-    """The tiers of a module's tests according to its source, or of all modules in a directory."""
+    """The tiers of a module's tests according to its source, or of all modules in a directory, and
+    `versions` if their result depends on the version."""
     if path.is_dir():
         return frozenset().union(*map(tiers_in, path.rglob("test_*.py")))
     if found := _MARK_OF_ALL.search(_source(path)):
         return frozenset({found[1]})
-    return frozenset({"light" if is_light(path) else "slow", *_MARK.findall(_source(path))})
+    tiers = {"light" if is_light(path) else "slow", *_MARK.findall(_source(path))}
+    return frozenset(tiers | {"versions"} if _depends_on_version(path) else tiers)
+
+
+def _depends_on_version(path: Path) -> bool:
+    return any(TESTS / folder in path.parents for folder in VERSIONS)
 
 
 def tier_of(item: pytest.Item) -> str:
@@ -96,13 +104,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--tiers",
         type=_tiers,
         metavar="TIER,...",
-        help=f"Run the tests of these tiers: {', '.join(TIERS)}.",
+        help=f"Run the tests of these tiers: {', '.join(TIERS)}; versions.",
     )
 
 
 def _tiers(text: str) -> tuple[str, ...]:
     tiers = tuple(text.split(","))
-    if not set(tiers) <= set(TIERS):
+    if not set(tiers) <= {*TIERS, "versions"}:
         raise ValueError
     return tiers
 
@@ -131,7 +139,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     by_choice: dict[bool, list[pytest.Item]] = {True: [], False: []}
     for item in items:
-        by_choice[tier_of(item) in config.option.tiers].append(item)
+        tier = tier_of(item)
+        is_of_versions = tier != "nightly" and "versions" in tiers_in(item.path)
+        chosen = {tier, "versions"} if is_of_versions else {tier}
+        by_choice[not chosen.isdisjoint(config.option.tiers)].append(item)
     items[:] = by_choice[True]
     config.hook.pytest_deselected(items=by_choice[False])
 

@@ -13,8 +13,6 @@ from placement_checks.core.target import SourceTree
 from placement_checks.targets import revisions
 from placement_checks.targets.revisions import checked_out, with_missing_data
 
-pytestmark = pytest.mark.one_version  # git copies files, without TensorFlow
-
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n"
 
 

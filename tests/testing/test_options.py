@@ -71,60 +71,44 @@ def test_options_and_markers_are_listed(pytester: pytest.Pytester) -> None:
     markers.fnmatch_lines(["@pytest.mark.placement_gpu(n): *"])
 
 
+INVALID_MARKS = {
+    "placement_gpu('two')": "@pytest.mark.placement_gpu needs one whole number above 0, such as "
+    "@pytest.mark.placement_gpu(2)",
+    "placement_gpu(0)": "@pytest.mark.placement_gpu needs one whole number above 0, *",
+    "placement_gpu": "@pytest.mark.placement_gpu needs one whole number above 0, *",
+    "placement_checks(gpu=2)": "@pytest.mark.placement_checks has no argument gpu; did you mean "
+    "'gpus'?",
+    "placement_checks(reference='f')": "@pytest.mark.placement_checks has no argument reference; "
+    "its arguments are gpus, machine and soft",
+    "placement_checks('no-falback')": "@pytest.mark.placement_checks: rule 'no-falback' is not a "
+    "known rule; did you mean 'no-fallback'?",
+    "placement_checks('no-fallback')": "@pytest.mark.placement_checks checks programs that the "
+    "fixture `place` places, but the test does not use it; add the argument place, or use "
+    "assert_rules",
+}
+
+
 @pytest.mark.parametrize("workers", ["-n0", "-n1"])
-@pytest.mark.parametrize(
-    ("mark", "message"),
-    [
-        (
-            "placement_gpu('two')",
-            "@pytest.mark.placement_gpu needs one whole number above 0, such as "
-            "@pytest.mark.placement_gpu(2)",
-        ),
-        ("placement_gpu(0)", "@pytest.mark.placement_gpu needs one whole number above 0, *"),
-        ("placement_gpu", "@pytest.mark.placement_gpu needs one whole number above 0, *"),
-        (
-            "placement_checks(gpu=2)",
-            "@pytest.mark.placement_checks has no argument gpu; did you mean 'gpus'?",
-        ),
-        (
-            "placement_checks(reference='f')",
-            "@pytest.mark.placement_checks has no argument reference; its arguments are gpus, "
-            "machine and soft",
-        ),
-        (
-            "placement_checks('no-falback')",
-            "@pytest.mark.placement_checks: rule 'no-falback' is not a known rule; did you mean "
-            "'no-fallback'?",
-        ),
-        (
-            "placement_checks('no-fallback')",
-            "@pytest.mark.placement_checks checks programs that the fixture `place` places, but "
-            "the test does not use it; add the argument place, or use assert_rules",
-        ),
-    ],
-)
-def test_an_invalid_mark_fails_its_test_alone(
-    pytester: pytest.Pytester, mark: str, message: str, workers: str
-) -> None:
-    pytester.makepyfile(f"""
-        import pytest
-
-        def test_first(): pass
-
-        @pytest.mark.{mark}
-        def test_it(): pass
-
-        @pytest.mark.skip
-        @pytest.mark.{mark}
-        def test_skipped(): pass
-
-        def test_last(): pass
-    """)
+def test_an_invalid_mark_fails_its_test_alone(pytester: pytest.Pytester, workers: str) -> None:
+    pytester.makepyfile(
+        "import pytest\n"
+        + "".join(
+            f"def test_before_{number}(): pass\n"
+            f"@pytest.mark.{mark}\n"
+            f"def test_{number}(): pass\n"
+            "@pytest.mark.skip\n"
+            f"@pytest.mark.{mark}\n"
+            f"def test_skipped_{number}(): pass\n"
+            for number, mark in enumerate(INVALID_MARKS)
+        )
+    )
 
     result = pytester.runpytest_subprocess(workers, "--strict-markers")
 
-    result.assert_outcomes(passed=2, errors=1, skipped=1)
-    result.stdout.fnmatch_lines(["_* ERROR at setup of test_it _*", message, "=*"])
+    of_each = len(INVALID_MARKS)
+    result.assert_outcomes(passed=of_each, errors=of_each, skipped=of_each)
+    for number, message in enumerate(INVALID_MARKS.values()):
+        result.stdout.fnmatch_lines([f"_* ERROR at setup of test_{number} _*", message, "[_=]*"])
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 

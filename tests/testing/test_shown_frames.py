@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.forked import run_pytest_forked
 
 TEST = """
 import pytest
@@ -287,8 +288,7 @@ def test_a_failing_subtest_shows_the_frames_of_the_user(
 def test_the_debugger_starts_in_the_code_of_the_user(project: pytest.Pytester) -> None:
     commands = b"p 'x ' + in_helper\nup\np 'y ' + in_builder\nup\nup\nq\n"
 
-    arguments = project._getpytestargs()
-    result = project.run(*arguments, "--pdb", "-k", "test_op", stdin=commands)
+    result = run_pytest_forked(project, "--pdb", "-k", "test_op", typed=commands)
 
     result.stdout.fnmatch_lines(
         ["*'x of the helper'", "*'y of the builder'", "*test_it.py(7)test_op()"]

@@ -19,9 +19,23 @@ import sys
 
 import numpy as np
 import tensorflow as tf
-from mnist import batch, build_single, build_towers
+from model import average, towers
+from numeric import batch, single
 
 tf1 = tf.compat.v1
+
+
+def build_single():
+    return single(tf1.train.AdamOptimizer(0.01))
+
+
+def build_towers(num_gpus=2):
+    with tf.device("/cpu:0"):
+        optimizer = tf1.train.AdamOptimizer(0.01)
+    losses, inputs, gradients = towers(optimizer, num_gpus)
+    with tf.device("/cpu:0"):
+        train_op = optimizer.apply_gradients(average(gradients))
+    return {"train_op": train_op, "loss": losses, "inputs": inputs}
 
 
 def main(arguments=()):
@@ -115,8 +129,9 @@ def test_snippets_run(
     train: str,
 ) -> None:
     monkeypatch.setenv(POOL, "1")  # what is timed comes after sessions of other snippets
-    programs = (ROOT / "fixtures" / "programs").iterdir()
-    monkeypatch.setenv("PYTHONPATH", ":".join(map(str, [ROOT, *programs, pytester.path])))
+    fixtures = ROOT / "fixtures"
+    folders = [*(fixtures / "programs").iterdir(), fixtures / "defects" / "graph"]
+    monkeypatch.setenv("PYTHONPATH", ":".join(map(str, [ROOT, *folders, pytester.path])))
     monkeypatch.setenv("CI", "true")  # pytest then cuts no line short
     pytester.makepyfile(train=train, **OLD_AND_NEW)
     log = (ROOT / "fixtures" / "logs" / "1.15.5" / "session.log").read_bytes()

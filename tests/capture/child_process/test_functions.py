@@ -18,8 +18,6 @@ from placement_checks.core.program import CapturedProgram, Program
 from placement_checks.core.target import Script
 from placement_checks.targets.forms import resolve
 
-pytestmark = pytest.mark.one_version
-
 TRAIN = """
 import sys
 import threading

@@ -21,8 +21,6 @@ from placement_checks.core.missing import FixedGpus
 from placement_checks.core.program import CapturedProgram
 from placement_checks.targets.forms import resolve
 
-pytestmark = pytest.mark.one_version
-
 # Its model is in a neighboring file, to test imports.
 MODEL = """
 import numpy as np

@@ -24,8 +24,6 @@ from placement_checks.core.settings import Settings
 from placement_checks.core.target import Script
 from placement_checks.targets.forms import parse_target
 
-pytestmark = pytest.mark.one_version
-
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
@@ -160,11 +158,10 @@ def wait_for(is_so: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-# Each process is killed once, and one before the first change; at night, more of them.
+# The server and the supervisor. Other tests kill the command, the program and all processes; this
+# test kills them at night.
 TRIALS = [
-    pytest.param(trial, marks=pytest.mark.nightly, id=trial.name)
-    if 5 <= number < 9
-    else pytest.param(trial, id=trial.name)
+    pytest.param(trial, marks=() if number in (1, 2) else pytest.mark.nightly, id=trial.name)
     for number, trial in enumerate(kills.trials(0, 10))
 ]
 

@@ -109,11 +109,8 @@ def test_sums_over_rows_combine_nothing_else(loss: Loss, rows: int | None) -> No
         (reversed_labels, "ReverseV2", "partners"),
     ],
 )
-@pytest.mark.parametrize("rows", [None, 16])
-def test_the_first_op_that_combines_rows_is_named(
-    loss: Loss, op_type: str, name: str, rows: int | None
-) -> None:
-    found = mixing(loss, rows)
+def test_the_first_op_that_combines_rows_is_named(loss: Loss, op_type: str, name: str) -> None:
+    found = mixing(loss)
 
     assert found
     assert not found.statistic
@@ -158,8 +155,9 @@ def fused(x: Any) -> Any:
     return normalized[:, 0, 0]
 
 
-@pytest.mark.parametrize("normalize", [by_moments, by_squares, fused])
-@pytest.mark.parametrize("rows", [None, 16])
+@pytest.mark.parametrize(
+    ("normalize", "rows"), [(by_moments, None), (by_squares, 16), (fused, None)]
+)
 def test_batch_statistics_are_told_from_other_ops(
     normalize: Callable[[Any], Any], rows: int | None
 ) -> None:
