@@ -22,7 +22,6 @@ from placement_checks.core.op_types import (
     PARTITIONS,
     PIPELINE_OUTPUTS,
     PLACEHOLDERS,
-    RANDOM,
     SLICE,
     SPLITS,
     STAGE_OUTPUTS,
@@ -36,7 +35,7 @@ from placement_checks.step.parts import WHOLE, Cut, Family, Part, finest
 from placement_checks.step.terms import Terms
 
 if TYPE_CHECKING:
-    from placement_checks.step.graph import StepGraph
+    from placement_checks.step.graph import TensorReader
 
 # Ops between an op that draws and the iterator or queue.
 _PASS_HANDLE = frozenset({"Identity", "Enter", OPTIONAL_ELEMENT})
@@ -63,7 +62,7 @@ class Batch:
         unmatched: inputs that have no counterpart in the other program.
     """
 
-    def __init__(self, reader: StepGraph) -> None:
+    def __init__(self, reader: TensorReader) -> None:
         self._reader = reader
         self.leaves: dict[str, tuple[LeafKey, Part]] = {}
         self.groups: defaultdict[Group, list[str]] = defaultdict(list)
@@ -185,15 +184,18 @@ class Batch:
         """
         reader = self._reader
         inputs = {name: group for group in self.groups for name in self._all_of(group)}
-        readers = {name: [i for i, ops in enumerate(towers) if name in ops] for name in reader.ops}
+
+        def reading(name: str) -> list[int]:
+            return [tower for tower, ops in enumerate(towers) if name in ops]
+
         for name, op in reader.ops.items():
             is_fed = op.type in PLACEHOLDERS and reader.shape(name) is None
-            if is_fed and name not in self.leaves and len(readers[name]) == 1:
+            if is_fed and name not in self.leaves and len(reading(name)) == 1:
                 inputs.setdefault(name, ("feed", op.type))
         numbers = {group: number for number, group in enumerate(dict.fromkeys(inputs.values()))}
         counts: Counter[tuple[Group, Part]] = Counter()
         for name in sorted(inputs, key=reader.number.__getitem__):
-            group, read = inputs[name], readers[name]
+            group, read = inputs[name], reading(name)
             family: Family = "feed" if group[0] == "feed" else "draw"
             is_own = len(read) == 1 < len(towers)
             part = (Cut(family, read[0], len(towers)),) if is_own else WHOLE
@@ -216,7 +218,7 @@ class Batch:
     @cached_property
     def with_rows(self) -> Collection[str]:
         """The ops that depend on inputs with rows."""
-        return cone(self.leaves, self._reader.waiting)
+        return cone(self.leaves, self._reader.graph.waiting)
 
     def _is_fed_scalar(self, name: str) -> bool:
         """Whether an op reads a scalar that is fed, such as rows that are packed in a string."""
@@ -236,7 +238,7 @@ class Batch:
         outputs = reader.outputs(name)
         if not outputs or outputs[0].dtype in ("resource", "variant"):  # a handle, such as a table
             return not outputs
-        shape, readers = outputs[0].shape, self._read_by[name]
+        shape, readers = outputs[0].shape, reader.graph.read_by[name]
         if shape is None:
             return any(map(self._takes_rows, readers))
         if len(shape) != 1 or shape[0] in (None, *self._fixed_rows):
@@ -446,13 +448,13 @@ class Batch:
 
     def _are_run_together(self, ops: Iterable[str]) -> bool:
         """Whether an op waits for several of these ops, so that one run executes them."""
-        after = [cone([op], self._reader.waiting) for op in ops]
+        after = [cone([op], self._reader.graph.waiting) for op in ops]
         return any(one & other for one, other in combinations(after, 2))
 
     def _compare_draws(self, names: Sequence[str]) -> None:
         """A loss must not take features of one draw and labels of another one."""
         reader = self._reader
-        for objective, ops in reader.towers.items():
+        for objective, ops in reader.graph.towers.items():
             used: defaultdict[str, set[str]] = defaultdict(set)
             for name in ops:
                 for source in reader.data(name):
@@ -491,7 +493,7 @@ class Batch:
         They are incomplete while a tensor is evaluated that one of the slices is computed from.
         """
         reader = self._reader
-        ops = reader.towers.get(objective) or reader.losses[objective]
+        ops = reader.graph.towers.get(objective) or reader.graph.losses[objective]
         parts: set[Part] = set()
         is_complete = True
         for name in sorted(ops, key=reader.number.__getitem__):
@@ -499,11 +501,11 @@ class Batch:
                 parts.add(self.leaves[name][1])
             elif (
                 reader.ops[name].type in _CUTS
-                and name not in self._behind_random
-                and not reader.is_in_loop(name)
+                and name not in reader.graph.behind_random
+                and not reader.graph.is_in_loop(name)
             ):
                 for source in self._readers_of(name):
-                    if self._read_by[source].isdisjoint(ops):
+                    if reader.graph.read_by[source].isdisjoint(ops):
                         continue
                     if reader.is_being_evaluated(source):
                         is_complete = False
@@ -513,24 +515,6 @@ class Batch:
 
     def _readers_of(self, name: str) -> Iterable[str]:
         return [f"{name}:{i}" if i else name for i in range(len(self._reader.outputs(name)))]
-
-    @cached_property
-    def _read_by(self) -> Mapping[str, set[str]]:
-        read_by: defaultdict[str, set[str]] = defaultdict(set)
-        for name in self._reader.ops:
-            for source in self._reader.data(name):
-                read_by[source].add(name)
-        return read_by
-
-    @cached_property
-    def _behind_random(self) -> Collection[str]:
-        """The ops that depend on random numbers."""
-        reader = self._reader
-        found: set[str] = set()
-        for name, op in reader.ops.items():
-            if op.type in RANDOM or any(source in found for source in reader.edges[name]):
-                found.add(name)
-        return found
 
     def first_row(self, part: Part) -> Form:
         """The number of the first row of a part within the whole batch."""

@@ -22,7 +22,7 @@ from placement_checks.step.explanation import (
     Obligation,
     only_parts_count,
 )
-from placement_checks.step.gradients import with_names, with_values
+from placement_checks.step.gradients import Names, with_names, with_values
 from placement_checks.step.graph import Draw, cone, training_runs
 from placement_checks.step.kinds import ONE, AtomId, Cause, Form, Origin
 from placement_checks.step.op_types import op_type
@@ -259,7 +259,7 @@ class Comparison:
         self.one_gpu = StepReader(self.terms, one_gpu, ONE_GPU, roots[1], {})
         self.towers = StepReader(self.terms, towers, TOWERS, roots[0], {})
         self._reads_divisors = reads_divisors
-        self._names: Mapping[AtomId, AtomId] = {}
+        self._names = Names()
         self.copies: dict[str, Sequence[str]] = {}
         self.explanation = self._match()
 
@@ -558,7 +558,7 @@ class Comparison:
             return Difference(Obligation.UPDATE, text, origin, Excuse.SETTING, SETTING)
         found = self.explanation.of_update(form, theirs)
         own, other = (
-            {reader.ops[update.op].type.removeprefix("Resource") for update in reader.updates[key]}
+            {reader.ops[op].type.removeprefix("Resource") for op, _ in reader.updates.get(key, ())}
             for reader, key in ((self.towers, copy), (self.one_gpu, name))
         )
         if found.excuse and own != other and all("Apply" in op for op in own | other):
@@ -644,7 +644,8 @@ class Comparison:
     def _reads_one_part(self, objective: str) -> bool:
         """Whether an objective does not read rows that it gathers from several towers."""
         reader = self.towers
-        gathers = any(reader.ops[name].type in GATHERERS for name in reader.towers[objective])
+        behind = reader.graph.towers[objective]
+        gathers = any(reader.ops[name].type in GATHERERS for name in behind)
         return not gathers and reader.part_of_tower([objective]) is not None
 
     def _compare_draws(self) -> None:
@@ -775,7 +776,7 @@ def matched_slots(
         one, other = updates[0].op, others[0].op
         if towers.ops[one].type != one_gpu.ops[other].type:
             continue
-        slots = zip(towers.changed_by(one), one_gpu.changed_by(other), strict=False)
+        slots = zip(towers.graph.changed_by(one), one_gpu.graph.changed_by(other), strict=False)
         for slot, slot_of_one in slots:
             if slot and slot_of_one and slot != slot_of_one and slot not in one_gpu.ops:
                 result[slot] = slot_of_one

@@ -7,7 +7,9 @@ over rows is a sum over rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+from functools import cached_property
 
 from placement_checks.step.kinds import ONE, AtomId, Form
 from placement_checks.step.terms import Atom, Build, Terms
@@ -115,7 +117,22 @@ def _flat(terms: Terms, form: Form) -> Form:
     return atom.operands[0] if atom is not None and atom.op == "Reshape" else form
 
 
-def with_names(terms: Terms, form: Form, names: Mapping[AtomId, AtomId]) -> Form:
+class Names(dict[AtomId, AtomId]):
+    """The atom of a variable for the atom of each copy."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return id(self)
+
+    @cached_property
+    def alike(self) -> Mapping[AtomId, Collection[AtomId]]:
+        """For each atom that stands for others, these atoms, and itself if nothing replaces it."""
+        found: defaultdict[AtomId, set[AtomId]] = defaultdict(set)
+        for each in (*self, *self.values()):
+            found[self.get(each, each)].add(each)
+        return found
+
+
+def with_names(terms: Terms, form: Form, names: Names) -> Form:
     """A form with copies of variables replaced by the variable, for gradients already taken.
 
     Copies are equal before the step, if they start equal and every step keeps them equal. But a
@@ -129,7 +146,6 @@ def with_names(terms: Terms, form: Form, names: Mapping[AtomId, AtomId]) -> Form
     """
     if not names:
         return form
-    variables = frozenset(names) | frozenset(names.values())
 
     def replace(atom_id: AtomId, of_form: Callable[[Form], Form]) -> Form | None:
         if atom_id in names:
@@ -139,14 +155,14 @@ def with_names(terms: Terms, form: Form, names: Mapping[AtomId, AtomId]) -> Form
             return None
         own = set(terms.atoms_in(atom.operands[1]))
         same = {names.get(each, each) for each in own}
-        others = frozenset(each for each in variables - own if names.get(each, each) in same)
+        others = frozenset().union(*[names.alike.get(each, ()) for each in same]) - own
         if not others or not terms.depends(atom.operands[0], others):
             return None
         operands = tuple([of_form(operand) for operand in atom.operands])
         attrs = (*atom.attrs, "of one copy")
         return terms.atom("Grad", attrs, operands, atom.shape, origin=atom.origin)
 
-    memo = terms.memo("names", frozenset(names.items()))
+    memo = terms.memo("names", names)
     return terms.rewrite(form, memo, lambda atom: atom.varies, replace)
 
 

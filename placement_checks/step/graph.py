@@ -22,6 +22,7 @@ from placement_checks.core.op_types import (
     NEXT_ITERATIONS,
     PASSES_HANDLE,
     PRODUCTS,
+    RANDOM,
     REDUCTIONS,
     REF_VARIABLES,
     STACK,
@@ -124,118 +125,63 @@ class Frame(NamedTuple):
     inside: Collection[str]
 
 
-class StepGraph(ABC):
-    """The graph of one training step of a program.
+class StepGraph:
+    """The graph of one training run of a program: its ops, their order, and its updates.
 
     Args:
-        terms: the terms of both programs that are compared.
         placement: the program.
-        program: the number of the program, for the origins of terms.
-        roots: the ops that the step runs.
+        roots: the ops that the run executes.
 
     Attributes:
+        placement: the program.
+        ops: its ops.
+        number: the number of each op, in the order of building.
         calls: the gradients that the program takes.
+        inputs: for each op, the tensors that it reads.
         edges: for each op, the ops that it waits for.
-        reached: the ops that the step runs.
+        reached: the ops that the run executes.
         holder: the variable for each op that holds a variable, or passes its handle on.
         updates: the updates of each variable, in order.
         update_ops: the ops of all updates, in order.
-        mistakes: the mistakes that were found while reading.
-        draws: the random numbers with a seed that are drawn for towers.
-        extents: the extents of outputs with forms that may be broadcast (`step.tensor_ops`).
-        repeats_elements: whether ops on whole tensors read operands with all elements. Otherwise
-            operands may be single elements that are broadcast, and their number is not counted.
+        bits: the bit of each update.
+        awaited: for each op, the updates that it waits for, as bits; its own bit for an update.
+        read_bits: the bit of each op that reads an updated variable.
+        reads_before: for each update, these reads that it waits for, as bits.
     """
 
-    repeats_elements = True
-
-    def __init__(
-        self, terms: Terms, placement: Placement, program: int, roots: Sequence[str]
-    ) -> None:
-        self.terms, self.placement, self.program = terms, placement, program
+    def __init__(self, placement: Placement, roots: Sequence[str]) -> None:
+        self.placement = placement
         self.ops: Mapping[str, Op] = placement.ops
         self.number = {name: number for number, name in enumerate(self.ops)}
         self.calls = [_with_short_names(call) for call in placement.step.gradient_calls]
-        self.mistakes: list[Mistake] = []
-        self.draws: list[Draw] = []
-        self._random_ops: dict[tuple[str, str], frozenset[str]] = {}
-        self._data: dict[str, list[str]] = {}
-        self.extents: dict[tuple[str, int, Form], list[Form] | None] = {}
+        self.inputs = {
+            name: [source for source in op.inputs if source[:1] != "^"]
+            for name, op in self.ops.items()
+        }
+        self._random_ops: dict[tuple[str, tuple[str, ...]], list[str]] = {}
         self._outputs: dict[str, Sequence[Tensor]] = {}
+        self._attributes: dict[str, Mapping[str, Any]] = {}
+        self._constants: dict[str, tuple[Any, ...] | None] = {}
+        self._own: dict[int, dict[str, str]] = {}
         self._shapes_of_variables = {each.name: each.shape for each in placement.variables}
         self.edges = self._find_edges()
         self.reached = cone([producer_of(root) for root in roots], self.edges)
         self.holder = self._find_holders()
-        self.updates: defaultdict[str, list[Update]] = defaultdict(list)
+        self.updates: dict[str, list[Update]] = {}
         self.update_ops: list[str] = []
-        # Updates as bits: the bit of each, and the updates that each op waits for.
-        self._bits: dict[str, int] = {}
-        self._awaited: Mapping[str, int] = {}
-        # Reads of updated variables as bits, and the reads that each update waits for.
-        self._read_bits: dict[str, int] = {}
-        self._reads_before: dict[str, int] = {}
+        self.bits: dict[str, int] = {}
+        self.awaited: Mapping[str, int] = {}
+        self.read_bits: dict[str, int] = {}
+        self.reads_before: Mapping[str, int] = {}
         self._order_updates()
 
-    @abstractmethod
-    def value(self, source: str, reader: str = "") -> Form:
-        """The form of a tensor, as an op reads it."""
-
-    @abstractmethod
-    def is_being_evaluated(self, source: str) -> bool:
-        """Whether the value of a tensor waits for a value that is being evaluated."""
-
-    @abstractmethod
-    def operand(self, op: str, number: int) -> Form:
-        """The form of a tensor that an op reads: a loop variable, or an input of the op."""
-
-    @abstractmethod
-    def state_seen_by(self, name: str, handle: str) -> Form | None:
-        """The value of a resource variable that an op reads through a handle."""
-
-    @abstractmethod
-    def assume_loop_variable(self, loop: str, name: str, form: Form) -> None:
-        """Let the body of a loop read a form as a loop variable."""
-
-    @abstractmethod
-    def read_in_loop(self, loop: str, tensor: str) -> Form:
-        """The form of a tensor that the body of a loop returns."""
-
-    @abstractmethod
-    def part_of_tower(self, objectives: Collection[str]) -> Part | None:
-        """The part of the batch that objectives are computed from; None if it is not one part."""
-
-    @abstractmethod
-    def first_row(self, part: Part) -> Form:
-        """The number of the first row of a part within the whole batch."""
-
-    def data(self, op: str) -> list[str]:
-        """The tensors that an op reads."""
-        found = self._data.get(op)
-        if found is None:
-            inputs = self.ops[op].inputs
-            found = self._data[op] = [source for source in inputs if source[0] != "^"]
-        return found
-
-    def outputs(self, op: str) -> Sequence[Tensor]:
-        """The outputs of an op."""
-        found = self._outputs.get(op)
-        if found is None:
-            found = self._outputs[op] = self.placement.details.outputs(op)
-        return found
-
-    def shape(self, op: str, output: int = 0) -> Shape:
-        """The static shape of an output; None if its rank is unknown."""
-        outputs = self.outputs(op)
-        return outputs[output].shape if output < len(outputs) else None
-
-    def dtype(self, op: str, output: int = 0) -> str:
-        """The dtype of an output; empty if it is unknown."""
-        outputs = self.outputs(op)
-        return outputs[output].dtype if output < len(outputs) else ""
-
-    def origin(self, op: str) -> Origin:
-        """The origin of terms that an op makes."""
-        return Origin(self.program, op)
+    @staticmethod
+    def of_run(placement: Placement, roots: Sequence[str]) -> StepGraph:
+        """The graph of a run, which all its readers share."""
+        known, key = placement.cached(_graphs), tuple(roots)
+        if key not in known:
+            known[key] = StepGraph(placement, key)
+        return known[key]
 
     def _find_edges(self) -> dict[str, list[str]]:
         """For each op, the ops that it waits for; a call waits for the ops of its body."""
@@ -279,24 +225,24 @@ class StepGraph(ABC):
             kind = self.ops[name].type
             if not is_update(kind):
                 continue
-            self._bits[name] = 1 << len(self.update_ops)
+            self.bits[name] = 1 << len(self.update_ops)
             self.update_ops.append(name)
             for index, holder in enumerate(self.changed_by(name)):
                 if holder is not None:
-                    self.updates[holder].append(Update(name, index))
-        self._awaited = self._masks(order, self._bits)
+                    self.updates.setdefault(holder, []).append(Update(name, index))
+        self.awaited = self._masks(order, self.bits)
         self._order_reads(order)
 
     def _order_reads(self, order: Sequence[str]) -> None:
         """Find the reads of updated variables that each update waits for."""
         updated = {name for name, holder in self.holder.items() if holder in self.updates}
         for name in order:
-            if name in self._bits or updated.isdisjoint(self.edges[name]):
+            if name in self.bits or updated.isdisjoint(self.edges[name]):
                 continue
-            if not updated.isdisjoint(map(producer_of, self.data(name))):
-                self._read_bits[name] = 1 << len(self._read_bits)
-        before = self._masks(order, self._read_bits)
-        self._reads_before = {name: before[name] for name in self.update_ops}
+            if not updated.isdisjoint(map(producer_of, self.inputs[name])):
+                self.read_bits[name] = 1 << len(self.read_bits)
+        before = self._masks(order, self.read_bits)
+        self.reads_before = {name: before[name] for name in self.update_ops}
 
     def _masks(self, order: Sequence[str], bits: Mapping[str, int]) -> dict[str, int]:
         """For each op its own bit, and the bits of the ops that it waits for."""
@@ -311,7 +257,12 @@ class StepGraph(ABC):
     def changed_by(self, update: str) -> list[str | None]:
         """The variables that an update changes: an optimizer also changes the slots."""
         changed = _CHANGED_INPUTS.get(self.ops[update].type.rpartition("Apply")[2], 1)
-        return [self.holder.get(producer_of(each)) for each in self.data(update)[:changed]]
+        return [self.holder.get(producer_of(each)) for each in self.inputs[update][:changed]]
+
+    def awaited_by(self, op: str) -> Sequence[str]:
+        """The updates that an op waits for, and the op itself if it is one, in order."""
+        bits = reversed(f"{self.awaited.get(op, 0):b}")
+        return [name for name, bit in zip(self.update_ops, bits, strict=False) if bit == "1"]
 
     @property
     def all_updates(self) -> int:
@@ -322,13 +273,35 @@ class StepGraph(ABC):
         """The static shape of a variable; None if its rank is unknown."""
         return self._shapes_of_variables.get(name)
 
-    def report(self, text: str, op: str, *, is_certain: bool = True) -> None:
-        """Note a mistake that no difference of terms shows."""
-        self.mistakes.append(Mistake(text, op, is_certain))
+    def outputs(self, op: str) -> Sequence[Tensor]:
+        """The outputs of an op."""
+        found = self._outputs.get(op)
+        if found is None:
+            found = self._outputs[op] = self.placement.details.outputs(op)
+        return found
 
-    def assume(self, assumption: Assumption) -> None:
-        """Take something for granted."""
-        self.terms.assumed.add(assumption)
+    def attributes(self, op: str) -> Mapping[str, Any]:
+        """The attributes that define an op's computation."""
+        found = self._attributes.get(op)
+        if found is None:
+            found = self._attributes[op] = self.placement.details.attributes(op)
+        return found
+
+    def value(self, op: str) -> tuple[Any, ...] | None:
+        """The dtype, shape and elements of a constant; None for large constants."""
+        if op not in self._constants:
+            self._constants[op] = self.placement.details.value(op)
+        return self._constants[op]
+
+    def shape(self, op: str, output: int = 0) -> Shape:
+        """The static shape of an output; None if its rank is unknown."""
+        outputs = self.outputs(op)
+        return outputs[output].shape if output < len(outputs) else None
+
+    def dtype(self, op: str, output: int = 0) -> str:
+        """The dtype of an output; empty if it is unknown."""
+        outputs = self.outputs(op)
+        return outputs[output].dtype if output < len(outputs) else ""
 
     @cached_property
     def towers(self) -> Mapping[str, Collection[str]]:
@@ -344,7 +317,7 @@ class StepGraph(ABC):
     def _sources(self) -> Mapping[str, Sequence[str]]:
         """For each op, the ops that its values are computed from."""
         data = {
-            name: [source for source in map(producer_of, self.data(name)) if source in self.ops]
+            name: [source for source in map(producer_of, self.inputs[name]) if source in self.ops]
             for name in self.ops
         }
         for name, returned in self.placement.results.items():
@@ -377,10 +350,10 @@ class StepGraph(ABC):
         for name, op in ops.items():
             if op.type in ENTERS:
                 entered[frame_of(name)].append(name)
-            sources = [producer_of(each) for each in self.data(name)] if op.type in _MERGES else []
+            sources = list(map(producer_of, self.inputs[name])) if op.type in _MERGES else []
             types = [ops[each].type for each in sources if each in ops]
             if len(types) == 2 and types[0] in ENTERS and types[1] in NEXT_ITERATIONS:
-                loops[frame_of(sources[0])].append((name, sources[0], self.data(sources[1])[0]))
+                loops[frame_of(sources[0])].append((name, sources[0], self.inputs[sources[1]][0]))
         frames = []
         for frame, variables in loops.items():
             merges, enters, returned = zip(*variables, strict=True)
@@ -388,7 +361,7 @@ class StepGraph(ABC):
             conditions = set()
             for number, merge in enumerate(merges):
                 for switch in [each for each in waiting[merge] if ops[each].type in SWITCHES]:
-                    value, condition = self.data(switch)
+                    value, condition = self.inputs[switch]
                     if producer_of(value) == merge:
                         conditions.add(condition)
                         exits |= {
@@ -439,14 +412,14 @@ class StepGraph(ABC):
         while todo:
             name = todo.pop()
             op = self.ops[producer_of(name)]
-            data = self.data(op.name)
+            data = self.inputs[op.name]
             if op.type in PRODUCTS:
                 data = [each for each in data if self.ops[producer_of(each)].type != CONST]
                 data = data if len(data) == 1 else []
             elif op.type in DIVISIONS:
                 data = data[:1]
             elif op.type in (MEAN, SUM) and self.ops[producer_of(data[0])].type == STACK:
-                data = self.data(producer_of(data[0]))
+                data = self.inputs[producer_of(data[0])]
             elif op.type not in ADDS and op.type not in IDENTITIES:
                 data = []
             data = [each for each in data if producer_of(each) in self.ops]
@@ -459,18 +432,169 @@ class StepGraph(ABC):
     def order_among_random(self, name: str, owners: Sequence[str]) -> int:
         """The number of a random op among the ops of its type in its towers, or in no tower."""
         kind = self.ops[name].type
-        used = set().union(*[self._random_of(kind, owner) for owner in owners])
-        if not owners:
-            used = {each for each in self.reached if self.ops[each].type == kind}
-            used = used.difference(*self.towers.values())
-        return sorted(used, key=self.number.__getitem__).index(name)
-
-    def _random_of(self, kind: str, objective: str) -> frozenset[str]:
-        key = kind, objective
+        key = kind, tuple(owners)
         if key not in self._random_ops:
-            ops = self.losses[objective]
-            self._random_ops[key] = frozenset(each for each in ops if self.ops[each].type == kind)
-        return self._random_ops[key]
+            alike = [each for each, op in self.ops.items() if op.type == kind]
+            inside = [self.losses[owner] for owner in owners] or list(self.towers.values())
+            used = set(alike).intersection(set().union(*inside))
+            if not owners:
+                used = self.reached.intersection(alike) - used
+            self._random_ops[key] = [each for each in alike if each in used]
+        return self._random_ops[key].index(name)
+
+    def own_backward(self, number: int) -> Mapping[str, str]:
+        """For the ops of a gradient call that depend on a backward pass of the program: its op.
+
+        TensorFlow builds backward ops in the line that asks for gradients. The backward pass of a
+        custom gradient has lines of its own, which this line calls. A strategy builds collectives
+        elsewhere, where it runs the replicas. Lines are only read if the objective has a custom
+        gradient.
+        """
+        found = self._own.get(number)
+        if found is not None:
+            return found
+        call = self.calls[number]
+        found = self._own[number] = {}
+        objectives = [producer_of(each) for each in call.objectives]
+        if self.custom_gradients.keys().isdisjoint(cone(objectives, self.edges)):
+            return found
+        frames = self.placement.details.frames
+        built = sorted(call.ops, key=lambda name: self.number.get(name, 0))
+        lines = {name: tuple(frames(name)) for name in built if name in self.ops}
+        asking = next((stack[-1] for stack in lines.values() if stack), None)
+        for name, stack in lines.items():
+            if asking in stack[:-1] and stack[-1] != asking:
+                found[name] = name
+                continue
+            own = next((found[source] for source in self.edges[name] if source in found), None)
+            if own is not None:
+                found[name] = own
+        return found
+
+    @cached_property
+    def custom_gradients(self) -> Mapping[str, str]:
+        """The name of the gradient function of each op with a custom gradient."""
+        found = {name: self.placement.details.custom_gradient(name) for name in self.ops}
+        return {name: gradient for name, gradient in found.items() if gradient}
+
+    @cached_property
+    def read_by(self) -> Mapping[str, set[str]]:
+        """For each tensor, the ops that read it."""
+        read_by: defaultdict[str, set[str]] = defaultdict(set)
+        for name, inputs in self.inputs.items():
+            for source in inputs:
+                read_by[source].add(name)
+        return read_by
+
+    @cached_property
+    def behind_random(self) -> Collection[str]:
+        """The ops that depend on random numbers."""
+        found: set[str] = set()
+        for name, op in self.ops.items():
+            if op.type in RANDOM or not found.isdisjoint(self.edges[name]):
+                found.add(name)
+        return found
+
+    def members_of_collective(self, name: str) -> Sequence[str]:
+        """The ops of the group of a collective, with this one."""
+        return self._collectives[self._group_of(name)]
+
+    @cached_property
+    def _collectives(self) -> Mapping[Any, list[str]]:
+        members: defaultdict[Any, list[str]] = defaultdict(list)
+        for name, op in self.ops.items():
+            if op.type in REDUCTIONS or op.type in GATHERERS:
+                members[self._group_of(name)].append(name)
+        return members
+
+    def _group_of(self, name: str) -> tuple[Any, ...]:
+        op, details = self.ops[name], self.placement.details
+        keys = [str(details.value(producer_of(each))) for each in self.inputs[name][1:]]
+        attributes = details.attributes(name)
+        names = [str(attributes.get(k)) for k in ("shared_name", "group_key", "instance_key")]
+        return (op.type, *keys, *names)
+
+
+class TensorReader(ABC):
+    """Reads the tensors of one training step of a program.
+
+    Args:
+        terms: the terms of both programs that are compared.
+        placement: the program.
+        program: the number of the program, for the origins of terms.
+        roots: the ops that the step runs.
+
+    Attributes:
+        graph: the graph of the step, whose attributes are also attributes of the reader.
+        mistakes: the mistakes that were found while reading.
+        draws: the random numbers with a seed that are drawn for towers.
+        extents: the extents of outputs with forms that may be broadcast (`step.tensor_ops`).
+        repeats_elements: whether ops on whole tensors read operands with all elements. Otherwise
+            operands may be single elements that are broadcast, and their number is not counted.
+    """
+
+    repeats_elements = True
+
+    def __init__(
+        self, terms: Terms, placement: Placement, program: int, roots: Sequence[str]
+    ) -> None:
+        self.terms, self.placement, self.program = terms, placement, program
+        self.graph = graph = StepGraph.of_run(placement, roots)
+        self.ops, self.number, self.calls = graph.ops, graph.number, graph.calls
+        self.data, self.edges = graph.inputs.__getitem__, graph.edges
+        self.reached, self.holder = graph.reached, graph.holder
+        self.updates, self.update_ops = graph.updates, graph.update_ops
+        self.outputs, self.shape, self.dtype = graph.outputs, graph.shape, graph.dtype
+        self.shape_of_variable, self.all_updates = graph.shape_of_variable, graph.all_updates
+        self._bits, self._awaited = graph.bits, graph.awaited
+        self._read_bits, self._reads_before = graph.read_bits, graph.reads_before
+        self.mistakes: list[Mistake] = []
+        self.draws: list[Draw] = []
+        self.extents: dict[tuple[str, int, Form], list[Form] | None] = {}
+
+    @abstractmethod
+    def value(self, source: str, reader: str = "") -> Form:
+        """The form of a tensor, as an op reads it."""
+
+    @abstractmethod
+    def is_being_evaluated(self, source: str) -> bool:
+        """Whether the value of a tensor waits for a value that is being evaluated."""
+
+    @abstractmethod
+    def operand(self, op: str, number: int) -> Form:
+        """The form of a tensor that an op reads: a loop variable, or an input of the op."""
+
+    @abstractmethod
+    def state_seen_by(self, name: str, handle: str) -> Form | None:
+        """The value of a resource variable that an op reads through a handle."""
+
+    @abstractmethod
+    def assume_loop_variable(self, loop: str, name: str, form: Form) -> None:
+        """Let the body of a loop read a form as a loop variable."""
+
+    @abstractmethod
+    def read_in_loop(self, loop: str, tensor: str) -> Form:
+        """The form of a tensor that the body of a loop returns."""
+
+    @abstractmethod
+    def part_of_tower(self, objectives: Collection[str]) -> Part | None:
+        """The part of the batch that objectives are computed from; None if it is not one part."""
+
+    @abstractmethod
+    def first_row(self, part: Part) -> Form:
+        """The number of the first row of a part within the whole batch."""
+
+    def origin(self, op: str) -> Origin:
+        """The origin of terms that an op makes."""
+        return Origin(self.program, op)
+
+    def report(self, text: str, op: str, *, is_certain: bool = True) -> None:
+        """Note a mistake that no difference of terms shows."""
+        self.mistakes.append(Mistake(text, op, is_certain))
+
+    def assume(self, assumption: Assumption) -> None:
+        """Take something for granted."""
+        self.terms.assumed.add(assumption)
 
     def note_draw(
         self,
@@ -489,24 +613,10 @@ class StepGraph(ABC):
             if len(parts) > 1:
                 self.report(f"{name} draws random numbers for {len(owners)} losses", name)
 
-    def members_of_collective(self, name: str) -> Sequence[str]:
-        """The ops of the group of a collective, with this one."""
-        return self._collectives[self._group_of(name)]
 
-    @cached_property
-    def _collectives(self) -> Mapping[Any, list[str]]:
-        members: defaultdict[Any, list[str]] = defaultdict(list)
-        for name, op in self.ops.items():
-            if op.type in REDUCTIONS or op.type in GATHERERS:
-                members[self._group_of(name)].append(name)
-        return members
-
-    def _group_of(self, name: str) -> tuple[Any, ...]:
-        op, details = self.ops[name], self.placement.details
-        keys = [str(details.value(producer_of(each))) for each in self.data(name)[1:]]
-        attributes = details.attributes(name)
-        names = [str(attributes.get(k)) for k in ("shared_name", "group_key", "instance_key")]
-        return (op.type, *keys, *names)
+def _graphs(_: Placement) -> dict[tuple[str, ...], StepGraph]:
+    """The graphs of a program's runs, by the ops that a run executes."""
+    return {}
 
 
 def _with_short_names(call: GradientCall) -> GradientCall:

@@ -28,7 +28,7 @@ from placement_checks.step.kinds import (
 from placement_checks.step.parts import WHOLE, Part, finest
 
 if TYPE_CHECKING:
-    from placement_checks.step.graph import Frame, StepGraph
+    from placement_checks.step.graph import Frame, TensorReader
     from placement_checks.step.tensor_ops import Node
 
 # Each round makes at least one loop variable depend on rows in another way.
@@ -48,7 +48,7 @@ class Loop:
         self, node: Node, identity: tuple[object, ...], frame: Frame | None = None
     ) -> None:
         self._node, self._identity, self._frame = node, identity, frame
-        self._reader: StepGraph = node.reader
+        self._reader: TensorReader = node.reader
         self._terms = node.terms
         reader = self._reader
         if frame is None:
@@ -59,12 +59,12 @@ class Loop:
             ]
             returned = reader.placement.results[node.name]
             self._results, self._condition = returned["/body"], returned["/cond"][0]
-            self._depth = reader.depth(node.name)
+            self._depth = reader.graph.depth(node.name)
         else:
             self._initial = [reader.value(each) for each in frame.enters]
             self._variables, self._results = frame.merges, frame.returned
             self._condition = frame.condition
-            self._depth = reader.depth(frame.enters[0])
+            self._depth = reader.graph.depth(frame.enters[0])
         captured = () if frame is None else frame.captured
         read = [*self._initial, *(reader.value(each) for each in captured)]
         parts = [self._terms.parts(each) for each in read]

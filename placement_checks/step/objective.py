@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from placement_checks.core.op_types import MEAN, SUM
 from placement_checks.core.placement import Placement
-from placement_checks.step.gradients import with_names
+from placement_checks.step.gradients import Names, with_names
 from placement_checks.step.graph import training_runs
 from placement_checks.step.kinds import ONE, AtomId, Cause, Form, Kind, Monomial
 from placement_checks.step.op_types import op_type
@@ -119,17 +119,34 @@ class _Summand(NamedTuple):
         return f"{self.scalars}{self.kind}{f' on {describe(self.part)}' if self.part else ''}"
 
 
+class _Loss(NamedTuple):
+    """A loss of a tower.
+
+    Attributes:
+        objective: the tensor.
+        part: the rows that it is computed from.
+        trained: the variables that it trains; of copies, the first.
+        penalties: its summands that depend on no example, for each variable that they read.
+    """
+
+    objective: str
+    part: Part
+    trained: Collection[str]
+    penalties: Mapping[str, Sequence[tuple[Monomial, float]]]
+
+
 class _Objectives:
     """The objectives of the variables that one run trains."""
 
     def __init__(self, reader: StepReader, variables: Collection[str]) -> None:
         self._reader, self._variables = reader, variables
         self._terms, self._stages = reader.terms, GradientStages(reader)
-        self._names = {
+        atoms = {
             self._atom(copy): self._atom(first)
             for copy, first in reader.copies.items()
             if copy != first and copy in reader.ops and first in reader.ops
         }
+        self._names = Names(atoms)
 
     def _atom(self, variable: str) -> AtomId:
         return max(self._terms.atoms_in(self._reader.variable(variable)))
@@ -162,43 +179,43 @@ class _Objectives:
         it is added to their mean.
         """
         for variable, summands in self._summands.items():
-            losses = self._losses_of(variable)
-            towers = len({part for part, _, _ in losses})
-            penalized = [each for each in losses if self._penalties_on(variable, each[2])]
+            losses = {each.objective: each for each in self._losses if variable in each.trained}
+            towers = len({each.part for each in losses.values()})
+            penalized = [each for each in losses.values() if variable in each.penalties]
             if towers < 2 or len(penalized) != 1:
                 continue
-            ((_, objective, form),) = penalized
-            for (base, factors), number in self._penalties_on(variable, form):
+            for (base, factors), number in penalized[0].penalties[variable]:
                 for each in summands:
                     ((term, others),) = self._in(each.gradient.operands[0])
                     is_its = each.part is None and term == base and set(others) <= set(factors)
                     counted = abs(each.number / number)
                     _, origin = loss_of(self._terms, each.gradient)
                     if is_its and origin and isclose(counted * towers, 1.0, rel_tol=1e-4):
-                        yield LonePenalty(variable, origin.op, objective, towers)
+                        yield LonePenalty(variable, origin.op, penalized[0].objective, towers)
 
-    def _losses_of(self, variable: str) -> Sequence[tuple[Part, str, Form]]:
-        """The losses of towers that train a variable, each with the part that it depends on."""
-        reader, terms, found = self._reader, self._terms, {}
+    @cached_property
+    def _losses(self) -> Sequence[_Loss]:
+        """The losses of towers."""
+        reader, found = self._reader, list[_Loss]()
         for number in sorted(reader.used_calls):
             call = reader.calls[number]
-            if variable in {reader.copies.get(source, source) for source in call.sources}:
-                for objective in call.objectives:
-                    part = reader.part_of_tower([objective])
-                    form = with_names(terms, reader.value(objective), self._names)
-                    if part and variable in self._read([form]):
-                        found[objective] = part, objective, form
-        return list(found.values())
+            sources = {reader.copies.get(source, source) for source in call.sources}
+            for objective in call.objectives:
+                part = reader.part_of_tower([objective])
+                if part:
+                    form = with_names(self._terms, reader.value(objective), self._names)
+                    trained = sources & self._read([form])
+                    found.append(_Loss(objective, part, trained, self._penalties_in(form)))
+        return found
 
-    def _penalties_on(self, variable: str, loss: Form) -> Sequence[tuple[Monomial, float]]:
-        """The summands of a loss that depend on a variable, but on no example."""
-        terms = self._terms
-        return [
-            (monomial, number)
-            for monomial, number in terms.summands(loss)
-            if not terms.parts_of(monomial)
-            and variable in self._read([terms.form({monomial: 1.0})])
-        ]
+    def _penalties_in(self, loss: Form) -> Mapping[str, Sequence[tuple[Monomial, float]]]:
+        """The summands of a loss that depend on no example, for each variable that they read."""
+        terms, found = self._terms, defaultdict[str, list[tuple[Monomial, float]]](list)
+        for monomial, number in terms.summands(loss):
+            if not terms.parts_of(monomial):
+                for variable in self._read([terms.form({monomial: 1.0})]):
+                    found[variable].append((monomial, number))
+        return found
 
     # --- the gradients in an update ---
 

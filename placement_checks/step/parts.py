@@ -42,6 +42,9 @@ class Cut(NamedTuple):
     begin: Fraction = Fraction(0)
     end: Fraction = Fraction(0)
 
+    def __hash__(self) -> int:
+        return hash(self[:3])  # the hash of a fraction takes long
+
     @property
     def share(self) -> Fraction:
         """The share of the rows around it, if all fed or drawn parts have equally many rows."""

@@ -31,12 +31,11 @@ from placement_checks.core.placement import (
     producer_of,
 )
 from placement_checks.step.batch import Batch
-from placement_checks.step.gradients import with_names
-from placement_checks.step.graph import Frame, Race, StepGraph, Update, cone
+from placement_checks.step.gradients import Names, with_names
+from placement_checks.step.graph import Frame, Race, TensorReader, Update, cone
 from placement_checks.step.kinds import (
     ONE,
     ROWS,
-    AtomId,
     Cause,
     Form,
     Kind,
@@ -65,7 +64,7 @@ _UNREAD = frozenset({"Case", "StatelessCase", "PyFunc", "PyFuncStateless", "Eage
 _DESCENTS = frozenset({"ApplyGradientDescent", "ResourceApplyGradientDescent"})
 
 
-class StepReader(StepGraph):
+class StepReader(TensorReader):
     """The terms of one training step of a program.
 
     Args:
@@ -110,8 +109,6 @@ class StepReader(StepGraph):
         self.used_calls: set[int] = set()
         self.backward = frozenset().union(*[call.ops for call in self.calls])
         self.batch = Batch(self)
-
-    # --- the graph ---
 
     # --- values of tensors ---
 
@@ -189,12 +186,12 @@ class StepReader(StepGraph):
     @cached_property
     def _frames_of_merges(self) -> Mapping[str, Frame]:
         """The loop of TensorFlow 1 of each loop variable, by the op that merges its values."""
-        return {merge: frame for frame in self.frames for merge in frame.merges}
+        return {merge: frame for frame in self.graph.frames for merge in frame.merges}
 
     @cached_property
     def _frames_of_exits(self) -> Mapping[str, Frame]:
         """The loop of TensorFlow 1 of each op that yields a value after the loop."""
-        return {name: frame for frame in self.frames for name in frame.exits}
+        return {name: frame for frame in self.graph.frames for name in frame.exits}
 
     def _cyclic(self, op: str) -> Form:
         cause = Cause(self.ops[op].type, "is part of a loop", self.origin(op))
@@ -258,7 +255,7 @@ class StepReader(StepGraph):
         if self.terms.is_alone and self._has_unknown_rows(name, form):
             self.batch.leaves[name] = (name,), WHOLE
             return self._leaf(Node(self, name, output))
-        override = name in self.ops and self.placement.details.custom_gradient(name)
+        override = self.graph.custom_gradients.get(name)
         if not override or self.ops[name].type == IDENTITY_N or self.terms.is_backward(form):
             return form
         self.assume(Assumption.LIBRARY_GRADIENTS)
@@ -394,7 +391,7 @@ class StepReader(StepGraph):
     def _gradient(self, node: Node, number: int, source: int, is_sparse: bool) -> Form:
         """The gradient that a recorded call takes with respect to one of its sources."""
         terms, call = self.terms, self.calls[number]
-        own = self._own_backward(number).get(node.name)
+        own = self.graph.own_backward(number).get(node.name)
         if own is not None:
             cause = Cause("CustomGradient", "is a backward pass of the program", self.origin(own))
             return terms.unknown(cause, node.shape, self.program, node.name)
@@ -431,7 +428,7 @@ class StepReader(StepGraph):
             handle = self.holder.get(producer_of(self.ops[source].inputs[0]))
             if handle is not None:
                 form = self.variable(handle)
-        used = set().union(*[self.towers[objective] for objective in call.objectives])
+        used = set().union(*[self.graph.towers[objective] for objective in call.objectives])
         alike = [
             name
             for name in used
@@ -460,49 +457,18 @@ class StepReader(StepGraph):
         """The copy of a variable that a loss reads: a strategy names the first copy for all."""
         if holder not in self.copies:
             return holder
-        first = self.copies[holder]
-        for copy in (holder, *(each for each, name in self.copies.items() if name == first)):
+        for copy in (holder, *self._copies_of[self.copies[holder]]):
             targets = frozenset(self.terms.atoms_in(self.variable(copy))) - {ONE}
             if self.terms.depends(loss, targets):
                 return copy
         return holder
 
-    def _own_backward(self, number: int) -> Mapping[str, str]:
-        """For the ops of a gradient call that depend on a backward pass of the program: its op.
-
-        TensorFlow builds backward ops in the line that asks for gradients. The backward pass of a
-        custom gradient has lines of its own, which this line calls. A strategy builds collectives
-        elsewhere, where it runs the replicas. Lines are only read if the objective has a custom
-        gradient.
-        """
-        found = self._own.get(number)
-        if found is not None:
-            return found
-        call = self.calls[number]
-        found = self._own[number] = {}
-        objectives = [producer_of(each) for each in call.objectives]
-        forward = cone(objectives, self.edges)
-        if not any(self._has_custom_gradient(name) for name in forward):
-            return found
-        frames = self.placement.details.frames
-        built = sorted(call.ops, key=lambda name: self.number.get(name, 0))
-        lines = {name: tuple(frames(name)) for name in built if name in self.ops}
-        asking = next((stack[-1] for stack in lines.values() if stack), None)
-        for name, stack in lines.items():
-            if asking in stack[:-1] and stack[-1] != asking:
-                found[name] = name
-                continue
-            own = next((found[source] for source in self.edges[name] if source in found), None)
-            if own is not None:
-                found[name] = own
-        return found
-
     @cached_property
-    def _own(self) -> dict[int, dict[str, str]]:
-        return {}
-
-    def _has_custom_gradient(self, name: str) -> bool:
-        return bool(self.placement.details.custom_gradient(name))
+    def _copies_of(self) -> Mapping[str, Sequence[str]]:
+        found: defaultdict[str, list[str]] = defaultdict(list)
+        for copy, name in self.copies.items():
+            found[name].append(copy)
+        return found
 
     # --- variables ---
 
@@ -632,7 +598,7 @@ class StepReader(StepGraph):
     def _apply(self, update: Update, variable: str) -> Form:
         """The new value of a variable; in a branch of TensorFlow 1, the new or the old value."""
         terms, name = self.terms, update.op
-        if any(name in frame.inside for frame in self.frames):
+        if any(name in frame.inside for frame in self.graph.frames):
             cause = Cause(self.ops[name].type, "updates variables in a loop", self.origin(name))
             shape = self.shape_of_variable(variable)
             return terms.unknown(cause, shape, self.program, name, update.slot)
@@ -710,9 +676,9 @@ class StepReader(StepGraph):
         return terms.add(*total)
 
     @cached_property
-    def atoms_of_copies(self) -> Mapping[AtomId, AtomId]:
+    def atoms_of_copies(self) -> Names:
         """The atom of the variable for the atom of each of its other copies."""
-        atoms = {}
+        atoms = Names()
         for copy, name in self.copies.items():
             if copy != name and copy in self.ops:
                 shape, origin = self.shape_of_variable(copy), self.origin(copy)

@@ -28,7 +28,7 @@ from placement_checks.step.comparison import (
     without_proofs,
 )
 from placement_checks.step.explanation import Difference, Excuse, Explanation, Obligation
-from placement_checks.step.gradients import with_names
+from placement_checks.step.gradients import Names, with_names
 from placement_checks.step.graph import Race
 from placement_checks.step.kinds import AtomId, Form, Origin
 from placement_checks.step.op_types import op_type
@@ -98,7 +98,7 @@ class _RevisionComparison(Comparison):
         new, old = self.towers, self.one_gpu
         self._old_names = self._match_variables()
         self._new_names = {name: each for each, name in self._old_names.items()}
-        self._names = dict(self._renamed_atoms())
+        self._names = Names(self._renamed_atoms())
         self._match_inputs()
         sizes = new.batch.fix_sizes(), old.batch.fix_sizes()
         if sizes[0] and sizes[1] and sizes[0][WHOLE] == sizes[1][WHOLE]:
@@ -335,7 +335,7 @@ class _RevisionComparison(Comparison):
                 self._problems.append(
                     Difference(Obligation.ROWS, mistake.text + where, origin, Excuse.OTHER_STEP)
                 )
-        if [*_seeds(self.towers, self._names)] != [*_seeds(self.one_gpu, {})]:
+        if [*_seeds(self.towers, self._names)] != [*_seeds(self.one_gpu, Names())]:
             self.terms.assumed.add(Assumption.OTHER_SEEDS)
         ours = {self._old_names.get(name, name): race for name, race in self.towers.races.items()}
         theirs = self.one_gpu.races
@@ -377,7 +377,7 @@ def _end_alike(one: str, other: str) -> bool:
     return ends[0] == ends[1] and len(ends[0]) > 1
 
 
-def _seeds(reader: StepReader, names: Mapping[AtomId, AtomId]) -> Iterator[Any]:
+def _seeds(reader: StepReader, names: Names) -> Iterator[Any]:
     """The seeds of a step's random ops, in their order."""
     for name in sorted(reader.reached, key=reader.number.__getitem__):
         kind = reader.ops[name].type

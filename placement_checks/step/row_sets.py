@@ -8,7 +8,7 @@ unknown way is an input of its own: its result has the same rows only as equal r
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator
 from fractions import Fraction
 from functools import cached_property
 from itertools import product
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from placement_checks.core.op_types import RANDOM_STATEFUL, VARIABLES, is_update
 from placement_checks.core.placement import Placement, producer_of
-from placement_checks.step.gradients import with_names
+from placement_checks.step.gradients import Names, with_names
 from placement_checks.step.kinds import AtomId, Form, Kind, RowExtent
 from placement_checks.step.op_types import op_type
 from placement_checks.step.parts import LAST_ROW, WHOLE, Cut, Part, cut_range
@@ -91,9 +91,7 @@ class RowSets:
         if not self._is_readable(producer_of(tensor)):
             return True
         terms, form = self._terms, self._reader.value(tensor.removesuffix(":0"))
-        if not any(terms[atom].varies for atom in terms.atoms_in(form)):
-            return False
-        return any(terms[atom].op == "Var" for atom in terms.all_atoms_in([form]))
+        return terms.reads_variable(form)
 
     def key(self, tensor: str) -> Hashable:
         """A key that is the same for tensors that are equal in each run.
@@ -112,7 +110,7 @@ class RowSets:
     def _is_readable(self, name: str) -> bool:
         """Whether an op depends on no variable of a loop around it."""
         reader = self._reader
-        if name not in reader.ops or not reader.is_in_loop(name):
+        if name not in reader.ops or not reader.graph.is_in_loop(name):
             return True
         variables = reader.placement.loop_variables
         return not any(variables.get(op) for op in self._behind(name) - reader.batch.leaves.keys())
@@ -132,14 +130,15 @@ class RowSets:
         return seen
 
     @cached_property
-    def _copies(self) -> Mapping[AtomId, AtomId]:
+    def _copies(self) -> Names:
         """The first copy of each variable, for copies that a strategy keeps equal."""
         reader, terms = self._reader, self._terms
-        return {
+        atoms = {
             max(terms.atoms_in(reader.variable(copy))): max(terms.atoms_in(reader.variable(first)))
             for copy, first in reader.in_sync.items()
             if copy != first and {copy, first} <= reader.ops.keys()
         }
+        return Names(atoms)
 
     def data_of_pipeline(self, name: str) -> Hashable:
         """A key of an iterator or queue: pipelines of the same data have equal keys.

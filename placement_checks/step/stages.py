@@ -242,7 +242,7 @@ class GradientStages:
         if returned:
             return [tensors[output] for tensors in returned.values() if output < len(tensors)]
         if op.type in REDUCTIONS | GATHERERS:
-            members = map(reader.data, reader.members_of_collective(name))
+            members = map(reader.data, reader.graph.members_of_collective(name))
             return [source for inputs in members for source in inputs[:1]]
         return data[output : output + 1] if op.type == IDENTITY_N else data
 

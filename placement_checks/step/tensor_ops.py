@@ -10,6 +10,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from functools import cache
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -44,7 +45,7 @@ from placement_checks.step.terms import Assumption, Atom, Terms, are_close
 from placement_checks.util.text import words
 
 if TYPE_CHECKING:
-    from placement_checks.step.graph import StepGraph
+    from placement_checks.step.graph import TensorReader
 
 # Integers of these types lack the upper bits of other integers.
 _NARROW = "int8", "uint8", "int16", "uint16"
@@ -83,6 +84,7 @@ _ELEMENTWISE = frozenset(
 )
 
 
+@cache
 def is_elementwise(kind: str) -> bool:
     """Whether ops of a type compute each element from one element of each input."""
     found = op_type(kind)
@@ -99,7 +101,7 @@ class Node(NamedTuple):
         output: the number of the output.
     """
 
-    reader: StepGraph
+    reader: TensorReader
     name: str
     output: int
 
@@ -126,7 +128,7 @@ class Node(NamedTuple):
     @property
     def attributes(self) -> Mapping[str, Any]:
         """The op's attributes."""
-        return self.reader.placement.details.attributes(self.name)
+        return self.reader.graph.attributes(self.name)
 
     @property
     def inputs(self) -> list[str]:
@@ -185,7 +187,7 @@ def attributes_of(node: Node) -> tuple[tuple[str, str], ...]:
 
 def _owners(node: Node) -> Sequence[str]:
     """The losses that an op is used for."""
-    return [each for each, ops in node.reader.losses.items() if node.name in ops]
+    return [each for each, ops in node.reader.graph.losses.items() if node.name in ops]
 
 
 def _part_of_tower(node: Node) -> Part | None:
@@ -283,7 +285,7 @@ def _identity(node: Node) -> Form | None:
 
 def _identity_n(node: Node) -> Form | None:
     form = node.operand(node.output)
-    if not node.reader.placement.details.custom_gradient(node.name):
+    if node.name not in node.reader.graph.custom_gradients:
         return form
     if node.terms.is_backward(form):
         return form
@@ -328,7 +330,7 @@ def _read(node: Node) -> Form | None:
 
 def _constant(node: Node) -> Form | None:
     terms = node.terms
-    value = node.reader.placement.details.value(node.name)
+    value = node.reader.graph.value(node.name)
     if value is None:
         digest = node.reader.placement.details.digest(node.name)
         if not digest:
@@ -1615,7 +1617,7 @@ def _random(node: Node) -> Form | None:
     if terms.is_alone:
         order: int | str = node.name
     else:
-        order = reader.order_among_random(node.name, owners)
+        order = reader.graph.order_among_random(node.name, owners)
     reader.note_draw(kind, order, seed, part, node.name, owners)
     cause = Cause("Random", "draws numbers for a tower", node.origin, is_known=False)
     status = Status(Kind.JOINT if axis is None else Kind.ROWS, axis, cause)
@@ -1641,7 +1643,7 @@ def _shared_numbers(
     """
     terms = node.terms
     seeds = (Form(seed),) if isinstance(seed, int) else ()
-    if dims is None or seed is None or node.reader.is_in_loop(node.name):
+    if dims is None or seed is None or node.reader.graph.is_in_loop(node.name):
         return None
     if any(terms.parts(each) for each in (*operands, *seeds)):
         return None
@@ -1686,7 +1688,7 @@ def _all_reduce(node: Node) -> Form | None:
     )
     if merge.lower() not in ("add", "sum"):
         return None
-    members = reader.members_of_collective(node.name)
+    members = reader.graph.members_of_collective(node.name)
     total = terms.add(*((reader.value(reader.data(each)[0], each), 1.0) for each in members))
     return terms.scaled(total, 1 / len(members)) if "Div" in final else total
 
@@ -1694,7 +1696,7 @@ def _all_reduce(node: Node) -> Form | None:
 def _all_gather(node: Node) -> Form | None:
     """The rows of all ops of a group, in the order of the replicas."""
     reader = node.reader
-    members = reader.members_of_collective(node.name)
+    members = reader.graph.members_of_collective(node.name)
     rows = [reader.value(reader.data(each)[0], each) for each in members]
     return node.build("ConcatV2", (0,), tuple(rows))
 

@@ -82,10 +82,8 @@ class Atom:
         finest: the part within all others; None without parts or if two lie side by side.
         status: its status with respect to ``finest``.
         origin: the first op that made it.
-        varies: whether it depends on variables.
-        stops: whether it contains a ``StopGradient``.
-        is_backward: whether it contains a gradient.
-        is_opaque: whether its gradient is unknown.
+        traits: what it contains, as bits.
+        read: the variables that it is a function of, as bits, as far as gradients are concerned.
     """
 
     op: str
@@ -97,10 +95,37 @@ class Atom:
     finest: Part | None
     status: Status
     origin: Origin | None
-    varies: bool = False
-    stops: bool = False
-    is_backward: bool = False
-    is_opaque: bool = False
+    traits: int
+    read: int
+
+    @property
+    def varies(self) -> bool:
+        """Whether it depends on variables, as far as it is known."""
+        return bool(self.traits & _VARIES)
+
+    @property
+    def stops(self) -> bool:
+        """Whether it contains a ``StopGradient``."""
+        return bool(self.traits & _STOPS)
+
+    @property
+    def is_backward(self) -> bool:
+        """Whether it contains a gradient."""
+        return bool(self.traits & _BACKWARD)
+
+    @property
+    def is_opaque(self) -> bool:
+        """Whether its gradient is unknown."""
+        return bool(self.traits & _OPAQUE)
+
+
+# The traits of atoms, which all atoms have that contain them.
+_VARIES, _READS, _STOPS, _BACKWARD, _OPAQUE = (1 << bit for bit in range(5))
+_TRAITS: Mapping[str, int] = {
+    "Var": _VARIES | _READS,
+    "StopGradient": _STOPS,
+    **dict.fromkeys(("Grad", "Backward"), _BACKWARD),
+}
 
 
 class Call(NamedTuple):
@@ -269,8 +294,9 @@ class Terms:
         self._canonical_numbers: dict[float, float] = {}
         self._rewritten: dict[Any, dict[AtomId, Form]] = defaultdict(dict)
         self._dependent: dict[frozenset[AtomId], dict[AtomId, bool]] = {}
-        # The bit of each variable, and the variables that each atom is a function of.
-        self._bits: dict[AtomId, int] = {}
+        self._bits: dict[AtomId, int] = {}  # of variables
+        # The traits of the atoms of each form, and the variables that they are a function of.
+        self._traits: list[int] = []
         self._read: list[int] = []
         self._new_atom("One", (), (), (), None, None, None)
 
@@ -359,27 +385,25 @@ class Terms:
             status = self._status_of_op(op, attrs, operands, shape, within_all, origin)
         if shape is not None and status.axis is not None:
             shape = self._with_rows(op, shape, status, operands)
-        inner = {atom for operand in operands for atom in self.atoms_in(operand)}
-        below = {self[atom] for atom in inner}
-        is_unknown = status.kind is Kind.UNKNOWN
+        traits, read = _TRAITS.get(op, 0), 0
+        for operand in operands:
+            traits |= self._traits[operand]
+            read |= self._read[operand]
+        if status.kind is Kind.UNKNOWN:
+            traits |= _VARIES if operands else _VARIES | _OPAQUE
         atom = AtomId(len(self._atoms))
+        if op == "Var":
+            read = self._bits[atom] = 1 << len(self._bits)
+        elif op == "StopGradient":
+            read = 0
         self._atoms.append(
             Atom(
                 *(op, attrs, operands, shape, part, parts, within_all, status, origin),
-                varies=op == "Var" or is_unknown or any(each.varies for each in below),
-                stops=op == "StopGradient" or any(each.stops for each in below),
-                is_backward=op in ("Grad", "Backward") or any(each.is_backward for each in below),
-                is_opaque=(is_unknown and not operands) or any(each.is_opaque for each in below),
+                traits=traits,
+                read=read,
             )
         )
         self._atom_ids[key] = atom
-        read = 0
-        if op == "Var":
-            read = self._bits[atom] = 1 << len(self._bits)
-        elif op != "StopGradient":
-            for each in inner:
-                read |= self._read[each]
-        self._read.append(read)
         return atom
 
     def _with_rows(
@@ -416,6 +440,12 @@ class Terms:
             self._form_ids[key] = found
             self._shapes.append(self._shape_of(key))
             self._parts.append(frozenset().union(*[self.parts_of(m) for m, _ in key]))
+            traits = read = 0
+            for atom in map(self._atoms.__getitem__, self.atoms_in(found)):
+                traits |= atom.traits
+                read |= atom.read
+            self._traits.append(traits)
+            self._read.append(read)
         return found
 
     def _shape_of(self, key: Sequence[tuple[Monomial, float]]) -> Shape:
@@ -491,6 +521,8 @@ class Terms:
 
     def add(self, *summands: tuple[Form, float]) -> Form:
         """The sum of forms, each times a number."""
+        if len(summands) == 1 and summands[0][1] == 1.0:
+            return summands[0][0]
         return self.form(
             _summed(
                 (monomial, number * coefficient)
@@ -726,9 +758,13 @@ class Terms:
                     return Status(Kind.JOINT, found.axis, cause)
         return found
 
+    def reads_variable(self, form: Form) -> bool:
+        """Whether a form contains a variable."""
+        return bool(self._traits[form] & _READS)
+
     def is_backward(self, form: Form) -> bool:
         """Whether a form contains gradients."""
-        return any(self[atom].is_backward for atom in self.atoms_in(form))
+        return bool(self._traits[form] & _BACKWARD)
 
     def is_backward_monomial(self, monomial: Monomial) -> bool:
         """Whether a monomial contains gradients."""
@@ -1062,12 +1098,15 @@ class Terms:
 
     def depends(self, form: Form, targets: frozenset[AtomId]) -> bool:
         """Whether a form is a function of one of the atoms, as far as gradients are concerned."""
+        if self._bits.keys() >= targets:
+            is_read = any(self._read[form] & self._bits[each] for each in targets)
+            return is_read or bool(self._traits[form] & _OPAQUE)
         return any(self.atom_depends(atom, targets) for atom in self.atoms_in(form) if atom != ONE)
 
     def atom_depends(self, atom: AtomId, targets: frozenset[AtomId]) -> bool:
         """Whether an atom is a function of one of the atoms, as far as gradients are concerned."""
         if self._bits.keys() >= targets:
-            return self[atom].is_opaque or any(self._read[atom] & self._bits[x] for x in targets)
+            return self[atom].is_opaque or any(self[atom].read & self._bits[x] for x in targets)
         memo = self._dependent.setdefault(targets, {})
         least = min(targets, default=AtomId(0))
         stack = [atom]

@@ -19,7 +19,7 @@ from placement_checks.core.ids import OpId, TowerIndex, TowerMask
 from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import LOOPS, RANDOM
 from placement_checks.core.placement import Placement, producer_of
-from placement_checks.step.gradients import with_names
+from placement_checks.step.gradients import Names, with_names
 from placement_checks.step.kinds import (
     ONE,
     AtomId,
@@ -56,7 +56,7 @@ class _ValueReader(StepReader):
         made = super().value(source, reader)
         if self.part_at is None or not reader:
             return made
-        varies = any(self.terms[atom].op == "Var" for atom in self.terms.all_atoms_in([made]))
+        varies = self.terms.reads_variable(made)
         part = self.part_at(source, reader, varies)
         if part is None or part in self.terms.parts(made):
             return made
@@ -89,10 +89,6 @@ class _ValueReader(StepReader):
 
     def _state_read(self, holder: str, _name: str) -> Form:
         return self.variable(holder)
-
-    def updates_before(self, op: str) -> Sequence[str]:
-        """The updates that an op waits for."""
-        return [each for each in self.update_ops if self._awaited.get(op, 0) & self._bits[each]]
 
 
 class Sources(NamedTuple):
@@ -190,11 +186,11 @@ class TowerTerms:
 
     def updates_before(self, op: OpId) -> Sequence[str]:
         """The updates that an op waits for, in any way."""
-        return self._reader.updates_before(self._analysis.flow.names[op])
+        return self._reader.graph.awaited_by(self._analysis.flow.names[op])
 
     def members_of_sum(self, op: OpId) -> Sequence[str]:
         """The ops of replicas that compute a sum together with an op, and this op."""
-        return self._reader.members_of_collective(self._analysis.flow.names[op])
+        return self._reader.graph.members_of_collective(self._analysis.flow.names[op])
 
     def applied_gradients(self) -> Iterator[Form]:
         """Yield the values that updates take and that depend on gradients."""
@@ -215,9 +211,9 @@ class TowerTerms:
         return ""
 
     @cached_property
-    def _atoms_of_copies(self) -> Mapping[AtomId, AtomId]:
-        names = self.first_copies
-        return {self._atom(copy): self._atom(first) for copy, first in names.items()}
+    def _atoms_of_copies(self) -> Names:
+        names = self.first_copies.items()
+        return Names({self._atom(copy): self._atom(first) for copy, first in names})
 
     def _atom(self, variable: str) -> AtomId:
         return max(self.terms.atoms_in(self._reader.variable(variable)))
