@@ -159,7 +159,7 @@ class GraphDetails(Details):
         return self.bodies.get(op) or FunctionOp("", op)
 
     def _node(self, op: str) -> Any:
-        function, name = self._address(op)
+        function, name = self.bodies.get(op) or ("", op)
         return self._functions[function].get(name)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 from placement_checks.core.op_types import (
@@ -36,7 +36,6 @@ from placement_checks.core.placement import (
     GradientCall,
     Op,
     Placement,
-    Tensor,
     producer_of,
 )
 from placement_checks.step.kinds import Form, Origin, Shape
@@ -134,6 +133,7 @@ class StepGraph:
 
     Attributes:
         placement: the program.
+        outputs, attributes, value, custom_gradient: as those of `Details`, looked up once.
         ops: its ops.
         number: the number of each op, in the order of building.
         calls: the gradients that the program takes.
@@ -149,8 +149,10 @@ class StepGraph:
         reads_before: for each update, these reads that it waits for, as bits.
     """
 
-    def __init__(self, placement: Placement, roots: Sequence[str]) -> None:
-        self.placement = placement
+    def __init__(self, placement: Placement, roots: Iterable[str]) -> None:
+        self.placement, details = placement, placement.details
+        self.outputs, self.attributes = cache(details.outputs), cache(details.attributes)
+        self.value, self.custom_gradient = cache(details.value), cache(details.custom_gradient)
         self.ops: Mapping[str, Op] = placement.ops
         self.number = {name: number for number, name in enumerate(self.ops)}
         self.calls = [_with_short_names(call) for call in placement.step.gradient_calls]
@@ -159,13 +161,10 @@ class StepGraph:
             for name, op in self.ops.items()
         }
         self._random_ops: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-        self._outputs: dict[str, Sequence[Tensor]] = {}
-        self._attributes: dict[str, Mapping[str, Any]] = {}
-        self._constants: dict[str, tuple[Any, ...] | None] = {}
         self._own: dict[int, dict[str, str]] = {}
         self._shapes_of_variables = {each.name: each.shape for each in placement.variables}
         self.edges = self._find_edges()
-        self.reached = cone([producer_of(root) for root in roots], self.edges)
+        self.reached = cone(roots, self.edges)
         self.holder = self._find_holders()
         self.updates: dict[str, list[Update]] = {}
         self.update_ops: list[str] = []
@@ -176,12 +175,14 @@ class StepGraph:
         self._order_updates()
 
     @staticmethod
-    def of_run(placement: Placement, roots: Sequence[str]) -> StepGraph:
-        """The graph of a run, which all its readers share."""
-        known, key = placement.cached(_graphs), tuple(roots)
-        if key not in known:
-            known[key] = StepGraph(placement, key)
-        return known[key]
+    def of_run(placement: Placement, roots: Iterable[str]) -> StepGraph:
+        """The graph of a run, which all readers of runs of the same ops share."""
+        known, ops = placement.cached(_graphs), [producer_of(root) for root in roots]
+        for graph in known:
+            if graph.reached == cone(ops, graph.edges):
+                return graph
+        known.append(StepGraph(placement, ops))
+        return known[-1]
 
     def _find_edges(self) -> dict[str, list[str]]:
         """For each op, the ops that it waits for; a call waits for the ops of its body."""
@@ -272,26 +273,6 @@ class StepGraph:
     def shape_of_variable(self, name: str) -> Shape:
         """The static shape of a variable; None if its rank is unknown."""
         return self._shapes_of_variables.get(name)
-
-    def outputs(self, op: str) -> Sequence[Tensor]:
-        """The outputs of an op."""
-        found = self._outputs.get(op)
-        if found is None:
-            found = self._outputs[op] = self.placement.details.outputs(op)
-        return found
-
-    def attributes(self, op: str) -> Mapping[str, Any]:
-        """The attributes that define an op's computation."""
-        found = self._attributes.get(op)
-        if found is None:
-            found = self._attributes[op] = self.placement.details.attributes(op)
-        return found
-
-    def value(self, op: str) -> tuple[Any, ...] | None:
-        """The dtype, shape and elements of a constant; None for large constants."""
-        if op not in self._constants:
-            self._constants[op] = self.placement.details.value(op)
-        return self._constants[op]
 
     def shape(self, op: str, output: int = 0) -> Shape:
         """The static shape of an output; None if its rank is unknown."""
@@ -456,7 +437,7 @@ class StepGraph:
         call = self.calls[number]
         found = self._own[number] = {}
         objectives = [producer_of(each) for each in call.objectives]
-        if self.custom_gradients.keys().isdisjoint(cone(objectives, self.edges)):
+        if not any(map(self.custom_gradient, cone(objectives, self.edges))):
             return found
         frames = self.placement.details.frames
         built = sorted(call.ops, key=lambda name: self.number.get(name, 0))
@@ -470,12 +451,6 @@ class StepGraph:
             if own is not None:
                 found[name] = own
         return found
-
-    @cached_property
-    def custom_gradients(self) -> Mapping[str, str]:
-        """The name of the gradient function of each op with a custom gradient."""
-        found = {name: self.placement.details.custom_gradient(name) for name in self.ops}
-        return {name: gradient for name, gradient in found.items() if gradient}
 
     @cached_property
     def read_by(self) -> Mapping[str, set[str]]:
@@ -614,9 +589,9 @@ class TensorReader(ABC):
                 self.report(f"{name} draws random numbers for {len(owners)} losses", name)
 
 
-def _graphs(_: Placement) -> dict[tuple[str, ...], StepGraph]:
-    """The graphs of a program's runs, by the ops that a run executes."""
-    return {}
+def _graphs(_: Placement) -> list[StepGraph]:
+    """The graphs of a program's runs, as far as they were read."""
+    return []
 
 
 def _with_short_names(call: GradientCall) -> GradientCall:

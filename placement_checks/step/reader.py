@@ -255,7 +255,7 @@ class StepReader(TensorReader):
         if self.terms.is_alone and self._has_unknown_rows(name, form):
             self.batch.leaves[name] = (name,), WHOLE
             return self._leaf(Node(self, name, output))
-        override = self.graph.custom_gradients.get(name)
+        override = name in self.ops and self.graph.custom_gradient(name)
         if not override or self.ops[name].type == IDENTITY_N or self.terms.is_backward(form):
             return form
         self.assume(Assumption.LIBRARY_GRADIENTS)

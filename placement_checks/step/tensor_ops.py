@@ -285,7 +285,7 @@ def _identity(node: Node) -> Form | None:
 
 def _identity_n(node: Node) -> Form | None:
     form = node.operand(node.output)
-    if node.name not in node.reader.graph.custom_gradients:
+    if not node.reader.graph.custom_gradient(node.name):
         return form
     if node.terms.is_backward(form):
         return form

@@ -432,7 +432,8 @@ class Terms:
         if len(merged) > 1:
             merged = self._joined(merged)
             merged = merged if self.are_parts_apart else self._merged(merged)
-        key = tuple(sorted([(m, self._canonical(c)) for m, c in merged.items()]))
+        canonical = [(m, self._canonical(c)) for m, c in merged.items()]
+        key = tuple(sorted(canonical) if len(canonical) > 1 else canonical)
         found = self._form_ids.get(key)
         if found is None:
             found = Form(len(self._forms))
@@ -450,6 +451,8 @@ class Terms:
 
     def _shape_of(self, key: Sequence[tuple[Monomial, float]]) -> Shape:
         """The shape of a sum of broadcast summands."""
+        if len(key) == 1:
+            return self[key[0][0][0]].shape
         shape: tuple[Dim, ...] = ()
         for (atom, _), _ in key:
             other = self[atom].shape

@@ -31,6 +31,7 @@ from placement_checks.rules.runs.weights_equal import WeightsEqual
 from placement_checks.targets.forms import parse_target
 from placement_checks.targets.revisions import checked_out, with_missing_data
 from placement_checks.util.progress import step, track
+from placement_checks.util.resources import gc_paused
 from placement_checks.util.text import format_factor, listed, plural
 from placement_checks.verification import configuration
 from placement_checks.verification.baseline_rules import with_rules
@@ -244,14 +245,16 @@ def _compare(job: Job, tree: SourceTree, here: Path, *, numbers: bool) -> Progra
         return ProgramChange(job.target, None, new)
     except PlacementError as error:
         raise _at_revision(error, tree, here) from None
-    difference = compare_placements(old.evidence.placement, new.evidence.placement, tree.revision)
-    new = replace(new, baseline=with_rules(difference, new.verdicts))
     placements = old.evidence.placement, new.evidence.placement
+    with gc_paused():
+        difference = compare_placements(*placements, tree.revision)
+        training = compare_training(*placements, tree.revision)
+    new = replace(new, baseline=with_rules(difference, new.verdicts))
     return ProgramChange(
         job.target,
         old,
         new,
-        compare_training(*placements, tree.revision),
+        training,
         _numbers(job, old, new, tree.revision) if numbers else None,
     )
 
