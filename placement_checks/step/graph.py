@@ -321,7 +321,7 @@ class StepGraph:
     @cached_property
     def frames(self) -> Sequence[Frame]:
         """The loops of TensorFlow 1."""
-        ops, waiting = self.ops, self.waiting
+        ops = self.ops
         loops: defaultdict[str, list[tuple[str, str, str]]] = defaultdict(list)
         entered: defaultdict[str, list[str]] = defaultdict(list)
 
@@ -331,11 +331,14 @@ class StepGraph:
         for name, op in ops.items():
             if op.type in ENTERS:
                 entered[frame_of(name)].append(name)
-            sources = list(map(producer_of, self.inputs[name])) if op.type in _MERGES else []
+            if op.type not in _MERGES:
+                continue
+            sources = list(map(producer_of, self.inputs[name]))
             types = [ops[each].type for each in sources if each in ops]
             if len(types) == 2 and types[0] in ENTERS and types[1] in NEXT_ITERATIONS:
                 loops[frame_of(sources[0])].append((name, sources[0], self.inputs[sources[1]][0]))
         frames = []
+        waiting = self.waiting if loops else {}
         for frame, variables in loops.items():
             merges, enters, returned = zip(*variables, strict=True)
             exits: dict[str, int] = {}
