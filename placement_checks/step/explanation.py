@@ -210,15 +210,16 @@ class Explanation:
             return found
         inner = self._forms(ours, theirs, Obligation.UPDATE, depth + 1)
         value, other = (self._terms.constant(form) for form in (ours, theirs))
-        if value is None or other is None:
-            text = f"its {name} differs: {inner.text}"
-        else:
+        are_known = value is not None and other is not None
+        text = f"its {name} differs: {inner.text}"
+        if value is not None and other is not None:
             text = f"its {name} is {value:.4g}, but {other:.4g} {self._there}"
+        excuse: Excuse | None
         if found is not None:
             excuse = found.excuse or Excuse.SCALE
             text += f", and its gradient may differ: {found.text}"
         elif self._is_revision:
-            excuse = inner.excuse if value is None or other is None else None
+            excuse = None if are_known else inner.excuse
         else:
             excuse = inner.excuse or (Excuse.SETTING if name != _STATE else Excuse.UNMATCHED)
         return Difference(Obligation.UPDATE, text, inner.origin, excuse, SETTING)
