@@ -28,16 +28,16 @@ from placement_checks.step.comparison import ONE_GPU, State, StepEquality
 from placement_checks.step.explanation import Difference, Obligation
 from placement_checks.step.weights import Weights
 
-_OF_ANY_VARIABLE = (Fact(FactKind.OBJECTIVE), Fact(FactKind.SCALED))
+_OF_ANY_OBJECT = (Fact(FactKind.BLOCKED), Fact(FactKind.OBJECTIVE), Fact(FactKind.SCALED))
 # Facts on other objects that explain a difference, by what has to be equal; the likeliest first.
 # Equal noise explains only a difference of random numbers. A coefficient may belong to the update
 # of another variable, if gradients are computed after it.
 _CAUSES = {
-    **dict.fromkeys(Obligation, (*_OF_ANY_VARIABLE, Fact(FactKind.UNTRAINED))),
-    Obligation.ROWS: (Fact(FactKind.NOISE), *_OF_ANY_VARIABLE),
+    **dict.fromkeys(Obligation, (*_OF_ANY_OBJECT, Fact(FactKind.UNTRAINED))),
+    Obligation.ROWS: (Fact(FactKind.NOISE), *_OF_ANY_OBJECT),
     Obligation.WEIGHTS: (
         *(Fact(FactKind.REPEATED), Fact(FactKind.UNSHARED), Fact(FactKind.OUT_OF_SCOPE)),
-        *_OF_ANY_VARIABLE,
+        *_OF_ANY_OBJECT,
     ),
 }
 
