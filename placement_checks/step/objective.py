@@ -24,7 +24,7 @@ from placement_checks.step.reader import StepReader
 from placement_checks.step.stages import GradientStages
 from placement_checks.step.statistics import with_means
 from placement_checks.step.terms import Atom, Terms, are_close
-from placement_checks.step.weights import Summand, gradient_in, loss_of, loss_summands
+from placement_checks.step.weights import Summand, loss_of, loss_summands
 from placement_checks.util.text import plural
 
 _LARGEST_DENOMINATOR = 64  # other coefficients are decimal
@@ -211,9 +211,6 @@ class _Objectives:
 
     def _in(self, form: Form) -> Sequence[Monomial]:
         return [monomial for monomial, _ in self._terms.summands(form)]
-
-    def _is_gradient(self, monomial: Monomial) -> bool:
-        return gradient_in(self._terms, monomial) is not None
 
     def _without_rate(self, form: Form) -> Form:
         """A sum of gradients without common factors that only untrained variables determine."""

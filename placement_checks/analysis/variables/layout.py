@@ -1,8 +1,4 @@
-"""Layouts: how the towers share each variable, found by data flow.
-
-`Layout` has the layout of each variable of the model. `Unshared` has the variables that only one
-tower reads, although another tower has a similar variable.
-"""
+"""Layouts: how the towers share each variable of the model, found by data flow."""
 
 from __future__ import annotations
 
@@ -16,7 +12,6 @@ from typing import Literal, NamedTuple, TypeVar, cast
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.by_loss import single_tower
 from placement_checks.analysis.towers.discovery import complete_device
-from placement_checks.analysis.variables.accumulators import accumulators
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.slots import find_slots
 from placement_checks.core.devices import Device
@@ -325,53 +320,7 @@ def variable_layout(placement: Placement) -> Layout:
     return placement.cached(Layout)
 
 
-class Unshared:
-    """The unshared variables of a placement; `unshared` finds them once.
-
-    Only one tower reads an unshared variable. Another tower has a variable of the same shape and
-    dtype, which is no mirrored copy of it. The variable was created by
-    `tf.compat.v1.get_variable`. The program therefore chose a separate name for each tower, so
-    each tower is meant to have its own variable on its GPU. Variables created by `tf.Variable`,
-    which never shares variables, are not included.
-
-    Attributes:
-        tower_of: the number of the tower that reads each unshared variable, by its name.
-    """
-
-    def __init__(self, placement: Placement) -> None:
-        self._towers = analyze(placement).towers
-        variables = variable_layout(placement)
-        others = {*variables.copies, *analyze(placement).cached_inputs}
-        others |= accumulators(placement).tower_of.keys()
-        named = made_by_get_variable(placement) - others
-        forms: dict[object, dict[str, TowerIndex]] = defaultdict(dict)
-        for variable in placement.variables:
-            tower = variables.only_reader(variable.name)
-            if tower is not None and variable.name in named:
-                forms[variable[1:]][variable.name] = tower
-        self.tower_of: Mapping[str, TowerIndex] = {
-            name: tower
-            for by_name in forms.values()
-            for name, tower in by_name.items()
-            if len(set(by_name.values())) > 1
-        }
-
-    def is_on_own_tower(self, variable: str, device: Device | None) -> bool:
-        """Whether a variable is unshared, and a device belongs to its tower."""
-        tower = self.tower_of.get(variable)
-        return (
-            tower is not None
-            and device is not None
-            and any(device.matches(gpu) for gpu in self._towers[tower].devices)
-        )
-
-
 def made_by_get_variable(placement: Placement) -> frozenset[str]:
     """Return the variables with an initializer scope, which `get_variable` creates."""
     parts = (name.partition("/Initializer/") for name in placement.ops)
     return frozenset(variable for variable, inside, _ in parts if inside)
-
-
-def unshared(placement: Placement) -> Unshared:
-    """Return the unshared variables of a placement, found once."""
-    return placement.cached(Unshared)
