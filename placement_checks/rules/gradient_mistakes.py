@@ -8,15 +8,17 @@ find ops by their purpose, such as reordering rows or dividing the loss.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from placement_checks.analysis.graph.data_flow import DataFlow
+from placement_checks.analysis.graph.data_flow import DataFlow, union
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
+from placement_checks.analysis.towers.by_loss import single_tower
 from placement_checks.analysis.variables.gradient_flow import gradient_flow, norms_of_slices
 from placement_checks.core import mistakes
-from placement_checks.core.ids import OpId
+from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.missing import Missing
 from placement_checks.core.mistakes import Diagnosis
 from placement_checks.core.op_types import (
@@ -40,6 +42,8 @@ from placement_checks.core.op_types import (
     SHAPE_ONLY,
     STACK,
     SUM,
+    SUM_OF_ROWS,
+    VARIABLE_LOOKUPS,
     is_gradient_update,
 )
 from placement_checks.core.placement import Placement, producer_of
@@ -47,6 +51,7 @@ from placement_checks.core.results import PathStep
 from placement_checks.rules.base import path_lines
 from placement_checks.rules.ranks import ranks_of
 from placement_checks.rules.source_lines import blame, blame_selection, joining_ops
+from placement_checks.step.row_sets import RowSets
 
 if TYPE_CHECKING:
     _Finder = Callable[[Placement, str, Diagnosis], "MistakeLocation"]
@@ -251,6 +256,73 @@ def decays(placement: Placement, variable: str) -> Sequence[OpId]:
     added = [
         term
         for op in sorted(flow.reachable(updates, until=backward.__getitem__))
+def rows_of_other_towers(
+    placement: Placement, variable: str
+) -> tuple[OpId, Sequence[TowerIndex]] | None:
+    """Find an op that adds gradients of a tower to rows that only other towers looked up.
+
+    Sparse gradients (`tf.IndexedSlices`) are averaged correctly if both the values and the indices
+    of all towers are concatenated. All towers may look up the same positions.
+
+    Returns:
+        The op, and the towers whose rows it leaves out. None if there is no such op.
+    """
+    analysis, gradients = analyze(placement), gradient_flow(placement)
+    flow = analysis.flow
+    of_towers = placement.cached(_looked_up).get(variable, {})
+    if len(of_towers) < 2:
+        return None
+    for update in gradients.trained[variable]:
+        for op in (update.op, *sorted(gradients.ancestors(update))):
+            is_sum_of_rows = flow.types[op] == SUM_OF_ROWS and not analysis.backward.ops[op]
+            sources = list(zip(flow.inputs[op], placement.by_number[op].inputs, strict=False))
+            integers = [
+                source
+                for source, name in sources
+                if (tensor := analysis.tensor(name)) and tensor.dtype in ("int32", "int64")
+            ]
+            if not integers or not (op == update.op or is_sum_of_rows):
+                continue
+            values = (source for source, _ in sources if source not in integers)
+            taken = union(gradients.gradient_towers[source] for source in values)
+            behind = flow.reachable(integers)
+            known = {
+                rows for own in of_towers.values() for at, rows in own.items() if at in behind
+            }
+            left_out = [
+                tower
+                for tower in analysis.towers_in(taken & analysis.all_towers)
+                if tower in of_towers and known.isdisjoint(of_towers[tower].values())
+            ]
+            if left_out:
+                return op, left_out
+    return None
+
+
+def _looked_up(
+    placement: Placement,
+) -> Mapping[str, Mapping[TowerIndex, Mapping[OpId, Hashable]]]:
+    """The indices of sparse gradients, by variable and tower: the ops, and keys of the values.
+
+    The gradient of a lookup flattens the indices (python/ops/array_grad.py).
+    """
+    analysis, ops = analyze(placement), placement.by_number
+    towers, key = gradient_flow(placement).gradient_towers, placement.cached(RowSets).key
+    found: dict[str, dict[TowerIndex, dict[OpId, Hashable]]]
+    found = defaultdict(lambda: defaultdict(dict))
+    for op, (forward, _) in analysis.backward.forward.items():
+        if analysis.flow.types[forward] not in VARIABLE_LOOKUPS | GATHERS:
+            continue
+        holder = analysis.layers.passed_on[analysis.flow.inputs[forward][0]]
+        tower = single_tower(towers[op] & analysis.all_towers)
+        is_flat = analysis.flow.types[op] in RESHAPES
+        if not is_flat or ops[op].inputs[0] != ops[forward].inputs[1]:
+            continue
+        if holder is not None and tower is not None:
+            found[analysis.flow.names[holder]][tower][op] = key(ops[op].inputs[0])
+    return found
+
+
         if flow.types[op] in ADDS and not backward[op] and op not in updates
         for term in flow.inputs[op]
         if not analysis.has_gradient(term)
