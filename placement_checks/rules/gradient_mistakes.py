@@ -224,11 +224,6 @@ def _find_counts(placement: Placement, variable: str, diagnosis: Diagnosis) -> M
     return location if location.ops else _find_weights(placement, variable, diagnosis)
 
 
-def _find_losses(placement: Placement, variable: str, _: Diagnosis) -> MistakeLocation:
-    """Return the losses that add up the losses of towers, or else the ops that add gradients."""
-    return MistakeLocation(joint_losses(placement, variable))
-
-
 def joint_losses(placement: Placement, variable: str) -> Sequence[str]:
     """Return the objectives of a variable that combine the losses of several towers."""
     analysis, flow = analyze(placement), analyze(placement).flow
@@ -238,11 +233,6 @@ def joint_losses(placement: Placement, variable: str) -> Sequence[str]:
         for name in objectives
         if name in flow.number and analysis.towers_of(flow.number[name]).bit_count() > 1
     ]
-
-
-def _find_decay(placement: Placement, variable: str, _: Diagnosis) -> MistakeLocation:
-    """Return the ops that add a term without a gradient to gradients of a variable."""
-    return _location(placement, decays(placement, variable))
 
 
 def decays(placement: Placement, variable: str) -> Sequence[OpId]:
@@ -256,6 +246,16 @@ def decays(placement: Placement, variable: str) -> Sequence[OpId]:
     added = [
         term
         for op in sorted(flow.reachable(updates, until=backward.__getitem__))
+        if flow.types[op] in ADDS and not backward[op] and op not in updates
+        for term in flow.inputs[op]
+        if not analysis.has_gradient(term)
+        and not analysis.examples[term]
+        and any(flow.names[each] == variable for each in flow.reachable([term]))
+    ]
+    others = (update.op for update in analysis.updates.by_variable.get(variable, ()))
+    return added or [op for op in others if not is_gradient_update(flow.types[op])]
+
+
 def rows_of_other_towers(
     placement: Placement, variable: str
 ) -> tuple[OpId, Sequence[TowerIndex]] | None:
@@ -321,16 +321,6 @@ def _looked_up(
         if holder is not None and tower is not None:
             found[analysis.flow.names[holder]][tower][op] = key(ops[op].inputs[0])
     return found
-
-
-        if flow.types[op] in ADDS and not backward[op] and op not in updates
-        for term in flow.inputs[op]
-        if not analysis.has_gradient(term)
-        and not analysis.examples[term]
-        and any(flow.names[each] == variable for each in flow.reachable([term]))
-    ]
-    others = (update.op for update in analysis.updates.by_variable.get(variable, ()))
-    return added or [op for op in others if not is_gradient_update(flow.types[op])]
 
 
 def combining_op(placement: Placement, variable: str) -> OpId | None:
@@ -488,11 +478,6 @@ def frozen_reads(placement: Placement, variable: str, towers: Sequence[int]) -> 
     return list(islice(masks, 1)) or reads
 
 
-def _find_own_rows(placement: Placement, _: str, diagnosis: Diagnosis) -> MistakeLocation:
-    """Return the ops of one type in towers, if they depend on examples."""
-    return _location(placement, ops_in_towers(placement, diagnosis.op_type))
-
-
 def ops_in_towers(placement: Placement, op_type: str) -> Sequence[OpId]:
     """Return the forward ops of one type that depend on the examples of a single tower."""
     analysis = analyze(placement)
@@ -528,7 +513,7 @@ def slice_ends(placement: Placement) -> Sequence[OpId]:
 
 
 def _ops_on_rows(placement: Placement, types: Collection[str]) -> Iterator[OpId]:
-    """Yield the first ops of some types between the inputs of the step and the model.
+    """Return the first ops of some types between the inputs of the step and the model.
 
     Only the first such op on a path counts: later ops may be part of the model, such as a
     selection of features.
@@ -537,30 +522,28 @@ def _ops_on_rows(placement: Placement, types: Collection[str]) -> Iterator[OpId]
     flow = analysis.flow
     # The placeholders that the program lists, or else all sources of examples.
     inputs = [producer_of(name) for names in placement.step.inputs for name in names]
-    todo = [flow.number[name] for name in inputs] or flow.having(EXAMPLE_SOURCES.__contains__)
-    seen = set(todo)
-    for here in todo:
-        for consumer in flow.consumers[here]:
-            kind = flow.types[consumer]
-            if (
-                consumer in seen
-                or analysis.backward.ops[consumer]
-                or not analysis.updates.in_step[consumer]
-            ):
-                continue
-            if kind not in _PASSES_ROWS or flow.inputs[consumer][CUTS.get(kind, 0)] != here:
-                continue  # an index, such as into an embedding, contains no rows
-            seen.add(consumer)
-            if kind in types:
-                yield consumer
-            else:
-                todo.append(consumer)
+    start = [flow.number[name] for name in inputs] or flow.having(EXAMPLE_SOURCES.__contains__)
+
+    def passing(here: OpId) -> Iterator[OpId]:
+        for op in flow.consumers[here]:
+            kind, is_forward = flow.types[op], not analysis.backward.ops[op]
+            # An index, such as into an embedding, contains no rows.
+            has_rows = kind in _PASSES_ROWS and flow.inputs[op][CUTS.get(kind, 0)] == here
+            if has_rows and is_forward and analysis.updates.in_step[op]:
+                yield op
+
+    def is_found(op: OpId) -> bool:
+        return flow.types[op] in types and op not in start
+
+    return filter(is_found, sorted(flow.reachable(start, along=passing, until=is_found)))
 
 
 # By the key of the mistake.
 _FINDERS: Mapping[str, _Finder] = {
     **dict.fromkeys([mistakes.SUM.key, mistakes.SUM_OF_BATCHES.key], _find_sum),
-    mistakes.SUM_OF_LOSSES.key: _find_losses,
+    mistakes.SUM_OF_LOSSES.key: lambda placement, variable, _: MistakeLocation(
+        joint_losses(placement, variable)
+    ),
     **dict.fromkeys([mistakes.DIVIDED.key, mistakes.LOSSES_DIVIDED.key], _find_division),
     **{
         mistake.key: _find_weights
@@ -574,7 +557,9 @@ _FINDERS: Mapping[str, _Finder] = {
         placement.cached(norms_of_slices)
     ),
     mistakes.STATISTICS.key: _finder(batch_statistics),
-    mistakes.OWN_ROWS.key: _find_own_rows,
+    mistakes.OWN_ROWS.key: lambda placement, _, diagnosis: _location(
+        placement, ops_in_towers(placement, diagnosis.op_type)
+    ),
     **dict.fromkeys([mistakes.OWN_COUNTS.key, mistakes.COUNTS_OR_STATISTICS.key], _find_counts),
     **{
         mistake.key: _finder(penalties)
@@ -582,7 +567,9 @@ _FINDERS: Mapping[str, _Finder] = {
             *(mistakes.PENALTY_REPEATED, mistakes.PENALTY_TOO_SMALL, mistakes.OTHER_PENALTY),
         )
     },
-    mistakes.DECAY.key: _find_decay,
+    mistakes.DECAY.key: lambda placement, variable, _: _location(
+        placement, decays(placement, variable)
+    ),
     mistakes.FROZEN.key: lambda placement, variable, diagnosis: _location(
         placement, frozen_reads(placement, variable, diagnosis.towers)
     ),
