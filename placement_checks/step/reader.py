@@ -99,9 +99,8 @@ class StepReader(StepGraph):
         self.races: dict[str, Race] = {}
         self.feeds: Mapping[str, str] = {}
         strategy = placement.strategy
-        copies_of_strategy = strategy.copies.items() if strategy else ()
-        self.in_sync = {name: copy.first for name, copy in copies_of_strategy if copy.in_sync}
-        self.copies = self.in_sync | dict(copies)
+        self.in_sync = strategy.first_copies if strategy else {}
+        self.copies = {**self.in_sync, **copies}
         self._gradients: dict[str, list[tuple[int, int, bool]]] = defaultdict(list)
         for number, call in enumerate(self.calls):
             for source, tensors in enumerate(call.gradients):
@@ -110,8 +109,6 @@ class StepReader(StepGraph):
         self.used_calls: set[int] = set()
         self.backward = frozenset().union(*[call.ops for call in self.calls])
         self.batch = Batch(self)
-
-    # --- the graph ---
 
     # --- values of tensors ---
 

@@ -64,6 +64,7 @@ class Layout:
         self._placement = placement
         self._analysis = analyze(placement)
         self._gradients = gradient_flow(placement)
+        self._of_strategy = placement.strategy.first_copies if placement.strategy else {}
 
     @cached_property
     def readers(self) -> Mapping[str, TowerMask]:
@@ -180,6 +181,15 @@ class Layout:
         }
         return parts if 2 * len(parts) > len(readers) else {}
 
+    @cached_property
+    def first_copies(self) -> Mapping[str, str]:
+        """The first copy of each variable that towers have copies of, by the other copies."""
+        names = dict(self._of_strategy)
+        for mirrored in self.mirrored:
+            first = mirrored.copies[min(mirrored.copies)]
+            names |= dict.fromkeys(mirrored.copies.values(), first)
+        return {copy: first for copy, first in names.items() if copy != first}
+
     def read_as(self, variable: str) -> Mapping[TowerIndex, str]:
         """Return the variable that each tower reads: ``variable``, or the tower's copy of it."""
         if variable in self.copies:
@@ -189,20 +199,13 @@ class Layout:
 
     def kind(self, variable: str) -> LayoutKind:
         """Return the layout of a variable."""
-        if variable in self.copies or variable in self._copies_of_strategy:
+        if variable in self.copies or variable in self._of_strategy:
             return "mirrored"
         if variable in self.partitions:
             return "sharded"
         if variable in self.gpu_of:
             return "split"
         return self._kind_by_readers(variable)
-
-    @cached_property
-    def _copies_of_strategy(self) -> Mapping[str, str]:
-        """The copies that a strategy keeps equal, each with the first copy of its variable."""
-        strategy = self._placement.strategy
-        copies = {} if strategy is None else strategy.copies
-        return {name: copy.first for name, copy in copies.items() if copy.in_sync}
 
     def _kind_by_readers(self, variable: str) -> LayoutKind:
         """Return the layout of a variable without copies, by the towers that read it."""
@@ -220,7 +223,7 @@ class Layout:
         count = Counter(map(self.kind, in_model))
         most = max((len(group.copies) for group in self.mirrored), default=0)
         others = in_model & {
-            first for name, first in self._copies_of_strategy.items() if name not in self.copies
+            first for name, first in self._of_strategy.items() if name not in self.copies
         }
         count["mirrored"] = len(self.mirrored) + len(others)
         if others and self._placement.strategy is not None:

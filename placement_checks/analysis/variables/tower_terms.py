@@ -142,7 +142,7 @@ class TowerTerms:
     def __init__(self, placement: Placement, *, by_borders: bool = False) -> None:
         self._placement = placement
         self._analysis = analyze(placement)
-        self.first_copies = first_copies(placement)
+        self.first_copies = variable_layout(placement).first_copies
         self.terms = Terms(op_type, decisions=True, are_parts_apart=True)
         step = placement.step
         roots = [*step.train_op, *step.train_ops, *(op for run in step.runs for op in run)]
@@ -339,16 +339,6 @@ class TowerTerms:
         return form
 
 
-def first_copies(placement: Placement) -> Mapping[str, str]:
-    """Return the first copy of each variable that towers have copies of, by the other copies."""
-    copies = placement.strategy.copies if placement.strategy else {}
-    names = {name: copy.first for name, copy in copies.items() if copy.in_sync}
-    for mirrored in variable_layout(placement).copies.values():
-        first = mirrored.copies[min(mirrored.copies)]
-        names |= dict.fromkeys(mirrored.copies.values(), first)
-    return {copy: first for copy, first in names.items() if copy != first}
-
-
 def ops_of_losses(placement: Placement) -> Sequence[Collection[str]]:
     """Return for each tower the ops that its losses are computed from.
 
@@ -356,7 +346,8 @@ def ops_of_losses(placement: Placement) -> Sequence[Collection[str]]:
     the other tower, also if a loss contains it by mistake. A layer that one GPU computes for all
     towers, such as a lookup of rows, has a variable of its own.
     """
-    analysis, flow, names = analyze(placement), analyze(placement).flow, first_copies(placement)
+    analysis, flow = analyze(placement), analyze(placement).flow
+    names = variable_layout(placement).first_copies
     reading: defaultdict[str, dict[OpId, TowerIndex]] = defaultdict(dict)
     for variable, readers in analysis.reads_by_site.readers.items():
         towers = {op: tower for op in readers if (tower := analysis.tower_of[op]) is not None}
