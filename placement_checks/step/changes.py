@@ -436,11 +436,6 @@ class StepChanges(StepReader):
 
     # --- values ---
 
-    def awaited(self, op: str) -> Collection[str]:
-        """The updates that an op waits for."""
-        mask = self._awaited.get(op, 0)
-        return {name for name in self.update_ops if mask & self._bits[name]}
-
     def state(self, variable: str, mask: int) -> Form:
         """The value of a variable after the updates in a mask: an atom."""
         done = [each.op for each in self.updates.get(variable, ()) if mask & self._bits[each.op]]

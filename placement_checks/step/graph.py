@@ -310,6 +310,11 @@ class StepGraph(ABC):
 
     def changed_by(self, update: str) -> list[str | None]:
         """The variables that an update changes: an optimizer also changes the slots."""
+    def awaited(self, op: str) -> Sequence[str]:
+        """The updates that an op waits for; an update waits for itself."""
+        mask = self._awaited.get(op, 0)
+        return [name for name in self.update_ops if mask & self._bits[name]]
+
         changed = _CHANGED_INPUTS.get(self.ops[update].type.rpartition("Apply")[2], 1)
         return [self.holder.get(producer_of(each)) for each in self.data(update)[:changed]]
 

@@ -90,10 +90,6 @@ class _ValueReader(StepReader):
     def _state_read(self, holder: str, _name: str) -> Form:
         return self.variable(holder)
 
-    def updates_before(self, op: str) -> Sequence[str]:
-        """The updates that an op waits for."""
-        return [each for each in self.update_ops if self._awaited.get(op, 0) & self._bits[each]]
-
 
 class Sources(NamedTuple):
     """What a value is computed from. The shape of a tensor does not count.
@@ -190,7 +186,7 @@ class TowerTerms:
 
     def updates_before(self, op: OpId) -> Sequence[str]:
         """The updates that an op waits for, in any way."""
-        return self._reader.updates_before(self._analysis.flow.names[op])
+        return self._reader.awaited(self._analysis.flow.names[op])
 
     def members_of_sum(self, op: OpId) -> Sequence[str]:
         """The ops of replicas that compute a sum together with an op, and this op."""

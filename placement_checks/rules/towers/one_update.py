@@ -315,7 +315,7 @@ def _turns(analysis: TowerAnalysis, updates: Sequence[Update]) -> Collection[Seq
     for update in updates:
         for tensor in changes.gradients_in([_change(analysis, update).term]):
             op = producer_of(tensor)
-            awaited = changes.awaited(op) & own.keys()
+            awaited = own.keys() & changes.awaited(op)
             turns[frozenset(own[name] for name in awaited)].append(flow.op_of(op))
     return turns.values()
 
