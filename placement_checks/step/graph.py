@@ -41,6 +41,7 @@ from placement_checks.core.placement import (
 from placement_checks.step.kinds import Form, Origin, Shape
 from placement_checks.step.parts import Part
 from placement_checks.step.terms import Assumption, Terms
+from placement_checks.util.walks import sources_first, walk
 
 _MERGES = frozenset({"Merge", "RefMerge"})
 # How many of the first inputs an optimizer's op changes; 1 for types that are not here.
@@ -274,7 +275,8 @@ class StepGraph(ABC):
 
     def _order_updates(self) -> None:
         """Find the updates of each variable, and for each op the updates that it waits for."""
-        order = ordered(sorted(self.reached, key=self.number.__getitem__), self.edges)
+        roots = sorted(self.reached, key=self.number.__getitem__)
+        order = list(sources_first(roots, self.edges.__getitem__))
         for name in order:
             kind = self.ops[name].type
             if not is_update(kind):
@@ -308,13 +310,13 @@ class StepGraph(ABC):
             masks[name] = mask
         return masks
 
-    def changed_by(self, update: str) -> list[str | None]:
-        """The variables that an update changes: an optimizer also changes the slots."""
     def awaited(self, op: str) -> Sequence[str]:
         """The updates that an op waits for; an update waits for itself."""
         mask = self._awaited.get(op, 0)
         return [name for name in self.update_ops if mask & self._bits[name]]
 
+    def changed_by(self, update: str) -> list[str | None]:
+        """The variables that an update changes: an optimizer also changes the slots."""
         changed = _CHANGED_INPUTS.get(self.ops[update].type.rpartition("Apply")[2], 1)
         return [self.holder.get(producer_of(each)) for each in self.data(update)[:changed]]
 
@@ -399,11 +401,8 @@ class StepGraph(ABC):
                         exits |= {
                             each: number for each in waiting[switch] if ops[each].type in EXITS
                         }
-            inside, stack = set(merges), list(merges)
-            while stack:
-                found = [x for x in waiting[stack.pop()] if x not in inside and x not in exits]
-                inside.update(found)
-                stack += found
+            ends = exits.keys()
+            inside = set(walk(merges, lambda name, ends=ends: set(waiting[name]) - ends))
             captured = [each for each in entered[frame] if each not in enters]
             condition = conditions.pop() if len(conditions) == 1 else ""
             exits = exits if condition else {}  # a loop that TensorFlow builds in another way
@@ -537,30 +536,4 @@ def training_runs(placement: Placement) -> Sequence[Sequence[str]]:
 
 def cone(starts: Iterable[str], edges: Mapping[str, Sequence[str]]) -> set[str]:
     """The ops that some ops depend on, with these ops."""
-    seen: set[str] = set()
-    stack = [start for start in starts if start in edges]
-    while stack:
-        name = stack.pop()
-        if name not in seen:
-            seen.add(name)
-            stack += edges[name]
-    return seen
-
-
-def ordered(names: Iterable[str], edges: Mapping[str, Sequence[str]]) -> list[str]:
-    """Ops after the ops that they wait for; loops are cut at any op."""
-    order: list[str] = []
-    done: dict[str, bool] = {}
-    for start in names:
-        stack = [start]
-        while stack:
-            name = stack[-1]
-            if name not in done:
-                done[name] = False
-                stack += [source for source in edges[name] if source not in done]
-                continue
-            if not done[name]:
-                done[name] = True
-                order.append(name)
-            stack.pop()
-    return order
+    return set(walk([start for start in starts if start in edges], edges.__getitem__))

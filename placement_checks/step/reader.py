@@ -48,6 +48,7 @@ from placement_checks.step.loops import Loop, is_loop
 from placement_checks.step.parts import WHOLE, Part, finest
 from placement_checks.step.tensor_ops import TENSOR_OPS, Node, attributes_of, with_shape
 from placement_checks.step.terms import Assumption, Terms
+from placement_checks.util.walks import walk
 
 # Updates by the sum of the old value and a multiple of another tensor.
 _SUMS = {
@@ -140,15 +141,12 @@ class StepReader(StepGraph):
 
     def is_being_evaluated(self, source: str) -> bool:
         """Whether the value of a tensor waits for a value that is being evaluated."""
-        stack, seen = [source], {source}
-        while stack:
-            tensor = stack.pop()
-            if tensor in self._busy:
-                return True
-            if tensor not in self._values and producer_of(tensor) in self.ops:
-                stack += [each for each in self._needed(tensor) if each not in seen]
-                seen.update(stack)
-        return False
+
+        def needed(tensor: str) -> Sequence[str]:
+            is_known = tensor in self._values or producer_of(tensor) not in self.ops
+            return () if is_known else self._needed(tensor)
+
+        return any(tensor in self._busy for tensor in walk([source], needed))
 
     def operand(self, op: str, number: int) -> Form:
         """The form of a tensor that an op reads: a loop variable, or an input of the op."""
@@ -769,19 +767,14 @@ class StepReader(StepGraph):
 
     def _first_with(self, value: Form, source: str) -> str:
         """The first op on the way to a tensor with this value; empty for a backward op."""
-        first, stack, seen = "", [source], {source}
-        while stack:
-            source = stack.pop()
-            if source in self._gradients:
-                continue
-            name = producer_of(source)
-            if not first or self.number[name] < self.number[first]:
-                first = name
-            for each in self.data(name):
-                if each not in seen and each in self._values and self._values[each] == value:
-                    seen.add(each)
-                    stack.append(each)
-        return first
+
+        def equal_inputs(tensor: str) -> Iterator[str]:
+            inputs = () if tensor in self._gradients else self.data(producer_of(tensor))
+            return (each for each in inputs if self._values.get(each) == value)
+
+        equal = walk([source], equal_inputs)
+        names = [producer_of(each) for each in equal if each not in self._gradients]
+        return min(names, key=self.number.__getitem__, default="")
 
     def _with_slices(
         self, operands: list[Form], data: Sequence[str], shape: Shape, name: str

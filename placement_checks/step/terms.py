@@ -314,7 +314,11 @@ class Terms:
             if atom not in seen:
                 seen.add(atom)
                 yield atom
-                stack += [x for operand in self[atom].operands for x in self.atoms_in(operand)]
+                stack += self.atoms_of_operands(atom)
+
+    def atoms_of_operands(self, atom: AtomId) -> list[AtomId]:
+        """The atoms of the operands of an atom, without the atoms in them."""
+        return [each for operand in self[atom].operands for each in self.atoms_in(operand)]
 
     def atom(
         self,
@@ -827,12 +831,7 @@ class Terms:
             atom = stack.pop()
             if atom not in memo and atom not in pending and concerns(self[atom]):
                 pending.add(atom)
-                stack += [
-                    x
-                    for operand in self[atom].operands
-                    for x in self.atoms_in(operand)
-                    if x != ONE
-                ]
+                stack += [x for x in self.atoms_of_operands(atom) if x != ONE]
         for atom in sorted(pending):  # operands have smaller numbers
             made = replace(atom, of_form)
             memo[atom] = self._rebuilt(atom, of_form) if made is None else made
@@ -1080,7 +1079,7 @@ class Terms:
             elif here < least or self[here].op == "StopGradient":
                 memo[here] = False
             else:
-                below = [x for operand in self[here].operands for x in self.atoms_in(operand)]
+                below = self.atoms_of_operands(here)
                 waiting = [x for x in below if x not in memo]
                 if waiting:
                     stack += waiting

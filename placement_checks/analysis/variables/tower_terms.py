@@ -33,6 +33,7 @@ from placement_checks.step.op_types import op_type
 from placement_checks.step.parts import WHOLE, Cut, Part
 from placement_checks.step.reader import StepReader
 from placement_checks.step.terms import Terms
+from placement_checks.util.walks import sources_first, walk
 
 # Atoms that depend on a tensor's shape alone.
 _SHAPES = frozenset({"Dim", "Rows", "RowsOf"})
@@ -283,40 +284,27 @@ class TowerTerms:
 
     def atoms_behind(self, atoms: Iterable[AtomId]) -> Iterator[AtomId]:
         """Yield atoms and the atoms in their operands, without those of shapes."""
-        seen = set(atoms) - {ONE}
-        stack = list(seen)
-        while stack:
-            atom = stack.pop()
-            if self.terms[atom].op not in _SHAPES:
-                yield atom
-                further = self._operands(atom) - seen
-                seen |= further
-                stack += further
+        found = walk(set(atoms) - {ONE}, self._operands)
+        return (atom for atom in found if self.terms[atom].op not in _SHAPES)
 
     def _operands(self, atom: AtomId) -> set[AtomId]:
-        operands = self.terms[atom].operands
-        return {each for form in operands for each in self.terms.atoms_in(form)} - {ONE}
+        """The atoms that an atom is computed from; none if it depends on shapes alone."""
+        is_shape = self.terms[atom].op in _SHAPES
+        return set() if is_shape else {*self.terms.atoms_of_operands(atom)} - {ONE}
 
     def sources(self, atom: AtomId) -> Sources:
         """What an atom is computed from."""
-        memo, stack = self._sources, [atom]
-        while stack:
-            here = stack[-1]
-            if self.terms[here].op in _SHAPES:
+        memo = self._sources
+        for here in sources_first([atom], lambda x: () if x in memo else self._operands(x)):
+            own = self.terms[here]
+            if here not in memo and own.op in _SHAPES:
                 memo[here] = _NOTHING
-            below = () if here in memo else self._operands(here)
-            waiting = [each for each in below if each not in memo]
-            if waiting:
-                stack += waiting
-                continue
-            if here not in memo:
-                own = self.terms[here]
-                memo[here] = Sources(
+            elif here not in memo:
+                made = Sources(
                     frozenset([] if own.part is None else [own.part]),
                     frozenset([str(own.attrs[0])] if own.op == "Var" else []),
-                ).with_all([memo[each] for each in below])
-                memo[here] = memo[here].of_op()
-            stack.pop()
+                )
+                memo[here] = made.with_all([memo[x] for x in self._operands(here)]).of_op()
         return memo[atom]
 
     def sources_of(self, form: Form) -> Sources:
