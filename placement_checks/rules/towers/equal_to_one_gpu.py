@@ -21,11 +21,10 @@ from placement_checks.rules.requirements import Need
 from placement_checks.rules.step_equality import (
     compare_with_one_gpu,
     mistake_of,
-    towers_by_part,
+    towers_left_out,
 )
 from placement_checks.step.comparison import ONE_GPU, State, StepEquality
 from placement_checks.step.explanation import Difference, Obligation
-from placement_checks.step.weights import Weights
 
 _OF_ANY_VARIABLE = (Fact(FactKind.OBJECTIVE), Fact(FactKind.SCALED))
 # Facts on other objects that explain a difference, by what has to be equal; the likeliest first.
@@ -170,16 +169,8 @@ def _note(found: StepEquality, other: str) -> str:
 
 def _frozen(placement: Placement, found: StepEquality, name: str) -> Diagnosis | None:
     """State that a variable is masked in towers whose gradients its update takes."""
-    weights = found.weights.get(name)
-    if not isinstance(weights, Weights) or not weights.examples:
-        return None
     analysis, gradients = analyze(placement), gradient_flow(placement)
-    by_part = towers_by_part(placement, found)
-    left_out = [
-        by_part[part]
-        for part in weights.examples[0].ratios
-        if part in by_part and not any(each.ratios[part] for each in weights.examples)
-    ]
+    left_out = towers_left_out(placement, found, name)
     mask = sum(1 << tower for tower in left_out)
     taken = union(map(gradients.towers, gradients.trained.get(name, ())))
     if not mask or mask & ~taken:
