@@ -513,10 +513,6 @@ class StepReader(StepGraph):
             name = producer_of(self.ops[name].inputs[0])
         return self.holder.get(name, "")
 
-    def awaits(self, op: str, update: str) -> bool:
-        """Whether an op waits for an update, or is the update."""
-        return bool(self._awaited.get(op, 0) & self._bits[update])
-
     def state_after(self, variable: str, update: str) -> Form:
         """The value of a variable directly after an update, and the updates that it waits for."""
         return self.state(variable, self._awaited[update])

@@ -339,7 +339,7 @@ class GradientStages:
             lasting.append(update.op)
             states.append(reader.state_after(variable, update.op))
             first = states.index(states[-1])
-            if all(reader.awaits(update.op, each) for each in lasting):
+            if set(lasting) <= {*reader.awaited(update.op)}:
                 del lasting[first:], states[first + 1 :]
         return lasting
 

@@ -14,7 +14,6 @@ from typing import TypeVar, cast
 from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import (
     BRANCHES,
-    COLLECTIVES,
     GRADIENT_OUTPUTS,
     IDENTITY_N,
     ITERATOR_INITIALIZERS,
@@ -83,7 +82,8 @@ class DataFlow:
                 self.inputs[here] = []
         for here, call in self.callers.items():
             self.inputs[call].append(here)
-        for members in self.collectives(placement):
+        for names in placement.collectives:
+            members = [number[name] for name in names]
             reduced = [self.inputs[member][0] for member in members if self.inputs[member]]
             for member in members:  # the other inputs are keys
                 self.control_inputs.setdefault(member, []).extend(self.inputs[member][1:])
@@ -112,20 +112,6 @@ class DataFlow:
         if index < len(passed) and producer_of(passed[index]) in self.number:
             return self._origin(passed[index], placement)
         return self.number[name]
-
-    def collectives(self, placement: Placement) -> Iterable[list[OpId]]:
-        """Group the collectives that run together.
-
-        The result of each member depends on the inputs of all members.
-        """
-        groups: dict[tuple[object, ...], list[OpId]] = defaultdict(list)
-        for member in self.having(COLLECTIVES.__contains__):
-            op = placement.by_number[member]
-            attributes = placement.details.attributes(op.name)
-            keys = [attributes.get(key) for key in ("shared_name", "group_key", "instance_key")]
-            values = tuple(placement.details.value(producer_of(name)) for name in op.inputs[1:])
-            groups[op.type, *keys, values].append(member)
-        return groups.values()
 
     def op_of(self, tensor: str) -> OpId:
         """Return the op that computes a tensor.

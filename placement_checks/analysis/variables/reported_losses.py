@@ -64,13 +64,11 @@ class ReportedLosses:
         Then the steps of the replicas differ, and other sums may have members that do not belong
         together.
         """
-        flow = self._analysis.flow
-        for op in flow.having(REDUCTIONS.__contains__):
-            members = self._model.members_of_sum(op)
-            inputs = [
-                each for member in members for each in self._placement.ops[member].inputs[:1]
-            ]
-            if len(set(map(self._analysis.tensor, inputs)) - {None}) > 1:
+        ops = self._placement.ops
+        for members in self._placement.collectives:
+            inputs = [each for member in members for each in ops[member].inputs[:1]]
+            is_sum = ops[members[0]].type in REDUCTIONS
+            if is_sum and len(set(map(self._analysis.tensor, inputs)) - {None}) > 1:
                 return members[0]
         return ""
 

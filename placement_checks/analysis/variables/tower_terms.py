@@ -17,7 +17,7 @@ from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.core.ids import OpId, TowerIndex, TowerMask
 from placement_checks.core.missing import Missing
-from placement_checks.core.op_types import LOOPS, RANDOM
+from placement_checks.core.op_types import RANDOM
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.step.gradients import with_names
 from placement_checks.step.kinds import (
@@ -179,7 +179,7 @@ class TowerTerms:
 
     def _form(self, op: OpId | str) -> Form | Missing:
         tensor = op if isinstance(op, str) else self._analysis.flow.names[op]
-        if loop := self._loop_around(producer_of(tensor)):
+        if loop := self._reader.loop_around(producer_of(tensor)):
             return Missing(f"{tensor} is computed in the loop {loop}")
         return with_names(
             self.terms, self._reader.value(tensor.removesuffix(":0")), self._atoms_of_copies
@@ -189,10 +189,6 @@ class TowerTerms:
         """The updates that an op waits for, in any way."""
         return self._reader.awaited(self._analysis.flow.names[op])
 
-    def members_of_sum(self, op: OpId) -> Sequence[str]:
-        """The ops of replicas that compute a sum together with an op, and this op."""
-        return self._reader.members_of_collective(self._analysis.flow.names[op])
-
     def applied_gradients(self) -> Iterator[Form]:
         """Yield the values that updates take and that depend on gradients."""
         flow = self._analysis.flow
@@ -201,15 +197,6 @@ class TowerTerms:
                 if self._analysis.has_gradient(flow.op_of(source)):
                     form = self._reader.value(source, name)
                     yield with_names(self.terms, form, self._atoms_of_copies)
-
-    def _loop_around(self, name: str) -> str:
-        """The innermost loop whose body contains an op; empty if there is none."""
-        ops = self._placement.ops
-        while (call := ops[name].caller) in ops:
-            if ops[call].type in LOOPS:
-                return call
-            name = call
-        return ""
 
     @cached_property
     def _atoms_of_copies(self) -> Mapping[AtomId, AtomId]:
@@ -251,7 +238,7 @@ class TowerTerms:
                 is_own = analysis.tower_of[op] == number and not analysis.backward.ops[op]
                 if is_own and self.holds_examples(op):
                     name = analysis.flow.names[op]
-                    form = self._form(self._loop_around(name) or name)
+                    form = self._form(self._reader.loop_around(name) or name)
                     if not isinstance(form, Missing):
                         yield self.sources_of(form).parts
 

@@ -280,14 +280,14 @@ def collective_groups(placement: Placement) -> Iterator[tuple[int, Sequence[str]
     Yields:
         The number of members that the group needs to run, and its members in creation order.
     """
-    flow, value = analyze(placement).flow, placement.details.value
-    for members in flow.collectives(placement):
-        first = placement.by_number[members[0]]
+    value = placement.details.value
+    for members in placement.collectives:
+        first = placement.ops[members[0]]
         if first.type in _COLLECTIVES:
             # The inputs after the value are the group size, the group key and the instance key.
             size, *keys = [value(producer_of(source)) for source in first.inputs[1:4]]
             if size is not None and None not in keys:
-                yield size[-1], [flow.names[member] for member in members]
+                yield size[-1], members
 
 
 def _unmet(placement: Placement, strategy: Strategy) -> Iterator[Finding]:
