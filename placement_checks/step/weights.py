@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from placement_checks.step.kinds import (
+    OF_SHAPES,
     ONE,
     AtomId,
     Cause,
@@ -557,5 +558,5 @@ def _penalties(
 def loss_of(terms: Terms, gradient: Atom) -> tuple[str, Origin | None]:
     """The op type that computes the loss of a gradient, and the op."""
     atoms = [terms[atom] for atom in terms.atoms_in(gradient.operands[0]) if atom != ONE]
-    last = atoms[-1] if atoms else gradient
-    return last.op, last.origin
+    last = [atom for atom in atoms if atom.op not in OF_SHAPES][-1:] or [gradient]
+    return last[0].op, last[0].origin

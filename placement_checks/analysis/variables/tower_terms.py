@@ -21,6 +21,7 @@ from placement_checks.core.op_types import RANDOM
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.step.gradients import with_names
 from placement_checks.step.kinds import (
+    OF_SHAPES,
     ONE,
     AtomId,
     Cause,
@@ -34,9 +35,6 @@ from placement_checks.step.parts import WHOLE, Cut, Part
 from placement_checks.step.reader import StepReader
 from placement_checks.step.terms import Terms
 from placement_checks.util.walks import sources_first, walk
-
-# Atoms that depend on a tensor's shape alone.
-_SHAPES = frozenset({"Dim", "Rows", "RowsOf"})
 
 
 class _ValueReader(StepReader):
@@ -272,11 +270,11 @@ class TowerTerms:
     def atoms_behind(self, atoms: Iterable[AtomId]) -> Iterator[AtomId]:
         """Yield atoms and the atoms in their operands, without those of shapes."""
         found = walk(set(atoms) - {ONE}, self._operands)
-        return (atom for atom in found if self.terms[atom].op not in _SHAPES)
+        return (atom for atom in found if self.terms[atom].op not in OF_SHAPES)
 
     def _operands(self, atom: AtomId) -> set[AtomId]:
         """The atoms that an atom is computed from; none if it depends on shapes alone."""
-        is_shape = self.terms[atom].op in _SHAPES
+        is_shape = self.terms[atom].op in OF_SHAPES
         return set() if is_shape else {*self.terms.atoms_of_operands(atom)} - {ONE}
 
     def sources(self, atom: AtomId) -> Sources:
@@ -284,7 +282,7 @@ class TowerTerms:
         memo = self._sources
         for here in sources_first([atom], lambda x: () if x in memo else self._operands(x)):
             own = self.terms[here]
-            if here not in memo and own.op in _SHAPES:
+            if here not in memo and own.op in OF_SHAPES:
                 memo[here] = _NOTHING
             elif here not in memo:
                 made = Sources(
