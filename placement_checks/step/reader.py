@@ -477,7 +477,7 @@ class StepReader(StepGraph):
         found = self._own[number] = {}
         objectives = [producer_of(each) for each in call.objectives]
         forward = cone(objectives, self.edges)
-        if not any(self._has_custom_gradient(name) for name in forward):
+        if not any(map(self.placement.details.custom_gradient, forward)):
             return found
         frames = self.placement.details.frames
         built = sorted(call.ops, key=lambda name: self.number.get(name, 0))
@@ -495,9 +495,6 @@ class StepReader(StepGraph):
     @cached_property
     def _own(self) -> dict[int, dict[str, str]]:
         return {}
-
-    def _has_custom_gradient(self, name: str) -> bool:
-        return bool(self.placement.details.custom_gradient(name))
 
     # --- variables ---
 
