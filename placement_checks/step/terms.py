@@ -55,6 +55,7 @@ from placement_checks.step.parts import (
     within,
 )
 from placement_checks.util.text import words
+from placement_checks.util.walks import sources_first
 
 # Products of scalar sums with more terms than this stay products.
 _MAX_TERMS = 24
@@ -1069,22 +1070,16 @@ class Terms:
             return self[atom].is_opaque or any(self._read[atom] & self._bits[x] for x in targets)
         memo = self._dependent.setdefault(targets, {})
         least = min(targets, default=AtomId(0))
-        stack = [atom]
-        while stack:
-            here = stack[-1]
-            if here in memo:
-                stack.pop()
-            elif here in targets or self[here].is_opaque:
-                memo[here] = True
-            elif here < least or self[here].op == "StopGradient":
-                memo[here] = False
-            else:
-                below = self.atoms_of_operands(here)
-                waiting = [x for x in below if x not in memo]
-                if waiting:
-                    stack += waiting
-                else:
-                    memo[here] = any(memo[x] for x in below)
+
+        def below(here: AtomId) -> Sequence[AtomId]:
+            is_end = here in memo or here in targets or here < least or self[here].is_opaque
+            is_end = is_end or self[here].op == "StopGradient"
+            return () if is_end else self.atoms_of_operands(here)
+
+        for here in sources_first([atom], below):
+            if here not in memo:
+                is_target = here in targets or self[here].is_opaque
+                memo[here] = is_target or any(memo[x] for x in below(here))
         return memo[atom]
 
     def contains(self, form: Form, targets: Collection[AtomId]) -> bool:
