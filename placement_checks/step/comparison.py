@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import Enum, auto
 from functools import cached_property
 from itertools import takewhile
@@ -37,6 +37,7 @@ from placement_checks.step.weights import (
     multiple,
     sources_of_gradients,
 )
+from placement_checks.util.walks import walk
 
 TOWERS, ONE_GPU = 0, 1  # the numbers of the programs
 Roots = tuple[Sequence[str], Sequence[str]]  # the ops that a run of each program runs
@@ -447,17 +448,15 @@ class Comparison:
         ours: Mapping[str, Mapping[str, Form]],
     ) -> list[str]:
         """Trained variables, and the variables that their values after the step depend on."""
-        found: dict[str, None] = dict.fromkeys(trained)
-        stack, seen = list(trained), set[AtomId]()
-        while stack:
-            name = stack.pop()
+        seen = set[AtomId]()
+
+        def sources(name: str) -> Iterator[str]:
             forms = [theirs[name], *ours.get(name, {}).values()]
             for atom in map(self.terms.__getitem__, self.terms.all_atoms_in(forms, seen)):
-                other = atom.attrs[0] if atom.op == "Var" else ""
-                if other in theirs and other not in found:
-                    found[other] = None
-                    stack.append(other)
-        return list(found)
+                if atom.op == "Var" and atom.attrs[0] in theirs:
+                    yield atom.attrs[0]
+
+        return list(walk(trained, sources))
 
     def _answer(self, name: str, values: Mapping[str, Form], theirs: Form, old: Form) -> Equality:
         copy, form = next((copy, form) for copy, form in values.items() if form != theirs)

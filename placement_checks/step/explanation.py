@@ -36,6 +36,7 @@ from placement_checks.step.parts import (
 from placement_checks.step.terms import Atom, Terms, are_close
 from placement_checks.step.weights import degree_in_rows
 from placement_checks.util.text import words
+from placement_checks.util.walks import walk
 
 ON_ONE_GPU = "on one GPU"
 
@@ -720,21 +721,16 @@ class Explanation:
     def _gradient_behind_stop(self, monomial: Monomial) -> Origin | None:
         """Where a gradient is the weight of another gradient."""
         terms = self._terms
-        stack = [(atom, False) for atom in (monomial[0], *(atom for atom, _ in monomial[1]))]
-        seen: set[tuple[AtomId, bool]] = set()
-        while stack:
-            atom_id, is_stopped = stack.pop()
-            if (atom_id, is_stopped) in seen:
-                continue
-            seen.add((atom_id, is_stopped))
-            atom = terms[atom_id]
-            if not atom.is_backward:
-                continue
-            if atom.op == "Grad" and is_stopped:
-                return atom.origin
-            is_stopped = is_stopped or atom.op == "StopGradient"
-            stack += [(x, is_stopped) for each in atom.operands for x in terms.atoms_in(each)]
-        return None
+
+        def below(place: tuple[AtomId, bool]) -> list[tuple[AtomId, bool]]:
+            atom, is_stopped = place
+            inner = terms.atoms_of_operands(atom) if terms[atom].is_backward else ()
+            is_stopped = is_stopped or terms[atom].op == "StopGradient"
+            return [(each, is_stopped) for each in inner]
+
+        start = [(monomial[0], False), *((atom, False) for atom, _ in monomial[1])]
+        stopped = (terms[atom] for atom, is_stopped in walk(start, below) if is_stopped)
+        return next((atom.origin for atom in stopped if atom.op == "Grad"), None)
 
     # --- names ---
 

@@ -15,14 +15,12 @@ from placement_checks.core.op_types import (
     DIVISIONS,
     ENTERS,
     EXITS,
-    GATHERERS,
     IDENTITIES,
     LOOPS,
     MEAN,
     NEXT_ITERATIONS,
     PASSES_HANDLE,
     PRODUCTS,
-    REDUCTIONS,
     REF_VARIABLES,
     STACK,
     SUM,
@@ -41,6 +39,7 @@ from placement_checks.core.placement import (
 from placement_checks.step.kinds import Form, Origin, Shape
 from placement_checks.step.parts import Part
 from placement_checks.step.terms import Assumption, Terms
+from placement_checks.util.walks import sources_first, walk
 
 _MERGES = frozenset({"Merge", "RefMerge"})
 # How many of the first inputs an optimizer's op changes; 1 for types that are not here.
@@ -274,7 +273,8 @@ class StepGraph(ABC):
 
     def _order_updates(self) -> None:
         """Find the updates of each variable, and for each op the updates that it waits for."""
-        order = ordered(sorted(self.reached, key=self.number.__getitem__), self.edges)
+        roots = sorted(self.reached, key=self.number.__getitem__)
+        order = list(sources_first(roots, self.edges.__getitem__))
         for name in order:
             kind = self.ops[name].type
             if not is_update(kind):
@@ -307,6 +307,11 @@ class StepGraph(ABC):
                 mask |= masks.get(source, 0)
             masks[name] = mask
         return masks
+
+    def awaited(self, op: str) -> Sequence[str]:
+        """The updates that an op waits for; an update waits for itself."""
+        mask = self._awaited.get(op, 0)
+        return [name for name in self.update_ops if mask & self._bits[name]]
 
     def changed_by(self, update: str) -> list[str | None]:
         """The variables that an update changes: an optimizer also changes the slots."""
@@ -355,14 +360,15 @@ class StepGraph(ABC):
 
     def is_in_loop(self, name: str) -> bool:
         """Whether an op is in the body of a loop, whose variables may not be known yet."""
-        ops = self.ops
-        if any(name in frame.inside for frame in self.frames):
-            return True
-        while (call := ops[name].caller) in ops:
-            if ops[call].type in LOOPS:
-                return True
+        return any(name in frame.inside for frame in self.frames) or bool(self.loop_around(name))
+
+    def loop_around(self, name: str) -> str:
+        """The innermost loop of TensorFlow 2 whose body contains an op; empty if there is none."""
+        while (call := self.ops[name].caller) in self.ops:
+            if self.ops[call].type in LOOPS:
+                return call
             name = call
-        return False
+        return ""
 
     @cached_property
     def frames(self) -> Sequence[Frame]:
@@ -394,11 +400,7 @@ class StepGraph(ABC):
                         exits |= {
                             each: number for each in waiting[switch] if ops[each].type in EXITS
                         }
-            inside, stack = set(merges), list(merges)
-            while stack:
-                found = [x for x in waiting[stack.pop()] if x not in inside and x not in exits]
-                inside.update(found)
-                stack += found
+            inside = cone(merges, waiting, exits)
             captured = [each for each in entered[frame] if each not in enters]
             condition = conditions.pop() if len(conditions) == 1 else ""
             exits = exits if condition else {}  # a loop that TensorFlow builds in another way
@@ -491,22 +493,11 @@ class StepGraph(ABC):
 
     def members_of_collective(self, name: str) -> Sequence[str]:
         """The ops of the group of a collective, with this one."""
-        return self._collectives[self._group_of(name)]
+        return self._collectives[name]
 
     @cached_property
-    def _collectives(self) -> Mapping[Any, list[str]]:
-        members: defaultdict[Any, list[str]] = defaultdict(list)
-        for name, op in self.ops.items():
-            if op.type in REDUCTIONS or op.type in GATHERERS:
-                members[self._group_of(name)].append(name)
-        return members
-
-    def _group_of(self, name: str) -> tuple[Any, ...]:
-        op, details = self.ops[name], self.placement.details
-        keys = [str(details.value(producer_of(each))) for each in self.data(name)[1:]]
-        attributes = details.attributes(name)
-        names = [str(attributes.get(k)) for k in ("shared_name", "group_key", "instance_key")]
-        return (op.type, *keys, *names)
+    def _collectives(self) -> Mapping[str, Sequence[str]]:
+        return {name: members for members in self.placement.collectives for name in members}
 
 
 def _with_short_names(call: GradientCall) -> GradientCall:
@@ -530,32 +521,9 @@ def training_runs(placement: Placement) -> Sequence[Sequence[str]]:
     return step.runs or ([roots] if roots else [])
 
 
-def cone(starts: Iterable[str], edges: Mapping[str, Sequence[str]]) -> set[str]:
-    """The ops that some ops depend on, with these ops."""
-    seen: set[str] = set()
-    stack = [start for start in starts if start in edges]
-    while stack:
-        name = stack.pop()
-        if name not in seen:
-            seen.add(name)
-            stack += edges[name]
-    return seen
-
-
-def ordered(names: Iterable[str], edges: Mapping[str, Sequence[str]]) -> list[str]:
-    """Ops after the ops that they wait for; loops are cut at any op."""
-    order: list[str] = []
-    done: dict[str, bool] = {}
-    for start in names:
-        stack = [start]
-        while stack:
-            name = stack[-1]
-            if name not in done:
-                done[name] = False
-                stack += [source for source in edges[name] if source not in done]
-                continue
-            if not done[name]:
-                done[name] = True
-                order.append(name)
-            stack.pop()
-    return order
+def cone(
+    starts: Iterable[str], edges: Mapping[str, Sequence[str]], without: Collection[str] = ()
+) -> set[str]:
+    """The ops that some ops depend on, with these ops; not through the ops in ``without``."""
+    known = [start for start in starts if start in edges]
+    return set(walk(known, lambda name: (each for each in edges[name] if each not in without)))

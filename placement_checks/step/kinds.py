@@ -102,6 +102,8 @@ def joined_status(one: Status, other: Status) -> Status:
     )
 
 
+# Atoms that depend on a tensor's shape alone.
+OF_SHAPES = frozenset({"Dim", "Rows", "RowsOf"})
 _WITH_STATISTICS = frozenset({Kind.STATISTIC, Kind.MEAN, Kind.ROWS, Kind.CONSTANT})
 
 

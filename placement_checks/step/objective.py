@@ -17,18 +17,17 @@ from placement_checks.core.op_types import MEAN, SUM
 from placement_checks.core.placement import Placement
 from placement_checks.step.gradients import with_names
 from placement_checks.step.graph import training_runs
-from placement_checks.step.kinds import ONE, AtomId, Cause, Form, Kind, Monomial
+from placement_checks.step.kinds import AtomId, Cause, Form, Kind, Monomial
 from placement_checks.step.op_types import op_type
 from placement_checks.step.parts import WHOLE, Part, are_all_rows, describe, finest, share
 from placement_checks.step.reader import StepReader
 from placement_checks.step.stages import GradientStages
 from placement_checks.step.statistics import with_means
 from placement_checks.step.terms import Atom, Terms, are_close
-from placement_checks.step.weights import Summand, gradient_in, loss_of, loss_summands
+from placement_checks.step.weights import Summand, loss_of, loss_summands
 from placement_checks.util.text import plural
 
 _LARGEST_DENOMINATOR = 64  # other coefficients are decimal
-_OF_SHAPES = frozenset({"Dim", "Rows", "RowsOf"})
 
 
 class LonePenalty(NamedTuple):
@@ -212,9 +211,6 @@ class _Objectives:
     def _in(self, form: Form) -> Sequence[Monomial]:
         return [monomial for monomial, _ in self._terms.summands(form)]
 
-    def _is_gradient(self, monomial: Monomial) -> bool:
-        return gradient_in(self._terms, monomial) is not None
-
     def _without_rate(self, form: Form) -> Form:
         """A sum of gradients without common factors that only untrained variables determine."""
         terms = self._terms
@@ -314,13 +310,11 @@ class _Objectives:
     def _unit(self, gradient: Atom) -> _Unit:
         """The op that computes the loss of a gradient."""
         terms, reader = self._terms, self._reader
-        atoms = [terms[atom] for atom in terms.atoms_in(gradient.operands[0]) if atom != ONE]
-        losses = [atom for atom in atoms if atom.op not in _OF_SHAPES] or [gradient]
-        atom = losses[-1]
-        name = atom.origin.op if atom.origin else ""
+        op, origin = loss_of(terms, gradient)
+        name = origin.op if origin else ""
         if name not in reader.ops:
             is_sum = terms.status(gradient.operands[0], WHOLE).kind is Kind.SUM
-            return _Unit(SUM if is_sum else atom.op.removesuffix("Of"))
+            return _Unit(SUM if is_sum else op.removesuffix("Of"))
         kind, form = reader.ops[name].type, reader.value(name)
         computed = terms.summands(form)
         if len(computed) != 1:

@@ -48,6 +48,7 @@ from placement_checks.step.loops import Loop, is_loop
 from placement_checks.step.parts import WHOLE, Part, finest
 from placement_checks.step.tensor_ops import TENSOR_OPS, Node, attributes_of, with_shape
 from placement_checks.step.terms import Assumption, Terms
+from placement_checks.util.walks import walk
 
 # Updates by the sum of the old value and a multiple of another tensor.
 _SUMS = {
@@ -99,9 +100,8 @@ class StepReader(StepGraph):
         self.races: dict[str, Race] = {}
         self.feeds: Mapping[str, str] = {}
         strategy = placement.strategy
-        copies_of_strategy = strategy.copies.items() if strategy else ()
-        self.in_sync = {name: copy.first for name, copy in copies_of_strategy if copy.in_sync}
-        self.copies = self.in_sync | dict(copies)
+        self.in_sync = strategy.first_copies if strategy else {}
+        self.copies = {**self.in_sync, **copies}
         self._gradients: dict[str, list[tuple[int, int, bool]]] = defaultdict(list)
         for number, call in enumerate(self.calls):
             for source, tensors in enumerate(call.gradients):
@@ -110,8 +110,6 @@ class StepReader(StepGraph):
         self.used_calls: set[int] = set()
         self.backward = frozenset().union(*[call.ops for call in self.calls])
         self.batch = Batch(self)
-
-    # --- the graph ---
 
     # --- values of tensors ---
 
@@ -143,15 +141,12 @@ class StepReader(StepGraph):
 
     def is_being_evaluated(self, source: str) -> bool:
         """Whether the value of a tensor waits for a value that is being evaluated."""
-        stack, seen = [source], {source}
-        while stack:
-            tensor = stack.pop()
-            if tensor in self._busy:
-                return True
-            if tensor not in self._values and producer_of(tensor) in self.ops:
-                stack += [each for each in self._needed(tensor) if each not in seen]
-                seen.update(stack)
-        return False
+
+        def needed(tensor: str) -> Sequence[str]:
+            is_known = tensor in self._values or producer_of(tensor) not in self.ops
+            return () if is_known else self._needed(tensor)
+
+        return any(tensor in self._busy for tensor in walk([source], needed))
 
     def operand(self, op: str, number: int) -> Form:
         """The form of a tensor that an op reads: a loop variable, or an input of the op."""
@@ -482,7 +477,7 @@ class StepReader(StepGraph):
         found = self._own[number] = {}
         objectives = [producer_of(each) for each in call.objectives]
         forward = cone(objectives, self.edges)
-        if not any(self._has_custom_gradient(name) for name in forward):
+        if not any(map(self.placement.details.custom_gradient, forward)):
             return found
         frames = self.placement.details.frames
         built = sorted(call.ops, key=lambda name: self.number.get(name, 0))
@@ -501,9 +496,6 @@ class StepReader(StepGraph):
     def _own(self) -> dict[int, dict[str, str]]:
         return {}
 
-    def _has_custom_gradient(self, name: str) -> bool:
-        return bool(self.placement.details.custom_gradient(name))
-
     # --- variables ---
 
     def variable(self, name: str) -> Form:
@@ -517,10 +509,6 @@ class StepReader(StepGraph):
         if name in self.ops and self.ops[name].type == "ReadVariableOp":
             name = producer_of(self.ops[name].inputs[0])
         return self.holder.get(name, "")
-
-    def awaits(self, op: str, update: str) -> bool:
-        """Whether an op waits for an update, or is the update."""
-        return bool(self._awaited.get(op, 0) & self._bits[update])
 
     def state_after(self, variable: str, update: str) -> Form:
         """The value of a variable directly after an update, and the updates that it waits for."""
@@ -772,19 +760,14 @@ class StepReader(StepGraph):
 
     def _first_with(self, value: Form, source: str) -> str:
         """The first op on the way to a tensor with this value; empty for a backward op."""
-        first, stack, seen = "", [source], {source}
-        while stack:
-            source = stack.pop()
-            if source in self._gradients:
-                continue
-            name = producer_of(source)
-            if not first or self.number[name] < self.number[first]:
-                first = name
-            for each in self.data(name):
-                if each not in seen and each in self._values and self._values[each] == value:
-                    seen.add(each)
-                    stack.append(each)
-        return first
+
+        def equal_inputs(tensor: str) -> Iterator[str]:
+            inputs = () if tensor in self._gradients else self.data(producer_of(tensor))
+            return (each for each in inputs if self._values.get(each) == value)
+
+        equal = walk([source], equal_inputs)
+        names = [producer_of(each) for each in equal if each not in self._gradients]
+        return min(names, key=self.number.__getitem__, default="")
 
     def _with_slices(
         self, operands: list[Form], data: Sequence[str], shape: Shape, name: str

@@ -42,6 +42,7 @@ from placement_checks.step.op_types import op_type
 from placement_checks.step.parts import LAST_ROW, WHOLE, Cut, Family, Part, cut_range, finest
 from placement_checks.step.terms import Assumption, Atom, Terms, are_close
 from placement_checks.util.text import words
+from placement_checks.util.walks import walk
 
 if TYPE_CHECKING:
     from placement_checks.step.graph import StepGraph
@@ -620,18 +621,12 @@ def _merge(node: Node) -> Form | None:
     sources = [reader.ops[producer_of(source)].type for source in node.inputs]
     if any(kind in ("NextIteration", "RefNextIteration") for kind in sources):
         return None
-    conditions: dict[str, None] = {}
-    stack, seen = list(reader.edges[node.name]), set[str]()
-    while stack:
-        name = stack.pop()
-        kind = reader.ops[name].type
-        if name in seen or kind in ("Merge", "RefMerge"):
-            continue
-        seen.add(name)
-        if kind in SWITCHES:
-            conditions[reader.data(name)[1]] = None
-        else:
-            stack += reader.edges[name]
+    ends = SWITCHES | {"Merge", "RefMerge"}
+    before = walk(
+        reader.edges[node.name],
+        lambda name: () if reader.ops[name].type in ends else reader.edges[name],
+    )
+    conditions = {reader.data(name)[1] for name in before if reader.ops[name].type in SWITCHES}
     decided = [reader.value(each, node.name) for each in sorted(conditions)]
     return node.build("Merge", (node.output,), (*node.operands, *dict.fromkeys(decided)))
 
@@ -1493,22 +1488,18 @@ def _segment_sum(node: Node) -> Form | None:
 # --- lists of tensors, as loops have them ---
 
 
-def _list_of(*operands: int, type_: str = "") -> Callable[[Node], Form | None]:
-    """An op that makes a list, which has no static shape; also as another type."""
+def _taking(
+    *operands: int, type_: str = "", yields_list: bool = True
+) -> Callable[[Node], Form | None]:
+    """An op on some of its inputs, without the shapes of elements; also as another type.
+
+    A list has no static shape.
+    """
 
     def make(node: Node) -> Form | None:
         chosen = tuple([node.operand(number) for number in operands])
-        return node.build(type_ or node.op.type, (), chosen, None)
-
-    return make
-
-
-def _from_list(*operands: int, type_: str = "") -> Callable[[Node], Form | None]:
-    """An op that makes a tensor of a list, without the inputs that are shapes of elements."""
-
-    def make(node: Node) -> Form | None:
-        chosen = tuple([node.operand(number) for number in operands])
-        return node.build(type_ or node.op.type, (), chosen)
+        shape = (None,) if yields_list else ()
+        return node.build(type_ or node.op.type, (), chosen, *shape)
 
     return make
 
@@ -1782,18 +1773,18 @@ TENSOR_OPS: Mapping[str, Callable[[Node], Form | None]] = {
     "OneHot": _one_hot,
     "UnsortedSegmentSum": _segment_sum,
     # Lists of tensors.
-    "TensorListReserve": _list_of(1),
-    "EmptyTensorList": _list_of(1),
-    "TensorListFromTensor": _list_of(0),
-    "TensorListSetItem": _list_of(0, 1, 2),
-    "TensorListPushBack": _list_of(0, 1),
-    "TensorListGetItem": _from_list(0, 1),
-    "TensorListStack": _from_list(0),
+    "TensorListReserve": _taking(1),
+    "EmptyTensorList": _taking(1),
+    "TensorListFromTensor": _taking(0),
+    "TensorListSetItem": _taking(0, 1, 2),
+    "TensorListPushBack": _taking(0, 1),
+    "TensorListGetItem": _taking(0, 1, yields_list=False),
+    "TensorListStack": _taking(0, yields_list=False),
     # Arrays of TensorFlow 1, whose elements are in the last input.
-    "TensorArrayV3": _list_of(0, type_="TensorListReserve"),
+    "TensorArrayV3": _taking(0, type_="TensorListReserve"),
     "TensorArrayScatterV3": _list_from_array,
-    "TensorArrayWriteV3": _list_of(3, 1, 2, type_="TensorListSetItem"),
-    "TensorArrayReadV3": _from_list(2, 1, type_="TensorListGetItem"),
+    "TensorArrayWriteV3": _taking(3, 1, 2, type_="TensorListSetItem"),
+    "TensorArrayReadV3": _taking(2, 1, type_="TensorListGetItem", yields_list=False),
     "TensorArrayGatherV3": _stacked_array,
     "TensorArraySizeV3": _size_of_array,
     # Random numbers and collectives.

@@ -55,6 +55,7 @@ from placement_checks.step.parts import (
     within,
 )
 from placement_checks.util.text import words
+from placement_checks.util.walks import sources_first
 
 # Products of scalar sums with more terms than this stay products.
 _MAX_TERMS = 24
@@ -314,7 +315,11 @@ class Terms:
             if atom not in seen:
                 seen.add(atom)
                 yield atom
-                stack += [x for operand in self[atom].operands for x in self.atoms_in(operand)]
+                stack += self.atoms_of_operands(atom)
+
+    def atoms_of_operands(self, atom: AtomId) -> list[AtomId]:
+        """The atoms of the operands of an atom, without the atoms in them."""
+        return [each for operand in self[atom].operands for each in self.atoms_in(operand)]
 
     def atom(
         self,
@@ -827,12 +832,7 @@ class Terms:
             atom = stack.pop()
             if atom not in memo and atom not in pending and concerns(self[atom]):
                 pending.add(atom)
-                stack += [
-                    x
-                    for operand in self[atom].operands
-                    for x in self.atoms_in(operand)
-                    if x != ONE
-                ]
+                stack += [x for x in self.atoms_of_operands(atom) if x != ONE]
         for atom in sorted(pending):  # operands have smaller numbers
             made = replace(atom, of_form)
             memo[atom] = self._rebuilt(atom, of_form) if made is None else made
@@ -1070,22 +1070,16 @@ class Terms:
             return self[atom].is_opaque or any(self._read[atom] & self._bits[x] for x in targets)
         memo = self._dependent.setdefault(targets, {})
         least = min(targets, default=AtomId(0))
-        stack = [atom]
-        while stack:
-            here = stack[-1]
-            if here in memo:
-                stack.pop()
-            elif here in targets or self[here].is_opaque:
-                memo[here] = True
-            elif here < least or self[here].op == "StopGradient":
-                memo[here] = False
-            else:
-                below = [x for operand in self[here].operands for x in self.atoms_in(operand)]
-                waiting = [x for x in below if x not in memo]
-                if waiting:
-                    stack += waiting
-                else:
-                    memo[here] = any(memo[x] for x in below)
+
+        def below(here: AtomId) -> Sequence[AtomId]:
+            is_end = here in memo or here in targets or here < least or self[here].is_opaque
+            is_end = is_end or self[here].op == "StopGradient"
+            return () if is_end else self.atoms_of_operands(here)
+
+        for here in sources_first([atom], below):
+            if here not in memo:
+                is_target = here in targets or self[here].is_opaque
+                memo[here] = is_target or any(memo[x] for x in below(here))
         return memo[atom]
 
     def contains(self, form: Form, targets: Collection[AtomId]) -> bool:

@@ -12,21 +12,19 @@ from placement_checks.core.facts import Fact, FactKind
 from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing
 from placement_checks.core.mistakes import Diagnosis
-from placement_checks.core.op_types import PASSES_READ
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, about, matches_any
-from placement_checks.rules.gradient_mistakes import frozen_reads
+from placement_checks.rules.gradient_mistakes import decays, frozen_reads
 from placement_checks.rules.ranks import tower_kind
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.step_equality import (
     compare_with_one_gpu,
     mistake_of,
-    towers_by_part,
+    towers_left_out,
 )
 from placement_checks.step.comparison import ONE_GPU, State, StepEquality
 from placement_checks.step.explanation import Difference, Obligation
-from placement_checks.step.weights import Weights
 
 _OF_ANY_OBJECT = (Fact(FactKind.BLOCKED), Fact(FactKind.OBJECTIVE), Fact(FactKind.SCALED))
 # Facts on other objects that explain a difference, by what has to be equal; the likeliest first.
@@ -171,16 +169,8 @@ def _note(found: StepEquality, other: str) -> str:
 
 def _frozen(placement: Placement, found: StepEquality, name: str) -> Diagnosis | None:
     """State that a variable is masked in towers whose gradients its update takes."""
-    weights = found.weights.get(name)
-    if not isinstance(weights, Weights) or not weights.examples:
-        return None
     analysis, gradients = analyze(placement), gradient_flow(placement)
-    by_part = towers_by_part(placement, found)
-    left_out = [
-        by_part[part]
-        for part in weights.examples[0].ratios
-        if part in by_part and not any(each.ratios[part] for each in weights.examples)
-    ]
+    left_out = towers_left_out(placement, found, name)
     mask = sum(1 << tower for tower in left_out)
     taken = union(map(gradients.towers, gradients.trained.get(name, ())))
     if not mask or mask & ~taken:
@@ -241,28 +231,18 @@ def _weighted(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the ops that give a term of an update its coefficient, and ops that are right.
 
-    Of several updates, the last one is at fault. If the term is the variable itself, such as a
-    weight decay, these are the ops that compute with its value, but not for the loss; the
-    gradients are right.
+    Of several updates, the last one is at fault. If the term is a variable, such as in a weight
+    decay, these are the ops that add it to the gradients, which are right.
     """
     analysis = analyze(placement)
-    flow, backward = analysis.flow, analysis.backward.ops
+    names, backward = analysis.flow.names, analysis.backward.ops
     updates = analysis.updates.by_variable.get(variable, ())
     if len(updates) > 1:
-        return (flow.names[updates[-1].op],), (flow.names[updates[0].op],)
-    values = [value for update in updates for value in update.values]
-    behind = sorted(flow.reachable(values, until=backward.__getitem__))
-    reads, computed = {flow.number.get(op)}, []
-    for each in behind if _is_variable(placement, op) else ():
-        if not backward[each] and not reads.isdisjoint(flow.inputs[each]):
-            if flow.types[each] in PASSES_READ:
-                reads.add(each)
-            elif not analysis.reads_by_site.in_loss(each):
-                computed.append(flow.names[each])
-    if not computed:
+        return (names[updates[-1].op],), (names[updates[0].op],)
+    is_variable = any(op == each.name for each in placement.variables)
+    added = decays(placement, variable) if is_variable else ()
+    if not added:
         return (op,), ()
-    return tuple(computed), tuple(flow.names[each] for each in behind if backward[each])
-
-
-def _is_variable(placement: Placement, op: str) -> bool:
-    return any(op == variable.name for variable in placement.variables)
+    values = [value for update in updates for value in update.values]
+    behind = sorted(analysis.flow.reachable(values, until=backward.__getitem__))
+    return tuple(names[each] for each in added), tuple(names[x] for x in behind if backward[x])

@@ -440,7 +440,7 @@ def _collection_sizes(placement: Placement, single: Placement | Missing) -> str:
     if not single:
         reason = f"only the data flow was checked: {single.reason}"
         return f"{summary}; {reason}" if placement.collections else reason
-    gpus = _gpu_count(placement) or "several"
+    gpus = (placement.machine and len(placement.machine.gpus)) or "several"
     before = {key: len(single.collections.get(key, ())) for key in _COLLECTIONS}
     if before == sizes:
         return f"{summary} with 1 tower and with {gpus} towers"
@@ -585,10 +585,6 @@ def _additional(
 def _is_trained(placement: Placement, variable: str) -> bool:
     trainable = placement.collected.get(TRAINABLE)
     return trainable is None or variable in trainable
-
-
-def _gpu_count(placement: Placement) -> int:
-    return len(placement.machine.gpus) if placement.machine else 0
 
 
 def _not_checkpointed(placement: Placement, variable: str) -> Finding:
