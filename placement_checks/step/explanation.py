@@ -228,7 +228,7 @@ class Explanation:
         else:
             text = f"its {name} is {value:.4g}, but {other:.4g} {self._there}"
         if found is not None:
-            excuse = found.excuse or Excuse.SCALE
+            excuse: Excuse | None = found.excuse or Excuse.SCALE
             text += f", and its gradient may differ: {found.text}"
         elif self._is_revision:
             excuse = inner.excuse if value is None or other is None else None
@@ -529,9 +529,7 @@ class Explanation:
             counts += own
         text = f"each tower divides by {self._name(counts[0])} for its own rows"
         excuse = Excuse.OWN_COUNTS
-        # An extent that is no number of rows may be equal for all towers.
-        are_counts = all(each.op != "Dim" or each.status.kind is Kind.SUM for each in counts)
-        if not are_counts or not self._are_means(left, right):
+        if not all(map(self._is_count, counts)) or not self._are_means(left, right):
             excuse = Excuse.UNKNOWN
             is_other = cause.origin not in [each.origin for each in counts]
             text += (
@@ -556,6 +554,11 @@ class Explanation:
             if not are_all_rows(by_cut) or not are_close(numbers):
                 return False
         return {term for term, _ in weights} == right.keys()
+
+    def _is_count(self, atom: Atom) -> bool:
+        """Whether a divisor is a count; an extent without a mask may be equal for all towers."""
+        atoms = map(self._terms.__getitem__, self._terms.all_atoms_in(atom.operands))
+        return atom.op != "Dim" or any(each.op in ("Masked", "Where") for each in atoms)
 
     def _is_trained(self, atom: Atom) -> bool:
         """Whether an atom depends on the values of trained variables."""
