@@ -497,12 +497,13 @@ class Explanation:
                 continue
             atoms = list(self._atoms(monomial))
             sources = {each.part: each for each in atoms if each.part is not None}
-            named = [f"{describe(part)} of {self._name(sources[part])}" for part in parts[:2]]
+            named = [self._name(sources[part]) for part in parts[:2]]
+            if are_cut := all(part[-1].family not in OF_ANY_SIZE for part in parts):
+                named = [f"{describe(p)} of {n}" for p, n in zip(parts, named, strict=False)]
             text = f"an op computes with rows of {' and with rows of '.join(named)}"
             mixing = [each for each in atoms if each.parts and each.finest is None]
             are_paired = all(each.op == "Leaf" for each in sources.values())
             found = Difference(Obligation.FUNCTION, text, mixing[-1].origin, mistake=PARTS_PAIRED)
-            are_cut = all(part[-1].family not in OF_ANY_SIZE for part in parts)
             return found.excused(Excuse.EQUAL, when=not (are_paired and are_cut))
         return None
 
@@ -776,7 +777,9 @@ class Explanation:
     def _unlike_ops(self, one: Atom, two: Atom, place: Obligation) -> Difference:
         if one.op == two.op == "Leaf":
             same = one.attrs == two.attrs
-            text = "rows of a tower could not be added up" if same else "it reads another input"
+            text = "rows of a tower could not be added up"
+            if not same:
+                text = self._unlike_names(one, two, "it reads")
             return Difference(place, text, one.origin, Excuse.EQUAL)
         if one.op == "Random":
             text = f"random numbers could not be matched with the random numbers {self._there}"
@@ -793,7 +796,7 @@ class Explanation:
         if one.op == two.op == "Slice" and one.status.kind is Kind.JOINT:
             text = "it is a slice that may be rows"
             return Difference(place, text, one.origin, Excuse.UNFOLLOWED)
-        text = f"it is {self._name(one)}, but {self._name(two)} {self._there}"
+        text = self._unlike_names(one, two, "it is")
         # Another op may compute the same, but not another variable, unless each tower has one.
         are_known = one.op == two.op == "Var" and {one.attrs[0], two.attrs[0]} <= self._variables
         are_state = self._is_state(one) and self._is_state(two)
@@ -802,6 +805,12 @@ class Explanation:
             return Difference(place, text, one.origin, mistake=FIRST_DIFFERENCE)
         mistake = None if are_state else FIRST_DIFFERENCE
         return Difference(place, text, one.origin, excuse, mistake)
+
+    def _unlike_names(self, one: Atom, two: Atom, verb: str) -> str:
+        name, other = self._name(one), self._name(two)
+        if name == other:
+            return f"{verb} {name}, but another one {self._there}"
+        return f"{verb} {name}, but {other} {self._there}"
 
     def _is_state(self, atom: Atom) -> bool:
         """Whether an atom depends on variables that are not trained, and on no row."""
