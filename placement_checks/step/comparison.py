@@ -11,7 +11,13 @@ from itertools import takewhile
 from typing import Any, NamedTuple
 
 from placement_checks.core.missing import Missing
-from placement_checks.core.mistakes import PART_LEFT_OUT, PART_UNUSED, SETTING
+from placement_checks.core.mistakes import (
+    COPIES_UPDATED_APART,
+    DECAY,
+    PART_LEFT_OUT,
+    PART_UNUSED,
+    SETTING,
+)
 from placement_checks.core.op_types import GATHERERS, PLACEHOLDERS, is_gradient_update
 from placement_checks.core.placement import TRAINABLE, Placement, producer_of
 from placement_checks.step.explanation import (
@@ -328,7 +334,7 @@ class Comparison:
         several = self._updates_by_turns(copy)
         if several:
             text = f"is one of {len(several)} updates by gradients"
-            return Cause(towers.ops[several[0]].type, text, Origin(TOWERS, several[0]))
+            return Cause(towers.ops[several[0]].type, text, towers.origin(several[0]))
         descents = self._descents(copy, name)
         if descents is not None:
             (_, mine), (_, its) = descents
@@ -467,16 +473,20 @@ class Comparison:
         parts = {self.terms.parts(each) for each in values.values()}
         are_copies = is_of_strategy or (len(parts) == 1 and theirs in values.values())
         difference = difference.excused(Excuse.UNMATCHED, when=len(values) > 1 and not are_copies)
-        if difference.excuse is Excuse.SETTING and len(set(values.values())) > 1:
-            # Copies of one variable may not drift apart.
+        is_own = difference.mistake in (SETTING, DECAY)  # not in the gradients that it takes
+        if (
+            is_own
+            and difference.excuse in (None, Excuse.SETTING)
+            and len(set(values.values())) > 1
+        ):
             text = f"its copies are updated differently; of {copy}, {difference.text}"
-            update = Origin(TOWERS, self.towers.updates[copy][-1].op)
-            difference = difference._replace(text=text, origin=update, excuse=None)
+            update = self.towers.origin(self.towers.updates[copy][-1].op)
+            difference = Difference(Obligation.UPDATE, text, update, None, COPIES_UPDATED_APART)
         origin = difference.origin
         is_gradient = origin and origin.program == TOWERS and origin.op in self.towers.backward
         if difference.obligation is Obligation.WEIGHTS and is_gradient:
             line = self.towers.line_of_gradient(copy)
-            difference = difference._replace(origin=Origin(TOWERS, line))
+            difference = difference._replace(origin=self.towers.origin(line))
         difference = self._with_unused_part(difference, theirs)
         state = State.UNKNOWN if difference.excuse else State.DIFFERS
         return Equality(state, difference)
@@ -501,7 +511,7 @@ class Comparison:
                     bool(others) and sum(map(share, parts)) == sum(map(share, others))
                 )
                 excuse = Excuse.EQUAL if may_be_same else None
-                origin = Origin(TOWERS, split)
+                origin = self.towers.origin(split)
                 return Difference(Obligation.WEIGHTS, text, origin, excuse, PART_UNUSED)
         return difference
 
@@ -549,13 +559,13 @@ class Comparison:
             and descents[0] != descents[1]
             and not any(self.terms.is_backward(rate) for rate, _ in descents)
         ):
-            return self.explanation.of_descent(*descents)
+            return self.explanation.of_descent(*descents, old)
         times = self._times_of_step(*self._changes(name, form, theirs))
         if times is not None:
             text = f"it changes {times:.4g} times as much, as with another learning rate"
             origin = self._origin(form)
             return Difference(Obligation.UPDATE, text, origin, Excuse.SETTING, SETTING)
-        found = self.explanation.of_update(form, theirs)
+        found = self.explanation.of_update(form, theirs, old)
         own, other = (
             {reader.ops[update.op].type.removeprefix("Resource") for update in reader.updates[key]}
             for reader, key in ((self.towers, copy), (self.one_gpu, name))
@@ -601,7 +611,7 @@ class Comparison:
                 self.terms.assumed.add(Assumption.READ_FIRST)
                 continue
             text = f"{read} may read {variable} before or after {update} changes it"
-            origin = Origin(TOWERS, read)
+            origin = self.towers.origin(read)
             difference = Difference(Obligation.UPDATE, text, origin, Excuse.OTHER_STEP)
             return without_proofs(answers, difference)
         return answers
@@ -630,7 +640,7 @@ class Comparison:
                 reader.report(text, producer_of(objectives[1]), is_certain=is_certain)
         self._compare_draws()
         for mistake in sorted(reader.mistakes, key=lambda each: not each.is_certain)[:1]:
-            origin = Origin(TOWERS, mistake.op)
+            origin = self.towers.origin(mistake.op)
             excuse = None if mistake.is_certain else Excuse.UNMATCHED
             difference = Difference(Obligation.ROWS, mistake.text, origin, excuse)
             bad = Equality(State.DIFFERS if mistake.is_certain else State.UNKNOWN, difference)
@@ -668,7 +678,7 @@ class Comparison:
             if reader.copies.get(name, name) in self.one_gpu.ops or name not in reader.reached:
                 continue
             text = f"the variable {name} is not in the program for one GPU"
-            origin = Origin(TOWERS, name)
+            origin = self.towers.origin(name)
             difference = Difference(Obligation.UPDATED, text, origin, Excuse.OTHER_STEP)
             other = Equality(State.UNKNOWN, difference)
             self.copies[name] = (name,)

@@ -234,7 +234,8 @@ class StepGraph(ABC):
 
     def origin(self, op: str) -> Origin:
         """The origin of terms that an op makes."""
-        return Origin(self.program, op)
+        found = self.ops.get(op)
+        return Origin(self.program, op, found.type if found else "")
 
     def _find_edges(self) -> dict[str, list[str]]:
         """For each op, the ops that it waits for; a call waits for the ops of its body."""

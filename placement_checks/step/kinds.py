@@ -29,10 +29,11 @@ class Kind(Enum):
 
 
 class Origin(NamedTuple):
-    """The op that a term comes from: the number of the program, and the op's name."""
+    """The op that a term comes from: the number of the program, the op's name and its type."""
 
     program: int
     op: str
+    type: str
 
 
 class Cause(NamedTuple):

@@ -82,7 +82,9 @@ class Loop:
             name = self._variables[number]
             kept = status if self._part is not None else None
             if status.kind is Kind.UNKNOWN:
-                cause = status.cause or Cause("While", "is a loop", node.origin)
+                cause = status.cause or Cause(
+                    "While", "is a loop that cannot be followed", node.origin
+                )
                 shape = self._shape(number)
                 outputs.append(terms.unknown(cause, shape, self._reader.program, name))
                 continue
@@ -124,12 +126,16 @@ class Loop:
             condition = self._reader.read_in_loop(name, self._condition)
             self._returned = [*results, condition]
             if terms.status(condition, part).kind is not Kind.CONSTANT:
-                cause = Cause("While", "runs until rows end it", self._node.origin)
+                cause = Cause(
+                    "While",
+                    "is a loop whose number of iterations depends on rows",
+                    self._node.origin,
+                )
                 return [Status(Kind.JOINT, status.axis, cause) for status in found]
             if [status[:2] for status in found] == [status[:2] for status in statuses]:
                 return found
             statuses = found
-        cause = Cause("While", "could not be followed", self._node.origin)
+        cause = Cause("While", "is a loop that cannot be followed", self._node.origin)
         return [Status(Kind.UNKNOWN, None, cause)] * len(statuses)
 
     def _assume(self, number: int, status: Status) -> None:

@@ -14,7 +14,7 @@ from math import isclose
 from typing import NamedTuple
 
 from placement_checks.core.op_types import MEAN, SUM
-from placement_checks.core.placement import Placement
+from placement_checks.core.placement import Placement, producer_of
 from placement_checks.step.gradients import with_names
 from placement_checks.step.graph import training_runs
 from placement_checks.step.kinds import AtomId, Cause, Form, Kind, Monomial
@@ -74,7 +74,7 @@ def read_objectives(
         reader = StepReader(terms, placement, 0, roots, copies)
         reader.batch.assign_to_towers(towers)
         terms.fixed = reader.batch.fix_sizes() or {}
-        objectives = _Objectives(reader, variables)
+        objectives = _Objectives(reader, variables, towers)
         found |= objectives.texts()
         penalties += objectives.lone_penalties()
     return found, penalties
@@ -121,8 +121,13 @@ class _Summand(NamedTuple):
 class _Objectives:
     """The objectives of the variables that one run trains."""
 
-    def __init__(self, reader: StepReader, variables: Collection[str]) -> None:
-        self._reader, self._variables = reader, variables
+    def __init__(
+        self,
+        reader: StepReader,
+        variables: Collection[str],
+        towers: Sequence[Collection[str]],
+    ) -> None:
+        self._reader, self._variables, self._towers = reader, variables, towers
         self._terms, self._stages = reader.terms, GradientStages(reader)
         self._names = {
             self._atom(copy): self._atom(first)
@@ -162,7 +167,7 @@ class _Objectives:
         """
         for variable, summands in self._summands.items():
             losses = self._losses_of(variable)
-            towers = len({part for part, _, _ in losses})
+            towers = len({tower for tower, _, _ in losses})
             penalized = [each for each in losses if self._penalties_on(variable, each[2])]
             if towers < 2 or len(penalized) != 1:
                 continue
@@ -176,17 +181,18 @@ class _Objectives:
                     if is_its and origin and isclose(counted * towers, 1.0, rel_tol=1e-4):
                         yield LonePenalty(variable, origin.op, objective, towers)
 
-    def _losses_of(self, variable: str) -> Sequence[tuple[Part, str, Form]]:
-        """The losses of towers that train a variable, each with the part that it depends on."""
+    def _losses_of(self, variable: str) -> Sequence[tuple[int, str, Form]]:
+        """The losses of examples that train a variable, each with the number of its tower."""
         reader, terms, found = self._reader, self._terms, {}
         for number in sorted(reader.used_calls):
             call = reader.calls[number]
             if variable in {reader.copies.get(source, source) for source in call.sources}:
                 for objective in call.objectives:
-                    part = reader.part_of_tower([objective])
+                    op = producer_of(objective)
+                    own = [i for i, ops in enumerate(self._towers) if op in ops]
                     form = with_names(terms, reader.value(objective), self._names)
-                    if part and variable in self._read([form]):
-                        found[objective] = part, objective, form
+                    if len(own) == 1 and terms.parts(form) and variable in self._read([form]):
+                        found[objective] = own[0], objective, form
         return list(found.values())
 
     def _penalties_on(self, variable: str, loss: Form) -> Sequence[tuple[Monomial, float]]:

@@ -297,7 +297,7 @@ class StepReader(StepGraph):
         if is_update(op.type):
             return self._updated_value(node)
         if not self.data(name):
-            cause = Cause(op.type, f"is a source, {op.type}, that is not known", node.origin)
+            cause = Cause(op.type, "yields values that cannot be followed", node.origin)
             return self.terms.unknown(cause, node.shape, self.program, name, output)
         if op.type in _UNREAD:
             cause = Cause(op.type, "calls a function that is not read", node.origin)
@@ -391,10 +391,11 @@ class StepReader(StepGraph):
         terms, call = self.terms, self.calls[number]
         own = self._own_backward(number).get(node.name)
         if own is not None:
-            cause = Cause("CustomGradient", "is a backward pass of the program", self.origin(own))
+            text = "has a backward pass that the program defines, which is not read"
+            cause = Cause("CustomGradient", text, self.origin(own))
             return terms.unknown(cause, node.shape, self.program, node.name)
         if UNKNOWN_TENSOR in (*call.objectives, *call.weights, call.sources[source]):
-            cause = Cause("Grad", "is a gradient of tensors outside of the step", node.origin)
+            cause = Cause("Grad", "is taken of tensors outside of the step", node.origin)
             return terms.unknown(cause, node.shape, self.program, node.name)
         self.used_calls.add(number)
         loss = terms.add(*((each, 1.0) for each in self._objectives(call, node)))
@@ -404,14 +405,16 @@ class StepReader(StepGraph):
             holder = self.holder.get(producer_of(self.ops[producer_of(name)].inputs[0]))
         wrt = self.value(name) if holder is None else self.variable(self._copy_in(loss, holder))
         if call.stopped:
-            cause = Cause("StopGradient", "is named in stop_gradients", self.origin(node.name))
+            cause = Cause(
+                "Grad", "is taken with stop_gradients, which are not followed", node.origin
+            )
             return terms.unknown(cause, node.shape, self.program, node.name)
         if not terms.depends(loss, frozenset(terms.atoms_in(wrt)) - {ONE}):
             text = "has no known path to the loss"
-            cause = Cause("Grad", text, self.origin(producer_of(name)))
+            cause = Cause(self.ops[producer_of(name)].type, text, self.origin(producer_of(name)))
             return terms.unknown(cause, node.shape, self.program, node.name)
         if self._is_computed_twice(producer_of(name), wrt, call):
-            text = "is one of several equal tensors, and the gradient is taken for one of them"
+            text = "is one of several ops with equal results, and a gradient is taken for it alone"
             cause = Cause(self.ops[producer_of(name)].type, text, self.origin(producer_of(name)))
             return terms.unknown(cause, node.shape, self.program, node.name)
         attrs = ("values",) if is_sparse else ()

@@ -1608,7 +1608,7 @@ def _random(node: Node) -> Form | None:
     else:
         order = reader.order_among_random(node.name, owners)
     reader.note_draw(kind, order, seed, part, node.name, owners)
-    cause = Cause("Random", "draws numbers for a tower", node.origin, is_known=False)
+    cause = Cause("Random", "is drawn for one tower", node.origin, is_known=False)
     status = Status(Kind.JOINT if axis is None else Kind.ROWS, axis, cause)
     return terms.atom(
         *("Random", (*identity, order), tuple(operands), shape),

@@ -543,8 +543,13 @@ class Terms:
             return self.form({(ONE, tuple((atom, -power) for atom, power in factors)): 1 / number})
         if self._shapes[form] != () or not key:
             return None
-        total = self._new_atom("Total", (), (form,), (), None, None, None)
+        total = self._new_atom("Total", (), (form,), (), None, self._origin_of(form), None)
         return self.form({(ONE, ((total, -1),)): 1.0})
+
+    def _origin_of(self, form: Form) -> Origin | None:
+        """The op of the first summand of a form that has one."""
+        origins = (self[atom].origin for atom in self.atoms_in(form))
+        return next(filter(None, origins), None)
 
     def constant(self, form: Form) -> float | None:
         """The number, if a form is one; else None."""
@@ -643,8 +648,9 @@ class Terms:
             kind = Kind.CONSTANT
         elif status.kind is Kind.ROWS and status.axis == axis:
             kind = Kind.SUM
-        cause = Cause("Dim", "is not known", is_known=False)
-        return self.atom("Dim", (axis,), (form,), (), status=Status(kind, None, cause))
+        cause = Cause("Dim", "is not known", self._origin_of(form), is_known=False)
+        status = Status(kind, None, cause)
+        return self.atom("Dim", (axis,), (form,), (), origin=cause.origin, status=status)
 
     # --- kinds ---
 
@@ -679,7 +685,7 @@ class Terms:
             elif status.kind is Kind.ROWS and power == 1:
                 rows = status
             else:
-                cause = Cause(atom.op, "takes a power of a sum over rows", atom.origin)
+                cause = Cause(atom.op, _powers_of_sum(power), atom.origin)
                 return Status(Kind.JOINT, status.axis, status.cause or cause)
         if rows is not None and not sums and not rows_power:
             if statistics:
@@ -692,7 +698,8 @@ class Terms:
                 return Status(Kind.SUM)
             if sums == 1 and rows_power == -1:
                 return Status(Kind.MEAN)
-        cause = Cause("Mul", "multiplies results of several rows", self[base].origin)
+        text = "is multiplied or divided by another result of the same rows"
+        cause = Cause(self[base].op, text, self[base].origin)
         return Status(Kind.JOINT, rows.axis if rows else None, cause)
 
     def status(self, form: Form, part: Part, rank: int | None = None) -> Status:
@@ -726,7 +733,7 @@ class Terms:
                     continue
                 if broadcast_extent(atom.shape, found.axis, rank) not in (1, None):
                     cause = Cause(
-                        atom.op, "adds another constant to each row", atom.origin, is_known=False
+                        atom.op, "has another value for each row", atom.origin, is_known=False
                     )
                     return Status(Kind.JOINT, found.axis, cause)
         return found
@@ -757,7 +764,7 @@ class Terms:
             return self.status(operands[0], part)
         op_type = self._op_type(op)
         if op_type is None:
-            cause = Cause(op, f"has a type, {op}, that is not known", origin, is_known=False)
+            cause = Cause(op, "cannot be followed", origin, is_known=False)
             return Status(Kind.UNKNOWN, None, cause)
         is_elementwise = op_type.is_elementwise
         rank = len(shape) if shape is not None and is_elementwise else None
@@ -772,7 +779,7 @@ class Terms:
         if found.kind is Kind.JOINT and found.cause is None:
             first = next((s.cause for s in statuses if s.kind is Kind.JOINT and s.cause), None)
             has_rows = any(status.kind is Kind.ROWS for status in statuses)
-            text = "combines rows" if has_rows else "is not linear in a sum over rows"
+            text = "combines rows" if has_rows else "is a nonlinear function of a sum over rows"
             found = found._replace(cause=first or Cause(op, text, origin))
         return found
 
@@ -909,12 +916,15 @@ class Terms:
                 return atom.status.cause or _combines_towers(atom)
             elif atom.finest == part:
                 if atom.status.kind is not Kind.SUM or exponent != 1:
-                    return atom.status.cause or Cause(
-                        atom.op, "has a row for each row", atom.origin
-                    )
+                    text = "has an entry for each row of one tower, and not of all towers"
+                    if atom.status.kind is Kind.SUM:
+                        text = _powers_of_sum(exponent)
+                    return atom.status.cause or Cause(atom.op, text, atom.origin)
                 sums += 1
         if sums > 1:
-            return Cause("Mul", "multiplies two sums over rows", self[base].origin)
+            return Cause(
+                self[base].op, "is multiplied by another sum over rows", self[base].origin
+            )
         power -= not sums  # the number of rows itself is additive
         if power:
             self.assumed.add(Assumption.EQUAL_ROWS)
@@ -1159,6 +1169,11 @@ _PASS_STATISTICS = frozenset({"Reshape", "Slice", "Pack", "ConcatV2"})
 
 def _combines_towers(atom: Atom) -> Cause:
     return Cause(atom.op, "combines rows of several towers", atom.origin)
+
+
+def _powers_of_sum(power: int) -> str:
+    use = "divided by it" if power < 0 else "multiplied by it"
+    return f"adds up rows of one tower, and another result is {use}"
 
 
 def are_close(numbers: Sequence[float]) -> bool:

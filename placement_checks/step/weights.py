@@ -459,7 +459,7 @@ def _examples(
         {path for side in (ours, theirs) for by_part in side.values() for path in by_part}
     )
     if paths is None:
-        return Cause("", "takes the gradients of some rows only")
+        return Cause("", "the update takes the gradients of some rows only")
     found = []
     for term, its in _pairs(ours, theirs):
         mine, other = ours.get(term, {}), theirs.get(its, {})
@@ -550,7 +550,7 @@ def _penalties(
     for lifted, (coefficient, expected) in totals.items():
         op, origin = loss_of(terms, gradients[lifted])
         if scaled[gradients[lifted]] > 1:
-            return Cause(op, "is a penalty that not all towers multiply by the same", origin)
+            return Cause(op, "is a penalty that the towers multiply by different numbers", origin)
         found.append(Penalty(op, coefficient, expected, origin))
     return found
 

@@ -90,8 +90,8 @@ class EqualToOneGpu(Rule):
         is_build = one_gpu is evidence.single_gpu
         note = _note(found, "the build for one GPU" if is_build else "the reference")
         are_doubts = all(finding.is_doubt for finding in findings)
-        if are_doubts and (reason := self._reason(placements, found, findings)):
-            return self.not_checked(reason, note)
+        if are_doubts and (missing := self._unknown(placements, found, findings)) is not None:
+            return self.without(missing, note)
         return self.verdict(findings, note)
 
     def _findings(
@@ -114,12 +114,12 @@ class EqualToOneGpu(Rule):
     def _allows(self, name: str) -> bool:
         return matches_any(name, self.allow)
 
-    def _reason(
+    def _unknown(
         self,
         placements: tuple[Placement, Placement],
         found: StepEquality,
         doubts: Sequence[Finding],
-    ) -> str | None:
+    ) -> Missing | None:
         """Why the steps could not be proved equal; None if proofs and doubts are all answers.
 
         The values that a variable with a doubt depends on, such as its slots, may differ likewise.
@@ -137,13 +137,15 @@ class EqualToOneGpu(Rule):
         name, difference = (trained or unknown)[0]
         where = _where(placements, difference)
         if not trained:
-            return (
+            return Missing(
                 f"the values after one step are equal, but they depend on {name}, and {name} may "
                 f"differ: {difference.text}{where}"
             )
-        return (
+        divides_by_counts = difference.mistake is mistakes.OWN_COUNTS
+        return Missing(
             f"{len(trained)} of {len(found.trained)} trained variables could not be proved equal, "
-            f"such as {name}: {difference.text}{where}"
+            f"such as {name}: {difference.text}{where}",
+            mistake_of(placements[0], difference).fix if divides_by_counts else "",
         )
 
 

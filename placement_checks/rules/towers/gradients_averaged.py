@@ -38,6 +38,7 @@ from placement_checks.step.kinds import Cause, Origin
 from placement_checks.step.parts import OF_ANY_SIZE, Part, describe
 from placement_checks.step.terms import Assumption
 from placement_checks.step.weights import ExampleTerm, Penalty, Weights
+from placement_checks.step.wording import cause_in_words
 from placement_checks.util.text import listed, plural
 
 # Whether a factor of a sum over rows is right depends on how many rows each program reads.
@@ -233,7 +234,7 @@ class _Comparison:
         difference = self._found.variables[name].difference
         if difference is not None and difference.obligation is not Obligation.UPDATE:
             return difference.text
-        return f"{f'an op of type {cause.op} ' if cause.op else ''}{cause.text}"
+        return cause_in_words(cause)
 
     def _incomplete(
         self, variable: str, terms: Sequence[ExampleTerm]
