@@ -39,7 +39,16 @@ from placement_checks.step.kinds import (
 )
 from placement_checks.step.normal_forms import elements_of_line, is_static, slices_along
 from placement_checks.step.op_types import op_type
-from placement_checks.step.parts import LAST_ROW, WHOLE, Cut, Family, Part, cut_range, finest
+from placement_checks.step.parts import (
+    LAST_ROW,
+    WHOLE,
+    Cut,
+    Family,
+    Part,
+    are_neighbors,
+    cut_range,
+    finest,
+)
 from placement_checks.step.terms import Assumption, Atom, Terms, are_close
 from placement_checks.util.text import words
 
@@ -829,7 +838,7 @@ def _range(node: Node) -> Form | None:
 
 def _numbers_of_rows(node: Node, part: Part) -> Form | None:
     """The numbers of the rows of a part, from 0; None if they are no neighbors in the batch."""
-    if any(cut.family == "stride" for cut in part):
+    if not are_neighbors(part):
         return None
     numbers = node.terms.atom(
         *("Leaf", ("row number",), (), (ROWS,)),
@@ -944,7 +953,7 @@ def _with_rows_kept(
     Rows may be put together only if their number is unknown and they are neighbors in the batch.
     """
     terms = node.terms
-    are_neighbors = not any(cut.family == "stride" for cut in part)
+    has_neighbors = are_neighbors(part)
     rows_monomial, unit = terms.summands(terms.rows(part))[0]
     size = terms.size(node.reader.program, part)
     known = _known_extents(terms, wanted)
@@ -974,9 +983,9 @@ def _with_rows_kept(
             return (*known[:j], found, *known[j + 1 :])
         if after is not None and times:
             return None
-        if j == at == 0 and number == -1 and None not in known[1:] and are_neighbors:
+        if j == at == 0 and number == -1 and None not in known[1:] and has_neighbors:
             return (RowExtent(None), *known[1:])
-        if number is None and (times or are_neighbors):
+        if number is None and (times or has_neighbors):
             return (*known[:j], RowExtent(round(multiple)), *known[j + 1 :])
     return None
 
@@ -1437,7 +1446,11 @@ def _rows_by_numbers(node: Node, table: Form, indices: Form, axis: int) -> Form 
 
 
 def _masked(node: Node, table: Form, indices: Atom | None, axis: int) -> Form | None:
-    """The rows for which a mask is true, as ``tf.boolean_mask`` looks them up; else None."""
+    """The rows for which a mask is true, as ``tf.boolean_mask`` looks them up; else None.
+
+    Rows that two masks leave may be paired, and are other pairs in the whole batch if the rows of
+    the part are no neighbors. So only one mask of such a part is followed.
+    """
     terms, dims = node.terms, node.terms.shape(table) or ()
     if indices is not None and indices.op == "Reshape" and len(indices.shape or ()) == 1:
         indices = terms.single(indices.operands[0])
@@ -1446,6 +1459,9 @@ def _masked(node: Node, table: Form, indices: Atom | None, axis: int) -> Form | 
         return None
     (mask,) = indices.operands
     if terms.shape(mask) != (extent,) or not extent.times:
+        return None
+    part = finest(terms.parts(table)) or WHOLE
+    if not are_neighbors(part) and terms.masks.setdefault(part, mask) != mask:
         return None
     shape = (*dims[:axis], RowExtent(None), *dims[axis + 1 :])
     return node.build("Masked", (axis,), (table, mask), shape)
