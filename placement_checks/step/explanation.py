@@ -124,6 +124,7 @@ _OF_DIFFERENCES = frozenset(
 # Scalars that cannot be replaced by other scalars.
 _BASIC_SCALARS = frozenset({"Rows", "Var", "Feed"})
 _MAX_DEPTH = 300
+_JOINT = frozenset({Kind.JOINT, Kind.UNKNOWN})
 _IN_TOWER = "in another tower"
 # Ops that TensorFlow does not have.
 _WORDS = {
@@ -251,7 +252,8 @@ class Explanation:
         for monomial, number in left.items():
             parts = terms.parts_of(monomial)
             part = finest(parts)
-            if parts and part is None:
+            is_joint = part == WHOLE and terms.status_of(monomial, WHOLE).kind in _JOINT
+            if (parts and part is None) or is_joint:  # perhaps rows of a part
                 crossed = crossed or self._unknown_in(monomial) or self._cause_in(monomial)
             if part:
                 lifted = terms.lifted(monomial, part)
@@ -318,7 +320,7 @@ class Explanation:
             return False
         if len(one.operands) != len(two.operands):
             return False
-        is_joint = one.status.kind in (Kind.JOINT, Kind.UNKNOWN)
+        is_joint = one.status.kind in _JOINT
         return place is not Obligation.FUNCTION or is_joint
 
     def _ratio(self, monomial: Monomial, number: float, other: float) -> Difference:
@@ -690,7 +692,7 @@ class Explanation:
     def _cause_in(self, monomial: Monomial) -> Cause:
         for atom_id in (monomial[0], *(atom for atom, _ in monomial[1])):
             atom = self._terms[atom_id]
-            is_joint = atom.status.kind in (Kind.JOINT, Kind.UNKNOWN)
+            is_joint = atom.status.kind in _JOINT
             if (atom.parts and atom.finest is None) or is_joint:
                 return atom.status.cause or Cause(
                     atom.op, "combines rows of several towers", atom.origin
