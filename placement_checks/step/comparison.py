@@ -742,7 +742,7 @@ def matched_feeds(
             alike[short_name(name)].append(name)
 
     def matched(name: str) -> str:
-        scopes = {each: _shared_scopes(name, each) for each in alike[short_name(name)]}
+        scopes = {each: shared_scopes(name, each) for each in alike[short_name(name)]}
         found = [each for each in scopes if scopes[each] == max(scopes.values())]
         return found[0] if len(found) == 1 else ""
 
@@ -757,7 +757,7 @@ def matched_feeds(
     return ours, theirs
 
 
-def _shared_scopes(one: str, other: str) -> tuple[int, bool]:
+def shared_scopes(one: str, other: str) -> tuple[int, bool]:
     """How many inner scopes two names share, and whether they are equal."""
     pairs = zip(one.split("/")[::-1], other.split("/")[::-1], strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)), one == other
