@@ -320,7 +320,16 @@ def test_a_variable_with_its_old_name_is_not_renamed() -> None:
     assert found.variables["w"].state is DIFFERS
 
 
-def test_an_ambiguous_counterpart_shows_no_difference() -> None:
+@pytest.mark.parametrize(
+    ("names", "old_names"),
+    [
+        (("c", "d"), ("one/a", "one/b")),
+        (("a/net/kernel", "b/net/kernel"), ("one/net/kernel", "two/net/kernel")),
+    ],
+)
+def test_an_ambiguous_counterpart_shows_no_difference(
+    names: tuple[str, str], old_names: tuple[str, str]
+) -> None:
     """Both layers are renamed, so the layers may be matched the wrong way around."""
 
     def build(names: tuple[str, str], penalties: tuple[float, float]) -> Program:
@@ -334,11 +343,11 @@ def test_an_ambiguous_counterpart_shows_no_difference() -> None:
         program.train(*[each.descend(0.1, program.gradient(loss, each)) for each in layers])
         return program
 
-    old = build(("one/a", "one/b"), (0.1, 0.2))
-    swapped = build(("c", "d"), (0.2, 0.1))
-    found = compare(swapped, old, {"c": "one/a", "d": "one/b"})
+    old = build(old_names, (0.1, 0.2))
+    swapped = build(names, (0.2, 0.1))
+    found = compare(swapped, old, dict(zip(names, old_names, strict=True)))
     assert {answer.state for answer in found.variables.values()} == {UNKNOWN}
-    kept = compare(swapped, old, {"c": "one/b", "d": "one/a"})
+    kept = compare(swapped, old, dict(zip(names, old_names[::-1], strict=True)))
     assert {answer.state for answer in kept.variables.values()} == {PROVED}
 
 
