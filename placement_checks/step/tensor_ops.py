@@ -1573,17 +1573,11 @@ def _size_of_array(node: Node) -> Form | None:
 
 def _random(node: Node) -> Form | None:
     terms, reader, kind = node.terms, node.reader, node.op.type
-    operands = list(node.operands)
-    seed: Any = None
+    operands, seed = list(node.operands), _seed(node)
     if kind in RANDOM_STATELESS:
         at = RANDOM_STATELESS[kind]
-        seed = operands[at]
         has_key = kind.endswith(("V2", "V3", "Shuffle")) and kind != "StatelessRandomGammaV2"
         del operands[at : at + (3 if has_key else 1)]  # with its counter and algorithm
-    else:
-        attributes = node.attributes
-        seeds = attributes.get("seed", 0), attributes.get("seed2", 0)
-        seed = seeds if any(seeds) else None
     identity = (kind, node.output, *attributes_of(node))
     count = node.attributes.get("num_sampled")
     if kind in _CANDIDATES and node.output == 1:  # how often each label is drawn on average
@@ -1631,7 +1625,12 @@ def _random(node: Node) -> Form | None:
     if terms.is_alone:
         order: int | str = node.name
     else:
-        order = reader.order_among_random(node.name, owners)
+        alike = reader.alike_at_random(node.name, owners)
+        order = next(
+            number
+            for number, each in enumerate(alike)
+            if each == node.name or (seed is not None and seed == _seed(Node(reader, each, 0)))
+        )
     reader.note_draw(kind, order, seed, part, node.name, owners)
     cause = Cause("Random", "draws numbers for a tower", node.origin, is_known=False)
     status = Status(Kind.JOINT if axis is None else Kind.ROWS, axis, cause)
@@ -1641,6 +1640,15 @@ def _random(node: Node) -> Form | None:
         origin=node.origin,
         status=status,
     )
+
+
+def _seed(node: Node) -> Any:
+    """The seed of a random op: numbers, or the form of a tensor; None without a seed."""
+    kind, attributes = node.op.type, node.attributes
+    if kind in RANDOM_STATELESS:
+        return node.operand(RANDOM_STATELESS[kind])
+    seeds = attributes.get("seed", 0), attributes.get("seed2", 0)
+    return seeds if any(seeds) else None
 
 
 def _shared_numbers(

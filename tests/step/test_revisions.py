@@ -380,6 +380,25 @@ def test_other_seeds_are_an_assumption(
     assert found.assumed == assumed
 
 
+def test_numbers_that_are_drawn_twice_are_no_other_numbers() -> None:
+    """Ops of equal seeds draw equal numbers."""
+
+    def build(seeds: Sequence[int]) -> Program:
+        program = Program()
+        x = program.placeholder("x", (None, WIDTH))
+        w = program.variable("w", (WIDTH,))
+        one, other = (
+            program.add("RandomStandardNormal", apply("Shape", x), seed2=seed) for seed in seeds
+        )
+        loss = mean(square(total(x * w.read() * (one - other * 0.5), 1)))
+        program.train(w.descend(0.1, program.gradient(loss, w)))
+        return program
+
+    assert compare(build((1, 1)), build((2, 2))).variables["w"].state is PROVED
+    assert compare(build((1, 1)), build((1, 2))).variables["w"].state is not PROVED
+    assert compare(build((1, 2)), build((1, 1))).variables["w"].state is not PROVED
+
+
 def test_noise_that_towers_share_is_not_proved() -> None:
     def build(is_shared: bool) -> Program:
         program = Program()
