@@ -26,6 +26,7 @@ from placement_checks.step.kinds import (
     joined_status,
 )
 from placement_checks.step.parts import WHOLE, Part, finest
+from placement_checks.step.tensor_ops import with_shape
 
 if TYPE_CHECKING:
     from placement_checks.step.graph import Frame, StepGraph
@@ -52,7 +53,7 @@ class Loop:
         self._terms = node.terms
         reader = self._reader
         if frame is None:
-            self._initial = [reader.operand(node.name, i) for i in range(len(node.inputs))]
+            self._initial = [node.operand(i) for i in range(len(node.inputs))]
             count = range(len(self._initial))
             self._variables: Sequence[str] = [
                 f"{node.name}:{i}" if i else node.name for i in count
@@ -61,7 +62,7 @@ class Loop:
             self._results, self._condition = returned["/body"], returned["/cond"][0]
             self._depth = reader.depth(node.name)
         else:
-            self._initial = [reader.value(each) for each in frame.enters]
+            self._initial = [self._whole(each, reader.value(each)) for each in frame.enters]
             self._variables, self._results = frame.merges, frame.returned
             self._condition = frame.condition
             self._depth = reader.depth(frame.enters[0])
@@ -102,6 +103,11 @@ class Loop:
         is_array = self._terms.shape(self._initial[number]) is None
         return None if is_list or is_array else self._reader.shape(op, int(output or 0))
 
+    def _whole(self, tensor: str, form: Form) -> Form:
+        """The form of a tensor with all elements, since a loop variable may have any shape."""
+        name, _, output = tensor.partition(":")
+        return with_shape(self._node._replace(name=name, output=int(output or 0)), form)
+
     def _fixed_point(self) -> list[Status]:
         """How each loop variable depends on rows."""
         terms, part = self._terms, self._part
@@ -116,7 +122,9 @@ class Loop:
         for _ in range(_MAX_ROUNDS):
             for number, status in enumerate(statuses):
                 self._assume(number, status)
-            results = [self._reader.read_in_loop(name, each) for each in self._results]
+            results = [
+                self._whole(each, self._reader.read_in_loop(name, each)) for each in self._results
+            ]
             found = [
                 joined_status(status, terms.status(result, part))
                 for status, result in zip(statuses, results, strict=True)
