@@ -930,9 +930,9 @@ def _reshaped_rows(node: Node, form: Form, wanted: Sequence[Form]) -> Form | Non
     rest = (*wanted[:axis], *wanted[axis + 1 :])
     stacked = [None if cut is None else _reshaped_rows(node, cut, rest) for cut in cuts]
     found_parts = tuple([each for each in stacked if each is not None])
-    if len(found_parts) < count:
+    inner = terms.shape(found_parts[0]) or () if found_parts else ()
+    if len(found_parts) < count or (is_striped and inner[at] != ROWS):  # pieces of rows
         return None
-    inner = terms.shape(found_parts[0]) or ()
     return node.build("Pack", (axis,), found_parts, (*inner[:axis], count, *inner[axis:]))
 
 

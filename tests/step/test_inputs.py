@@ -321,6 +321,31 @@ def test_cuts(name: str, rows: int | None) -> None:
     assert (differences(towers, one, found, (12,), 0)["w"] < 1e-5) is is_right
 
 
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_halves_of_rows(is_whole: bool) -> None:
+    """A reshape that cuts rows in halves leaves no tower every third row."""
+
+    def build(count: int) -> Program:
+        program = Program()
+        x, y = program.placeholder("x", (None, 4)), program.placeholder("y", (None, 2))
+        w, gradients = program.variable("w", (2,)), []
+        parts = [x[i::count] for i in range(count)]
+        if not is_whole:
+            parts = unstack(reshape(x, [-1, count, 2]), count, axis=1)
+        for i, part in enumerate(parts):
+            halves, labels = reshape(part, [-1, 2]), reshape(y[i::count], [-1])
+            loss = mean(square(total(halves * w.read(), 1) - labels))
+            gradients.append(program.gradient(loss, w))
+        program.train(w.descend(0.1, _mean(gradients)))
+        return program
+
+    towers, one = build(3), build(1)
+    found = compare(towers, one)
+
+    assert (found.variables["w"].state is State.PROVED) is is_whole
+    assert (differences(towers, one, found, (12,), 0)["w"] < 1e-5) is is_whole
+
+
 @pytest.mark.parametrize("cut", ["range", "remainders"])
 @pytest.mark.parametrize("seed", [None, 1])
 def test_random_numbers_for_rows(cut: str, seed: int | None) -> None:
