@@ -454,9 +454,10 @@ class Explanation:
         excuse = inner.excuse if inner.excuse and inner.excuse.of_towers else None
         is_unknown = self.is_unknown(key[0]) or self.is_unknown(form)
         text = f"the towers differ from each other: {inner.text}"
-        return Difference(Obligation.FUNCTION, text, origin, excuse).excused(
-            Excuse.UNKNOWN, when=is_unknown
-        )
+        found = Difference(Obligation.FUNCTION, text, origin, excuse)
+        # Each tower may still compute what it computes at the revision.
+        found = found.excused(Excuse.EQUAL, when=self._is_revision)
+        return found.excused(Excuse.UNKNOWN, when=is_unknown)
 
     # --- products ---
 

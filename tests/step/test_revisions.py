@@ -288,6 +288,26 @@ def test_towers_with_variables_of_their_own_are_proved() -> None:
     assert difference < EQUAL
 
 
+def test_a_tower_that_is_written_in_another_way() -> None:
+    """Towers may differ from each other if they do not differ from the towers before."""
+
+    def build(scales: Sequence[float]) -> Program:
+        program = Program()
+        w, gradients = program.variable("w", (WIDTH,)), []
+        for tower, scale in enumerate(scales):
+            x = program.placeholder("x", (None, WIDTH), tower)
+            loss = mean(relu(total(x * w.read(), 1) * scale) / scale)
+            gradients.append(program.gradient(loss, w))
+        program.train(w.descend(0.1, _mean(gradients)))
+        return program
+
+    new, old = build((1.0, 2.0)), build((1.0, 1.0))
+    found = compare(new, old)
+
+    assert found.variables["w"].state is UNKNOWN
+    assert max(differences(new, old, found, (6, 6), seed=1).values()) < EQUAL
+
+
 def test_swapped_inputs_are_no_renamed_inputs() -> None:
     """An input that the other program has, too, is not the counterpart of another input."""
 
