@@ -62,7 +62,8 @@ class Loop:
             self._results, self._condition = returned["/body"], returned["/cond"][0]
             self._depth = reader.depth(node.name)
         else:
-            self._initial = [self._whole(each, reader.value(each)) for each in frame.enters]
+            enters = [node._replace(name=each, output=0) for each in frame.enters]
+            self._initial = [with_shape(each, reader.value(each.name)) for each in enters]
             self._variables, self._results = frame.merges, frame.returned
             self._condition = frame.condition
             self._depth = reader.depth(frame.enters[0])
@@ -103,11 +104,6 @@ class Loop:
         is_array = self._terms.shape(self._initial[number]) is None
         return None if is_list or is_array else self._reader.shape(op, int(output or 0))
 
-    def _whole(self, tensor: str, form: Form) -> Form:
-        """The form of a tensor with all elements, since a loop variable may have any shape."""
-        name, _, output = tensor.partition(":")
-        return with_shape(self._node._replace(name=name, output=int(output or 0)), form)
-
     def _fixed_point(self) -> list[Status]:
         """How each loop variable depends on rows."""
         terms, part = self._terms, self._part
@@ -122,9 +118,7 @@ class Loop:
         for _ in range(_MAX_ROUNDS):
             for number, status in enumerate(statuses):
                 self._assume(number, status)
-            results = [
-                self._whole(each, self._reader.read_in_loop(name, each)) for each in self._results
-            ]
+            results = [self._reader.read_in_loop(name, each) for each in self._results]
             found = [
                 joined_status(status, terms.status(result, part))
                 for status, result in zip(statuses, results, strict=True)
