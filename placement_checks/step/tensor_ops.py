@@ -154,7 +154,7 @@ class Node(NamedTuple):
         may be broadcast to this shape.
         """
         form = self.reader.operand(self.name, number)
-        if is_elementwise(self.op.type) or not self.reader.repeats_elements:
+        if is_elementwise(self.op.type):
             return form
         return with_shape(self.source(number), form)
 
@@ -212,6 +212,8 @@ def with_shape(node: Node, form: Form) -> Form:
     Ops on single elements drop the shape of an operand, such as zeros like another tensor. What
     the tensor was broadcast to may have rows, so ops on whole tensors need it.
     """
+    if not node.reader.repeats_elements:
+        return form
     terms, static, dims = node.terms, node.shape, node.terms.shape(form)
     if static is None:
         is_complete = dims != ()
