@@ -672,25 +672,39 @@ class Comparison:
                 self.towers.report(text, draw.op, is_certain=other.seed == draw.seed)
 
     def _with_own_variables(self, answers: dict[str, Equality]) -> dict[str, Equality]:
-        """A program for one GPU that has other variables is another model, and no reference."""
-        reader = self.towers
-        for name in reader.placement.collections.get(TRAINABLE, ()):
-            if reader.copies.get(name, name) in self.one_gpu.ops or name not in reader.reached:
-                continue
-            text = f"the variable {name} is not in the program for one GPU"
-            origin = self.towers.origin(name)
-            difference = Difference(Obligation.UPDATED, text, origin, Excuse.OTHER_STEP)
-            other = Equality(State.UNKNOWN, difference)
-            self.copies[name] = (name,)
-            return {
-                each: answer if self._stands(answer) else other for each, answer in answers.items()
-            } | {name: other}
-        return answers
+        """A program for one GPU that has other variables is another model, and no reference.
 
-    def _stands(self, answer: Equality) -> bool:
-        """Whether an answer holds although the programs have different variables."""
-        difference = answer.difference
-        return difference is None or difference.obligation is Obligation.ROWS
+        Terms have no shapes of variables: layers of other sizes have equal terms.
+        """
+        reader = self.towers
+        ours, theirs = (
+            {each.name: each.shape for each in program.placement.variables}
+            for program in (reader, self.one_gpu)
+        )
+        trained = reader.placement.collections.get(TRAINABLE, ())
+        for name in dict.fromkeys([*trained, *ours]):
+            single = reader.copies.get(name, name)
+            is_missing = name in trained and single not in self.one_gpu.ops
+            shapes = ours.get(name), theirs.get(single)
+            has_other_shape = None not in shapes and shapes[0] != shapes[1]
+            if not (is_missing or has_other_shape) or name not in reader.reached:
+                continue
+            which = "has another shape" if has_other_shape else "is not"
+            text = f"the variable {name} {which} in the program for one GPU"
+            difference = Difference(
+                Obligation.UPDATED, text, reader.origin(name), Excuse.OTHER_STEP
+            )
+            other = Equality(State.UNKNOWN, difference)
+            own = [] if has_other_shape else [name]
+            self.copies |= dict.fromkeys(own, (name,))
+            stands = {
+                each: answer
+                for each, answer in answers.items()
+                if (answer.state is State.PROVED and not has_other_shape)
+                or (answer.difference and answer.difference.obligation is Obligation.ROWS)
+            }
+            return dict.fromkeys([*answers, *own], other) | stands
+        return answers
 
 
 def without_proofs(answers: Mapping[str, Equality], difference: Difference) -> dict[str, Equality]:
@@ -751,7 +765,7 @@ def matched_feeds(
             alike[short_name(name)].append(name)
 
     def matched(name: str) -> str:
-        scopes = {each: _shared_scopes(name, each) for each in alike[short_name(name)]}
+        scopes = {each: shared_scopes(name, each) for each in alike[short_name(name)]}
         found = [each for each in scopes if scopes[each] == max(scopes.values())]
         return found[0] if len(found) == 1 else ""
 
@@ -766,7 +780,7 @@ def matched_feeds(
     return ours, theirs
 
 
-def _shared_scopes(one: str, other: str) -> tuple[int, bool]:
+def shared_scopes(one: str, other: str) -> tuple[int, bool]:
     """How many inner scopes two names share, and whether they are equal."""
     pairs = zip(one.split("/")[::-1], other.split("/")[::-1], strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)), one == other

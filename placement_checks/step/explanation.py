@@ -129,6 +129,7 @@ _OF_DIFFERENCES = frozenset(
 _BASIC_SCALARS = frozenset({"Rows", "Var", "Feed"})
 _MAX_DEPTH = 300
 _ROUNDING = 1e-2  # of a small decay that is a difference of float32 numbers
+_JOINT = frozenset({Kind.JOINT, Kind.UNKNOWN})
 _IN_TOWER = "in another tower"
 # The gradient and the settings of optimizers, by the number of the input.
 _SETTINGS: Mapping[str, Mapping[int, str]] = {
@@ -325,7 +326,8 @@ class Explanation:
         for monomial, number in left.items():
             parts = terms.parts_of(monomial)
             part = finest(parts)
-            if parts and part is None:
+            is_joint = part == WHOLE and terms.status_of(monomial, WHOLE).kind in _JOINT
+            if (parts and part is None) or is_joint:  # perhaps rows of a part
                 crossed = crossed or self._unknown_in(monomial) or self._cause_in(monomial)
             if part:
                 lifted = terms.lifted(monomial, part)
@@ -394,7 +396,7 @@ class Explanation:
             return False
         if len(one.operands) != len(two.operands):
             return False
-        is_joint = one.status.kind in (Kind.JOINT, Kind.UNKNOWN)
+        is_joint = one.status.kind in _JOINT
         return place is not Obligation.FUNCTION or is_joint
 
     def _ratio(self, monomial: Monomial, number: float, other: float) -> Difference:
@@ -580,9 +582,10 @@ class Explanation:
         excuse = inner.excuse if inner.excuse and inner.excuse.of_towers else None
         is_unknown = self.is_unknown(key[0]) or self.is_unknown(form)
         text = f"the towers differ from each other: {inner.text}"
-        return Difference(Obligation.FUNCTION, text, origin, excuse).excused(
-            Excuse.UNKNOWN, when=is_unknown
-        )
+        found = Difference(Obligation.FUNCTION, text, origin, excuse)
+        # Each tower may still compute what it computes at the revision.
+        found = found.excused(Excuse.EQUAL, when=self._is_revision)
+        return found.excused(Excuse.UNKNOWN, when=is_unknown)
 
     # --- products ---
 
@@ -836,7 +839,7 @@ class Explanation:
     def _cause_in(self, monomial: Monomial) -> Cause:
         for atom_id in (monomial[0], *(atom for atom, _ in monomial[1])):
             atom = self._terms[atom_id]
-            is_joint = atom.status.kind in (Kind.JOINT, Kind.UNKNOWN)
+            is_joint = atom.status.kind in _JOINT
             if (atom.parts and atom.finest is None) or is_joint:
                 return atom.status.cause or Cause(
                     atom.op, "combines rows of several towers", atom.origin

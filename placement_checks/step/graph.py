@@ -459,14 +459,14 @@ class StepGraph(ABC):
                 todo += [each for each in data if each not in seen]
                 seen.update(data)
 
-    def order_among_random(self, name: str, owners: Sequence[str]) -> int:
-        """The number of a random op among the ops of its type in its towers, or in no tower."""
+    def alike_at_random(self, name: str, owners: Sequence[str]) -> list[str]:
+        """The ops of the type of a random op in its towers, or in no tower, in their order."""
         kind = self.ops[name].type
         used = set().union(*[self._random_of(kind, owner) for owner in owners])
         if not owners:
             used = {each for each in self.reached if self.ops[each].type == kind}
             used = used.difference(*self.towers.values())
-        return sorted(used, key=self.number.__getitem__).index(name)
+        return sorted(used, key=self.number.__getitem__)
 
     def _random_of(self, kind: str, objective: str) -> frozenset[str]:
         key = kind, objective

@@ -26,6 +26,7 @@ from placement_checks.step.kinds import (
     joined_status,
 )
 from placement_checks.step.parts import WHOLE, Part, finest
+from placement_checks.step.tensor_ops import with_shape
 
 if TYPE_CHECKING:
     from placement_checks.step.graph import Frame, StepGraph
@@ -52,7 +53,7 @@ class Loop:
         self._terms = node.terms
         reader = self._reader
         if frame is None:
-            self._initial = [reader.operand(node.name, i) for i in range(len(node.inputs))]
+            self._initial = [node.operand(i) for i in range(len(node.inputs))]
             count = range(len(self._initial))
             self._variables: Sequence[str] = [
                 f"{node.name}:{i}" if i else node.name for i in count
@@ -61,7 +62,8 @@ class Loop:
             self._results, self._condition = returned["/body"], returned["/cond"][0]
             self._depth = reader.depth(node.name)
         else:
-            self._initial = [reader.value(each) for each in frame.enters]
+            enters = [node._replace(name=each, output=0) for each in frame.enters]
+            self._initial = [with_shape(each, reader.value(each.name)) for each in enters]
             self._variables, self._results = frame.merges, frame.returned
             self._condition = frame.condition
             self._depth = reader.depth(frame.enters[0])

@@ -23,6 +23,7 @@ from placement_checks.step.comparison import (
     StepEquality,
     compare_all_runs,
     matched_slots,
+    shared_scopes,
     without_proofs,
 )
 from placement_checks.step.explanation import Difference, Excuse, Explanation, Obligation
@@ -116,8 +117,7 @@ class _RevisionComparison(Comparison):
     def _match_variables(self) -> dict[str, str]:
         """The name at the revision of each variable that it has.
 
-        A renamed variable is a guess if it is one of several with equal shapes, unless both names
-        end alike.
+        A renamed variable is a guess if the name of another one with an equal shape ends as alike.
         """
         new, old = self.towers, self.one_gpu
         shapes = {each.name: each.shape for each in old.placement.variables}
@@ -136,12 +136,13 @@ class _RevisionComparison(Comparison):
             for each in new.placement.variables
             if each.name in renamed or (each.name in shapes and each.name not in renamed.values())
         }
-        guessed = [
-            shapes.get(other)
+        self._is_sure = all(
+            shared_scopes(name, other) > shared_scopes(name, each)
             for name, other in renamed.items()
-            if not _end_alike(name, other) and name in new.updates
-        ]
-        self._is_sure = len(guessed) == len(set(guessed))
+            if name in new.updates
+            for each in renamed.values()
+            if each != other and shapes.get(each) == shapes.get(other)
+        )
         return found
 
     def _renamed_atoms(self) -> Iterator[tuple[AtomId, AtomId]]:
@@ -365,14 +366,6 @@ class _RevisionComparison(Comparison):
 
 def _unknown(obligation: Obligation, text: str, origin: Origin | None = None) -> Equality:
     return Equality(State.UNKNOWN, Difference(obligation, text, origin, Excuse.OTHER_STEP))
-
-
-def _end_alike(one: str, other: str) -> bool:
-    """Whether a name ends with the other name, or both with the same two parts."""
-    if one.endswith(f"/{other}") or other.endswith(f"/{one}"):
-        return True
-    ends = [each.split("/")[-2:] for each in (one, other)]
-    return ends[0] == ends[1] and len(ends[0]) > 1
 
 
 def _seeds(reader: StepReader, names: Mapping[AtomId, AtomId]) -> Iterator[Any]:

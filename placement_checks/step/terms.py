@@ -233,6 +233,7 @@ class Terms:
         reads_divisors: whether a sum over rows that is divided by their fixed number is a mean,
             since the numbers are fixed in both programs, but differ.
         divided: the programs that divide a sum over rows by their fixed number.
+        masks: the mask that is followed in each part whose rows are no neighbors.
         assumed: what was taken for granted so far.
     """
 
@@ -256,6 +257,7 @@ class Terms:
         self.fixed: Mapping[Part, int] = {}
         self.reads_divisors = False
         self.divided: set[int] = set()
+        self.masks: dict[Part, Form] = {}
         self.assumed: set[Assumption] = set()
         self._op_type = op_types
         self._atoms: list[Atom] = []
