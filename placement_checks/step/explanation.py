@@ -323,8 +323,6 @@ class Explanation:
 
     def _ratio(self, monomial: Monomial, number: float, other: float) -> Difference:
         """Explain a coefficient."""
-        what = self._name(self._terms[self._main(monomial)])
-        text = f"{what} counts {number / other:.4g} times as much as {self._there}"
         atoms = [self._terms[atom] for atom in (monomial[0], *(atom for atom, _ in monomial[1]))]
         is_state = any(
             atom.op == "Var" and atom.attrs[0] not in self._trained for atom in atoms
@@ -332,22 +330,31 @@ class Explanation:
         is_scaled = is_state or any(atom.op == "Random" for atom in atoms)
         has_same_rows = self._is_revision or WHOLE in self._terms.fixed
         degree = 0 if has_same_rows else degree_in_rows(self._terms, monomial, WHOLE)
-        if degree == 1 and number / other > 0:
-            text += f", which is right if the batch has {other / number:.4g} times as many rows"
-        mistake, main = COEFFICIENT, self._terms[self._main(monomial)]
         if monomial == (ONE, ()):
             mistake = NUMBER
             text = f"a number is {number:.4g}, but {other:.4g} {self._there}"
-        if main.op == "Var" and main.attrs[0] in self._trained and main is atoms[0]:
+        elif self._is_of_decay(monomial):
             mistake = DECAY
             text = (
                 f"its own value, as in weight decay, counts {number:.4g} times, but {other:.4g} "
                 f"times {self._there}"
             )
+        else:
+            mistake, what = COEFFICIENT, self._name(self._terms[self._main(monomial)])
+            text = f"{what} counts {number / other:.4g} times as much as {self._there}"
+            if degree == 1 and number / other > 0:
+                text += (
+                    f", which is right if the batch has {other / number:.4g} times as many rows"
+                )
         found = Difference(Obligation.WEIGHTS, text, self._cite(monomial), mistake=mistake)
         return found.excused(Excuse.SCALE, when=is_scaled).excused(
             Excuse.DIVISOR, when=degree != 0
         )
+
+    def _is_of_decay(self, monomial: Monomial) -> bool:
+        """Whether a monomial is a trained variable, perhaps with scalar factors."""
+        main = self._terms[monomial[0]]
+        return main.op == "Var" and main.attrs[0] in self._trained
 
     def _have_similar(self, left: Iterable[Monomial], right: Iterable[Monomial]) -> bool:
         def signature(monomial: Monomial) -> tuple[str, int]:
@@ -618,6 +625,10 @@ class Explanation:
         self, left: Mapping[Monomial, float], right: Mapping[Monomial, float], place: Obligation
     ) -> Difference:
         terms = self._terms
+        if len(left) + len(right) == 1:
+            (alone,) = *left, *right
+            if alone[1] == () and self._is_of_decay(alone):
+                return self._ratio(alone, left.get(alone, 0.0), right.get(alone, 0.0))
         for monomial in (*left, *right):
             weak = self._find_op(monomial, _UNFOLLOWED)
             if weak is not None:
@@ -652,9 +663,12 @@ class Explanation:
                 cause = atom.status.cause or Cause(atom.op, "is unknown", atom.origin)
                 return self._from_cause(cause._replace(is_known=False), place)
         if one.op == two.op and one.op.startswith(_OPTIMIZERS):
-            options = [f"{each}" for each in one.attrs if each not in two.attrs]
-            text = f"an option of its optimizer, {one.op.removeprefix('Apply')}, differs: "
-            text += f"{', '.join(options)} is not set {self._there}"
+            mine, other = (
+                ", ".join(f"{name}={value}" for name, value in each.attrs[:-1]) or "no option"
+                for each in (one, two)
+            )
+            text = f"its optimizer, {one.op.removeprefix('Apply')}, has {mine}, but {other} "
+            text += self._there
             return Difference(Obligation.UPDATE, text, one.origin, Excuse.SETTING, SETTING)
         if one.op == two.op == "Slice" and one.status.kind is Kind.JOINT:
             text = "it is a slice that may be rows"
