@@ -197,6 +197,9 @@ class Assumption(Enum):
     READ_FIRST = "reads of a variable come before updates that they do not wait for"
     RENAMED_INPUTS = "renamed inputs are fed as before"
     OTHER_SEEDS = "random numbers of other seeds are accepted"
+    CONSTANT_STATE = (
+        "variables that no step changes, such as a learning rate, have the same values"
+    )
 
 
 # Ops with results that may have more or fewer rows than the operands.

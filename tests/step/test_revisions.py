@@ -371,6 +371,26 @@ def test_other_seeds_are_an_assumption(
     assert found.assumed == assumed
 
 
+@pytest.mark.parametrize("falls", [False, True])
+def test_the_value_of_a_learning_rate_that_no_step_changes_is_an_assumption(
+    *, falls: bool
+) -> None:
+    def build() -> Program:
+        program = Program()
+        x = program.placeholder("x", (None, WIDTH))
+        w, rate = program.variable("w", (WIDTH,)), program.variable("rate", is_trained=False)
+        gradient = program.gradient(mean(square(total(x * w.read(), 1))), w)
+        descent = w.assign_sub(gradient * rate.read())
+        with program.after(descent) if falls else nullcontext():
+            program.train(rate.assign_sub(rate.read() * 0.1) if falls else descent)
+        return program
+
+    found = compare(build(), build())
+
+    assert {answer.state for answer in found.variables.values()} == {PROVED}
+    assert found.assumed == (frozenset() if falls else {Assumption.CONSTANT_STATE})
+
+
 def test_noise_that_towers_share_is_not_proved() -> None:
     def build(is_shared: bool) -> Program:
         program = Program()
