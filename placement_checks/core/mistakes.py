@@ -667,6 +667,15 @@ COPY = Mistake(
     _OF_WEIGHTS,
     "which value all copies shall have",
 )
+COPY_OF_OTHER_SETTING = Mistake(
+    "copies with different settings",
+    "{text}",
+    "use the same setting of the optimizer for all copies of a variable",
+    "the copies drift apart: each {noun} trains its own model, and only the model of the first "
+    "{noun} is saved",
+    "equal gradients, and both graphs",
+    "which setting all copies shall have",
+)
 DRIFTING = Mistake(
     "drifting copies",
     "each {noun} updates its copy of {variable} from its own results",

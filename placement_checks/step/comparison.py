@@ -11,7 +11,12 @@ from itertools import takewhile
 from typing import Any, NamedTuple
 
 from placement_checks.core.missing import Missing
-from placement_checks.core.mistakes import PART_LEFT_OUT, PART_UNUSED, SETTING
+from placement_checks.core.mistakes import (
+    COPY_OF_OTHER_SETTING,
+    PART_LEFT_OUT,
+    PART_UNUSED,
+    SETTING,
+)
 from placement_checks.core.op_types import GATHERERS, PLACEHOLDERS, is_gradient_update
 from placement_checks.core.placement import TRAINABLE, Placement, producer_of
 from placement_checks.step.explanation import (
@@ -472,7 +477,9 @@ class Comparison:
             # Copies of one variable may not drift apart.
             text = f"its copies are updated differently; of {copy}, {difference.text}"
             update = Origin(TOWERS, self.towers.updates[copy][-1].op)
-            difference = difference._replace(text=text, origin=update, excuse=None)
+            difference = difference._replace(
+                text=text, origin=update, excuse=None, mistake=COPY_OF_OTHER_SETTING
+            )
         origin = difference.origin
         is_gradient = origin and origin.program == TOWERS and origin.op in self.towers.backward
         if difference.obligation is Obligation.WEIGHTS and is_gradient:
