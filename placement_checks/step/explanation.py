@@ -210,6 +210,7 @@ class Explanation:
             return found
         inner = self._forms(ours, theirs, Obligation.UPDATE, depth + 1)
         value, other = (self._terms.constant(form) for form in (ours, theirs))
+        excuse: Excuse | None
         if value is None or other is None:
             text = f"its {name} differs: {inner.text}"
         else:
