@@ -793,9 +793,12 @@ class Explanation:
                 cause = atom.status.cause or Cause(atom.op, "is unknown", atom.origin)
                 return self._from_cause(cause._replace(is_known=False), place)
         if one.op == two.op and one.op.startswith(_OPTIMIZERS):
-            options = [f"{each}" for each in one.attrs if each not in two.attrs]
-            text = f"an option of its optimizer, {one.op.removeprefix('Apply')}, differs: "
-            text += f"{', '.join(options)} is not set {self._there}"
+            mine, other = (
+                ", ".join(f"{name}={value}" for name, value in each.attrs[:-1]) or "no option"
+                for each in (one, two)
+            )
+            text = f"its optimizer, {one.op.removeprefix('Apply')}, has {mine}, but {other} "
+            text += self._there
             return Difference(Obligation.UPDATE, text, one.origin, Excuse.SETTING, SETTING)
         if one.op == two.op == "Slice" and one.status.kind is Kind.JOINT:
             text = "it is a slice that may be rows"

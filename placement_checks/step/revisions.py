@@ -265,6 +265,10 @@ class _RevisionComparison(Comparison):
             elif updated not in answers:
                 answers[updated] = self._compared(updated, other)
         self._find_problems()
+        forms = [old.state(name, old.all_updates) for name in old.updates]
+        atoms = map(self.terms.__getitem__, self.terms.all_atoms_in(forms))
+        if any(atom.op == "Var" and atom.attrs[0] not in old.updates for atom in atoms):
+            self.terms.assumed.add(Assumption.CONSTANT_STATE)
         answers = self._with_examples(
             answers, list(answers), {name: {name: self._after(name)} for name in answers}
         )

@@ -198,6 +198,9 @@ class Assumption(Enum):
     READ_FIRST = "reads of a variable come before updates that they do not wait for"
     RENAMED_INPUTS = "renamed inputs are fed as before"
     OTHER_SEEDS = "random numbers of other seeds are accepted"
+    CONSTANT_STATE = (
+        "variables that no step changes, such as a learning rate, have the same values"
+    )
 
 
 # Ops with results that may have more or fewer rows than the operands.
@@ -262,6 +265,7 @@ class Terms:
         self._op_type = op_types
         self._atoms: list[Atom] = []
         self._atom_ids: dict[tuple[Any, ...], AtomId] = {}
+        self._zeros: set[AtomId] = set()  # tensors of zeros, which no coefficient changes
         self._forms: list[tuple[tuple[Monomial, float], ...]] = []
         self._forms_of_atoms: dict[AtomId, Form] = {}
         self._form_ids: dict[tuple[tuple[Monomial, float], ...], Form] = {}
@@ -380,6 +384,10 @@ class Terms:
             )
         )
         self._atom_ids[key] = atom
+        if (op == "Const" and attrs[1] == (0.0,)) or (
+            op == "Fill" and self.constant(operands[1]) == 0.0
+        ):
+            self._zeros.add(atom)
         read = 0
         if op == "Var":
             read = self._bits[atom] = 1 << len(self._bits)
@@ -412,6 +420,9 @@ class Terms:
     def form(self, summands: Mapping[Monomial, float]) -> Form:
         """The form of a sum; complete sums over parts become terms of the rows around them."""
         merged = {m: c for m, c in summands.items() if c}
+        for monomial in [m for m in merged if m[0] in self._zeros]:
+            del merged[monomial]
+            merged[monomial[0], ()] = 1.0
         if len(merged) > 1:
             merged = self._joined(merged)
             merged = merged if self.are_parts_apart else self._merged(merged)

@@ -38,7 +38,10 @@ from placement_checks.verification.judging import judge, verify
 from placement_checks.verification.policy import RUNS, evidence_used, rows_used
 from placement_checks.verification.running import with_revision
 from placement_checks.verification.targets import MOST_ANNOUNCED, announce, gather
-from placement_checks.verification.training_change import compare_training
+from placement_checks.verification.training_change import (
+    compare_training,
+    without_proved_objectives,
+)
 
 
 @dataclass(frozen=True)
@@ -244,14 +247,16 @@ def _compare(job: Job, tree: SourceTree, here: Path, *, numbers: bool) -> Progra
         return ProgramChange(job.target, None, new)
     except PlacementError as error:
         raise _at_revision(error, tree, here) from None
-    difference = compare_placements(old.evidence.placement, new.evidence.placement, tree.revision)
-    new = replace(new, baseline=with_rules(difference, new.verdicts))
     placements = old.evidence.placement, new.evidence.placement
+    training = compare_training(*placements, tree.revision)
+    difference = compare_placements(*placements, tree.revision)
+    difference = without_proved_objectives(difference, training)
+    new = replace(new, baseline=with_rules(difference, new.verdicts))
     return ProgramChange(
         job.target,
         old,
         new,
-        compare_training(*placements, tree.revision),
+        training,
         _numbers(job, old, new, tree.revision) if numbers else None,
     )
 

@@ -419,6 +419,26 @@ def test_numbers_that_are_drawn_twice_are_no_other_numbers() -> None:
     assert compare(build((1, 2)), build((1, 1))).variables["w"].state is not PROVED
 
 
+@pytest.mark.parametrize("falls", [False, True])
+def test_the_value_of_a_learning_rate_that_no_step_changes_is_an_assumption(
+    *, falls: bool
+) -> None:
+    def build() -> Program:
+        program = Program()
+        x = program.placeholder("x", (None, WIDTH))
+        w, rate = program.variable("w", (WIDTH,)), program.variable("rate", is_trained=False)
+        gradient = program.gradient(mean(square(total(x * w.read(), 1))), w)
+        descent = w.assign_sub(gradient * rate.read())
+        with program.after(descent) if falls else nullcontext():
+            program.train(rate.assign_sub(rate.read() * 0.1) if falls else descent)
+        return program
+
+    found = compare(build(), build())
+
+    assert {answer.state for answer in found.variables.values()} == {PROVED}
+    assert found.assumed == (frozenset() if falls else {Assumption.CONSTANT_STATE})
+
+
 def test_noise_that_towers_share_is_not_proved() -> None:
     def build(is_shared: bool) -> Program:
         program = Program()
@@ -497,7 +517,11 @@ def test_each_program_is_proved_equal_to_itself(recipe: Recipe) -> None:
     found = compare(_built(recipe), _built(recipe))
 
     assert {answer.state for answer in found.variables.values()} == {PROVED}, found
-    assert found.assumed <= {Assumption.DIVISIBLE_ROWS, Assumption.NO_ZERO_DIVISION}
+    assert found.assumed <= {
+        Assumption.CONSTANT_STATE,
+        Assumption.DIVISIBLE_ROWS,
+        Assumption.NO_ZERO_DIVISION,
+    }
 
 
 @given(recipes(), st.data())

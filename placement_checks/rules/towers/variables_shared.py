@@ -153,6 +153,7 @@ class VariablesShared(Rule):
         findings += [_duplicate(placement, right, copy) for copy in copies.values()]
         if single:
             slots = _variables_by_slot(placement)
+            may_grow |= {name for name in slots if _is_of_one_optimizer(placement, slots[name])}
             findings += [
                 _additional(placement, right, variable, is_slot=bool(slots.get(variable)))
                 for variable in _added_variables(placement, single, {*copies, *diverging}, slots)
@@ -278,6 +279,19 @@ def _variables_by_slot(placement: Placement) -> dict[str, set[str]]:
     for name in variables:  # averages and slots that no update op takes
         found[name].update(variables.intersection(placement.ops[name].colocated))
     return found
+
+
+def _is_of_one_optimizer(placement: Placement, variables: Collection[str]) -> bool:
+    """Whether each of the variables is updated once, with the gradients of all towers.
+
+    Then their slots belong to another optimizer than on one GPU.
+    """
+    gradients = gradient_flow(placement)
+    updates = [gradients.trained.get(name, ()) for name in variables]
+    every = analyze(placement).all_towers
+    return bool(updates) and all(
+        len(each) == 1 and gradients.towers(each[0]) == every for each in updates
+    )
 
 
 def _diverging_copies(placement: Placement) -> Iterator[Finding]:
