@@ -18,15 +18,20 @@ from placement_checks.rules.registry import RULES
 
 # Snapshots and pages with verdicts of all rules.
 _WITH_ALL_RULES = ("tests/rules/test_requirements.py", "tests/fixtures/test_defects.py")
-_PAGE_WITH_ALL_RULES = "docs/tutorial.md"
+_PAGES_WITH_ALL_RULES = ("README.md", "docs/tutorial.md", "examples/from_one_gpu_to_two/README.md")
 
 
 def main(*rules: str) -> None:
+    for rule in rules:
+        if rule not in RULES:
+            sys.exit(
+                f"there is no rule {rule}: add its line to placement_checks/rules/registry.py"
+            )
     for path, content in pages().items():
         (ROOT / path).parent.mkdir(exist_ok=True)
         (ROOT / path).write_text(content(), encoding="utf-8")
     if rules:
-        _run("tests.support.documents", _PAGE_WITH_ALL_RULES)
+        _run("tests.support.documents", *_PAGES_WITH_ALL_RULES)
         tests = [*map(_test_of, rules), *_WITH_ALL_RULES]
         _run("pytest", "-q", "--benchmark-disable", "--snapshot-update", *tests)
 

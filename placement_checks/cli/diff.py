@@ -94,7 +94,7 @@ def command(targets: tuple[str, ...], settings: Settings, options: _Options) -> 
     name.
 
     --format html writes a page with a picture of NEW that highlights the changes.
-    The formats markdown, github, sarif and junit are for --since.
+    The formats text, json and html are for all comparisons, the others for --since.
 
     With --since, each TARGET is placed twice: from the working tree and from a temporary copy of
     the git revision REV. The default is all programs of [tool.placement_checks] in pyproject.toml.

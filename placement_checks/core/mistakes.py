@@ -611,6 +611,14 @@ PART_LEFT_OUT = Mistake(
     "the step is not the step for the whole batch",
     _OF_PROOF,
 )
+PARTS_PAIRED = Mistake(
+    "parts paired",
+    "{text}",
+    "give each {noun} the same part of all inputs: an example and its label are in the same row",
+    MOVED.consequence,
+    _OF_PROOF,
+    "which rows belong together",
+)
 PART_UNUSED = Mistake(
     "part unused",
     "{text}",
@@ -647,6 +655,15 @@ SETTING = Mistake(
     "training has another learning rate, or another optimizer, than on one GPU",
     "equal gradients, and both graphs",
     "which setting is meant, as many programs choose another rate for several GPUs",
+)
+COPIES_UPDATED_APART = Mistake(
+    "copies updated apart",
+    "{text}",
+    "update every copy in the same way: by the sum of all {noun}s' gradients, with the same "
+    "settings and the same weight decay",
+    "the copies drift apart: the {noun}s train different models",
+    _OF_PROOF,
+    "which of the updates is meant",
 )
 # Found by the values of variables.
 COPIES = Mistake(

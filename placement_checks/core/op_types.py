@@ -251,7 +251,7 @@ ADD_N, JOIN, CUT, DIVISION = "AddN", "ConcatV2", "SplitV", "RealDiv"
 # Half the sum of squares, as used by tf.global_norm.
 SUM_OF_SQUARES = "L2Loss"
 # Slices, with the index of the sliced input. The other inputs select the part.
-SLICE, INDEXED_SLICE, UNSTACK = "Slice", "StridedSlice", "Unpack"
+SLICE, INDEXED_SLICE = "Slice", "StridedSlice"
 SPLITS = frozenset({"Split", "SplitV"})
 CUTS: Mapping[str, int] = {"StridedSlice": 0, "Slice": 0, "SplitV": 0, "Split": 1, "Unpack": 0}
 # The index of the input with the end or the size of the part.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from operator import attrgetter
@@ -18,6 +18,7 @@ from placement_checks.core.devices import Device
 from placement_checks.core.frames import Frame
 from placement_checks.core.machines import Machine
 from placement_checks.core.missing import Missing
+from placement_checks.core.op_types import COLLECTIVES
 from placement_checks.core.strategies import Strategy
 from placement_checks.core.variables import Variables
 from placement_checks.util.text import plural, printable
@@ -410,6 +411,21 @@ class Placement:
             for name in op.colocated:
                 bound[name].append(op.name)
         return bound
+
+    @cached_property
+    def collectives(self) -> Sequence[Sequence[str]]:
+        """The groups of collectives that run together, because their keys are equal."""
+        groups: dict[Hashable, list[str]] = defaultdict(list)
+        for op in self.ops.values():
+            if op.type in COLLECTIVES:
+                attributes = self.details.attributes(op.name)
+                keys = [
+                    attributes.get(key) for key in ("shared_name", "group_key", "instance_key")
+                ]
+                inputs = [source for source in op.inputs if not source.startswith("^")]
+                values = [self.details.value(producer_of(source)) for source in inputs[1:]]
+                groups[op.type, *keys, *values].append(op.name)
+        return list(groups.values())
 
     def assigned_to(self, pattern: Device) -> Iterator[Op]:
         """The ops that are assigned to a device that matches ``pattern``."""

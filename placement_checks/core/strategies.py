@@ -67,6 +67,11 @@ class Strategy:
         return copy is not None and copy.in_sync and copy.first != variable
 
     @property
+    def first_copies(self) -> Mapping[str, str]:
+        """The copies that are kept equal, each with the first copy of its variable."""
+        return {name: copy.first for name, copy in self.copies.items() if copy.in_sync}
+
+    @property
     def is_whole(self) -> bool:
         """Whether the replicas of all processes are known, not only of one process."""
         return self.in_sync <= len(self.replicas)

@@ -8,15 +8,17 @@ find ops by their purpose, such as reordering rows or dividing the loss.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from placement_checks.analysis.graph.data_flow import DataFlow
+from placement_checks.analysis.graph.data_flow import DataFlow, union
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
+from placement_checks.analysis.towers.by_loss import single_tower
 from placement_checks.analysis.variables.gradient_flow import gradient_flow, norms_of_slices
 from placement_checks.core import mistakes
-from placement_checks.core.ids import OpId
+from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.missing import Missing
 from placement_checks.core.mistakes import Diagnosis
 from placement_checks.core.op_types import (
@@ -40,6 +42,8 @@ from placement_checks.core.op_types import (
     SHAPE_ONLY,
     STACK,
     SUM,
+    SUM_OF_ROWS,
+    VARIABLE_LOOKUPS,
     is_gradient_update,
 )
 from placement_checks.core.placement import Placement, producer_of
@@ -47,6 +51,7 @@ from placement_checks.core.results import PathStep
 from placement_checks.rules.base import path_lines
 from placement_checks.rules.ranks import ranks_of
 from placement_checks.rules.source_lines import blame, blame_selection, joining_ops
+from placement_checks.step.row_sets import RowSets
 
 if TYPE_CHECKING:
     _Finder = Callable[[Placement, str, Diagnosis], "MistakeLocation"]
@@ -219,11 +224,6 @@ def _find_counts(placement: Placement, variable: str, diagnosis: Diagnosis) -> M
     return location if location.ops else _find_weights(placement, variable, diagnosis)
 
 
-def _find_losses(placement: Placement, variable: str, _: Diagnosis) -> MistakeLocation:
-    """Return the losses that add up the losses of towers, or else the ops that add gradients."""
-    return MistakeLocation(joint_losses(placement, variable))
-
-
 def joint_losses(placement: Placement, variable: str) -> Sequence[str]:
     """Return the objectives of a variable that combine the losses of several towers."""
     analysis, flow = analyze(placement), analyze(placement).flow
@@ -233,11 +233,6 @@ def joint_losses(placement: Placement, variable: str) -> Sequence[str]:
         for name in objectives
         if name in flow.number and analysis.towers_of(flow.number[name]).bit_count() > 1
     ]
-
-
-def _find_decay(placement: Placement, variable: str, _: Diagnosis) -> MistakeLocation:
-    """Return the ops that add a term without a gradient to gradients of a variable."""
-    return _location(placement, decays(placement, variable))
 
 
 def decays(placement: Placement, variable: str) -> Sequence[OpId]:
@@ -259,6 +254,73 @@ def decays(placement: Placement, variable: str) -> Sequence[OpId]:
     ]
     others = (update.op for update in analysis.updates.by_variable.get(variable, ()))
     return added or [op for op in others if not is_gradient_update(flow.types[op])]
+
+
+def rows_of_other_towers(
+    placement: Placement, variable: str
+) -> tuple[OpId, Sequence[TowerIndex]] | None:
+    """Find an op that adds gradients of a tower to rows that only other towers looked up.
+
+    Sparse gradients (`tf.IndexedSlices`) are averaged correctly if both the values and the indices
+    of all towers are concatenated. All towers may look up the same positions.
+
+    Returns:
+        The op, and the towers whose rows it leaves out. None if there is no such op.
+    """
+    analysis, gradients = analyze(placement), gradient_flow(placement)
+    flow = analysis.flow
+    of_towers = placement.cached(_looked_up).get(variable, {})
+    if len(of_towers) < 2:
+        return None
+    for update in gradients.trained[variable]:
+        for op in (update.op, *sorted(gradients.ancestors(update))):
+            is_sum_of_rows = flow.types[op] == SUM_OF_ROWS and not analysis.backward.ops[op]
+            sources = list(zip(flow.inputs[op], placement.by_number[op].inputs, strict=False))
+            integers = [
+                source
+                for source, name in sources
+                if (tensor := analysis.tensor(name)) and tensor.dtype in ("int32", "int64")
+            ]
+            if not integers or not (op == update.op or is_sum_of_rows):
+                continue
+            values = (source for source, _ in sources if source not in integers)
+            taken = union(gradients.gradient_towers[source] for source in values)
+            behind = flow.reachable(integers)
+            known = {
+                rows for own in of_towers.values() for at, rows in own.items() if at in behind
+            }
+            left_out = [
+                tower
+                for tower in analysis.towers_in(taken & analysis.all_towers)
+                if tower in of_towers and known.isdisjoint(of_towers[tower].values())
+            ]
+            if left_out:
+                return op, left_out
+    return None
+
+
+def _looked_up(
+    placement: Placement,
+) -> Mapping[str, Mapping[TowerIndex, Mapping[OpId, Hashable]]]:
+    """The indices of sparse gradients, by variable and tower: the ops, and keys of the values.
+
+    The gradient of a lookup flattens the indices (python/ops/array_grad.py).
+    """
+    analysis, ops = analyze(placement), placement.by_number
+    towers, key = gradient_flow(placement).gradient_towers, placement.cached(RowSets).key
+    found: dict[str, dict[TowerIndex, dict[OpId, Hashable]]]
+    found = defaultdict(lambda: defaultdict(dict))
+    for op, (forward, _) in analysis.backward.forward.items():
+        if analysis.flow.types[forward] not in VARIABLE_LOOKUPS | GATHERS:
+            continue
+        holder = analysis.layers.passed_on[analysis.flow.inputs[forward][0]]
+        tower = single_tower(towers[op] & analysis.all_towers)
+        is_flat = analysis.flow.types[op] in RESHAPES
+        if not is_flat or ops[op].inputs[0] != ops[forward].inputs[1]:
+            continue
+        if holder is not None and tower is not None:
+            found[analysis.flow.names[holder]][tower][op] = key(ops[op].inputs[0])
+    return found
 
 
 def combining_op(placement: Placement, variable: str) -> OpId | None:
@@ -416,11 +478,6 @@ def frozen_reads(placement: Placement, variable: str, towers: Sequence[int]) -> 
     return list(islice(masks, 1)) or reads
 
 
-def _find_own_rows(placement: Placement, _: str, diagnosis: Diagnosis) -> MistakeLocation:
-    """Return the ops of one type in towers, if they depend on examples."""
-    return _location(placement, ops_in_towers(placement, diagnosis.op_type))
-
-
 def ops_in_towers(placement: Placement, op_type: str) -> Sequence[OpId]:
     """Return the forward ops of one type that depend on the examples of a single tower."""
     analysis = analyze(placement)
@@ -456,7 +513,7 @@ def slice_ends(placement: Placement) -> Sequence[OpId]:
 
 
 def _ops_on_rows(placement: Placement, types: Collection[str]) -> Iterator[OpId]:
-    """Yield the first ops of some types between the inputs of the step and the model.
+    """Return the first ops of some types between the inputs of the step and the model.
 
     Only the first such op on a path counts: later ops may be part of the model, such as a
     selection of features.
@@ -465,30 +522,28 @@ def _ops_on_rows(placement: Placement, types: Collection[str]) -> Iterator[OpId]
     flow = analysis.flow
     # The placeholders that the program lists, or else all sources of examples.
     inputs = [producer_of(name) for names in placement.step.inputs for name in names]
-    todo = [flow.number[name] for name in inputs] or flow.having(EXAMPLE_SOURCES.__contains__)
-    seen = set(todo)
-    for here in todo:
-        for consumer in flow.consumers[here]:
-            kind = flow.types[consumer]
-            if (
-                consumer in seen
-                or analysis.backward.ops[consumer]
-                or not analysis.updates.in_step[consumer]
-            ):
-                continue
-            if kind not in _PASSES_ROWS or flow.inputs[consumer][CUTS.get(kind, 0)] != here:
-                continue  # an index, such as into an embedding, contains no rows
-            seen.add(consumer)
-            if kind in types:
-                yield consumer
-            else:
-                todo.append(consumer)
+    start = [flow.number[name] for name in inputs] or flow.having(EXAMPLE_SOURCES.__contains__)
+
+    def passing(here: OpId) -> Iterator[OpId]:
+        for op in flow.consumers[here]:
+            kind, is_forward = flow.types[op], not analysis.backward.ops[op]
+            # An index, such as into an embedding, contains no rows.
+            has_rows = kind in _PASSES_ROWS and flow.inputs[op][CUTS.get(kind, 0)] == here
+            if has_rows and is_forward and analysis.updates.in_step[op]:
+                yield op
+
+    def is_found(op: OpId) -> bool:
+        return flow.types[op] in types and op not in start
+
+    return filter(is_found, sorted(flow.reachable(start, along=passing, until=is_found)))
 
 
 # By the key of the mistake.
 _FINDERS: Mapping[str, _Finder] = {
     **dict.fromkeys([mistakes.SUM.key, mistakes.SUM_OF_BATCHES.key], _find_sum),
-    mistakes.SUM_OF_LOSSES.key: _find_losses,
+    mistakes.SUM_OF_LOSSES.key: lambda placement, variable, _: MistakeLocation(
+        joint_losses(placement, variable)
+    ),
     **dict.fromkeys([mistakes.DIVIDED.key, mistakes.LOSSES_DIVIDED.key], _find_division),
     **{
         mistake.key: _find_weights
@@ -502,7 +557,9 @@ _FINDERS: Mapping[str, _Finder] = {
         placement.cached(norms_of_slices)
     ),
     mistakes.STATISTICS.key: _finder(batch_statistics),
-    mistakes.OWN_ROWS.key: _find_own_rows,
+    mistakes.OWN_ROWS.key: lambda placement, _, diagnosis: _location(
+        placement, ops_in_towers(placement, diagnosis.op_type)
+    ),
     **dict.fromkeys([mistakes.OWN_COUNTS.key, mistakes.COUNTS_OR_STATISTICS.key], _find_counts),
     **{
         mistake.key: _finder(penalties)
@@ -510,7 +567,9 @@ _FINDERS: Mapping[str, _Finder] = {
             *(mistakes.PENALTY_REPEATED, mistakes.PENALTY_TOO_SMALL, mistakes.OTHER_PENALTY),
         )
     },
-    mistakes.DECAY.key: _find_decay,
+    mistakes.DECAY.key: lambda placement, variable, _: _location(
+        placement, decays(placement, variable)
+    ),
     mistakes.FROZEN.key: lambda placement, variable, diagnosis: _location(
         placement, frozen_reads(placement, variable, diagnosis.towers)
     ),

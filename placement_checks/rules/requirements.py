@@ -118,7 +118,7 @@ def _losses(evidence: Evidence) -> Missing | None:
 
 
 def _losses_apart(evidence: Evidence) -> Missing | None:
-    mixed = mixed_losses(evidence.placement)
+    mixed = mixed_losses(evidence.placement).all
     if not mixed:
         return None
     tower = analyze(evidence.placement).towers[mixed[0].tower]

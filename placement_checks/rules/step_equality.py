@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core import mistakes
 from placement_checks.core.evidence import Evidence
@@ -13,6 +15,7 @@ from placement_checks.rules.ranks import tower_kind
 from placement_checks.step.comparison import TOWERS, StepEquality, compare_steps
 from placement_checks.step.explanation import Difference, Obligation
 from placement_checks.step.parts import Part
+from placement_checks.step.weights import Weights
 
 
 def compare_with_one_gpu(evidence: Evidence) -> tuple[Placement, StepEquality] | Missing:
@@ -38,6 +41,17 @@ def towers_by_part(placement: Placement, found: StepEquality) -> dict[Part, Towe
         for objective, part in found.parts.items()
     }
     return {part: tower for part, tower in towers.items() if tower is not None}
+
+
+def towers_left_out(placement: Placement, found: StepEquality, name: str) -> Sequence[TowerIndex]:
+    """The towers whose rows do not count in the update of a variable; empty if unknown."""
+    weights = found.weights.get(name)
+    terms = weights.examples if isinstance(weights, Weights) else ()
+    return [
+        tower
+        for part, tower in towers_by_part(placement, found).items()
+        if terms and part in terms[0].ratios and not any(term.ratios[part] for term in terms)
+    ]
 
 
 # The mistake that a difference shows, if nothing more is known about it.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import NamedTuple
 
 from placement_checks.core.op_types import (
@@ -34,6 +35,7 @@ from placement_checks.step.op_types import op_type
 from placement_checks.step.reader import StepReader
 from placement_checks.step.tensor_ops import Node
 from placement_checks.step.terms import Atom, Terms
+from placement_checks.util.walks import sources_first, walk
 
 # Two such ops do not yield the same value.
 _OWN_VALUES = PLACEHOLDERS | PIPELINE_OUTPUTS | RANDOM
@@ -306,21 +308,15 @@ class StepChanges(StepReader):
 
     def gradients_in(self, forms: Iterable[Form]) -> Sequence[str]:
         """The tensors of the backward pass that forms are computed from, also through slots."""
-        found: dict[str, None] = {}
-        seen: set[AtomId] = set()
-        stack = [atom for form in forms for atom in self.terms.atoms_in(form)]
-        while stack:
-            number = stack.pop()
-            if number in seen:
-                continue
-            seen.add(number)
-            atom = self.terms[number]
-            if atom.op == "Backward":
-                name, output = atom.attrs
-                found[f"{name}:{output}"] = None
-            below = self._written(atom) if atom.op == "Var" else atom.operands
-            stack += [each for form in below for each in self.terms.atoms_in(form)]
-        return list(found)
+        terms = self.terms
+
+        def below(number: AtomId) -> Iterator[AtomId]:
+            atom = terms[number]
+            inner = self._written(atom) if atom.op == "Var" else atom.operands
+            return (each for form in inner for each in terms.atoms_in(form))
+
+        atoms = map(terms.__getitem__, walk(chain(*map(terms.atoms_in, forms)), below))
+        return ["{}:{}".format(*atom.attrs) for atom in atoms if atom.op == "Backward"]
 
     def clips(self, form: Form) -> Iterator[Clip]:
         """The ops that change gradients in a form, and are not linear; the last ones first."""
@@ -384,26 +380,18 @@ class StepChanges(StepReader):
 
     def _carries_atom(self, number: AtomId) -> bool:
         """Whether a gradient, not its shape alone, determines an atom."""
-        stack = [number]
-        memo = self._carrying
-        while stack:
-            here = stack[-1]
+        memo, ends = self._carrying, _SHAPES | {"Backward", "Var"}
+
+        def below(here: AtomId) -> Sequence[AtomId]:
+            is_end = here in memo or self.terms[here].op in ends
+            return () if is_end else self.terms.atoms_of_operands(here)
+
+        for here in sources_first([number], below):
             atom = self.terms[here]
-            if here in memo:
-                stack.pop()
-            elif atom.op == "Backward":
-                memo[here] = True
-            elif atom.op == "Var":
+            if here not in memo and atom.op == "Var":
                 memo[here] = atom.attrs[0] in self._slots
-            elif atom.op in _SHAPES:
-                memo[here] = False
-            else:
-                below = [x for form in atom.operands for x in self.terms.atoms_in(form)]
-                waiting = [x for x in below if x not in memo]
-                if waiting:
-                    stack += waiting
-                else:
-                    memo[here] = any(memo[x] for x in below)
+            elif here not in memo:
+                memo[here] = atom.op == "Backward" or any(memo[x] for x in below(here))
         return memo[number]
 
     @cached_property

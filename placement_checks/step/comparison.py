@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import Enum, auto
 from functools import cached_property
 from itertools import takewhile
 from typing import Any, NamedTuple
 
 from placement_checks.core.missing import Missing
-from placement_checks.core.mistakes import PART_LEFT_OUT, PART_UNUSED, SETTING
+from placement_checks.core.mistakes import (
+    COPIES_UPDATED_APART,
+    DECAY,
+    PART_LEFT_OUT,
+    PART_UNUSED,
+    SETTING,
+)
 from placement_checks.core.op_types import GATHERERS, PLACEHOLDERS, is_gradient_update
 from placement_checks.core.placement import TRAINABLE, Placement, producer_of
 from placement_checks.step.explanation import (
@@ -37,6 +43,7 @@ from placement_checks.step.weights import (
     multiple,
     sources_of_gradients,
 )
+from placement_checks.util.walks import walk
 
 TOWERS, ONE_GPU = 0, 1  # the numbers of the programs
 Roots = tuple[Sequence[str], Sequence[str]]  # the ops that a run of each program runs
@@ -327,7 +334,7 @@ class Comparison:
         several = self._updates_by_turns(copy)
         if several:
             text = f"is one of {len(several)} updates by gradients"
-            return Cause(towers.ops[several[0]].type, text, Origin(TOWERS, several[0]))
+            return Cause(towers.ops[several[0]].type, text, towers.origin(several[0]))
         descents = self._descents(copy, name)
         if descents is not None:
             (_, mine), (_, its) = descents
@@ -447,17 +454,15 @@ class Comparison:
         ours: Mapping[str, Mapping[str, Form]],
     ) -> list[str]:
         """Trained variables, and the variables that their values after the step depend on."""
-        found: dict[str, None] = dict.fromkeys(trained)
-        stack, seen = list(trained), set[AtomId]()
-        while stack:
-            name = stack.pop()
+        seen = set[AtomId]()
+
+        def sources(name: str) -> Iterator[str]:
             forms = [theirs[name], *ours.get(name, {}).values()]
             for atom in map(self.terms.__getitem__, self.terms.all_atoms_in(forms, seen)):
-                other = atom.attrs[0] if atom.op == "Var" else ""
-                if other in theirs and other not in found:
-                    found[other] = None
-                    stack.append(other)
-        return list(found)
+                if atom.op == "Var" and atom.attrs[0] in theirs:
+                    yield atom.attrs[0]
+
+        return list(walk(trained, sources))
 
     def _answer(self, name: str, values: Mapping[str, Form], theirs: Form, old: Form) -> Equality:
         copy, form = next((copy, form) for copy, form in values.items() if form != theirs)
@@ -468,16 +473,20 @@ class Comparison:
         parts = {self.terms.parts(each) for each in values.values()}
         are_copies = is_of_strategy or (len(parts) == 1 and theirs in values.values())
         difference = difference.excused(Excuse.UNMATCHED, when=len(values) > 1 and not are_copies)
-        if difference.excuse is Excuse.SETTING and len(set(values.values())) > 1:
-            # Copies of one variable may not drift apart.
+        is_own = difference.mistake in (SETTING, DECAY)  # not in the gradients that it takes
+        if (
+            is_own
+            and difference.excuse in (None, Excuse.SETTING)
+            and len(set(values.values())) > 1
+        ):
             text = f"its copies are updated differently; of {copy}, {difference.text}"
-            update = Origin(TOWERS, self.towers.updates[copy][-1].op)
-            difference = difference._replace(text=text, origin=update, excuse=None)
+            update = self.towers.origin(self.towers.updates[copy][-1].op)
+            difference = Difference(Obligation.UPDATE, text, update, None, COPIES_UPDATED_APART)
         origin = difference.origin
         is_gradient = origin and origin.program == TOWERS and origin.op in self.towers.backward
         if difference.obligation is Obligation.WEIGHTS and is_gradient:
             line = self.towers.line_of_gradient(copy)
-            difference = difference._replace(origin=Origin(TOWERS, line))
+            difference = difference._replace(origin=self.towers.origin(line))
         difference = self._with_unused_part(difference, theirs)
         state = State.UNKNOWN if difference.excuse else State.DIFFERS
         return Equality(state, difference)
@@ -502,7 +511,7 @@ class Comparison:
                     bool(others) and sum(map(share, parts)) == sum(map(share, others))
                 )
                 excuse = Excuse.EQUAL if may_be_same else None
-                origin = Origin(TOWERS, split)
+                origin = self.towers.origin(split)
                 return Difference(Obligation.WEIGHTS, text, origin, excuse, PART_UNUSED)
         return difference
 
@@ -550,13 +559,13 @@ class Comparison:
             and descents[0] != descents[1]
             and not any(self.terms.is_backward(rate) for rate, _ in descents)
         ):
-            return self.explanation.of_descent(*descents)
+            return self.explanation.of_descent(*descents, old)
         times = self._times_of_step(*self._changes(name, form, theirs))
         if times is not None:
             text = f"it changes {times:.4g} times as much, as with another learning rate"
             origin = self._origin(form)
             return Difference(Obligation.UPDATE, text, origin, Excuse.SETTING, SETTING)
-        found = self.explanation.of_update(form, theirs)
+        found = self.explanation.of_update(form, theirs, old)
         own, other = (
             {reader.ops[op].type.removeprefix("Resource") for op, _ in reader.updates.get(key, ())}
             for reader, key in ((self.towers, copy), (self.one_gpu, name))
@@ -602,7 +611,7 @@ class Comparison:
                 self.terms.assumed.add(Assumption.READ_FIRST)
                 continue
             text = f"{read} may read {variable} before or after {update} changes it"
-            origin = Origin(TOWERS, read)
+            origin = self.towers.origin(read)
             difference = Difference(Obligation.UPDATE, text, origin, Excuse.OTHER_STEP)
             return without_proofs(answers, difference)
         return answers
@@ -631,7 +640,7 @@ class Comparison:
                 reader.report(text, producer_of(objectives[1]), is_certain=is_certain)
         self._compare_draws()
         for mistake in sorted(reader.mistakes, key=lambda each: not each.is_certain)[:1]:
-            origin = Origin(TOWERS, mistake.op)
+            origin = self.towers.origin(mistake.op)
             excuse = None if mistake.is_certain else Excuse.UNMATCHED
             difference = Difference(Obligation.ROWS, mistake.text, origin, excuse)
             bad = Equality(State.DIFFERS if mistake.is_certain else State.UNKNOWN, difference)
@@ -664,25 +673,39 @@ class Comparison:
                 self.towers.report(text, draw.op, is_certain=other.seed == draw.seed)
 
     def _with_own_variables(self, answers: dict[str, Equality]) -> dict[str, Equality]:
-        """A program for one GPU that has other variables is another model, and no reference."""
-        reader = self.towers
-        for name in reader.placement.collections.get(TRAINABLE, ()):
-            if reader.copies.get(name, name) in self.one_gpu.ops or name not in reader.reached:
-                continue
-            text = f"the variable {name} is not in the program for one GPU"
-            origin = Origin(TOWERS, name)
-            difference = Difference(Obligation.UPDATED, text, origin, Excuse.OTHER_STEP)
-            other = Equality(State.UNKNOWN, difference)
-            self.copies[name] = (name,)
-            return {
-                each: answer if self._stands(answer) else other for each, answer in answers.items()
-            } | {name: other}
-        return answers
+        """A program for one GPU that has other variables is another model, and no reference.
 
-    def _stands(self, answer: Equality) -> bool:
-        """Whether an answer holds although the programs have different variables."""
-        difference = answer.difference
-        return difference is None or difference.obligation is Obligation.ROWS
+        Terms have no shapes of variables: layers of other sizes have equal terms.
+        """
+        reader = self.towers
+        ours, theirs = (
+            {each.name: each.shape for each in program.placement.variables}
+            for program in (reader, self.one_gpu)
+        )
+        trained = reader.placement.collections.get(TRAINABLE, ())
+        for name in dict.fromkeys([*trained, *ours]):
+            single = reader.copies.get(name, name)
+            is_missing = name in trained and single not in self.one_gpu.ops
+            shapes = ours.get(name), theirs.get(single)
+            has_other_shape = None not in shapes and shapes[0] != shapes[1]
+            if not (is_missing or has_other_shape) or name not in reader.reached:
+                continue
+            which = "has another shape" if has_other_shape else "is not"
+            text = f"the variable {name} {which} in the program for one GPU"
+            difference = Difference(
+                Obligation.UPDATED, text, reader.origin(name), Excuse.OTHER_STEP
+            )
+            other = Equality(State.UNKNOWN, difference)
+            own = [] if has_other_shape else [name]
+            self.copies |= dict.fromkeys(own, (name,))
+            stands = {
+                each: answer
+                for each, answer in answers.items()
+                if (answer.state is State.PROVED and not has_other_shape)
+                or (answer.difference and answer.difference.obligation is Obligation.ROWS)
+            }
+            return dict.fromkeys([*answers, *own], other) | stands
+        return answers
 
 
 def without_proofs(answers: Mapping[str, Equality], difference: Difference) -> dict[str, Equality]:
@@ -743,7 +766,7 @@ def matched_feeds(
             alike[short_name(name)].append(name)
 
     def matched(name: str) -> str:
-        scopes = {each: _shared_scopes(name, each) for each in alike[short_name(name)]}
+        scopes = {each: shared_scopes(name, each) for each in alike[short_name(name)]}
         found = [each for each in scopes if scopes[each] == max(scopes.values())]
         return found[0] if len(found) == 1 else ""
 
@@ -758,7 +781,7 @@ def matched_feeds(
     return ours, theirs
 
 
-def _shared_scopes(one: str, other: str) -> tuple[int, bool]:
+def shared_scopes(one: str, other: str) -> tuple[int, bool]:
     """How many inner scopes two names share, and whether they are equal."""
     pairs = zip(one.split("/")[::-1], other.split("/")[::-1], strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)), one == other

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from enum import Enum
+from math import isclose
 from typing import Any, NamedTuple
 
 from placement_checks.core.mistakes import (
@@ -18,6 +19,7 @@ from placement_checks.core.mistakes import (
     NUMBER,
     OWN_COUNTS,
     PART_LEFT_OUT,
+    PARTS_PAIRED,
     SETTING,
     UNEVEN_PARTS,
     Mistake,
@@ -34,8 +36,10 @@ from placement_checks.step.parts import (
     finest,
 )
 from placement_checks.step.terms import Atom, Terms, are_close
-from placement_checks.step.weights import degree_in_rows
+from placement_checks.step.weights import degree_in_rows, gradient_in
+from placement_checks.step.wording import cause_in_words, in_words
 from placement_checks.util.text import words
+from placement_checks.util.walks import walk
 
 ON_ONE_GPU = "on one GPU"
 
@@ -124,33 +128,32 @@ _OF_DIFFERENCES = frozenset(
 # Scalars that cannot be replaced by other scalars.
 _BASIC_SCALARS = frozenset({"Rows", "Var", "Feed"})
 _MAX_DEPTH = 300
+_ROUNDING = 1e-2  # of a small decay that is a difference of float32 numbers
+_JOINT = frozenset({Kind.JOINT, Kind.UNKNOWN})
 _IN_TOWER = "in another tower"
-# Ops that TensorFlow does not have.
-_WORDS = {
-    "Chosen": "a choice of values",
-    "Dim": "a number of rows or columns, as after a mask,",
-    "MeanOf": "a mean over rows",
-}
-# The settings of optimizers, by the number of the input.
+# The gradient and the settings of optimizers, by the number of the input.
 _SETTINGS: Mapping[str, Mapping[int, str]] = {
     op: {number: name.replace("_", " ") for number, name in enumerate(inputs) if name != "-"}
     for op, *inputs in map(
         str.split,
         (
-            "ApplyMomentum - - learning_rate - momentum",
-            "ApplyKerasMomentum - - learning_rate - momentum",
-            "ApplyAdam - - - - - learning_rate beta1 beta2 epsilon",
-            "ApplyRMSProp - - - learning_rate decay momentum epsilon",
-            "ApplyCenteredRMSProp - - - - learning_rate decay momentum epsilon",
-            "ApplyAdagrad - - learning_rate",
-            "ApplyAdagradV2 - - learning_rate epsilon",
-            "ApplyAdadelta - - - learning_rate decay epsilon",
-            "ApplyFtrl - - - - learning_rate l1 l2 power_of_the_learning_rate",
+            "ApplyMomentum - - learning_rate gradient momentum",
+            "ApplyKerasMomentum - - learning_rate gradient momentum",
+            "ApplyAdam - - - - - learning_rate beta1 beta2 epsilon gradient",
+            "ApplyRMSProp - - - learning_rate decay momentum epsilon gradient",
+            "ApplyCenteredRMSProp - - - - learning_rate decay momentum epsilon gradient",
+            "ApplyAdagrad - - learning_rate gradient",
+            "ApplyAdagradV2 - - learning_rate epsilon gradient",
+            "ApplyAdadelta - - - learning_rate decay epsilon gradient",
+            "ApplyFtrl - - - gradient learning_rate l1 l2 power_of_the_learning_rate",
         ),
     )
 }
 _OPTIMIZERS = ("Apply", "SparseApply")
-_STATE = "optimizer"  # the name of operands that are no settings
+# Optimizers that add a change to the variable's value, on which it does not depend otherwise.
+_ADD_TO_VALUE = _SETTINGS.keys() - {"ApplyFtrl"}
+_GRADIENT = "gradient"
+_STATE = "optimizer's state"  # the name of other operands
 # Mistakes that another setting of the optimizer may make up for.
 _COEFFICIENTS = (COEFFICIENT, DECAY, NUMBER)
 # The operand of a choice that decides.
@@ -184,11 +187,22 @@ class Explanation:
         self._terms = terms
         self._variables, self._trained = variables, trained
         self._there, self._is_revision = there, is_revision
+        self._old: AtomId | None = None  # the value of a trained variable before the step
 
-    def of_descent(self, towers: tuple[Form, Form], one_gpu: tuple[Form, Form]) -> Difference:
-        """Explain why two steps of gradient descent, each a rate and a gradient, differ."""
+    def of_descent(
+        self, towers: tuple[Form, Form], one_gpu: tuple[Form, Form], old: Form
+    ) -> Difference:
+        """Explain why two steps of gradient descent, each a rate and a gradient, differ.
+
+        Args:
+            towers: the step in the program for several GPUs.
+            one_gpu: the step in the program for one GPU.
+            old: the value of the variable before the step.
+        """
         (rate, gradient), (other_rate, other) = towers, one_gpu
-        found = None if gradient == other else self.of_update(gradient, other)
+        found = None
+        if gradient != other:
+            found = self.of_update(gradient, other, old, start=0.0)
         if rate == other_rate and found is not None:
             return found
         return self._setting(found, "learning rate", rate, other_rate, 0)
@@ -210,31 +224,92 @@ class Explanation:
             return found
         inner = self._forms(ours, theirs, Obligation.UPDATE, depth + 1)
         value, other = (self._terms.constant(form) for form in (ours, theirs))
-        if value is None or other is None:
-            text = f"its {name} differs: {inner.text}"
-        else:
+        are_known = value is not None and other is not None
+        text = f"its {name} {'may differ' if inner.excuse else 'differs'}: {inner.text}"
+        if value is not None and other is not None:
             text = f"its {name} is {value:.4g}, but {other:.4g} {self._there}"
+        excuse: Excuse | None
         if found is not None:
             excuse = found.excuse or Excuse.SCALE
             text += f", and its gradient may differ: {found.text}"
         elif self._is_revision:
-            excuse = inner.excuse if value is None or other is None else None
+            excuse = None if are_known else inner.excuse
         else:
             excuse = inner.excuse or (Excuse.SETTING if name != _STATE else Excuse.UNMATCHED)
         return Difference(Obligation.UPDATE, text, inner.origin, excuse, SETTING)
 
-    def of_update(self, towers: Form, one_gpu: Form) -> Difference:
-        """Explain why two values of a variable after the step differ."""
+    def of_update(
+        self, towers: Form, one_gpu: Form, old: Form, *, start: float = 1.0
+    ) -> Difference:
+        """Explain why two values of a variable after the step differ, or two gradients.
+
+        Args:
+            towers: the value in the program for several GPUs.
+            one_gpu: the value in the program for one GPU.
+            old: the value of the variable before the step.
+            start: how often the old value counts without a decay: 0 in a gradient.
+        """
         terms = self._terms
+        (atom,) = set(terms.atoms_in(old)) - {ONE}
+        self._old = atom if terms[atom].attrs[0] in self._trained else None
         known = {monomial for monomial, _ in terms.summands(one_gpu)}
         for monomial, _ in terms.summands(towers):
             nested = None if monomial in known else self._gradient_behind_stop(monomial)
             if nested is not None and not any(map(self._gradient_behind_stop, known)):
                 text = "a gradient is the weight of another gradient, as in a chain rule by hand"
                 return Difference(Obligation.ADDITIVE, text, nested, Excuse.EQUAL)
-        return self._forms(towers, one_gpu, Obligation.UPDATE, 0)
+        return self._with_decay(towers, one_gpu, start, Obligation.UPDATE, 0)
 
     # --- sums ---
+
+    def _with_decay(
+        self, ours: Form, theirs: Form, start: float, place: Obligation, depth: int
+    ) -> Difference:
+        """Explain two values of a variable, or gradients, which may contain a weight decay."""
+        return self._decay(ours, theirs, start) or self._forms(ours, theirs, place, depth)
+
+    def _decay(self, ours: Form, theirs: Form, start: float) -> Difference | None:
+        """Explain forms that differ only in how often the variable's own value counts."""
+        terms = self._terms
+        a, b = dict(terms.summands(ours)), dict(terms.summands(theirs))
+        differing = [each for each in {**a, **b} if a.get(each) != b.get(each)]
+        if self._old is None or not all(map(self._is_own_value, differing)):
+            return None
+        undecayed = dict.fromkeys(((self._old, ()), (ONE, ((self._old, 1),))), start)
+        mine, its = (
+            [side.get(each, 0.0) - undecayed.get(each, 0.0) for each in differing]
+            for side in (a, b)
+        )
+        text = "its own value, as in weight decay, counts"
+        if all(mine) and all(its):
+            ratios = [number / other for number, other in zip(mine, its, strict=True)]
+            if not all(isclose(ratio, ratios[0], rel_tol=_ROUNDING) for ratio in ratios):
+                return None
+            text += f" {ratios[0]:.3g} times as much as {self._there}"
+        elif any(mine) and any(its):
+            return None
+        elif any(its):
+            text += f" only {self._there}"
+        else:
+            text += f", but not {self._there}"
+            gradients = [each for each in a if gradient_in(terms, each) is not None]
+            if not all(map(terms.parts_of, gradients)):
+                text += "; with a penalty in its loss, it decays twice"
+        factors = {
+            terms[atom].op for _, scalars in differing for atom, _ in scalars if atom != self._old
+        }
+        found = Difference(Obligation.WEIGHTS, text, terms[self._old].origin, mistake=DECAY)
+        is_one_sided = not any(mine) or not any(its)
+        return found.excused(Excuse.SCALE, when="Var" in factors).excused(
+            Excuse.EQUAL, when=is_one_sided and not factors <= _BASIC_SCALARS
+        )
+
+    def _is_own_value(self, monomial: Monomial) -> bool:
+        """Whether a monomial is the variable's own value, times scalars."""
+        atoms = [monomial[0], *(atom for atom, _ in monomial[1])]
+        terms = self._terms
+        is_rest = terms.is_backward_monomial(monomial) or terms.parts_of(monomial)
+        return self._old in atoms and not is_rest
 
     def _forms(self, ours: Form, theirs: Form, place: Obligation, depth: int) -> Difference:
         terms = self._terms
@@ -251,7 +326,8 @@ class Explanation:
         for monomial, number in left.items():
             parts = terms.parts_of(monomial)
             part = finest(parts)
-            if parts and part is None:
+            is_joint = part == WHOLE and terms.status_of(monomial, WHOLE).kind in _JOINT
+            if (parts and part is None) or is_joint:  # perhaps rows of a part
                 crossed = crossed or self._unknown_in(monomial) or self._cause_in(monomial)
             if part:
                 lifted = terms.lifted(monomial, part)
@@ -263,8 +339,10 @@ class Explanation:
                 groups[key][part[-1]] = monomial, number * share
         if joint is None and (groups or not self._have_similar(left, right)):
             joint = crossed
+        if (mixed := self._mixed_parts(left, right)) is not None:
+            return mixed
         if joint is not None:
-            found = self._own_counts(left, right)
+            found = self._own_counts(left, right, joint)
             return found or self._from_cause(joint, Obligation.ADDITIVE)
         if groups:
             return self._parts(_with_slices_of_all_sizes(groups), right, depth)
@@ -318,7 +396,7 @@ class Explanation:
             return False
         if len(one.operands) != len(two.operands):
             return False
-        is_joint = one.status.kind in (Kind.JOINT, Kind.UNKNOWN)
+        is_joint = one.status.kind in _JOINT
         return place is not Obligation.FUNCTION or is_joint
 
     def _ratio(self, monomial: Monomial, number: float, other: float) -> Difference:
@@ -334,16 +412,10 @@ class Explanation:
         degree = 0 if has_same_rows else degree_in_rows(self._terms, monomial, WHOLE)
         if degree == 1 and number / other > 0:
             text += f", which is right if the batch has {other / number:.4g} times as many rows"
-        mistake, main = COEFFICIENT, self._terms[self._main(monomial)]
+        mistake = COEFFICIENT
         if monomial == (ONE, ()):
             mistake = NUMBER
             text = f"a number is {number:.4g}, but {other:.4g} {self._there}"
-        if main.op == "Var" and main.attrs[0] in self._trained and main is atoms[0]:
-            mistake = DECAY
-            text = (
-                f"its own value, as in weight decay, counts {number:.4g} times, but {other:.4g} "
-                f"times {self._there}"
-            )
         found = Difference(Obligation.WEIGHTS, text, self._cite(monomial), mistake=mistake)
         return found.excused(Excuse.SCALE, when=is_scaled).excused(
             Excuse.DIVISOR, when=degree != 0
@@ -401,43 +473,101 @@ class Explanation:
                 return Difference(
                     Obligation.WEIGHTS, text, self._cite(first), mistake=UNEVEN_PARTS
                 )
-        text = "the towers' terms could not be added up"
+        text = f"the towers' results could not be added up to the result {self._there}"
         return Difference(Obligation.ADDITIVE, text, excuse=Excuse.EQUAL)
 
-    def _own_counts(
-        self, left: Mapping[Monomial, float], right: Mapping[Monomial, float]
+    def _mixed_parts(
+        self, left: Iterable[Monomial], right: Mapping[Monomial, float]
     ) -> Difference | None:
-        """Explain a mean of terms of towers that are divided by counts, such as of tokens.
+        """Explain terms that compute with rows of one part where they need rows of another.
 
-        With the whole batch in place of the parts, they are the terms for one GPU.
+        With one part in place of the others, such a term is a part of a term for one GPU.
+        """
+        terms = self._terms
+        for monomial in left:
+            parts = sorted(terms.parts_of(monomial))
+            if len({(each[:-1], each[-1:] and each[-1].siblings) for each in parts}) > 1:
+                continue
+            form = terms.form({monomial: 1.0})
+            for part in parts[1:]:
+                form = terms.with_part(form, part, parts[0])
+            if form == terms.form({monomial: 1.0}) or len(terms.summands(form)) != 1:
+                continue
+            lifted = terms.lifted(terms.summands(form)[0][0], parts[0])
+            if isinstance(lifted, Cause):
+                continue
+            if not all(each in right for each, _ in terms.summands(lifted[0])):
+                continue
+            atoms = list(self._atoms(monomial))
+            sources = {each.part: each for each in atoms if each.part is not None}
+            named = [self._name(sources[part]) for part in parts[:2]]
+            if are_cut := all(part[-1].family not in OF_ANY_SIZE for part in parts):
+                named = [f"{describe(p)} of {n}" for p, n in zip(parts, named, strict=False)]
+            text = f"an op computes with rows of {' and with rows of '.join(named)}"
+            mixing = [each for each in atoms if each.parts and each.finest is None]
+            are_paired = all(each.op == "Leaf" for each in sources.values())
+            found = Difference(Obligation.FUNCTION, text, mixing[-1].origin, mistake=PARTS_PAIRED)
+            return found.excused(Excuse.EQUAL, when=not (are_paired and are_cut))
+        return None
+
+    def _own_counts(
+        self, left: Mapping[Monomial, float], right: Mapping[Monomial, float], cause: Cause
+    ) -> Difference | None:
+        """Explain terms of towers that are divided by counts, such as of tokens.
+
+        If the mean of such terms is the terms for one GPU, with the whole batch in place of the
+        parts, they are equal for equal counts. Otherwise, the cause forbids to compare them.
         """
         terms = self._terms
         counts: list[Atom] = []
-        weights: defaultdict[tuple[Monomial, Part], dict[Cut, float]] = defaultdict(dict)
-        for monomial, number in left.items():
+        for monomial in left:
             part = finest(terms.parts_of(monomial))
-            divisors = [terms[atom] for atom, power in monomial[1] if power < 0]
+            scalars = list(monomial[1])
+            if terms[monomial[0]].op == "Grad":
+                loss = terms.summands(terms[monomial[0]].operands[0])
+                scalars += [each for (_, factors), _ in loss for each in factors]
+            divisors = [terms[atom] for atom, power in scalars if power < 0]
             own = [each for each in divisors if each.finest == part and each.op != "Rows"]
             if not part or not own or any(map(self._is_trained, own)):
                 return None
+            counts += own
+        text = f"each tower divides by {self._name(counts[0])} for its own rows"
+        excuse = Excuse.OWN_COUNTS
+        if not all(map(self._is_count, counts)) or not self._are_means(left, right):
+            excuse = Excuse.UNKNOWN
+            is_other = cause.origin not in [each.origin for each in counts]
+            text += (
+                f", and {cause_in_words(cause)}"
+                if is_other
+                else f", so the result may differ from the result {self._there}"
+            )
+        return Difference(Obligation.ADDITIVE, text, counts[0].origin, excuse, OWN_COUNTS)
+
+    def _are_means(self, left: Mapping[Monomial, float], right: Mapping[Monomial, float]) -> bool:
+        """Whether terms on the whole batch, in place of parts, have the terms as their mean."""
+        terms = self._terms
+        weights: defaultdict[tuple[Monomial, Part], dict[Cut, float]] = defaultdict(dict)
+        for monomial, number in left.items():
+            part = finest(terms.parts_of(monomial)) or WHOLE
             whole = terms.summands(terms.with_part(terms.form({monomial: 1.0}), part, part[:-1]))
             if len(whole) != 1:
-                return None
+                return False
             weights[whole[0][0], part[:-1]][part[-1]] = number * whole[0][1]
-            counts += own
         for (whole_term, _), by_cut in weights.items():
             numbers = [*by_cut.values(), right.get(whole_term, 0.0) / len(by_cut)]
             if not are_all_rows(by_cut) or not are_close(numbers):
-                return None
-        if {term for term, _ in weights} != right.keys():
-            return None
-        text = f"each tower divides by {self._name(counts[0])} for its own rows"
-        return Difference(
-            Obligation.ADDITIVE, text, counts[0].origin, Excuse.OWN_COUNTS, OWN_COUNTS
-        )
+                return False
+        return {term for term, _ in weights} == right.keys()
+
+    def _is_count(self, atom: Atom) -> bool:
+        """Whether a divisor is a count; an extent without a mask may be equal for all towers."""
+        atoms = map(self._terms.__getitem__, self._terms.all_atoms_in(atom.operands))
+        return atom.op != "Dim" or any(each.op in ("Masked", "Where") for each in atoms)
 
     def _is_trained(self, atom: Atom) -> bool:
-        """Whether an atom depends on trained variables."""
+        """Whether an atom depends on the values of trained variables."""
+        if atom.op == "Dim":
+            return False
         atoms = map(self._terms.__getitem__, self._terms.all_atoms_in(atom.operands))
         return any(each.op == "Var" and each.attrs[0] in self._trained for each in atoms)
 
@@ -452,9 +582,10 @@ class Explanation:
         excuse = inner.excuse if inner.excuse and inner.excuse.of_towers else None
         is_unknown = self.is_unknown(key[0]) or self.is_unknown(form)
         text = f"the towers differ from each other: {inner.text}"
-        return Difference(Obligation.FUNCTION, text, origin, excuse).excused(
-            Excuse.UNKNOWN, when=is_unknown
-        )
+        found = Difference(Obligation.FUNCTION, text, origin, excuse)
+        # Each tower may still compute what it computes at the revision.
+        found = found.excused(Excuse.EQUAL, when=self._is_revision)
+        return found.excused(Excuse.UNKNOWN, when=is_unknown)
 
     # --- products ---
 
@@ -538,11 +669,17 @@ class Explanation:
     ) -> Difference:
         """Explain the operands of an optimizer that differ: the gradient, or its settings."""
         names = _SETTINGS.get(one.op, {})
-        gradients = [each for each in differing if self._terms.is_backward(each[1])]
+        if [number for number, _, _ in differing] == [0] and one.op in _ADD_TO_VALUE:
+            return self._with_decay(*differing[0][1:], 1.0, place, depth + 1)
+        gradients = [
+            each
+            for each in differing
+            if names.get(each[0]) == _GRADIENT or self._terms.is_backward(each[1])
+        ]
         others = [each for each in differing if each not in gradients]
         found: Difference | None = None
         if gradients:
-            found = self._forms(*gradients[0][1:], place, depth + 1)
+            found = self._with_decay(*gradients[0][1:], 0.0, place, depth + 1)
             are_settings = all(number in names for number, _, _ in others)
             is_only = len(gradients) == 1 and are_settings
             found = found.excused(Excuse.EQUAL, when=not is_only)
@@ -553,7 +690,7 @@ class Explanation:
         return found._replace(origin=found.origin or one.origin)
 
     def _unfollowed(self, atom: Atom, place: Obligation) -> Difference:
-        text = f"the op type {atom.op} cannot be followed"
+        text = f"{in_words(atom.op, atom.origin)} cannot be followed"
         return Difference(place, text, atom.origin, Excuse.UNFOLLOWED)
 
     def _with_sign_of(self, form: Form, other: Form) -> Form:
@@ -629,12 +766,14 @@ class Explanation:
         for monomial in left:
             others = ", ".join(self._name(terms[self._main(each)]) for each in list(right)[:3])
             name = self._name(terms[self._main(monomial)])
-            text = f"it is {name}, but {others or 'nothing'} {self._there}"
+            text = f"it is {name}, but {others} {self._there}"
+            if not others:
+                text = f"it has {name} as a term, but not {self._there}"
             cited = self._cite(monomial)
             return Difference(place, text, cited, Excuse.EQUAL, FIRST_DIFFERENCE)
         for monomial in right:
             name = self._name(terms[self._main(monomial)])
-            text = f"it lacks {name}, which is there {self._there}"
+            text = f"it lacks {name}, which is a term {self._there}"
             return Difference(place, text, None, Excuse.EQUAL, FIRST_DIFFERENCE)
         text = "the values differ only by rounding"
         return Difference(place, text, excuse=Excuse.EQUAL)
@@ -642,7 +781,9 @@ class Explanation:
     def _unlike_ops(self, one: Atom, two: Atom, place: Obligation) -> Difference:
         if one.op == two.op == "Leaf":
             same = one.attrs == two.attrs
-            text = "rows of a tower could not be added up" if same else "it reads another input"
+            text = "rows of a tower could not be added up"
+            if not same:
+                text = self._unlike_names(one, two, "it reads")
             return Difference(place, text, one.origin, Excuse.EQUAL)
         if one.op == "Random":
             text = f"random numbers could not be matched with the random numbers {self._there}"
@@ -652,14 +793,17 @@ class Explanation:
                 cause = atom.status.cause or Cause(atom.op, "is unknown", atom.origin)
                 return self._from_cause(cause._replace(is_known=False), place)
         if one.op == two.op and one.op.startswith(_OPTIMIZERS):
-            options = [f"{each}" for each in one.attrs if each not in two.attrs]
-            text = f"an option of its optimizer, {one.op.removeprefix('Apply')}, differs: "
-            text += f"{', '.join(options)} is not set {self._there}"
+            mine, other = (
+                ", ".join(f"{name}={value}" for name, value in each.attrs[:-1]) or "no option"
+                for each in (one, two)
+            )
+            text = f"its optimizer, {one.op.removeprefix('Apply')}, has {mine}, but {other} "
+            text += self._there
             return Difference(Obligation.UPDATE, text, one.origin, Excuse.SETTING, SETTING)
         if one.op == two.op == "Slice" and one.status.kind is Kind.JOINT:
             text = "it is a slice that may be rows"
             return Difference(place, text, one.origin, Excuse.UNFOLLOWED)
-        text = f"it is {self._name(one)}, but {self._name(two)} {self._there}"
+        text = self._unlike_names(one, two, "it is")
         # Another op may compute the same, but not another variable, unless each tower has one.
         are_known = one.op == two.op == "Var" and {one.attrs[0], two.attrs[0]} <= self._variables
         are_state = self._is_state(one) and self._is_state(two)
@@ -668,6 +812,12 @@ class Explanation:
             return Difference(place, text, one.origin, mistake=FIRST_DIFFERENCE)
         mistake = None if are_state else FIRST_DIFFERENCE
         return Difference(place, text, one.origin, excuse, mistake)
+
+    def _unlike_names(self, one: Atom, two: Atom, verb: str) -> str:
+        name, other = self._name(one), self._name(two)
+        if name == other:
+            return f"{verb} {name}, but another one {self._there}"
+        return f"{verb} {name}, but {other} {self._there}"
 
     def _is_state(self, atom: Atom) -> bool:
         """Whether an atom depends on variables that are not trained, and on no row."""
@@ -684,18 +834,21 @@ class Explanation:
     # --- causes ---
 
     def _from_cause(self, cause: Cause, obligation: Obligation) -> Difference:
-        text = f"{_WORDS.get(cause.op, f'an op of type {cause.op}')} {cause.text}"
+        text = cause_in_words(cause)
+        if cause.is_known:
+            text += f", so the result may differ from the result {self._there}"
         return Difference(obligation, text, cause.origin, Excuse.UNKNOWN)
 
     def _cause_in(self, monomial: Monomial) -> Cause:
         for atom_id in (monomial[0], *(atom for atom, _ in monomial[1])):
             atom = self._terms[atom_id]
-            is_joint = atom.status.kind in (Kind.JOINT, Kind.UNKNOWN)
+            is_joint = atom.status.kind in _JOINT
             if (atom.parts and atom.finest is None) or is_joint:
                 return atom.status.cause or Cause(
                     atom.op, "combines rows of several towers", atom.origin
                 )
-        return Cause("Mul", "multiplies terms of several towers", self._cite(monomial))
+        main = self._terms[self._main(monomial)]
+        return Cause(main.op, "is multiplied by a result of another tower", main.origin)
 
     def _unknown_in(self, monomial: Monomial) -> Cause | None:
         """The cause, if a monomial contains an unknown op."""
@@ -719,21 +872,16 @@ class Explanation:
     def _gradient_behind_stop(self, monomial: Monomial) -> Origin | None:
         """Where a gradient is the weight of another gradient."""
         terms = self._terms
-        stack = [(atom, False) for atom in (monomial[0], *(atom for atom, _ in monomial[1]))]
-        seen: set[tuple[AtomId, bool]] = set()
-        while stack:
-            atom_id, is_stopped = stack.pop()
-            if (atom_id, is_stopped) in seen:
-                continue
-            seen.add((atom_id, is_stopped))
-            atom = terms[atom_id]
-            if not atom.is_backward:
-                continue
-            if atom.op == "Grad" and is_stopped:
-                return atom.origin
-            is_stopped = is_stopped or atom.op == "StopGradient"
-            stack += [(x, is_stopped) for each in atom.operands for x in terms.atoms_in(each)]
-        return None
+
+        def below(place: tuple[AtomId, bool]) -> list[tuple[AtomId, bool]]:
+            atom, is_stopped = place
+            inner = terms.atoms_of_operands(atom) if terms[atom].is_backward else ()
+            is_stopped = is_stopped or terms[atom].op == "StopGradient"
+            return [(each, is_stopped) for each in inner]
+
+        start = [(monomial[0], False), *((atom, False) for atom, _ in monomial[1])]
+        stopped = (terms[atom] for atom, is_stopped in walk(start, below) if is_stopped)
+        return next((atom.origin for atom in stopped if atom.op == "Grad"), None)
 
     # --- names ---
 
@@ -743,17 +891,7 @@ class Explanation:
 
     def _name(self, atom: Atom) -> str:
         """A term in words."""
-        if atom.op == "Var":
-            return f"the variable {atom.attrs[0]}"
-        if atom.op in ("Leaf", "Feed"):
-            return f"the input {atom.origin.op}" if atom.origin else "an input"
-        if atom.op == "Grad":
-            return "the gradient"
-        if atom.op == "SmallPart":
-            return "a small part of the old value"
-        if atom.op == "One":
-            return "a number"
-        return _WORDS.get(atom.op, f"a result of {atom.op}")
+        return in_words(atom.op, atom.origin, "a result of")
 
     def _cite_term(self, monomial: Monomial) -> Origin | None:
         """The op of the loss term that a gradient is taken of."""

@@ -15,7 +15,6 @@ from placement_checks.core.op_types import (
     DIVISIONS,
     ENTERS,
     EXITS,
-    GATHERERS,
     IDENTITIES,
     LOOPS,
     MEAN,
@@ -23,7 +22,6 @@ from placement_checks.core.op_types import (
     PASSES_HANDLE,
     PRODUCTS,
     RANDOM,
-    REDUCTIONS,
     REF_VARIABLES,
     STACK,
     SUM,
@@ -41,6 +39,7 @@ from placement_checks.core.placement import (
 from placement_checks.step.kinds import Form, Origin, Shape
 from placement_checks.step.parts import Part
 from placement_checks.step.terms import Assumption, Terms
+from placement_checks.util.walks import sources_first, walk
 
 _MERGES = frozenset({"Merge", "RefMerge"})
 # How many of the first inputs an optimizer's op changes; 1 for types that are not here.
@@ -221,7 +220,8 @@ class StepGraph:
 
     def _order_updates(self) -> None:
         """Find the updates of each variable, and for each op the updates that it waits for."""
-        order = ordered(sorted(self.reached, key=self.number.__getitem__), self.edges)
+        roots = sorted(self.reached, key=self.number.__getitem__)
+        order = list(sources_first(roots, self.edges.__getitem__))
         for name in order:
             kind = self.ops[name].type
             if not is_update(kind):
@@ -309,14 +309,15 @@ class StepGraph:
 
     def is_in_loop(self, name: str) -> bool:
         """Whether an op is in the body of a loop, whose variables may not be known yet."""
-        ops = self.ops
-        if any(name in frame.inside for frame in self.frames):
-            return True
-        while (call := ops[name].caller) in ops:
-            if ops[call].type in LOOPS:
-                return True
+        return any(name in frame.inside for frame in self.frames) or bool(self.loop_around(name))
+
+    def loop_around(self, name: str) -> str:
+        """The innermost loop of TensorFlow 2 whose body contains an op; empty if there is none."""
+        while (call := self.ops[name].caller) in self.ops:
+            if self.ops[call].type in LOOPS:
+                return call
             name = call
-        return False
+        return ""
 
     @cached_property
     def frames(self) -> Sequence[Frame]:
@@ -351,11 +352,7 @@ class StepGraph:
                         exits |= {
                             each: number for each in waiting[switch] if ops[each].type in EXITS
                         }
-            inside, stack = set(merges), list(merges)
-            while stack:
-                found = [x for x in waiting[stack.pop()] if x not in inside and x not in exits]
-                inside.update(found)
-                stack += found
+            inside = cone(merges, waiting, exits)
             captured = [each for each in entered[frame] if each not in enters]
             condition = conditions.pop() if len(conditions) == 1 else ""
             exits = exits if condition else {}  # a loop that TensorFlow builds in another way
@@ -413,8 +410,8 @@ class StepGraph:
                 todo += [each for each in data if each not in seen]
                 seen.update(data)
 
-    def order_among_random(self, name: str, owners: Sequence[str]) -> int:
-        """The number of a random op among the ops of its type in its towers, or in no tower."""
+    def alike_at_random(self, name: str, owners: Sequence[str]) -> list[str]:
+        """The ops of the type of a random op in its towers, or in no tower, in their order."""
         kind = self.ops[name].type
         key = kind, tuple(owners)
         if key not in self._random_ops:
@@ -424,7 +421,7 @@ class StepGraph:
             if not owners:
                 used = self.reached.intersection(alike) - used
             self._random_ops[key] = [each for each in alike if each in used]
-        return self._random_ops[key].index(name)
+        return self._random_ops[key]
 
     def own_backward(self, number: int) -> Mapping[str, str]:
         """For the ops of a gradient call that depend on a backward pass of the program: its op.
@@ -475,22 +472,11 @@ class StepGraph:
 
     def members_of_collective(self, name: str) -> Sequence[str]:
         """The ops of the group of a collective, with this one."""
-        return self._collectives[self._group_of(name)]
+        return self._collectives[name]
 
     @cached_property
-    def _collectives(self) -> Mapping[Any, list[str]]:
-        members: defaultdict[Any, list[str]] = defaultdict(list)
-        for name, op in self.ops.items():
-            if op.type in REDUCTIONS or op.type in GATHERERS:
-                members[self._group_of(name)].append(name)
-        return members
-
-    def _group_of(self, name: str) -> tuple[Any, ...]:
-        op, details = self.ops[name], self.placement.details
-        keys = [str(details.value(producer_of(each))) for each in self.inputs[name][1:]]
-        attributes = details.attributes(name)
-        names = [str(attributes.get(k)) for k in ("shared_name", "group_key", "instance_key")]
-        return (op.type, *keys, *names)
+    def _collectives(self) -> Mapping[str, Sequence[str]]:
+        return {name: members for members in self.placement.collectives for name in members}
 
 
 class TensorReader(ABC):
@@ -564,7 +550,8 @@ class TensorReader(ABC):
 
     def origin(self, op: str) -> Origin:
         """The origin of terms that an op makes."""
-        return Origin(self.program, op)
+        found = self.ops.get(op)
+        return Origin(self.program, op, found.type if found else "")
 
     def report(self, text: str, op: str, *, is_certain: bool = True) -> None:
         """Note a mistake that no difference of terms shows."""
@@ -618,32 +605,9 @@ def training_runs(placement: Placement) -> Sequence[Sequence[str]]:
     return step.runs or ([roots] if roots else [])
 
 
-def cone(starts: Iterable[str], edges: Mapping[str, Sequence[str]]) -> set[str]:
-    """The ops that some ops depend on, with these ops."""
-    seen: set[str] = set()
-    stack = [start for start in starts if start in edges]
-    while stack:
-        name = stack.pop()
-        if name not in seen:
-            seen.add(name)
-            stack += edges[name]
-    return seen
-
-
-def ordered(names: Iterable[str], edges: Mapping[str, Sequence[str]]) -> list[str]:
-    """Ops after the ops that they wait for; loops are cut at any op."""
-    order: list[str] = []
-    done: dict[str, bool] = {}
-    for start in names:
-        stack = [start]
-        while stack:
-            name = stack[-1]
-            if name not in done:
-                done[name] = False
-                stack += [source for source in edges[name] if source not in done]
-                continue
-            if not done[name]:
-                done[name] = True
-                order.append(name)
-            stack.pop()
-    return order
+def cone(
+    starts: Iterable[str], edges: Mapping[str, Sequence[str]], without: Collection[str] = ()
+) -> set[str]:
+    """The ops that some ops depend on, with these ops; not through the ops in ``without``."""
+    known = [start for start in starts if start in edges]
+    return set(walk(known, lambda name: (each for each in edges[name] if each not in without)))

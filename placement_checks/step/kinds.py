@@ -29,10 +29,11 @@ class Kind(Enum):
 
 
 class Origin(NamedTuple):
-    """The op that a term comes from: the number of the program, and the op's name."""
+    """The op that a term comes from: the number of the program, the op's name and its type."""
 
     program: int
     op: str
+    type: str
 
 
 class Cause(NamedTuple):
@@ -102,6 +103,8 @@ def joined_status(one: Status, other: Status) -> Status:
     )
 
 
+# Atoms that depend on a tensor's shape alone.
+OF_SHAPES = frozenset({"Dim", "Rows", "RowsOf"})
 _WITH_STATISTICS = frozenset({Kind.STATISTIC, Kind.MEAN, Kind.ROWS, Kind.CONSTANT})
 
 

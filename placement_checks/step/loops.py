@@ -26,6 +26,7 @@ from placement_checks.step.kinds import (
     joined_status,
 )
 from placement_checks.step.parts import WHOLE, Part, finest
+from placement_checks.step.tensor_ops import with_shape
 
 if TYPE_CHECKING:
     from placement_checks.step.graph import Frame, TensorReader
@@ -52,7 +53,7 @@ class Loop:
         self._terms = node.terms
         reader = self._reader
         if frame is None:
-            self._initial = [reader.operand(node.name, i) for i in range(len(node.inputs))]
+            self._initial = [node.operand(i) for i in range(len(node.inputs))]
             count = range(len(self._initial))
             self._variables: Sequence[str] = [
                 f"{node.name}:{i}" if i else node.name for i in count
@@ -61,7 +62,8 @@ class Loop:
             self._results, self._condition = returned["/body"], returned["/cond"][0]
             self._depth = reader.graph.depth(node.name)
         else:
-            self._initial = [reader.value(each) for each in frame.enters]
+            enters = [node._replace(name=each, output=0) for each in frame.enters]
+            self._initial = [with_shape(each, reader.value(each.name)) for each in enters]
             self._variables, self._results = frame.merges, frame.returned
             self._condition = frame.condition
             self._depth = reader.graph.depth(frame.enters[0])
@@ -82,7 +84,9 @@ class Loop:
             name = self._variables[number]
             kept = status if self._part is not None else None
             if status.kind is Kind.UNKNOWN:
-                cause = status.cause or Cause("While", "is a loop", node.origin)
+                cause = status.cause or Cause(
+                    "While", "is a loop that cannot be followed", node.origin
+                )
                 shape = self._shape(number)
                 outputs.append(terms.unknown(cause, shape, self._reader.program, name))
                 continue
@@ -124,12 +128,16 @@ class Loop:
             condition = self._reader.read_in_loop(name, self._condition)
             self._returned = [*results, condition]
             if terms.status(condition, part).kind is not Kind.CONSTANT:
-                cause = Cause("While", "runs until rows end it", self._node.origin)
+                cause = Cause(
+                    "While",
+                    "is a loop whose number of iterations depends on rows",
+                    self._node.origin,
+                )
                 return [Status(Kind.JOINT, status.axis, cause) for status in found]
             if [status[:2] for status in found] == [status[:2] for status in statuses]:
                 return found
             statuses = found
-        cause = Cause("While", "could not be followed", self._node.origin)
+        cause = Cause("While", "is a loop that cannot be followed", self._node.origin)
         return [Status(Kind.UNKNOWN, None, cause)] * len(statuses)
 
     def _assume(self, number: int, status: Status) -> None:

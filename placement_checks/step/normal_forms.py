@@ -201,6 +201,11 @@ def _filler(terms: Terms, form: Form) -> float | None:
     return terms.constant(atom.operands[1]) if atom is not None and atom.op == "Fill" else None
 
 
+def extent(build: Build) -> Form | None:
+    """The extent of an axis, which may be known only for other operands."""
+    return build.terms.extent(build.operands[0], build.attrs[0])
+
+
 def choice(build: Build) -> Form | None:
     """A choice that does not depend on rows is linear in both values."""
     terms = build.terms

@@ -14,21 +14,20 @@ from math import isclose
 from typing import NamedTuple
 
 from placement_checks.core.op_types import MEAN, SUM
-from placement_checks.core.placement import Placement
+from placement_checks.core.placement import Placement, producer_of
 from placement_checks.step.gradients import Names, with_names
 from placement_checks.step.graph import training_runs
-from placement_checks.step.kinds import ONE, AtomId, Cause, Form, Kind, Monomial
+from placement_checks.step.kinds import AtomId, Cause, Form, Kind, Monomial
 from placement_checks.step.op_types import op_type
 from placement_checks.step.parts import WHOLE, Part, are_all_rows, describe, finest, share
 from placement_checks.step.reader import StepReader
 from placement_checks.step.stages import GradientStages
 from placement_checks.step.statistics import with_means
 from placement_checks.step.terms import Atom, Terms, are_close
-from placement_checks.step.weights import Summand, gradient_in, loss_of, loss_summands
+from placement_checks.step.weights import Summand, loss_of, loss_summands
 from placement_checks.util.text import plural
 
 _LARGEST_DENOMINATOR = 64  # other coefficients are decimal
-_OF_SHAPES = frozenset({"Dim", "Rows", "RowsOf"})
 
 
 class LonePenalty(NamedTuple):
@@ -75,7 +74,7 @@ def read_objectives(
         reader = StepReader(terms, placement, 0, roots, copies)
         reader.batch.assign_to_towers(towers)
         terms.fixed = reader.batch.fix_sizes() or {}
-        objectives = _Objectives(reader, variables)
+        objectives = _Objectives(reader, variables, towers)
         found |= objectives.texts()
         penalties += objectives.lone_penalties()
     return found, penalties
@@ -124,13 +123,13 @@ class _Loss(NamedTuple):
 
     Attributes:
         objective: the tensor.
-        part: the rows that it is computed from.
+        tower: the number of its tower.
         trained: the variables that it trains; of copies, the first.
         penalties: its summands that depend on no example, for each variable that they read.
     """
 
     objective: str
-    part: Part
+    tower: int
     trained: Collection[str]
     penalties: Mapping[str, Sequence[tuple[Monomial, float]]]
 
@@ -138,8 +137,13 @@ class _Loss(NamedTuple):
 class _Objectives:
     """The objectives of the variables that one run trains."""
 
-    def __init__(self, reader: StepReader, variables: Collection[str]) -> None:
-        self._reader, self._variables = reader, variables
+    def __init__(
+        self,
+        reader: StepReader,
+        variables: Collection[str],
+        towers: Sequence[Collection[str]],
+    ) -> None:
+        self._reader, self._variables, self._towers = reader, variables, towers
         self._terms, self._stages = reader.terms, GradientStages(reader)
         atoms = {
             self._atom(copy): self._atom(first)
@@ -180,7 +184,7 @@ class _Objectives:
         """
         for variable, summands in self._summands.items():
             losses = {each.objective: each for each in self._losses if variable in each.trained}
-            towers = len({each.part for each in losses.values()})
+            towers = len({each.tower for each in losses.values()})
             penalized = [each for each in losses.values() if variable in each.penalties]
             if towers < 2 or len(penalized) != 1:
                 continue
@@ -195,17 +199,18 @@ class _Objectives:
 
     @cached_property
     def _losses(self) -> Sequence[_Loss]:
-        """The losses of towers."""
-        reader, found = self._reader, list[_Loss]()
+        """The losses of examples, each with the number of its tower."""
+        reader, terms, found = self._reader, self._terms, list[_Loss]()
         for number in sorted(reader.used_calls):
             call = reader.calls[number]
             sources = {reader.copies.get(source, source) for source in call.sources}
             for objective in call.objectives:
-                part = reader.part_of_tower([objective])
-                if part:
-                    form = with_names(self._terms, reader.value(objective), self._names)
+                op = producer_of(objective)
+                own = [i for i, ops in enumerate(self._towers) if op in ops]
+                form = with_names(terms, reader.value(objective), self._names)
+                if len(own) == 1 and terms.parts(form):
                     trained = sources & self._read([form])
-                    found.append(_Loss(objective, part, trained, self._penalties_in(form)))
+                    found.append(_Loss(objective, own[0], trained, self._penalties_in(form)))
         return found
 
     def _penalties_in(self, loss: Form) -> Mapping[str, Sequence[tuple[Monomial, float]]]:
@@ -228,9 +233,6 @@ class _Objectives:
 
     def _in(self, form: Form) -> Sequence[Monomial]:
         return [monomial for monomial, _ in self._terms.summands(form)]
-
-    def _is_gradient(self, monomial: Monomial) -> bool:
-        return gradient_in(self._terms, monomial) is not None
 
     def _without_rate(self, form: Form) -> Form:
         """A sum of gradients without common factors that only untrained variables determine."""
@@ -331,13 +333,11 @@ class _Objectives:
     def _unit(self, gradient: Atom) -> _Unit:
         """The op that computes the loss of a gradient."""
         terms, reader = self._terms, self._reader
-        atoms = [terms[atom] for atom in terms.atoms_in(gradient.operands[0]) if atom != ONE]
-        losses = [atom for atom in atoms if atom.op not in _OF_SHAPES] or [gradient]
-        atom = losses[-1]
-        name = atom.origin.op if atom.origin else ""
+        op, origin = loss_of(terms, gradient)
+        name = origin.op if origin else ""
         if name not in reader.ops:
             is_sum = terms.status(gradient.operands[0], WHOLE).kind is Kind.SUM
-            return _Unit(SUM if is_sum else atom.op.removesuffix("Of"))
+            return _Unit(SUM if is_sum else op.removesuffix("Of"))
         kind, form = reader.ops[name].type, reader.value(name)
         computed = terms.summands(form)
         if len(computed) != 1:

@@ -175,12 +175,13 @@ OP_TYPES: Mapping[str, OpType] = {
     "Grad": OpType(row_rules.gradient, normal_form=gradients.gradient),
     "Slices": OpType(row_rules.mixing, normal_form=gradients.gathered_gradient),
     "UnsortedSegmentSum": OpType(row_rules.mixing, normal_form=normal_forms.segment_sum),
+    "Dim": OpType(row_rules.mixing, normal_form=normal_forms.extent),
     # Every element may depend on every row.
     **dict.fromkeys(
         words(
             """
             Unique RandomShuffle InvertPermutation Range Where Size Shape Rank StringFormat Qr Svd
-            Feed Rows RowsOf Dim SegmentSum SegmentMean
+            Feed Rows RowsOf SegmentSum SegmentMean
             SparseToDense Bincount DenseBincount Reverse GatherNd ScatterNd
             TensorScatterUpdate DynamicStitch DynamicPartition StridedSliceOf NthElement Random
             AlongUnknownAxis

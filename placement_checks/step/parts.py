@@ -98,6 +98,11 @@ def within(part: Part, other: Part) -> bool:
     return part[: len(other)] == other
 
 
+def are_neighbors(part: Part) -> bool:
+    """Whether the rows of a part follow each other in the batch."""
+    return not any(cut.family == "stride" for cut in part)
+
+
 def are_all_rows(cuts: Collection[Cut]) -> bool:
     """Whether cuts of one family, or slices of any sizes, are all rows around them, each once."""
     first = next(iter(cuts))

@@ -47,6 +47,7 @@ from placement_checks.step.loops import Loop, is_loop
 from placement_checks.step.parts import WHOLE, Part, finest
 from placement_checks.step.tensor_ops import TENSOR_OPS, Node, attributes_of, with_shape
 from placement_checks.step.terms import Assumption, Terms
+from placement_checks.util.walks import walk
 
 # Updates by the sum of the old value and a multiple of another tensor.
 _SUMS = {
@@ -98,9 +99,8 @@ class StepReader(TensorReader):
         self.races: dict[str, Race] = {}
         self.feeds: Mapping[str, str] = {}
         strategy = placement.strategy
-        copies_of_strategy = strategy.copies.items() if strategy else ()
-        self.in_sync = {name: copy.first for name, copy in copies_of_strategy if copy.in_sync}
-        self.copies = self.in_sync | dict(copies)
+        self.in_sync = strategy.first_copies if strategy else {}
+        self.copies = {**self.in_sync, **copies}
         self._gradients: dict[str, list[tuple[int, int, bool]]] = defaultdict(list)
         for number, call in enumerate(self.calls):
             for source, tensors in enumerate(call.gradients):
@@ -140,15 +140,12 @@ class StepReader(TensorReader):
 
     def is_being_evaluated(self, source: str) -> bool:
         """Whether the value of a tensor waits for a value that is being evaluated."""
-        stack, seen = [source], {source}
-        while stack:
-            tensor = stack.pop()
-            if tensor in self._busy:
-                return True
-            if tensor not in self._values and producer_of(tensor) in self.ops:
-                stack += [each for each in self._needed(tensor) if each not in seen]
-                seen.update(stack)
-        return False
+
+        def needed(tensor: str) -> Sequence[str]:
+            is_known = tensor in self._values or producer_of(tensor) not in self.ops
+            return () if is_known else self._needed(tensor)
+
+        return any(tensor in self._busy for tensor in walk([source], needed))
 
     def operand(self, op: str, number: int) -> Form:
         """The form of a tensor that an op reads: a loop variable, or an input of the op."""
@@ -299,7 +296,7 @@ class StepReader(TensorReader):
         if is_update(op.type):
             return self._updated_value(node)
         if not self.data(name):
-            cause = Cause(op.type, f"is a source, {op.type}, that is not known", node.origin)
+            cause = Cause(op.type, "yields values that cannot be followed", node.origin)
             return self.terms.unknown(cause, node.shape, self.program, name, output)
         if op.type in _UNREAD:
             cause = Cause(op.type, "calls a function that is not read", node.origin)
@@ -393,10 +390,11 @@ class StepReader(TensorReader):
         terms, call = self.terms, self.calls[number]
         own = self.graph.own_backward(number).get(node.name)
         if own is not None:
-            cause = Cause("CustomGradient", "is a backward pass of the program", self.origin(own))
+            text = "has a backward pass that the program defines, which is not read"
+            cause = Cause("CustomGradient", text, self.origin(own))
             return terms.unknown(cause, node.shape, self.program, node.name)
         if UNKNOWN_TENSOR in (*call.objectives, *call.weights, call.sources[source]):
-            cause = Cause("Grad", "is a gradient of tensors outside of the step", node.origin)
+            cause = Cause("Grad", "is taken of tensors outside of the step", node.origin)
             return terms.unknown(cause, node.shape, self.program, node.name)
         self.used_calls.add(number)
         loss = terms.add(*((each, 1.0) for each in self._objectives(call, node)))
@@ -406,14 +404,16 @@ class StepReader(TensorReader):
             holder = self.holder.get(producer_of(self.ops[producer_of(name)].inputs[0]))
         wrt = self.value(name) if holder is None else self.variable(self._copy_in(loss, holder))
         if call.stopped:
-            cause = Cause("StopGradient", "is named in stop_gradients", self.origin(node.name))
+            cause = Cause(
+                "Grad", "is taken with stop_gradients, which are not followed", node.origin
+            )
             return terms.unknown(cause, node.shape, self.program, node.name)
         if not terms.depends(loss, frozenset(terms.atoms_in(wrt)) - {ONE}):
             text = "has no known path to the loss"
-            cause = Cause("Grad", text, self.origin(producer_of(name)))
+            cause = Cause(self.ops[producer_of(name)].type, text, self.origin(producer_of(name)))
             return terms.unknown(cause, node.shape, self.program, node.name)
         if self._is_computed_twice(producer_of(name), wrt, call):
-            text = "is one of several equal tensors, and the gradient is taken for one of them"
+            text = "is one of several ops with equal results, and a gradient is taken for it alone"
             cause = Cause(self.ops[producer_of(name)].type, text, self.origin(producer_of(name)))
             return terms.unknown(cause, node.shape, self.program, node.name)
         attrs = ("values",) if is_sparse else ()
@@ -483,10 +483,6 @@ class StepReader(TensorReader):
         if name in self.ops and self.ops[name].type == "ReadVariableOp":
             name = producer_of(self.ops[name].inputs[0])
         return self.holder.get(name, "")
-
-    def awaits(self, op: str, update: str) -> bool:
-        """Whether an op waits for an update, or is the update."""
-        return bool(self._awaited.get(op, 0) & self._bits[update])
 
     def state_after(self, variable: str, update: str) -> Form:
         """The value of a variable directly after an update, and the updates that it waits for."""
@@ -738,19 +734,14 @@ class StepReader(TensorReader):
 
     def _first_with(self, value: Form, source: str) -> str:
         """The first op on the way to a tensor with this value; empty for a backward op."""
-        first, stack, seen = "", [source], {source}
-        while stack:
-            source = stack.pop()
-            if source in self._gradients:
-                continue
-            name = producer_of(source)
-            if not first or self.number[name] < self.number[first]:
-                first = name
-            for each in self.data(name):
-                if each not in seen and each in self._values and self._values[each] == value:
-                    seen.add(each)
-                    stack.append(each)
-        return first
+
+        def equal_inputs(tensor: str) -> Iterator[str]:
+            inputs = () if tensor in self._gradients else self.data(producer_of(tensor))
+            return (each for each in inputs if self._values.get(each) == value)
+
+        equal = walk([source], equal_inputs)
+        names = [producer_of(each) for each in equal if each not in self._gradients]
+        return min(names, key=self.number.__getitem__, default="")
 
     def _with_slices(
         self, operands: list[Form], data: Sequence[str], shape: Shape, name: str

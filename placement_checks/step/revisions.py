@@ -16,8 +16,6 @@ from placement_checks.core.mistakes import SETTING
 from placement_checks.core.op_types import PLACEHOLDERS, RANDOM, RANDOM_STATELESS
 from placement_checks.core.placement import TRAINABLE, Placement
 from placement_checks.step.comparison import (
-    ONE_GPU,
-    TOWERS,
     Comparison,
     Equality,
     Roots,
@@ -25,6 +23,7 @@ from placement_checks.step.comparison import (
     StepEquality,
     compare_all_runs,
     matched_slots,
+    shared_scopes,
     without_proofs,
 )
 from placement_checks.step.explanation import Difference, Excuse, Explanation, Obligation
@@ -118,8 +117,7 @@ class _RevisionComparison(Comparison):
     def _match_variables(self) -> dict[str, str]:
         """The name at the revision of each variable that it has.
 
-        A renamed variable is a guess if it is one of several with equal shapes, unless both names
-        end alike.
+        A renamed variable is a guess if the name of another one with an equal shape ends as alike.
         """
         new, old = self.towers, self.one_gpu
         shapes = {each.name: each.shape for each in old.placement.variables}
@@ -138,12 +136,13 @@ class _RevisionComparison(Comparison):
             for each in new.placement.variables
             if each.name in renamed or (each.name in shapes and each.name not in renamed.values())
         }
-        guessed = [
-            shapes.get(other)
+        self._is_sure = all(
+            shared_scopes(name, other) > shared_scopes(name, each)
             for name, other in renamed.items()
-            if not _end_alike(name, other) and name in new.updates
-        ]
-        self._is_sure = len(guessed) == len(set(guessed))
+            if name in new.updates
+            for each in renamed.values()
+            if each != other and shapes.get(each) == shapes.get(other)
+        )
         return found
 
     def _renamed_atoms(self) -> Iterator[tuple[AtomId, AtomId]]:
@@ -209,7 +208,7 @@ class _RevisionComparison(Comparison):
             rows = [each.shape[0] for each in (one, two) if each.shape]
             if len(rows) == 2 and None not in rows and rows[0] != rows[1]:
                 text = f"{name} has {rows[0]} rows, but {rows[1]} {self._revision.there}"
-                self._problems.append(Difference(Obligation.ROWS, text, Origin(TOWERS, name)))
+                self._problems.append(Difference(Obligation.ROWS, text, self.towers.origin(name)))
 
     def _matched_feeds(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
         """Keys of inputs without rows: the names of the inputs at the revision."""
@@ -255,7 +254,7 @@ class _RevisionComparison(Comparison):
             other = self._old_names.get(name)
             if other is None:
                 text = f"there is no such variable {self._revision.there}"
-                answers[name] = _unknown(Obligation.UPDATED, text, Origin(TOWERS, name))
+                answers[name] = _unknown(Obligation.UPDATED, text, self.towers.origin(name))
             else:
                 answers[name] = self._compared(name, other)
         for other in old.updates:
@@ -266,6 +265,10 @@ class _RevisionComparison(Comparison):
             elif updated not in answers:
                 answers[updated] = self._compared(updated, other)
         self._find_problems()
+        forms = [old.state(name, old.all_updates) for name in old.updates]
+        atoms = map(self.terms.__getitem__, self.terms.all_atoms_in(forms))
+        if any(atom.op == "Var" and atom.attrs[0] not in old.updates for atom in atoms):
+            self.terms.assumed.add(Assumption.CONSTANT_STATE)
         answers = self._with_examples(
             answers, list(answers), {name: {name: self._after(name)} for name in answers}
         )
@@ -301,7 +304,7 @@ class _RevisionComparison(Comparison):
         if difference is None:
             return answer
         if difference.origin is None and name in self.towers.updates:
-            origin = Origin(TOWERS, self.towers.updates[name][-1].op)
+            origin = self.towers.origin(self.towers.updates[name][-1].op)
             difference = difference._replace(origin=origin)
         if difference.mistake is SETTING and any(
             each.slot for each in self.towers.updates.get(name, ())
@@ -331,7 +334,7 @@ class _RevisionComparison(Comparison):
         for reader in (self.towers, self.one_gpu):
             for mistake in reader.mistakes[:1]:
                 where = "" if reader is self.towers else f" {self._revision.there}"
-                origin = Origin(reader.program, mistake.op)
+                origin = reader.origin(mistake.op)
                 self._problems.append(
                     Difference(Obligation.ROWS, mistake.text + where, origin, Excuse.OTHER_STEP)
                 )
@@ -341,14 +344,14 @@ class _RevisionComparison(Comparison):
         theirs = self.one_gpu.races
         if ours.keys() & theirs.keys():
             self.terms.assumed.add(Assumption.READ_FIRST)
-        for races, other, program in ((ours, theirs, TOWERS), (theirs, ours, ONE_GPU)):
+        for races, other, reader in ((ours, theirs, self.towers), (theirs, ours, self.one_gpu)):
             for name in sorted(races.keys() - other.keys())[:1]:
-                self._problems.append(self._race(name, races[name], program))
+                self._problems.append(self._race(name, races[name], reader))
 
-    def _race(self, name: str, race: Race, program: int) -> Difference:
-        there = "" if program == TOWERS else f" {self._revision.there}"
+    def _race(self, name: str, race: Race, reader: StepReader) -> Difference:
+        there = "" if reader is self.towers else f" {self._revision.there}"
         text = f"{race.read} may read {name} before or after {race.update} changes it{there}"
-        return Difference(Obligation.UPDATE, text, Origin(program, race.read), Excuse.OTHER_STEP)
+        return Difference(Obligation.UPDATE, text, reader.origin(race.read), Excuse.OTHER_STEP)
 
     def _compare_shapes(self) -> None:
         """Terms have no shapes of variables: layers of other sizes have equal terms."""
@@ -361,20 +364,12 @@ class _RevisionComparison(Comparison):
             if ours != theirs and (name in self.towers.reached or other in self.one_gpu.reached):
                 shown = [f"{dtype}{list(shape or ())}" for dtype, shape in (ours, theirs)]
                 text = f"{name} is {shown[0]}, but {shown[1]} {self._revision.there}"
-                origin = Origin(TOWERS, name)
+                origin = self.towers.origin(name)
                 self._problems.append(Difference(Obligation.FUNCTION, text, origin))
 
 
 def _unknown(obligation: Obligation, text: str, origin: Origin | None = None) -> Equality:
     return Equality(State.UNKNOWN, Difference(obligation, text, origin, Excuse.OTHER_STEP))
-
-
-def _end_alike(one: str, other: str) -> bool:
-    """Whether a name ends with the other name, or both with the same two parts."""
-    if one.endswith(f"/{other}") or other.endswith(f"/{one}"):
-        return True
-    ends = [each.split("/")[-2:] for each in (one, other)]
-    return ends[0] == ends[1] and len(ends[0]) > 1
 
 
 def _seeds(reader: StepReader, names: Names) -> Iterator[Any]:

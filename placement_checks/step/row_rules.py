@@ -220,36 +220,28 @@ def transpose(call: Call) -> Status:
 
 def join(call: Call) -> Status:
     """A concatenation along another axis than the rows. Attributes: the axis."""
-    found = _alike(call)
-    if found is not None:
+    found, axis = _alike(call), call.attrs[0]
+    if found is not None and found.axis != axis:
         return found
-    axes = {status.axis for status in call.statuses if status.axis is not None}
-    kinds = set(_kinds(call))
-    if kinds <= {Kind.ROWS, Kind.JOINT} and len(axes) == 1 and axes != {call.attrs[0]}:
-        axis = axes.pop()
-        return _rows(axis) if kinds == {Kind.ROWS} else _joint(axis)
-    return _joint(call.attrs[0] if call.attrs[0] in axes else None)
+    return _joint(axis if any(status.axis == axis for status in call.statuses) else None)
 
 
 def stack(call: Call) -> Status:
     """Tensors along a new axis. Attributes: the axis."""
     found = _alike(call)
-    if found is not None:
-        return found
-    axes = {status.axis for status in call.statuses if status.axis is not None}
-    kinds = set(_kinds(call))
-    if kinds <= {Kind.ROWS, Kind.JOINT} and len(axes) == 1:
-        axis = axes.pop()
-        axis += call.attrs[0] <= axis
-        return _rows(axis) if kinds == {Kind.ROWS} else _joint(axis)
-    return _JOINT
+    if found is None or found.axis is None:
+        return found or _JOINT
+    return found._replace(axis=found.axis + (call.attrs[0] <= found.axis))
 
 
 def _alike(call: Call) -> Status | None:
-    """The status of several constants, or of several sums."""
+    """The status of several constants, of several sums, or of rows on the same axis."""
     kinds = set(_kinds(call))
     if kinds == {Kind.CONSTANT} or kinds == {Kind.SUM}:
         return Status(kinds.pop())
+    axes = {status.axis for status in call.statuses if status.axis is not None}
+    if kinds <= {Kind.ROWS, Kind.JOINT} and len(axes) == 1:
+        return _rows(axes.pop()) if kinds == {Kind.ROWS} else _joint(axes.pop())
     return None
 
 

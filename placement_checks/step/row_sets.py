@@ -8,7 +8,7 @@ unknown way is an input of its own: its result has the same rows only as equal r
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Iterator
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from functools import cached_property
 from itertools import product
@@ -22,6 +22,7 @@ from placement_checks.step.op_types import op_type
 from placement_checks.step.parts import LAST_ROW, WHOLE, Cut, Part, cut_range
 from placement_checks.step.reader import StepReader
 from placement_checks.step.terms import Atom, Terms
+from placement_checks.util.walks import sources_first, walk
 
 # A slice along another axis than the rows: the axis, and the first and the next index.
 Columns = tuple[tuple[int, int, int], ...]
@@ -118,16 +119,12 @@ class RowSets:
     def _behind(self, name: str) -> set[str]:
         """The ops that the value of an op is computed from, back to inputs, with this op."""
         reader = self._reader
-        seen = {name} & reader.ops.keys()
-        stack = [*seen]
-        while stack:
-            name = stack.pop()
-            if name in reader.batch.leaves:
-                continue
-            inputs = set(map(producer_of, reader.data(name))) & reader.ops.keys()
-            stack += inputs - seen
-            seen |= inputs
-        return seen
+
+        def inputs(op: str) -> Collection[str]:
+            is_input = op in reader.batch.leaves
+            return () if is_input else reader.ops.keys() & map(producer_of, reader.data(op))
+
+        return set(walk(reader.ops.keys() & {name}, inputs))
 
     @cached_property
     def _copies(self) -> Names:
@@ -150,17 +147,14 @@ class RowSets:
     def _of_form(self, form: Form) -> frozenset[RowSet]:
         """The rows of a form, found after the rows of its operands, without recursion."""
         terms, known = self._terms, self._of_atoms
-        stack = [*terms.atoms_in(form)]
-        while stack:
-            atom = terms[stack[-1]]
-            operands = () if atom.status.kind is Kind.CONSTANT else atom.operands
-            below = [each for operand in operands for each in terms.atoms_in(operand)]
-            waiting = [each for each in below if each not in known]
-            if waiting:
-                stack += waiting
-            else:
-                atom_id = stack.pop()
-                known[atom_id] = self._find(atom_id, atom)
+
+        def below(atom: AtomId) -> Sequence[AtomId]:
+            is_end = atom in known or terms[atom].status.kind is Kind.CONSTANT
+            return () if is_end else terms.atoms_of_operands(atom)
+
+        for atom in sources_first(terms.atoms_in(form), below):
+            if atom not in known:
+                known[atom] = self._find(atom, terms[atom])
         return self._of_known(form)
 
     def _of_known(self, form: Form) -> frozenset[RowSet]:

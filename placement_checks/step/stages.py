@@ -40,6 +40,7 @@ from placement_checks.step.op_types import op_type
 from placement_checks.step.reader import StepReader
 from placement_checks.step.terms import Terms
 from placement_checks.step.weights import gradient_in
+from placement_checks.util.walks import sources_first
 
 NO_GRADIENT = "no update takes a gradient that can be followed"
 COMBINES_WEIGHTS = "values of the variable are combined, not gradients"
@@ -253,27 +254,19 @@ class GradientStages:
 
     def _mask(self, tensor: str) -> int:
         """The variables whose gradients a tensor depends on, as bits."""
-        stack, busy = [tensor], set[str]()
-        while stack:
-            here = stack[-1]
-            if here in self._masks:
-                stack.pop()
-                continue
-            if producer_of(here) not in self._reader.ops:
-                self._masks[here] = 0
-                continue
-            sources = self._sources(here)
-            waiting = [each for each in sources if each not in self._masks and each not in busy]
-            if waiting and here not in busy:
-                busy.add(here)
-                stack += waiting
-                continue
-            mask = self._bits[self._leaves[here]] if here in self._leaves else 0
-            for each in sources:
-                mask |= self._masks.get(each, 0)
-            self._masks[here] = mask
-            stack.pop()
-        return self._masks[tensor]
+        masks, ops = self._masks, self._reader.ops
+
+        def sources(here: str) -> Sequence[str]:
+            is_end = here in masks or producer_of(here) not in ops
+            return () if is_end else self._sources(here)
+
+        for here in sources_first([tensor], sources):
+            if here not in masks:
+                mask = self._bits[self._leaves[here]] if here in self._leaves else 0
+                for each in sources(here):
+                    mask |= masks.get(each, 0)
+                masks[here] = mask
+        return masks[tensor]
 
     def of_variable(self, variable: str) -> WrittenUpdate | str:
         """The stages of a trained variable's gradient, or the reason if it has none.
@@ -346,7 +339,7 @@ class GradientStages:
             lasting.append(update.op)
             states.append(reader.state_after(variable, update.op))
             first = states.index(states[-1])
-            if all(reader.awaits(update.op, each) for each in lasting):
+            if set(lasting) <= {*reader.graph.awaited_by(update.op)}:
                 del lasting[first:], states[first + 1 :]
         return lasting
 

@@ -40,9 +40,19 @@ from placement_checks.step.kinds import (
 )
 from placement_checks.step.normal_forms import elements_of_line, is_static, slices_along
 from placement_checks.step.op_types import op_type
-from placement_checks.step.parts import LAST_ROW, WHOLE, Cut, Family, Part, cut_range, finest
+from placement_checks.step.parts import (
+    LAST_ROW,
+    WHOLE,
+    Cut,
+    Family,
+    Part,
+    are_neighbors,
+    cut_range,
+    finest,
+)
 from placement_checks.step.terms import Assumption, Atom, Terms, are_close
 from placement_checks.util.text import words
+from placement_checks.util.walks import walk
 
 if TYPE_CHECKING:
     from placement_checks.step.graph import TensorReader
@@ -147,7 +157,7 @@ class Node(NamedTuple):
         may be broadcast to this shape.
         """
         form = self.reader.operand(self.name, number)
-        if is_elementwise(self.op.type) or not self.reader.repeats_elements:
+        if is_elementwise(self.op.type):
             return form
         return with_shape(self.source(number), form)
 
@@ -205,6 +215,8 @@ def with_shape(node: Node, form: Form) -> Form:
     Ops on single elements drop the shape of an operand, such as zeros like another tensor. What
     the tensor was broadcast to may have rows, so ops on whole tensors need it.
     """
+    if not node.reader.repeats_elements:
+        return form
     terms, static, dims = node.terms, node.shape, node.terms.shape(form)
     if static is None:
         is_complete = dims != ()
@@ -622,18 +634,12 @@ def _merge(node: Node) -> Form | None:
     sources = [reader.ops[producer_of(source)].type for source in node.inputs]
     if any(kind in ("NextIteration", "RefNextIteration") for kind in sources):
         return None
-    conditions: dict[str, None] = {}
-    stack, seen = list(reader.edges[node.name]), set[str]()
-    while stack:
-        name = stack.pop()
-        kind = reader.ops[name].type
-        if name in seen or kind in ("Merge", "RefMerge"):
-            continue
-        seen.add(name)
-        if kind in SWITCHES:
-            conditions[reader.data(name)[1]] = None
-        else:
-            stack += reader.edges[name]
+    ends = SWITCHES | {"Merge", "RefMerge"}
+    before = walk(
+        reader.edges[node.name],
+        lambda name: () if reader.ops[name].type in ends else reader.edges[name],
+    )
+    conditions = {reader.data(name)[1] for name in before if reader.ops[name].type in SWITCHES}
     decided = [reader.value(each, node.name) for each in sorted(conditions)]
     return node.build("Merge", (node.output,), (*node.operands, *dict.fromkeys(decided)))
 
@@ -831,7 +837,7 @@ def _range(node: Node) -> Form | None:
 
 def _numbers_of_rows(node: Node, part: Part) -> Form | None:
     """The numbers of the rows of a part, from 0; None if they are no neighbors in the batch."""
-    if any(cut.family == "stride" for cut in part):
+    if not are_neighbors(part):
         return None
     numbers = node.terms.atom(
         *("Leaf", ("row number",), (), (ROWS,)),
@@ -923,9 +929,9 @@ def _reshaped_rows(node: Node, form: Form, wanted: Sequence[Form]) -> Form | Non
     rest = (*wanted[:axis], *wanted[axis + 1 :])
     stacked = [None if cut is None else _reshaped_rows(node, cut, rest) for cut in cuts]
     found_parts = tuple([each for each in stacked if each is not None])
-    if len(found_parts) < count:
+    inner = terms.shape(found_parts[0]) or () if found_parts else ()
+    if len(found_parts) < count or (is_striped and inner[at] != ROWS):  # pieces of rows
         return None
-    inner = terms.shape(found_parts[0]) or ()
     return node.build("Pack", (axis,), found_parts, (*inner[:axis], count, *inner[axis:]))
 
 
@@ -946,7 +952,7 @@ def _with_rows_kept(
     Rows may be put together only if their number is unknown and they are neighbors in the batch.
     """
     terms = node.terms
-    are_neighbors = not any(cut.family == "stride" for cut in part)
+    has_neighbors = are_neighbors(part)
     rows_monomial, unit = terms.summands(terms.rows(part))[0]
     size = terms.size(node.reader.program, part)
     known = _known_extents(terms, wanted)
@@ -976,9 +982,9 @@ def _with_rows_kept(
             return (*known[:j], found, *known[j + 1 :])
         if after is not None and times:
             return None
-        if j == at == 0 and number == -1 and None not in known[1:] and are_neighbors:
+        if j == at == 0 and number == -1 and None not in known[1:] and has_neighbors:
             return (RowExtent(None), *known[1:])
-        if number is None and (times or are_neighbors):
+        if number is None and (times or has_neighbors):
             return (*known[:j], RowExtent(round(multiple)), *known[j + 1 :])
     return None
 
@@ -1439,7 +1445,11 @@ def _rows_by_numbers(node: Node, table: Form, indices: Form, axis: int) -> Form 
 
 
 def _masked(node: Node, table: Form, indices: Atom | None, axis: int) -> Form | None:
-    """The rows for which a mask is true, as ``tf.boolean_mask`` looks them up; else None."""
+    """The rows for which a mask is true, as ``tf.boolean_mask`` looks them up; else None.
+
+    Rows that two masks leave may be paired, and are other pairs in the whole batch if the rows of
+    the part are no neighbors. So only one mask of such a part is followed.
+    """
     terms, dims = node.terms, node.terms.shape(table) or ()
     if indices is not None and indices.op == "Reshape" and len(indices.shape or ()) == 1:
         indices = terms.single(indices.operands[0])
@@ -1448,6 +1458,9 @@ def _masked(node: Node, table: Form, indices: Atom | None, axis: int) -> Form | 
         return None
     (mask,) = indices.operands
     if terms.shape(mask) != (extent,) or not extent.times:
+        return None
+    part = finest(terms.parts(table)) or WHOLE
+    if not are_neighbors(part) and terms.masks.setdefault(part, mask) != mask:
         return None
     shape = (*dims[:axis], RowExtent(None), *dims[axis + 1 :])
     return node.build("Masked", (axis,), (table, mask), shape)
@@ -1495,22 +1508,18 @@ def _segment_sum(node: Node) -> Form | None:
 # --- lists of tensors, as loops have them ---
 
 
-def _list_of(*operands: int, type_: str = "") -> Callable[[Node], Form | None]:
-    """An op that makes a list, which has no static shape; also as another type."""
+def _taking(
+    *operands: int, type_: str = "", yields_list: bool = True
+) -> Callable[[Node], Form | None]:
+    """An op on some of its inputs, without the shapes of elements; also as another type.
+
+    A list has no static shape.
+    """
 
     def make(node: Node) -> Form | None:
         chosen = tuple([node.operand(number) for number in operands])
-        return node.build(type_ or node.op.type, (), chosen, None)
-
-    return make
-
-
-def _from_list(*operands: int, type_: str = "") -> Callable[[Node], Form | None]:
-    """An op that makes a tensor of a list, without the inputs that are shapes of elements."""
-
-    def make(node: Node) -> Form | None:
-        chosen = tuple([node.operand(number) for number in operands])
-        return node.build(type_ or node.op.type, (), chosen)
+        shape = (None,) if yields_list else ()
+        return node.build(type_ or node.op.type, (), chosen, *shape)
 
     return make
 
@@ -1559,17 +1568,11 @@ def _size_of_array(node: Node) -> Form | None:
 
 def _random(node: Node) -> Form | None:
     terms, reader, kind = node.terms, node.reader, node.op.type
-    operands = list(node.operands)
-    seed: Any = None
+    operands, seed = list(node.operands), _seed(node)
     if kind in RANDOM_STATELESS:
         at = RANDOM_STATELESS[kind]
-        seed = operands[at]
         has_key = kind.endswith(("V2", "V3", "Shuffle")) and kind != "StatelessRandomGammaV2"
         del operands[at : at + (3 if has_key else 1)]  # with its counter and algorithm
-    else:
-        attributes = node.attributes
-        seeds = attributes.get("seed", 0), attributes.get("seed2", 0)
-        seed = seeds if any(seeds) else None
     identity = (kind, node.output, *attributes_of(node))
     count = node.attributes.get("num_sampled")
     if kind in _CANDIDATES and node.output == 1:  # how often each label is drawn on average
@@ -1617,9 +1620,14 @@ def _random(node: Node) -> Form | None:
     if terms.is_alone:
         order: int | str = node.name
     else:
-        order = reader.graph.order_among_random(node.name, owners)
+        alike = reader.graph.alike_at_random(node.name, owners)
+        order = next(
+            number
+            for number, each in enumerate(alike)
+            if each == node.name or (seed is not None and seed == _seed(Node(reader, each, 0)))
+        )
     reader.note_draw(kind, order, seed, part, node.name, owners)
-    cause = Cause("Random", "draws numbers for a tower", node.origin, is_known=False)
+    cause = Cause("Random", "is drawn for one tower", node.origin, is_known=False)
     status = Status(Kind.JOINT if axis is None else Kind.ROWS, axis, cause)
     return terms.atom(
         *("Random", (*identity, order), tuple(operands), shape),
@@ -1627,6 +1635,15 @@ def _random(node: Node) -> Form | None:
         origin=node.origin,
         status=status,
     )
+
+
+def _seed(node: Node) -> Any:
+    """The seed of a random op: numbers, or the form of a tensor; None without a seed."""
+    kind, attributes = node.op.type, node.attributes
+    if kind in RANDOM_STATELESS:
+        return node.operand(RANDOM_STATELESS[kind])
+    seeds = attributes.get("seed", 0), attributes.get("seed2", 0)
+    return seeds if any(seeds) else None
 
 
 def _shared_numbers(
@@ -1784,18 +1801,18 @@ TENSOR_OPS: Mapping[str, Callable[[Node], Form | None]] = {
     "OneHot": _one_hot,
     "UnsortedSegmentSum": _segment_sum,
     # Lists of tensors.
-    "TensorListReserve": _list_of(1),
-    "EmptyTensorList": _list_of(1),
-    "TensorListFromTensor": _list_of(0),
-    "TensorListSetItem": _list_of(0, 1, 2),
-    "TensorListPushBack": _list_of(0, 1),
-    "TensorListGetItem": _from_list(0, 1),
-    "TensorListStack": _from_list(0),
+    "TensorListReserve": _taking(1),
+    "EmptyTensorList": _taking(1),
+    "TensorListFromTensor": _taking(0),
+    "TensorListSetItem": _taking(0, 1, 2),
+    "TensorListPushBack": _taking(0, 1),
+    "TensorListGetItem": _taking(0, 1, yields_list=False),
+    "TensorListStack": _taking(0, yields_list=False),
     # Arrays of TensorFlow 1, whose elements are in the last input.
-    "TensorArrayV3": _list_of(0, type_="TensorListReserve"),
+    "TensorArrayV3": _taking(0, type_="TensorListReserve"),
     "TensorArrayScatterV3": _list_from_array,
-    "TensorArrayWriteV3": _list_of(3, 1, 2, type_="TensorListSetItem"),
-    "TensorArrayReadV3": _from_list(2, 1, type_="TensorListGetItem"),
+    "TensorArrayWriteV3": _taking(3, 1, 2, type_="TensorListSetItem"),
+    "TensorArrayReadV3": _taking(2, 1, type_="TensorListGetItem", yields_list=False),
     "TensorArrayGatherV3": _stacked_array,
     "TensorArraySizeV3": _size_of_array,
     # Random numbers and collectives.

@@ -55,6 +55,7 @@ from placement_checks.step.parts import (
     within,
 )
 from placement_checks.util.text import words
+from placement_checks.util.walks import sources_first
 
 # Products of scalar sums with more terms than this stay products.
 _MAX_TERMS = 24
@@ -222,6 +223,9 @@ class Assumption(Enum):
     READ_FIRST = "reads of a variable come before updates that they do not wait for"
     RENAMED_INPUTS = "renamed inputs are fed as before"
     OTHER_SEEDS = "random numbers of other seeds are accepted"
+    CONSTANT_STATE = (
+        "variables that no step changes, such as a learning rate, have the same values"
+    )
 
 
 # Ops with results that may have more or fewer rows than the operands.
@@ -257,6 +261,7 @@ class Terms:
         reads_divisors: whether a sum over rows that is divided by their fixed number is a mean,
             since the numbers are fixed in both programs, but differ.
         divided: the programs that divide a sum over rows by their fixed number.
+        masks: the mask that is followed in each part whose rows are no neighbors.
         assumed: what was taken for granted so far.
     """
 
@@ -280,10 +285,12 @@ class Terms:
         self.fixed: Mapping[Part, int] = {}
         self.reads_divisors = False
         self.divided: set[int] = set()
+        self.masks: dict[Part, Form] = {}
         self.assumed: set[Assumption] = set()
         self._op_type = op_types
         self._atoms: list[Atom] = []
         self._atom_ids: dict[tuple[Any, ...], AtomId] = {}
+        self._zeros: set[AtomId] = set()  # tensors of zeros, which no coefficient changes
         self._forms: list[tuple[tuple[Monomial, float], ...]] = []
         self._forms_of_atoms: dict[AtomId, Form] = {}
         self._form_ids: dict[tuple[tuple[Monomial, float], ...], Form] = {}
@@ -340,7 +347,11 @@ class Terms:
             if atom not in seen:
                 seen.add(atom)
                 yield atom
-                stack += [x for operand in self[atom].operands for x in self.atoms_in(operand)]
+                stack += self.atoms_of_operands(atom)
+
+    def atoms_of_operands(self, atom: AtomId) -> list[AtomId]:
+        """The atoms of the operands of an atom, without the atoms in them."""
+        return [each for operand in self[atom].operands for each in self.atoms_in(operand)]
 
     def atom(
         self,
@@ -404,6 +415,10 @@ class Terms:
             )
         )
         self._atom_ids[key] = atom
+        if (op == "Const" and attrs[1] == (0.0,)) or (
+            op == "Fill" and self.constant(operands[1]) == 0.0
+        ):
+            self._zeros.add(atom)
         return atom
 
     def _with_rows(
@@ -429,6 +444,9 @@ class Terms:
     def form(self, summands: Mapping[Monomial, float]) -> Form:
         """The form of a sum; complete sums over parts become terms of the rows around them."""
         merged = {m: c for m, c in summands.items() if c}
+        for monomial in [m for m in merged if m[0] in self._zeros]:
+            del merged[monomial]
+            merged[monomial[0], ()] = 1.0
         if len(merged) > 1:
             merged = self._joined(merged)
             merged = merged if self.are_parts_apart else self._merged(merged)
@@ -573,8 +591,13 @@ class Terms:
             return self.form({(ONE, tuple((atom, -power) for atom, power in factors)): 1 / number})
         if self._shapes[form] != () or not key:
             return None
-        total = self._new_atom("Total", (), (form,), (), None, None, None)
+        total = self._new_atom("Total", (), (form,), (), None, self._origin_of(form), None)
         return self.form({(ONE, ((total, -1),)): 1.0})
+
+    def _origin_of(self, form: Form) -> Origin | None:
+        """The op of the first summand of a form that has one."""
+        origins = (self[atom].origin for atom in self.atoms_in(form))
+        return next(filter(None, origins), None)
 
     def constant(self, form: Form) -> float | None:
         """The number, if a form is one; else None."""
@@ -673,8 +696,9 @@ class Terms:
             kind = Kind.CONSTANT
         elif status.kind is Kind.ROWS and status.axis == axis:
             kind = Kind.SUM
-        cause = Cause("Dim", "is not known", is_known=False)
-        return self.atom("Dim", (axis,), (form,), (), status=Status(kind, None, cause))
+        cause = Cause("Dim", "is not known", self._origin_of(form), is_known=False)
+        status = Status(kind, None, cause)
+        return self.atom("Dim", (axis,), (form,), (), origin=cause.origin, status=status)
 
     # --- kinds ---
 
@@ -709,7 +733,7 @@ class Terms:
             elif status.kind is Kind.ROWS and power == 1:
                 rows = status
             else:
-                cause = Cause(atom.op, "takes a power of a sum over rows", atom.origin)
+                cause = Cause(atom.op, _powers_of_sum(power), atom.origin)
                 return Status(Kind.JOINT, status.axis, status.cause or cause)
         if rows is not None and not sums and not rows_power:
             if statistics:
@@ -722,7 +746,8 @@ class Terms:
                 return Status(Kind.SUM)
             if sums == 1 and rows_power == -1:
                 return Status(Kind.MEAN)
-        cause = Cause("Mul", "multiplies results of several rows", self[base].origin)
+        text = "is multiplied or divided by another result of the same rows"
+        cause = Cause(self[base].op, text, self[base].origin)
         return Status(Kind.JOINT, rows.axis if rows else None, cause)
 
     def status(self, form: Form, part: Part, rank: int | None = None) -> Status:
@@ -756,7 +781,7 @@ class Terms:
                     continue
                 if broadcast_extent(atom.shape, found.axis, rank) not in (1, None):
                     cause = Cause(
-                        atom.op, "adds another constant to each row", atom.origin, is_known=False
+                        atom.op, "has another value for each row", atom.origin, is_known=False
                     )
                     return Status(Kind.JOINT, found.axis, cause)
         return found
@@ -791,7 +816,7 @@ class Terms:
             return self.status(operands[0], part)
         op_type = self._op_type(op)
         if op_type is None:
-            cause = Cause(op, f"has a type, {op}, that is not known", origin, is_known=False)
+            cause = Cause(op, "cannot be followed", origin, is_known=False)
             return Status(Kind.UNKNOWN, None, cause)
         is_elementwise = op_type.is_elementwise
         rank = len(shape) if shape is not None and is_elementwise else None
@@ -806,7 +831,7 @@ class Terms:
         if found.kind is Kind.JOINT and found.cause is None:
             first = next((s.cause for s in statuses if s.kind is Kind.JOINT and s.cause), None)
             has_rows = any(status.kind is Kind.ROWS for status in statuses)
-            text = "combines rows" if has_rows else "is not linear in a sum over rows"
+            text = "combines rows" if has_rows else "is a nonlinear function of a sum over rows"
             found = found._replace(cause=first or Cause(op, text, origin))
         return found
 
@@ -866,12 +891,7 @@ class Terms:
             atom = stack.pop()
             if atom not in memo and atom not in pending and concerns(self[atom]):
                 pending.add(atom)
-                stack += [
-                    x
-                    for operand in self[atom].operands
-                    for x in self.atoms_in(operand)
-                    if x != ONE
-                ]
+                stack += [x for x in self.atoms_of_operands(atom) if x != ONE]
         for atom in sorted(pending):  # operands have smaller numbers
             made = replace(atom, of_form)
             memo[atom] = self._rebuilt(atom, of_form) if made is None else made
@@ -948,12 +968,15 @@ class Terms:
                 return atom.status.cause or _combines_towers(atom)
             elif atom.finest == part:
                 if atom.status.kind is not Kind.SUM or exponent != 1:
-                    return atom.status.cause or Cause(
-                        atom.op, "has a row for each row", atom.origin
-                    )
+                    text = "has an entry for each row of one tower, and not of all towers"
+                    if atom.status.kind is Kind.SUM:
+                        text = _powers_of_sum(exponent)
+                    return atom.status.cause or Cause(atom.op, text, atom.origin)
                 sums += 1
         if sums > 1:
-            return Cause("Mul", "multiplies two sums over rows", self[base].origin)
+            return Cause(
+                self[base].op, "is multiplied by another sum over rows", self[base].origin
+            )
         power -= not sums  # the number of rows itself is additive
         if power:
             self.assumed.add(Assumption.EQUAL_ROWS)
@@ -1112,22 +1135,16 @@ class Terms:
             return self[atom].is_opaque or any(self[atom].read & self._bits[x] for x in targets)
         memo = self._dependent.setdefault(targets, {})
         least = min(targets, default=AtomId(0))
-        stack = [atom]
-        while stack:
-            here = stack[-1]
-            if here in memo:
-                stack.pop()
-            elif here in targets or self[here].is_opaque:
-                memo[here] = True
-            elif here < least or self[here].op == "StopGradient":
-                memo[here] = False
-            else:
-                below = [x for operand in self[here].operands for x in self.atoms_in(operand)]
-                waiting = [x for x in below if x not in memo]
-                if waiting:
-                    stack += waiting
-                else:
-                    memo[here] = any(memo[x] for x in below)
+
+        def below(here: AtomId) -> Sequence[AtomId]:
+            is_end = here in memo or here in targets or here < least or self[here].is_opaque
+            is_end = is_end or self[here].op == "StopGradient"
+            return () if is_end else self.atoms_of_operands(here)
+
+        for here in sources_first([atom], below):
+            if here not in memo:
+                is_target = here in targets or self[here].is_opaque
+                memo[here] = is_target or any(memo[x] for x in below(here))
         return memo[atom]
 
     def contains(self, form: Form, targets: Collection[AtomId]) -> bool:
@@ -1207,6 +1224,11 @@ _PASS_STATISTICS = frozenset({"Reshape", "Slice", "Pack", "ConcatV2"})
 
 def _combines_towers(atom: Atom) -> Cause:
     return Cause(atom.op, "combines rows of several towers", atom.origin)
+
+
+def _powers_of_sum(power: int) -> str:
+    use = "divided by it" if power < 0 else "multiplied by it"
+    return f"adds up rows of one tower, and another result is {use}"
 
 
 def are_close(numbers: Sequence[float]) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from placement_checks.step.kinds import (
+    OF_SHAPES,
     ONE,
     AtomId,
     Cause,
@@ -26,6 +27,7 @@ from placement_checks.step.kinds import (
 from placement_checks.step.op_types import INSENSITIVE, op_type
 from placement_checks.step.parts import WHOLE, Cut, Part, are_all_rows, finest, within
 from placement_checks.step.terms import Atom, Terms, are_close
+from placement_checks.util.walks import walk
 
 _MAX_VISITED = 10_000
 # Ops that grow like their operands.
@@ -159,20 +161,17 @@ def compare_weights(
 def sources_of_gradients(terms: Terms, forms: Iterable[Form]) -> set[str]:
     """The variables that gradients in forms are taken of; empty if one is of another tensor."""
     found = set()
-    stack = [atom for form in forms for atom in terms.atoms_in(form)]
-    seen: set[AtomId] = set()
-    while stack:
-        atom = stack.pop()
-        if atom in seen or not terms[atom].is_backward:
-            continue
-        seen.add(atom)
-        if terms[atom].op != "Grad":
-            stack += [each for form in terms[atom].operands for each in terms.atoms_in(form)]
-            continue
-        source = terms.single(terms[atom].operands[1])
-        if source is None or source.op != "Var":
-            return set()
-        found.add(str(source.attrs[0]))
+
+    def below(atom: AtomId) -> Sequence[AtomId]:
+        is_between = terms[atom].is_backward and terms[atom].op != "Grad"
+        return terms.atoms_of_operands(atom) if is_between else ()
+
+    for atom in walk((atom for form in forms for atom in terms.atoms_in(form)), below):
+        if terms[atom].op == "Grad":
+            source = terms.single(terms[atom].operands[1])
+            if source is None or source.op != "Var":
+                return set()
+            found.add(str(source.attrs[0]))
     return found
 
 
@@ -460,7 +459,7 @@ def _examples(
         {path for side in (ours, theirs) for by_part in side.values() for path in by_part}
     )
     if paths is None:
-        return Cause("", "takes the gradients of some rows only")
+        return Cause("", "the update takes the gradients of some rows only")
     found = []
     for term, its in _pairs(ours, theirs):
         mine, other = ours.get(term, {}), theirs.get(its, {})
@@ -551,7 +550,7 @@ def _penalties(
     for lifted, (coefficient, expected) in totals.items():
         op, origin = loss_of(terms, gradients[lifted])
         if scaled[gradients[lifted]] > 1:
-            return Cause(op, "is a penalty that not all towers multiply by the same", origin)
+            return Cause(op, "is a penalty that the towers multiply by different numbers", origin)
         found.append(Penalty(op, coefficient, expected, origin))
     return found
 
@@ -559,5 +558,5 @@ def _penalties(
 def loss_of(terms: Terms, gradient: Atom) -> tuple[str, Origin | None]:
     """The op type that computes the loss of a gradient, and the op."""
     atoms = [terms[atom] for atom in terms.atoms_in(gradient.operands[0]) if atom != ONE]
-    last = atoms[-1] if atoms else gradient
-    return last.op, last.origin
+    last = [atom for atom in atoms if atom.op not in OF_SHAPES][-1:] or [gradient]
+    return last[0].op, last[0].origin

@@ -39,7 +39,10 @@ from placement_checks.verification.judging import judge, verify
 from placement_checks.verification.policy import RUNS, evidence_used, rows_used
 from placement_checks.verification.running import with_revision
 from placement_checks.verification.targets import MOST_ANNOUNCED, announce, gather
-from placement_checks.verification.training_change import compare_training
+from placement_checks.verification.training_change import (
+    compare_training,
+    without_proved_objectives,
+)
 
 
 @dataclass(frozen=True)
@@ -247,8 +250,9 @@ def _compare(job: Job, tree: SourceTree, here: Path, *, numbers: bool) -> Progra
         raise _at_revision(error, tree, here) from None
     placements = old.evidence.placement, new.evidence.placement
     with gc_paused():
-        difference = compare_placements(*placements, tree.revision)
         training = compare_training(*placements, tree.revision)
+        difference = compare_placements(*placements, tree.revision)
+        difference = without_proved_objectives(difference, training)
     new = replace(new, baseline=with_rules(difference, new.verdicts))
     return ProgramChange(
         job.target,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.inputs import towers_reading
 from placement_checks.baseline.compare import renamed_variables
+from placement_checks.core.baseline import Difference
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import Placement
 from placement_checks.core.revisions import ChangedVariable, TrainingChange, TrainingState
@@ -50,6 +52,24 @@ def compare_training(old: Placement, new: Placement, revision: str) -> TrainingC
     is_proved = any(each.state == "proved" for each in variables)
     assumed = sorted(assumption.value for assumption in found.assumed) if is_proved else ()
     return TrainingChange(variables, assumed)
+
+
+def without_proved_objectives(difference: Difference, training: TrainingChange) -> Difference:
+    """Turn changes of objectives into notes, for variables whose new values are proved equal."""
+    proved = {each.name for each in training.variables if each.state == "proved"}
+    same = [
+        each
+        for each in difference.moved
+        if each.kind == "objective" and proved.issuperset(each.ops)
+    ]
+    return replace(
+        difference,
+        moved=[each for each in difference.moved if each not in same],
+        notes=[
+            *difference.notes,
+            *(f"{each.what}: {each.old} -> {each.new}, with equal values" for each in same),
+        ],
+    )
 
 
 def _changed(placement: Placement, name: str, answer: Equality) -> ChangedVariable:

@@ -6,8 +6,12 @@ import json
 import os
 from pathlib import Path
 
+import click
 import pytest
 from support.commands import Run
+
+from placement_checks.cli import cli
+from placement_checks.util.text import join_and
 
 BUILDERS = """
 import tensorflow as tf
@@ -249,11 +253,7 @@ def test_all_errors_of_the_configuration_are_reported_at_once(run: Run) -> None:
     [
         ("verfy builders.py:builds", "did you mean 'verify'?"),
         ("rule", "did you mean 'rules'?"),
-        (
-            "xyz",
-            "the commands are verify, time, place, log, diff, rules, explain, doctor, schema and "
-            "completion",
-        ),
+        ("xyz", f"the commands are {join_and(cli.list_commands(click.Context(cli)))}"),
         (
             "builders.py:builds --gpus 4",
             "did you mean: placement-checks verify builders.py:builds --gpus 4",

@@ -10,8 +10,11 @@ import pytest
 from support.commands import Run
 
 from placement_checks.report.formats import writers
+from placement_checks.util.text import join_and
 
 FORMATS = list(writers.FORMATS)
+SUFFIXES = [format.suffix for format in writers.FORMATS.values() if format.suffix]
+PAGE = Path(__file__).parents[2] / "docs/formats.md"
 BEGINS = {
     "text": "outputlog on ",
     "json": '{\n  "schema": 2,',
@@ -37,6 +40,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_every_format_is_in_the_table() -> None:
     assert BEGINS.keys() == set(FORMATS)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_format_is_documented(format: str) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+
+    assert f"\n| `{format}` | " in page  # its suffix and use
+    assert f"\n| {format} | " in page.lower()  # how it shows doubts
 
 
 @pytest.mark.smoke
@@ -94,8 +105,8 @@ def test_the_suffix_of_a_file_decides_and_format_is_for_the_rest(
 @pytest.mark.parametrize(
     ("command", "suffixes"),
     [
-        ("verify outputlog", ".txt, .json, .html, .md, .sarif and .xml"),
-        ("diff outputlog outputlog", ".txt, .json, .html, .md, .sarif and .xml"),
+        ("verify outputlog", join_and(SUFFIXES)),
+        ("diff outputlog outputlog", join_and(SUFFIXES)),
         ("place outputlog", ".txt, .json and .html"),
         ("doctor", ".txt and .json"),
     ],

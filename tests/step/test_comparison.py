@@ -1155,6 +1155,32 @@ def test_small_decay(decay: float, times: int) -> None:
     assert found.variables["w"].state is (PROVED if times == 1 else DIFFERS)
 
 
+@pytest.mark.parametrize("decays", [(0.01, 0.0), (0.0, 0.01), (0.0, 0.0)])
+def test_decay_in_one_of_the_programs(decays: tuple[float, float]) -> None:
+    def build(count: int, decay: float) -> Program:
+        net = Net()
+        gradient = add_n(net.gradients([net.loss(x, y) for x, y in net.parts(count)]))
+        gradient = gradient / float(count)
+        return net.descend(gradient + net.w.read() * decay if decay else gradient)
+
+    found = compare(build(2, decays[0]), build(1, decays[1]))
+    assert found.variables["w"].state is (DIFFERS if any(decays) else PROVED)
+
+
+@pytest.mark.parametrize("element", [0.0, 1.0])
+def test_a_multiple_of_equal_elements(element: float) -> None:
+    """Zeros stand for the gradient of a penalty that does not contain the variable."""
+
+    def build(count: int, times: float) -> Program:
+        net = Net()
+        gradient = add_n(net.gradients([net.loss(x, y) for x, y in net.parts(count)]))
+        penalty = net.program.tensor(np.full(WIDTH, element)) * times
+        return net.descend(gradient / float(count) + penalty)
+
+    found = compare(build(2, 2.0), build(1, 1.0))
+    assert found.variables["w"].state is (DIFFERS if element else PROVED)
+
+
 @pytest.mark.parametrize("factor", [1.0, 2.0])
 def test_default_of_a_placeholder(factor: float) -> None:
     """An input that need not be fed is equal only if its default is."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from support.steps import (
     Handle,
@@ -238,6 +239,22 @@ def _loop_over_weights(times: float) -> Loss:
     return loss
 
 
+def _loop_over_columns(count: int) -> Loss:
+    """A loss with a loop over equal columns."""
+
+    def loss(x: Value, w: Handle) -> Value:
+        program, h = x.program, total(x * w.read(), 1, keeps=True)
+        _, columns = program.loop(
+            lambda i, _: apply("Less", i, 3.0),
+            lambda i, columns: [i + 1.0, apply("Tanh", columns + h)],
+            [program.tensor(0.0), h * np.zeros(count)],
+            [h],
+        )
+        return mean(square(total(columns, 1)))
+
+    return loss
+
+
 def _with_itself(is_equal: bool, loss: Loss) -> tuple[bool, Loss, Loss]:
     return is_equal, loss, loss
 
@@ -249,6 +266,8 @@ LOOPS: dict[str, tuple[bool, Loss, Loss]] = {
         True, _loop(lambda h, s: [apply("Tanh", s + h)], lambda x, _: [x * 0.0])
     ),
     "function of weights": _with_itself(True, _loop_over_weights(3.0)),
+    "columns": _with_itself(True, _loop_over_columns(3)),
+    "other columns": (False, _loop_over_columns(3), _loop_over_columns(1)),
     "function of weights with other times": (
         False,
         _loop_over_weights(3.0),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from support.steps import (
     Program,
@@ -22,9 +23,11 @@ from support.steps import (
     partition,
     relu,
     reshape,
+    rows_of,
     split,
     square,
     stack,
+    to_float,
     total,
     unstack,
 )
@@ -318,6 +321,31 @@ def test_cuts(name: str, rows: int | None) -> None:
     assert (differences(towers, one, found, (12,), 0)["w"] < 1e-5) is is_right
 
 
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_halves_of_rows(is_whole: bool) -> None:
+    """A reshape that cuts rows in halves leaves no tower every third row."""
+
+    def build(count: int) -> Program:
+        program = Program()
+        x, y = program.placeholder("x", (None, 4)), program.placeholder("y", (None, 2))
+        w, gradients = program.variable("w", (2,)), []
+        parts = [x[i::count] for i in range(count)]
+        if not is_whole:
+            parts = unstack(reshape(x, [-1, count, 2]), count, axis=1)
+        for i, part in enumerate(parts):
+            halves, labels = reshape(part, [-1, 2]), reshape(y[i::count], [-1])
+            loss = mean(square(total(halves * w.read(), 1) - labels))
+            gradients.append(program.gradient(loss, w))
+        program.train(w.descend(0.1, _mean(gradients)))
+        return program
+
+    towers, one = build(3), build(1)
+    found = compare(towers, one)
+
+    assert (found.variables["w"].state is State.PROVED) is is_whole
+    assert (differences(towers, one, found, (12,), 0)["w"] < 1e-5) is is_whole
+
+
 @pytest.mark.parametrize("cut", ["range", "remainders"])
 @pytest.mark.parametrize("seed", [None, 1])
 def test_random_numbers_for_rows(cut: str, seed: int | None) -> None:
@@ -371,6 +399,57 @@ def test_masked_rows(is_masked_first: bool) -> None:
 
     assert (found.variables["w"].state is State.PROVED) is not is_masked_first
     assert (differences(towers, one, found, (8,), 0)["w"] < 1e-5) is not is_masked_first
+
+
+@pytest.mark.parametrize("cut", ["slices", "every second row"])
+def test_pairs_of_rows_that_two_masks_leave(cut: str) -> None:
+    """In towers with every second row, other rows are paired than in the whole batch."""
+
+    def build(count: int) -> Program:
+        program = Program()
+        inputs = program.placeholder("x", (None, WIDTH)), program.placeholder("y", (None,))
+        w = program.variable("w", (WIDTH,))
+        cuts = [
+            split(each, count) if cut == "slices" else [each[i::count] for i in range(count)]
+            for each in inputs
+        ]
+        gradients = []
+        for x, y in zip(*cuts, strict=True):
+            scores = total(x * w.read(), 1)
+            masks = apply("Greater", y, 0.6), apply("Less", y, 0.4)
+            numbers = (reshape(apply("Where", mask), [-1]) for mask in masks)
+            good, bad = (apply("GatherV2", scores, each, 0) for each in numbers)
+            loss = total(square(1.0 + bad - good)) / to_float(rows_of(x))
+            gradients.append(program.gradient(loss, w))
+        program.train(w.descend(0.1, _mean(gradients)))
+        return program
+
+    towers, one = build(2), build(1)
+    rng = np.random.default_rng(0)
+    batch = {"x": rng.normal(size=(8, WIDTH)), "y": np.array([1, 0, 0, 1, 0, 1, 1, 0])}
+    values = {"w": rng.normal(size=WIDTH)}
+    is_equal = bool(np.allclose(towers.run(batch, values)["w"], one.run(batch, values)["w"]))
+
+    assert (compare(towers, one).variables["w"].state is State.PROVED) is is_equal
+    assert is_equal is (cut == "slices")
+
+
+def test_a_part_that_is_not_followed_may_be_the_other_part() -> None:
+    def build(count: int) -> Program:
+        program = Program()
+        x, w = program.placeholder("x", (None, WIDTH)), program.variable("w", (WIDTH,))
+        size = rows_of(x) // count
+        numbers = apply("Range", 0, size, 1)
+        parts = [apply("GatherV2", x, numbers + size * i, 0) for i in range(count)]
+        losses = [mean(square(total(part * w.read(), 1))) for part in parts]
+        program.train(w.descend(0.1, _mean([program.gradient(each, w) for each in losses])))
+        return program
+
+    towers, one = build(2), build(1)
+    found = compare(towers, one)
+
+    assert found.variables["w"].state is not State.DIFFERS
+    assert differences(towers, one, found, (8,), 0)["w"] < 1e-5
 
 
 @pytest.mark.parametrize("order", ["of the batch", "in turn"])

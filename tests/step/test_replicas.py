@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from placement_checks import Placement
+from placement_checks.core import mistakes
 from placement_checks.step.comparison import State, StepEquality, compare_steps
 from placement_checks.step.weights import Weights
 from placement_checks.verification.placing import requested
@@ -63,3 +64,5 @@ def test_rates_may_differ_from_one_gpu_but_not_between_copies(
     excuse = answer.difference.excuse
     assert (excuse is not None and excuse.may_be_intended) is may_be_intended
     assert (answer.state is State.DIFFERS) is not may_be_intended
+    expected = mistakes.SETTING if may_be_intended else mistakes.COPIES_UPDATED_APART
+    assert answer.difference.mistake is expected

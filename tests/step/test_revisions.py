@@ -288,6 +288,26 @@ def test_towers_with_variables_of_their_own_are_proved() -> None:
     assert difference < EQUAL
 
 
+def test_a_tower_that_is_written_in_another_way() -> None:
+    """Towers may differ from each other if they do not differ from the towers before."""
+
+    def build(scales: Sequence[float]) -> Program:
+        program = Program()
+        w, gradients = program.variable("w", (WIDTH,)), []
+        for tower, scale in enumerate(scales):
+            x = program.placeholder("x", (None, WIDTH), tower)
+            loss = mean(relu(total(x * w.read(), 1) * scale) / scale)
+            gradients.append(program.gradient(loss, w))
+        program.train(w.descend(0.1, _mean(gradients)))
+        return program
+
+    new, old = build((1.0, 2.0)), build((1.0, 1.0))
+    found = compare(new, old)
+
+    assert found.variables["w"].state is UNKNOWN
+    assert max(differences(new, old, found, (6, 6), seed=1).values()) < EQUAL
+
+
 def test_swapped_inputs_are_no_renamed_inputs() -> None:
     """An input that the other program has, too, is not the counterpart of another input."""
 
@@ -320,7 +340,16 @@ def test_a_variable_with_its_old_name_is_not_renamed() -> None:
     assert found.variables["w"].state is DIFFERS
 
 
-def test_an_ambiguous_counterpart_shows_no_difference() -> None:
+@pytest.mark.parametrize(
+    ("names", "old_names"),
+    [
+        (("c", "d"), ("one/a", "one/b")),
+        (("a/net/kernel", "b/net/kernel"), ("one/net/kernel", "two/net/kernel")),
+    ],
+)
+def test_an_ambiguous_counterpart_shows_no_difference(
+    names: tuple[str, str], old_names: tuple[str, str]
+) -> None:
     """Both layers are renamed, so the layers may be matched the wrong way around."""
 
     def build(names: tuple[str, str], penalties: tuple[float, float]) -> Program:
@@ -334,11 +363,11 @@ def test_an_ambiguous_counterpart_shows_no_difference() -> None:
         program.train(*[each.descend(0.1, program.gradient(loss, each)) for each in layers])
         return program
 
-    old = build(("one/a", "one/b"), (0.1, 0.2))
-    swapped = build(("c", "d"), (0.2, 0.1))
-    found = compare(swapped, old, {"c": "one/a", "d": "one/b"})
+    old = build(old_names, (0.1, 0.2))
+    swapped = build(names, (0.2, 0.1))
+    found = compare(swapped, old, dict(zip(names, old_names, strict=True)))
     assert {answer.state for answer in found.variables.values()} == {UNKNOWN}
-    kept = compare(swapped, old, {"c": "one/b", "d": "one/a"})
+    kept = compare(swapped, old, dict(zip(names, old_names[::-1], strict=True)))
     assert {answer.state for answer in kept.variables.values()} == {PROVED}
 
 
@@ -369,6 +398,45 @@ def test_other_seeds_are_an_assumption(
 
     assert found.variables["w"].state is PROVED, found
     assert found.assumed == assumed
+
+
+def test_numbers_that_are_drawn_twice_are_no_other_numbers() -> None:
+    """Ops of equal seeds draw equal numbers."""
+
+    def build(seeds: Sequence[int]) -> Program:
+        program = Program()
+        x = program.placeholder("x", (None, WIDTH))
+        w = program.variable("w", (WIDTH,))
+        one, other = (
+            program.add("RandomStandardNormal", apply("Shape", x), seed2=seed) for seed in seeds
+        )
+        loss = mean(square(total(x * w.read() * (one - other * 0.5), 1)))
+        program.train(w.descend(0.1, program.gradient(loss, w)))
+        return program
+
+    assert compare(build((1, 1)), build((2, 2))).variables["w"].state is PROVED
+    assert compare(build((1, 1)), build((1, 2))).variables["w"].state is not PROVED
+    assert compare(build((1, 2)), build((1, 1))).variables["w"].state is not PROVED
+
+
+@pytest.mark.parametrize("falls", [False, True])
+def test_the_value_of_a_learning_rate_that_no_step_changes_is_an_assumption(
+    *, falls: bool
+) -> None:
+    def build() -> Program:
+        program = Program()
+        x = program.placeholder("x", (None, WIDTH))
+        w, rate = program.variable("w", (WIDTH,)), program.variable("rate", is_trained=False)
+        gradient = program.gradient(mean(square(total(x * w.read(), 1))), w)
+        descent = w.assign_sub(gradient * rate.read())
+        with program.after(descent) if falls else nullcontext():
+            program.train(rate.assign_sub(rate.read() * 0.1) if falls else descent)
+        return program
+
+    found = compare(build(), build())
+
+    assert {answer.state for answer in found.variables.values()} == {PROVED}
+    assert found.assumed == (frozenset() if falls else {Assumption.CONSTANT_STATE})
 
 
 def test_noise_that_towers_share_is_not_proved() -> None:
@@ -449,7 +517,11 @@ def test_each_program_is_proved_equal_to_itself(recipe: Recipe) -> None:
     found = compare(_built(recipe), _built(recipe))
 
     assert {answer.state for answer in found.variables.values()} == {PROVED}, found
-    assert found.assumed <= {Assumption.DIVISIBLE_ROWS, Assumption.NO_ZERO_DIVISION}
+    assert found.assumed <= {
+        Assumption.CONSTANT_STATE,
+        Assumption.DIVISIBLE_ROWS,
+        Assumption.NO_ZERO_DIVISION,
+    }
 
 
 @given(recipes(), st.data())

@@ -260,7 +260,7 @@ def test_reshapes_to_a_fixed_number_of_rows(
     assert before is not None
     status = Status(Kind.ROWS, next(i for i, dim in enumerate(before) if not isinstance(dim, int)))
     form = terms.atom("Leaf", ("x",), (), before, part=part, status=status)
-    made = terms.build("Reshape", (after,), (form,), after, Origin(0, "reshape"))
+    made = terms.build("Reshape", (after,), (form,), after, Origin(0, "reshape", "Reshape"))
     assert terms.shape(made) == (expected or after)
 
 

@@ -403,3 +403,19 @@ def test_numbers_of_a_table() -> None:
 
     assert compare(build(2, (1, 2)), build(1, (1, 2))).variables["w"].state is State.PROVED
     assert compare(build(2, (2, 1)), build(1, (1, 2))).variables["w"].state is not State.PROVED
+
+
+def test_layers_of_other_sizes() -> None:
+    """A layer that grows with the number of GPUs is no layer of the model for one GPU."""
+
+    def build(towers: int, units: int) -> Program:
+        program = Program()
+        x, w = program.placeholder("x", (None, WIDTH)), program.variable("w", (WIDTH, units))
+        parts = split(x, towers) if towers > 1 else [x]
+        losses = [mean(square(total(rows @ w.read(), 1))) for rows in parts]
+        gradients = [program.gradient(loss, w) for loss in losses]
+        program.train(w.descend(0.1, add_n(gradients) / float(towers)))
+        return program
+
+    assert compare(build(2, 4), build(1, 4)).variables["w"].state is State.PROVED
+    assert compare(build(2, 4), build(1, 2)).variables["w"].state is State.UNKNOWN

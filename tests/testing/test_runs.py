@@ -89,11 +89,11 @@ def test_a_difference_has_ratio_cause_line_fix_and_case() -> None:
     assert headline == f"gradients-equal is broken by {__name__}:hidden: 2 findings"
     text = " ".join(" ".join(findings).split())
     assert (
-        ": the gradient of w is 2 times the reference's: the gradients of 2 towers are added up "
-        "instead of averaged"
+        ": the gradient of w is 2 times the reference's: mul multiplies the loss by 2, and its "
+        "gradients are not divided by it"
     ) in text
     assert "likewise 1 more: b " in text
-    assert "fix: average over towers before apply_gradients: " in text
+    assert "fix: divide the gradients of each tower by the factor before they are applied" in text
     match = re.fullmatch(r"  the rows and initial values are saved \(\d+ kB\): batch='(.+)'", kept)
     assert match
     assert Path(match[1]).name.startswith("hidden-")

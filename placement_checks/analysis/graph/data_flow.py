@@ -6,7 +6,7 @@ Ops are numbers and sets of towers are bit masks, so that large graphs are analy
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, reduce
 from operator import or_
 from typing import TypeVar, cast
@@ -14,7 +14,6 @@ from typing import TypeVar, cast
 from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import (
     BRANCHES,
-    COLLECTIVES,
     GRADIENT_OUTPUTS,
     IDENTITY_N,
     ITERATOR_INITIALIZERS,
@@ -25,7 +24,6 @@ from placement_checks.core.op_types import (
     holds_state,
 )
 from placement_checks.core.placement import Placement, producer_of
-from placement_checks.util.walks import sources_first
 
 Edges = Sequence[Sequence[OpId]]
 Mask = TypeVar("Mask", bound=int)
@@ -84,7 +82,8 @@ class DataFlow:
                 self.inputs[here] = []
         for here, call in self.callers.items():
             self.inputs[call].append(here)
-        for members in self.collectives(placement):
+        for names in placement.collectives:
+            members = [number[name] for name in names]
             reduced = [self.inputs[member][0] for member in members if self.inputs[member]]
             for member in members:  # the other inputs are keys
                 self.control_inputs.setdefault(member, []).extend(self.inputs[member][1:])
@@ -114,20 +113,6 @@ class DataFlow:
             return self._origin(passed[index], placement)
         return self.number[name]
 
-    def collectives(self, placement: Placement) -> Iterable[list[OpId]]:
-        """Group the collectives that run together.
-
-        The result of each member depends on the inputs of all members.
-        """
-        groups: dict[tuple[object, ...], list[OpId]] = defaultdict(list)
-        for member in self.having(COLLECTIVES.__contains__):
-            op = placement.by_number[member]
-            attributes = placement.details.attributes(op.name)
-            keys = [attributes.get(key) for key in ("shared_name", "group_key", "instance_key")]
-            values = tuple(placement.details.value(producer_of(name)) for name in op.inputs[1:])
-            groups[op.type, *keys, values].append(member)
-        return groups.values()
-
     def op_of(self, tensor: str) -> OpId:
         """Return the op that computes a tensor.
 
@@ -148,6 +133,23 @@ class DataFlow:
         for op, sources in self.control_inputs.items():
             waited_for[op] = [*self.inputs[op], *sources]
         return waited_for
+
+    @cached_property
+    def waits_for(self) -> Edges:
+        """For each op the ops that run before it in a step: `all_inputs`, and what its calls need.
+
+        TensorFlow inlines calls, so a function body may begin before all arguments are computed.
+        The ops of the body wait for the control inputs of the call and, if the call is a branch,
+        for the input that chooses the branch.
+        """
+        edges = list(self.all_inputs)
+        for op, call in self.callers.items():
+            outer: OpId | None = call
+            while outer is not None:
+                decision = self.inputs[outer][:1] if self.types[outer] in BRANCHES else []
+                edges[op] = [*edges[op], *self.control_inputs.get(outer, ()), *decision]
+                outer = self.callers.get(outer)
+        return edges
 
     @cached_property
     def consumers(self) -> Edges:
@@ -231,19 +233,29 @@ class DataFlow:
             For each op its initial bits, and all bits that were propagated to it.
         """
         edges = self.inputs if along is None else along
-        order = range(len(self.names))
-        result = _propagate(masks, edges, order, self._looped, to_inputs=to_inputs, keep=keep)
+        looped = {op for here, sources in enumerate(edges) for op in sources if op > here}
+        order = range(len(edges) - 1, -1, -1) if to_inputs else range(len(edges))
+        result = cast(list[int], list(masks))
+        again = True
+        while again:
+            again = False
+            for here in order:
+                mask = result[here]
+                if not to_inputs:
+                    if keep and keep[here]:
+                        continue
+                    for source in edges[here]:
+                        mask |= result[source]
+                    if mask != result[here]:
+                        result[here] = mask
+                        again = again or here in looped
+                elif mask:
+                    for source in edges[here]:
+                        both = mask | result[source]
+                        if both != result[source] and not (keep and keep[source]):
+                            result[source] = both
+                            again = again or source in looped
         return cast(list[Mask], result)
-
-    @cached_property
-    def _looped(self) -> set[int]:
-        """The ops with a consumer that was created earlier, as in loops and function bodies."""
-        return {
-            producer
-            for here, producers in enumerate(self.inputs)
-            for producer in producers
-            if producer > here
-        }
 
     def path(
         self,
@@ -315,112 +327,6 @@ class DataFlow:
                     holders[reader] = holders[op]
                     todo.append(reader)
         return holders
-
-
-class StepOrder:
-    """The ops that run in a step, and their order of execution.
-
-    `awaited` and `waiting` propagate bits that the caller assigns to ops. For example, each update
-    has the bit of its variable.
-
-    Attributes:
-        ops: the ops of the step. Each comes after the ops that it waits for, except in loops.
-    """
-
-    def __init__(self, flow: DataFlow, roots: Iterable[OpId]) -> None:
-        self._waits_for = _with_starts(flow)
-        starts: Iterable[int] = roots
-        self._nodes = list(sources_first(starts, self._waits_for.__getitem__))
-        self.ops = cast(list[OpId], [node for node in self._nodes if node < len(flow.names)])
-
-    def awaited(self, own: Mapping[OpId, int]) -> Sequence[int]:
-        """Return for each op the bits of all ops that it waits for, and its own."""
-        return self._propagate(own, to_inputs=False)
-
-    def waiting(self, own: Mapping[OpId, int]) -> Sequence[int]:
-        """Return for each op the bits of all ops that wait for it, and its own."""
-        return self._propagate(own, to_inputs=True)
-
-    def _propagate(self, own: Mapping[OpId, int], *, to_inputs: bool) -> Sequence[int]:
-        masks = [0] * len(self._waits_for)
-        for op, bits in own.items():
-            masks[op] = bits
-        edges, order = self._waits_for, self._nodes
-        return _propagate(masks, edges, order, self._looped, to_inputs=to_inputs)
-
-    @cached_property
-    def _looped(self) -> set[int]:
-        """The nodes that come after a node that waits for them: the ends of loops."""
-        position = {node: at for at, node in enumerate(self._nodes)}
-        return {
-            source
-            for here in self._nodes
-            for source in self._waits_for[here]
-            if position[source] > position[here]
-        }
-
-
-def _propagate(
-    masks: Sequence[int],
-    edges: Sequence[Sequence[int]],
-    order: Sequence[int],
-    looped: Collection[int],
-    *,
-    to_inputs: bool,
-    keep: Sequence[object] | None = None,
-) -> list[int]:
-    """Propagate bit masks along edges, as `DataFlow.propagate` does.
-
-    Args:
-        masks: the initial bits of each node.
-        edges: for each node its inputs.
-        order: the nodes, each after its inputs, except in loops.
-        looped: the nodes that come after one of their consumers. If the bits of such a node
-            change, another pass is needed.
-        to_inputs: whether bits go from a node to its inputs.
-        keep: for each node, whether it receives no bits from other nodes.
-    """
-    result = list(masks)
-    again = True
-    while again:
-        again = False
-        for here in reversed(order) if to_inputs else order:
-            mask = result[here]
-            if not to_inputs:
-                if keep and keep[here]:
-                    continue
-                for source in edges[here]:
-                    mask |= result[source]
-                if mask != result[here]:
-                    result[here] = mask
-                    again = again or here in looped
-            elif mask:
-                for source in edges[here]:
-                    both = mask | result[source]
-                    if both != result[source] and not (keep and keep[source]):
-                        result[source] = both
-                        again = again or source in looped
-    return result
-
-
-def _with_starts(flow: DataFlow) -> Sequence[Sequence[int]]:
-    """Return the ops that each op waits for, and add a node for the start of each call.
-
-    TensorFlow inlines calls, so a function body may begin before all arguments are computed. The
-    ops of the body wait for the start node of the call. The start node waits for the control
-    inputs of the call and, if the call is a branch, for the input that chooses the branch.
-    """
-    edges: list[Sequence[int]] = list(flow.all_inputs)
-    start_of = {call: len(edges) + number for number, call in enumerate(sorted(flow.calls))}
-    for call in start_of:
-        decision = flow.inputs[call][:1] if flow.types[call] in BRANCHES else []
-        edges.append([*flow.control_inputs.get(call, ()), *decision])
-    for op, call in flow.callers.items():
-        edges[op] = [*edges[op], start_of[call]]
-    for call, start in start_of.items():
-        if call in flow.callers:
-            edges[start] = [*edges[start], start_of[flow.callers[call]]]
-    return edges
 
 
 def union(masks: Iterable[int]) -> int:

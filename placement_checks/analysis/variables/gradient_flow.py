@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from placement_checks.analysis.graph.data_flow import union
 from placement_checks.analysis.graph.updates import Update
-from placement_checks.analysis.graph.value_numbering import EqualTensors
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.by_loss import single_tower
 from placement_checks.core.ids import OpId, TowerIndex, TowerMask
 from placement_checks.core.op_types import (
     ADDS,
-    GATHERS,
     JOINS,
-    RESHAPES,
     SCALES,
-    SUM_OF_ROWS,
     SUM_OF_SQUARES,
-    VARIABLE_LOOKUPS,
     is_gradient_update,
 )
 from placement_checks.core.placement import Placement, producer_of
@@ -127,26 +122,6 @@ class GradientFlow:
                         found[number[op]].append(number[producer_of(loss)])
         return found
 
-    @cached_property
-    def indices(self) -> Mapping[str, Mapping[TowerIndex, Set[OpId]]]:
-        """The indices of sparse gradients, by tower, for each variable whose rows are looked up.
-
-        The gradient of a lookup flattens the indices (python/ops/array_grad.py).
-        """
-        analysis, ops = self._analysis, self._analysis.placement.by_number
-        found: dict[str, dict[TowerIndex, set[OpId]]] = defaultdict(lambda: defaultdict(set))
-        for op, (forward, _) in analysis.backward.forward.items():
-            if analysis.flow.types[forward] not in VARIABLE_LOOKUPS | GATHERS:
-                continue
-            holder = analysis.layers.passed_on[analysis.flow.inputs[forward][0]]
-            tower = single_tower(self.gradient_towers[op] & analysis.all_towers)
-            is_flat = analysis.flow.types[op] in RESHAPES
-            if not is_flat or ops[op].inputs[0] != ops[forward].inputs[1]:
-                continue
-            if holder is not None and tower is not None:
-                found[analysis.flow.names[holder]][tower].add(op)
-        return found
-
     def ancestors(self, update: Update) -> Collection[OpId]:
         """Return the ops between an update and the towers, including the last ops of the towers.
 
@@ -200,53 +175,6 @@ class GradientFlow:
 def gradient_flow(placement: Placement) -> GradientFlow:
     """Return the flow of gradients of a placement, computed once."""
     return placement.cached(GradientFlow)
-
-
-def rows_of_other_towers(
-    placement: Placement, variable: str
-) -> tuple[OpId, Sequence[TowerIndex]] | None:
-    """Find an op that adds gradients of a tower to rows that only other towers looked up.
-
-    Sparse gradients (`tf.IndexedSlices`) are averaged correctly if both the values and the indices
-    of all towers are concatenated.
-
-    Returns:
-        The op, and the towers whose rows it leaves out. None if there is no such op.
-    """
-    analysis, gradients = analyze(placement), gradient_flow(placement)
-    flow = analysis.flow
-    of_towers = gradients.indices.get(variable, {})
-    if len(of_towers) < 2:
-        return None
-    for update in gradients.trained[variable]:
-        for op in (update.op, *sorted(gradients.ancestors(update))):
-            is_sum_of_rows = flow.types[op] == SUM_OF_ROWS and not analysis.backward.ops[op]
-            sources = list(zip(flow.inputs[op], placement.by_number[op].inputs, strict=False))
-            integers = [
-                source
-                for source, name in sources
-                if (tensor := analysis.tensor(name)) and tensor.dtype in ("int32", "int64")
-            ]
-            if not integers or not (op == update.op or is_sum_of_rows):
-                continue
-            taken = 0
-            for source, _ in sources:
-                if source not in integers:
-                    taken |= gradients.gradient_towers[source]
-            behind = flow.reachable(integers)
-            equal = EqualTensors(analysis)  # all towers may look up the same positions
-            known = {
-                equal.key(flow.names[op]) for ops in of_towers.values() for op in ops & behind
-            }
-            left_out = [
-                tower
-                for tower in analysis.towers_in(taken & analysis.all_towers)
-                if tower in of_towers
-                and known.isdisjoint(equal.key(flow.names[op]) for op in of_towers[tower])
-            ]
-            if left_out:
-                return op, left_out
-    return None
 
 
 def norms_of_slices(placement: Placement) -> list[str]:

@@ -1,8 +1,4 @@
-"""Layouts: how the towers share each variable, found by data flow.
-
-`Layout` has the layout of each variable of the model. `Unshared` has the variables that only one
-tower reads, although another tower has a similar variable.
-"""
+"""Layouts: how the towers share each variable of the model, found by data flow."""
 
 from __future__ import annotations
 
@@ -13,14 +9,15 @@ from functools import cached_property
 from itertools import zip_longest
 from typing import Literal, NamedTuple, TypeVar, cast
 
+from placement_checks.analysis.graph.updates import Update
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.by_loss import single_tower
 from placement_checks.analysis.towers.discovery import complete_device
-from placement_checks.analysis.variables.accumulators import accumulators
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.slots import find_slots
 from placement_checks.core.devices import Device
 from placement_checks.core.ids import OpId, TowerIndex, TowerMask
+from placement_checks.core.op_types import OVERWRITES
 from placement_checks.core.placement import TRAINABLE, Placement
 from placement_checks.core.variables import Variable
 from placement_checks.util.text import plural
@@ -69,6 +66,7 @@ class Layout:
         self._placement = placement
         self._analysis = analyze(placement)
         self._gradients = gradient_flow(placement)
+        self._of_strategy = placement.strategy.first_copies if placement.strategy else {}
 
     @cached_property
     def readers(self) -> Mapping[str, TowerMask]:
@@ -185,6 +183,15 @@ class Layout:
         }
         return parts if 2 * len(parts) > len(readers) else {}
 
+    @cached_property
+    def first_copies(self) -> Mapping[str, str]:
+        """The first copy of each variable that towers have copies of, by the other copies."""
+        names = dict(self._of_strategy)
+        for mirrored in self.mirrored:
+            first = mirrored.copies[min(mirrored.copies)]
+            names |= dict.fromkeys(mirrored.copies.values(), first)
+        return {copy: first for copy, first in names.items() if copy != first}
+
     def read_as(self, variable: str) -> Mapping[TowerIndex, str]:
         """Return the variable that each tower reads: ``variable``, or the tower's copy of it."""
         if variable in self.copies:
@@ -194,20 +201,13 @@ class Layout:
 
     def kind(self, variable: str) -> LayoutKind:
         """Return the layout of a variable."""
-        if variable in self.copies or variable in self._copies_of_strategy:
+        if variable in self.copies or variable in self._of_strategy:
             return "mirrored"
         if variable in self.partitions:
             return "sharded"
         if variable in self.gpu_of:
             return "split"
         return self._kind_by_readers(variable)
-
-    @cached_property
-    def _copies_of_strategy(self) -> Mapping[str, str]:
-        """The copies that a strategy keeps equal, each with the first copy of its variable."""
-        strategy = self._placement.strategy
-        copies = {} if strategy is None else strategy.copies
-        return {name: copy.first for name, copy in copies.items() if copy.in_sync}
 
     def _kind_by_readers(self, variable: str) -> LayoutKind:
         """Return the layout of a variable without copies, by the towers that read it."""
@@ -225,7 +225,7 @@ class Layout:
         count = Counter(map(self.kind, in_model))
         most = max((len(group.copies) for group in self.mirrored), default=0)
         others = in_model & {
-            first for name, first in self._copies_of_strategy.items() if name not in self.copies
+            first for name, first in self._of_strategy.items() if name not in self.copies
         }
         count["mirrored"] = len(self.mirrored) + len(others)
         if others and self._placement.strategy is not None:
@@ -277,9 +277,36 @@ class Layout:
         return MirroredVariable(copies, diverging)
 
     def _sources(self, variable: str) -> frozenset[OpId]:
-        """Return the gradients that the updates of a variable take."""
-        updates = self._analysis.updates.by_variable.get(variable, ())
+        """Return the gradients that the updates of a variable take.
+
+        A variable that is set to the new value of another variable takes its gradients.
+        """
+        updates = [*self._analysis.updates.by_variable.get(variable, ())]
+        updates += [each for update in tuple(updates) for each in self._assigned_from(update)]
         return frozenset(op for update in updates for op in self._gradients.sources(update))
+
+    def _assigned_from(self, update: Update) -> Sequence[Update]:
+        """Return the updates of the variable whose new value an update assigns unchanged."""
+        flow, passed_on = self._analysis.flow, self._analysis.layers.passed_on
+        holder = passed_on[update.values[0]] if len(update.values) == 1 else None
+        if flow.types[update.op] not in OVERWRITES or holder is None:
+            return ()
+        found = self._analysis.updates.by_variable.get(flow.names[holder], ())
+        read = update.op
+        while read != holder and holder not in flow.inputs[read]:
+            read = next(op for op in flow.inputs[read] if passed_on[op] == holder)
+        before, bits = self._order if found else ((), {})
+        return found if all(before[read] & bits[each.op] for each in found) else ()
+
+    @cached_property
+    def _order(self) -> tuple[Sequence[int], Mapping[OpId, int]]:
+        """For each op a bit mask of the updates that it waits for, and the bit of each update."""
+        updates = self._analysis.updates
+        ops = [update.op for each in updates.by_variable.values() for update in each]
+        bits = {op: 1 << number for number, op in enumerate(ops)}
+        flow = self._analysis.flow
+        own = [bits.get(op, 0) for op in flow.number.values()]
+        return flow.propagate(own, along=flow.waits_for), bits
 
     def _untrained(self, copies: Mapping[str, TowerIndex]) -> Iterator[tuple[str, TowerIndex]]:
         """Yield variables that one tower reads and no update trains, with the tower.
@@ -325,53 +352,7 @@ def variable_layout(placement: Placement) -> Layout:
     return placement.cached(Layout)
 
 
-class Unshared:
-    """The unshared variables of a placement; `unshared` finds them once.
-
-    Only one tower reads an unshared variable. Another tower has a variable of the same shape and
-    dtype, which is no mirrored copy of it. The variable was created by
-    `tf.compat.v1.get_variable`. The program therefore chose a separate name for each tower, so
-    each tower is meant to have its own variable on its GPU. Variables created by `tf.Variable`,
-    which never shares variables, are not included.
-
-    Attributes:
-        tower_of: the number of the tower that reads each unshared variable, by its name.
-    """
-
-    def __init__(self, placement: Placement) -> None:
-        self._towers = analyze(placement).towers
-        variables = variable_layout(placement)
-        others = {*variables.copies, *analyze(placement).cached_inputs}
-        others |= accumulators(placement).tower_of.keys()
-        named = made_by_get_variable(placement) - others
-        forms: dict[object, dict[str, TowerIndex]] = defaultdict(dict)
-        for variable in placement.variables:
-            tower = variables.only_reader(variable.name)
-            if tower is not None and variable.name in named:
-                forms[variable[1:]][variable.name] = tower
-        self.tower_of: Mapping[str, TowerIndex] = {
-            name: tower
-            for by_name in forms.values()
-            for name, tower in by_name.items()
-            if len(set(by_name.values())) > 1
-        }
-
-    def is_on_own_tower(self, variable: str, device: Device | None) -> bool:
-        """Whether a variable is unshared, and a device belongs to its tower."""
-        tower = self.tower_of.get(variable)
-        return (
-            tower is not None
-            and device is not None
-            and any(device.matches(gpu) for gpu in self._towers[tower].devices)
-        )
-
-
 def made_by_get_variable(placement: Placement) -> frozenset[str]:
     """Return the variables with an initializer scope, which `get_variable` creates."""
     parts = (name.partition("/Initializer/") for name in placement.ops)
     return frozenset(variable for variable, inside, _ in parts if inside)
-
-
-def unshared(placement: Placement) -> Unshared:
-    """Return the unshared variables of a placement, found once."""
-    return placement.cached(Unshared)

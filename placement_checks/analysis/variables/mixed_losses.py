@@ -137,12 +137,8 @@ class MixedLosses:
 
     def _computed_for(self, number: TowerIndex, losses: Sequence[OpId]) -> int:
         """Return a bit mask of the other towers that compute values for losses of a tower."""
-        atoms = {
-            atom
-            for loss in losses
-            for (base, factors), _ in self._summands(loss)
-            for atom in (base, *(factor for factor, _ in factors))
-        }
+        forms = [form for loss in losses if not isinstance(form := self._forms[loss], Missing)]
+        atoms = {atom for form in forms for atom in self._model.terms.atoms_in(form)}
         return self._others_in(atoms, number)
 
     def _others_in(self, atoms: Collection[AtomId], number: TowerIndex) -> int:
@@ -394,25 +390,6 @@ def _is_multiple(ratio: float) -> bool:
     return ratio > 1.5 and math.isclose(ratio, round(ratio), rel_tol=1e-4)
 
 
-def mixed_losses(placement: Placement) -> Sequence[MixedLoss]:
-    """Return the losses that contain values of another tower, found once."""
-    return placement.cached(MixedLosses).all
-
-
-def shared_ops(placement: Placement) -> Mapping[OpId, TowerMask]:
-    """Return the first ops that combine towers which depend on each other mutually.
-
-    Returns:
-        For each op a bit mask of the towers that it combines.
-    """
-    return placement.cached(MixedLosses).shared_ops
-
-
-def waiting_losses(placement: Placement) -> Sequence[WaitingLoss]:
-    """Return the losses that wait for updates of another tower, found once."""
-    return placement.cached(MixedLosses).waiting
-
-
-def unread_loss(placement: Placement) -> Missing | None:
-    """Return why a loss cannot be read; None if all losses are read."""
-    return placement.cached(MixedLosses).unread
+def mixed_losses(placement: Placement) -> MixedLosses:
+    """Return the losses that contain or await values of another tower, found once."""
+    return placement.cached(MixedLosses)

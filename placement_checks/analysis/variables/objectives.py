@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
-from placement_checks.analysis.variables.tower_terms import first_copies, ops_of_losses
+from placement_checks.analysis.variables.layout import variable_layout
+from placement_checks.analysis.variables.tower_terms import ops_of_losses
 from placement_checks.core.placement import Placement
 from placement_checks.step.objective import LonePenalty, read_objectives
 
@@ -30,5 +31,5 @@ def _read(placement: Placement) -> tuple[Mapping[str, str], Sequence[LonePenalty
         placement,
         gradient_flow(placement).trained,
         towers=ops_of_losses(placement),
-        copies=first_copies(placement),
+        copies=variable_layout(placement).first_copies,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from placement_checks.analysis.graph.data_flow import DataFlow, StepOrder, bits_of, union
+from placement_checks.analysis.graph.data_flow import DataFlow, bits_of, union
 from placement_checks.analysis.graph.updates import Updates
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.ids import OpId
@@ -35,7 +35,7 @@ class _Step:
 
     def __init__(self, flow: DataFlow, updates: Updates) -> None:
         self._flow = flow
-        self._order = StepOrder(flow, updates.roots)
+        self._in_step = updates.in_step
         self._updates = {op.op: op for of_one in updates.by_variable.values() for op in of_one}
         self._variables = list(updates.by_variable)
         self._bits = {name: 1 << bit for bit, name in enumerate(self._variables)}
@@ -64,8 +64,13 @@ class _Step:
 
     def _racing_reads(self) -> Iterator[tuple[OpId, str]]:
         """Yield the ops with racing reads, each with one of the variables that it reads."""
-        own = {op: self._bits[update.variable] for op, update in self._updates.items()}
-        before, after = self._order.waiting(own), self._order.awaited(own)
+        own = [0] * len(self._flow.names)
+        for op, update in self._updates.items():
+            own[op] = self._bits[update.variable]
+        before, after = (
+            self._flow.propagate(own, along=self._flow.waits_for, to_inputs=to_inputs)
+            for to_inputs in (False, True)
+        )
         for op, read in self._reads.items():
             racing = read & ~before[op] & ~after[op]
             if racing:
@@ -80,9 +85,9 @@ class _Step:
         """
         flow = self._flow
         passed_on = {flow.number[name]: bit for name, bit in self._bits.items()}
-        for op in self._order.ops:
+        for op in flow.ops:
             read = union(passed_on.get(source, 0) for source in flow.inputs[op])
-            if not read:
+            if not read or not self._in_step[op]:
                 continue
             if flow.types[op] in PASSES_BUFFER:
                 passed_on[op] = read

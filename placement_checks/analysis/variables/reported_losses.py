@@ -13,7 +13,7 @@ from placement_checks.analysis.variables.tower_terms import tower_terms
 from placement_checks.core.ids import OpId, TowerIndex, TowerMask
 from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import REDUCTIONS
-from placement_checks.core.placement import Placement, Tensor
+from placement_checks.core.placement import Placement
 from placement_checks.step.kinds import AtomId, Form, Kind, Monomial
 from placement_checks.step.parts import finest
 from placement_checks.step.weights import gradient_in
@@ -64,25 +64,17 @@ class ReportedLosses:
         Then the steps of the replicas differ, and other sums may have members that do not belong
         together.
         """
-        flow = self._analysis.flow
-        for op in flow.having(REDUCTIONS.__contains__):
-            members = self._model.members_of_sum(op)
-            inputs = [
-                each for member in members for each in self._placement.ops[member].inputs[:1]
-            ]
-            if len(set(map(self._tensor, inputs)) - {None}) > 1:
+        ops = self._placement.ops
+        for members in self._placement.collectives:
+            inputs = [each for member in members for each in ops[member].inputs[:1]]
+            is_sum = ops[members[0]].type in REDUCTIONS
+            if is_sum and len(set(map(self._analysis.tensor, inputs)) - {None}) > 1:
                 return members[0]
         return ""
 
     def _depends_on_sums(self, tensor: str) -> bool:
         flow = self._analysis.flow
         return any(flow.types[op] in REDUCTIONS for op in flow.reachable([flow.op_of(tensor)]))
-
-    def _tensor(self, name: str) -> Tensor | None:
-        """The dtype and shape of a tensor; None if they are unknown."""
-        producer, _, index = name.partition(":")
-        outputs = self._placement.details.outputs(producer)
-        return outputs[int(index or 0)] if outputs else None
 
     def of_one_tower(self, tensor: str) -> tuple[Form, TowerIndex] | None:
         """The value of a number that one tower computes, with the first tower's rows.

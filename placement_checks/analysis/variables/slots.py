@@ -10,7 +10,7 @@ from placement_checks.analysis.graph.data_flow import bits_of, union
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.ids import OpId
-from placement_checks.core.op_types import is_gradient_update
+from placement_checks.core.op_types import OVERWRITES, is_gradient_update
 from placement_checks.core.placement import Placement
 
 
@@ -25,7 +25,8 @@ class Slots:
         read: variables whose value an update of the owner takes unchanged, such as the powers of
             beta of Adam, which all updates take.
         computed: slots of optimizers that are composed of simple ops. The owner is trained, its
-            update depends on the slot, and the step changes the slot.
+            update depends on the slot, and the step changes the slot. An owner that is set to the
+            value of another variable is a copy of this variable, which is no slot.
         averages: moving averages; the owners are the trained variables that the update of the
             average depends on.
 
@@ -55,8 +56,14 @@ class Slots:
         self.averages: Mapping[str, list[str]] = defaultdict(list)
         unread = [name for name in updates.by_variable if name not in read]
         optimized = {name: values for name, values in composed.items() if name in trained}
+        overwritten = {
+            name
+            for name, each in updates.by_variable.items()
+            if all(types[update.op] in OVERWRITES for update in each)
+        }
         for slot, owner in self._behind(optimized, unread, analysis.backward.ops):
-            self.computed[slot].append(owner)
+            if owner not in overwritten or owner not in self.read.get(slot, ()):
+                self.computed[slot].append(owner)
         others = {name: values for name, values in composed.items() if name not in read}
         for owner, average in self._behind(others, trained, self._of_model):
             self.averages[average].append(owner)

@@ -17,10 +17,11 @@ from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.core.ids import OpId, TowerIndex, TowerMask
 from placement_checks.core.missing import Missing
-from placement_checks.core.op_types import LOOPS, RANDOM
+from placement_checks.core.op_types import RANDOM
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.step.gradients import Names, with_names
 from placement_checks.step.kinds import (
+    OF_SHAPES,
     ONE,
     AtomId,
     Cause,
@@ -33,9 +34,7 @@ from placement_checks.step.op_types import op_type
 from placement_checks.step.parts import WHOLE, Cut, Part
 from placement_checks.step.reader import StepReader
 from placement_checks.step.terms import Terms
-
-# Atoms that depend on a tensor's shape alone.
-_SHAPES = frozenset({"Dim", "Rows", "RowsOf"})
+from placement_checks.util.walks import sources_first, walk
 
 
 class _ValueReader(StepReader):
@@ -138,7 +137,7 @@ class TowerTerms:
     def __init__(self, placement: Placement, *, by_borders: bool = False) -> None:
         self._placement = placement
         self._analysis = analyze(placement)
-        self.first_copies = first_copies(placement)
+        self.first_copies = variable_layout(placement).first_copies
         self.terms = Terms(op_type, decisions=True, are_parts_apart=True)
         step = placement.step
         roots = [*step.train_op, *step.train_ops, *(op for run in step.runs for op in run)]
@@ -178,7 +177,7 @@ class TowerTerms:
 
     def _form(self, op: OpId | str) -> Form | Missing:
         tensor = op if isinstance(op, str) else self._analysis.flow.names[op]
-        if loop := self._loop_around(producer_of(tensor)):
+        if loop := self._reader.graph.loop_around(producer_of(tensor)):
             return Missing(f"{tensor} is computed in the loop {loop}")
         return with_names(
             self.terms, self._reader.value(tensor.removesuffix(":0")), self._atoms_of_copies
@@ -188,10 +187,6 @@ class TowerTerms:
         """The updates that an op waits for, in any way."""
         return self._reader.graph.awaited_by(self._analysis.flow.names[op])
 
-    def members_of_sum(self, op: OpId) -> Sequence[str]:
-        """The ops of replicas that compute a sum together with an op, and this op."""
-        return self._reader.graph.members_of_collective(self._analysis.flow.names[op])
-
     def applied_gradients(self) -> Iterator[Form]:
         """Yield the values that updates take and that depend on gradients."""
         flow = self._analysis.flow
@@ -200,15 +195,6 @@ class TowerTerms:
                 if self._analysis.has_gradient(flow.op_of(source)):
                     form = self._reader.value(source, name)
                     yield with_names(self.terms, form, self._atoms_of_copies)
-
-    def _loop_around(self, name: str) -> str:
-        """The innermost loop whose body contains an op; empty if there is none."""
-        ops = self._placement.ops
-        while (call := ops[name].caller) in ops:
-            if ops[call].type in LOOPS:
-                return call
-            name = call
-        return ""
 
     @cached_property
     def _atoms_of_copies(self) -> Names:
@@ -250,7 +236,7 @@ class TowerTerms:
                 is_own = analysis.tower_of[op] == number and not analysis.backward.ops[op]
                 if is_own and self.holds_examples(op):
                     name = analysis.flow.names[op]
-                    form = self._form(self._loop_around(name) or name)
+                    form = self._form(self._reader.graph.loop_around(name) or name)
                     if not isinstance(form, Missing):
                         yield self.sources_of(form).parts
 
@@ -283,40 +269,27 @@ class TowerTerms:
 
     def atoms_behind(self, atoms: Iterable[AtomId]) -> Iterator[AtomId]:
         """Yield atoms and the atoms in their operands, without those of shapes."""
-        seen = set(atoms) - {ONE}
-        stack = list(seen)
-        while stack:
-            atom = stack.pop()
-            if self.terms[atom].op not in _SHAPES:
-                yield atom
-                further = self._operands(atom) - seen
-                seen |= further
-                stack += further
+        found = walk(set(atoms) - {ONE}, self._operands)
+        return (atom for atom in found if self.terms[atom].op not in OF_SHAPES)
 
     def _operands(self, atom: AtomId) -> set[AtomId]:
-        operands = self.terms[atom].operands
-        return {each for form in operands for each in self.terms.atoms_in(form)} - {ONE}
+        """The atoms that an atom is computed from; none if it depends on shapes alone."""
+        is_shape = self.terms[atom].op in OF_SHAPES
+        return set() if is_shape else {*self.terms.atoms_of_operands(atom)} - {ONE}
 
     def sources(self, atom: AtomId) -> Sources:
         """What an atom is computed from."""
-        memo, stack = self._sources, [atom]
-        while stack:
-            here = stack[-1]
-            if self.terms[here].op in _SHAPES:
+        memo = self._sources
+        for here in sources_first([atom], lambda x: () if x in memo else self._operands(x)):
+            own = self.terms[here]
+            if here not in memo and own.op in OF_SHAPES:
                 memo[here] = _NOTHING
-            below = () if here in memo else self._operands(here)
-            waiting = [each for each in below if each not in memo]
-            if waiting:
-                stack += waiting
-                continue
-            if here not in memo:
-                own = self.terms[here]
-                memo[here] = Sources(
+            elif here not in memo:
+                made = Sources(
                     frozenset([] if own.part is None else [own.part]),
                     frozenset([str(own.attrs[0])] if own.op == "Var" else []),
-                ).with_all([memo[each] for each in below])
-                memo[here] = memo[here].of_op()
-            stack.pop()
+                )
+                memo[here] = made.with_all([memo[x] for x in self._operands(here)]).of_op()
         return memo[atom]
 
     def sources_of(self, form: Form) -> Sources:
@@ -335,16 +308,6 @@ class TowerTerms:
         return form
 
 
-def first_copies(placement: Placement) -> Mapping[str, str]:
-    """Return the first copy of each variable that towers have copies of, by the other copies."""
-    copies = placement.strategy.copies if placement.strategy else {}
-    names = {name: copy.first for name, copy in copies.items() if copy.in_sync}
-    for mirrored in variable_layout(placement).copies.values():
-        first = mirrored.copies[min(mirrored.copies)]
-        names |= dict.fromkeys(mirrored.copies.values(), first)
-    return {copy: first for copy, first in names.items() if copy != first}
-
-
 def ops_of_losses(placement: Placement) -> Sequence[Collection[str]]:
     """Return for each tower the ops that its losses are computed from.
 
@@ -352,7 +315,8 @@ def ops_of_losses(placement: Placement) -> Sequence[Collection[str]]:
     the other tower, also if a loss contains it by mistake. A layer that one GPU computes for all
     towers, such as a lookup of rows, has a variable of its own.
     """
-    analysis, flow, names = analyze(placement), analyze(placement).flow, first_copies(placement)
+    analysis, flow = analyze(placement), analyze(placement).flow
+    names = variable_layout(placement).first_copies
     reading: defaultdict[str, dict[OpId, TowerIndex]] = defaultdict(dict)
     for variable, readers in analysis.reads_by_site.readers.items():
         towers = {op: tower for op in readers if (tower := analysis.tower_of[op]) is not None}

@@ -324,7 +324,8 @@ def _proved(
         if averaged is None or any(each.object == variable for each in averaged.findings):
             return None
     found = explain_numbers(evidence, variable)
-    if found is None or found.mistake == mistakes.SETTING.key:
+    settings = mistakes.SETTING.key, mistakes.COPIES_UPDATED_APART.key
+    if found is None or found.mistake in settings:
         return None
     if variable in measured.changed and found.mistake != mistakes.NARROWED.key:
         return mistakes.CHANGED_OTHERWISE.stated(kind, ops=found.ops, text=found.what)

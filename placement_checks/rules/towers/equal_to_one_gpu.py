@@ -12,32 +12,30 @@ from placement_checks.core.facts import Fact, FactKind
 from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing
 from placement_checks.core.mistakes import Diagnosis
-from placement_checks.core.op_types import PASSES_READ
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, about, matches_any
-from placement_checks.rules.gradient_mistakes import frozen_reads
+from placement_checks.rules.gradient_mistakes import decays, frozen_reads
 from placement_checks.rules.ranks import tower_kind
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.step_equality import (
     compare_with_one_gpu,
     mistake_of,
-    towers_by_part,
+    towers_left_out,
 )
 from placement_checks.step.comparison import ONE_GPU, State, StepEquality
 from placement_checks.step.explanation import Difference, Obligation
-from placement_checks.step.weights import Weights
 
-_OF_ANY_VARIABLE = (Fact(FactKind.OBJECTIVE), Fact(FactKind.SCALED))
+_OF_ANY_OBJECT = (Fact(FactKind.BLOCKED), Fact(FactKind.OBJECTIVE), Fact(FactKind.SCALED))
 # Facts on other objects that explain a difference, by what has to be equal; the likeliest first.
 # Equal noise explains only a difference of random numbers. A coefficient may belong to the update
 # of another variable, if gradients are computed after it.
 _CAUSES = {
-    **dict.fromkeys(Obligation, (*_OF_ANY_VARIABLE, Fact(FactKind.UNTRAINED))),
-    Obligation.ROWS: (Fact(FactKind.NOISE), *_OF_ANY_VARIABLE),
+    **dict.fromkeys(Obligation, (*_OF_ANY_OBJECT, Fact(FactKind.UNTRAINED))),
+    Obligation.ROWS: (Fact(FactKind.NOISE), *_OF_ANY_OBJECT),
     Obligation.WEIGHTS: (
         *(Fact(FactKind.REPEATED), Fact(FactKind.UNSHARED), Fact(FactKind.OUT_OF_SCOPE)),
-        *_OF_ANY_VARIABLE,
+        *_OF_ANY_OBJECT,
     ),
 }
 
@@ -92,8 +90,8 @@ class EqualToOneGpu(Rule):
         is_build = one_gpu is evidence.single_gpu
         note = _note(found, "the build for one GPU" if is_build else "the reference")
         are_doubts = all(finding.is_doubt for finding in findings)
-        if are_doubts and (reason := self._reason(placements, found, findings)):
-            return self.not_checked(reason, note)
+        if are_doubts and (missing := self._unknown(placements, found, findings)) is not None:
+            return self.without(missing, note)
         return self.verdict(findings, note)
 
     def _findings(
@@ -116,12 +114,12 @@ class EqualToOneGpu(Rule):
     def _allows(self, name: str) -> bool:
         return matches_any(name, self.allow)
 
-    def _reason(
+    def _unknown(
         self,
         placements: tuple[Placement, Placement],
         found: StepEquality,
         doubts: Sequence[Finding],
-    ) -> str | None:
+    ) -> Missing | None:
         """Why the steps could not be proved equal; None if proofs and doubts are all answers.
 
         The values that a variable with a doubt depends on, such as its slots, may differ likewise.
@@ -139,13 +137,15 @@ class EqualToOneGpu(Rule):
         name, difference = (trained or unknown)[0]
         where = _where(placements, difference)
         if not trained:
-            return (
+            return Missing(
                 f"the values after one step are equal, but they depend on {name}, and {name} may "
                 f"differ: {difference.text}{where}"
             )
-        return (
+        divides_by_counts = difference.mistake is mistakes.OWN_COUNTS
+        return Missing(
             f"{len(trained)} of {len(found.trained)} trained variables could not be proved equal, "
-            f"such as {name}: {difference.text}{where}"
+            f"such as {name}: {difference.text}{where}",
+            mistake_of(placements[0], difference).fix if divides_by_counts else "",
         )
 
 
@@ -171,16 +171,8 @@ def _note(found: StepEquality, other: str) -> str:
 
 def _frozen(placement: Placement, found: StepEquality, name: str) -> Diagnosis | None:
     """State that a variable is masked in towers whose gradients its update takes."""
-    weights = found.weights.get(name)
-    if not isinstance(weights, Weights) or not weights.examples:
-        return None
     analysis, gradients = analyze(placement), gradient_flow(placement)
-    by_part = towers_by_part(placement, found)
-    left_out = [
-        by_part[part]
-        for part in weights.examples[0].ratios
-        if part in by_part and not any(each.ratios[part] for each in weights.examples)
-    ]
+    left_out = towers_left_out(placement, found, name)
     mask = sum(1 << tower for tower in left_out)
     taken = union(map(gradients.towers, gradients.trained.get(name, ())))
     if not mask or mask & ~taken:
@@ -241,28 +233,18 @@ def _weighted(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the ops that give a term of an update its coefficient, and ops that are right.
 
-    Of several updates, the last one is at fault. If the term is the variable itself, such as a
-    weight decay, these are the ops that compute with its value, but not for the loss; the
-    gradients are right.
+    Of several updates, the last one is at fault. If the term is a variable, such as in a weight
+    decay, these are the ops that add it to the gradients, which are right.
     """
     analysis = analyze(placement)
-    flow, backward = analysis.flow, analysis.backward.ops
+    names, backward = analysis.flow.names, analysis.backward.ops
     updates = analysis.updates.by_variable.get(variable, ())
     if len(updates) > 1:
-        return (flow.names[updates[-1].op],), (flow.names[updates[0].op],)
-    values = [value for update in updates for value in update.values]
-    behind = sorted(flow.reachable(values, until=backward.__getitem__))
-    reads, computed = {flow.number.get(op)}, []
-    for each in behind if _is_variable(placement, op) else ():
-        if not backward[each] and not reads.isdisjoint(flow.inputs[each]):
-            if flow.types[each] in PASSES_READ:
-                reads.add(each)
-            elif not analysis.reads_by_site.in_loss(each):
-                computed.append(flow.names[each])
-    if not computed:
+        return (names[updates[-1].op],), (names[updates[0].op],)
+    is_variable = any(op == each.name for each in placement.variables)
+    added = decays(placement, variable) if is_variable else ()
+    if not added:
         return (op,), ()
-    return tuple(computed), tuple(flow.names[each] for each in behind if backward[each])
-
-
-def _is_variable(placement: Placement, op: str) -> bool:
-    return any(op == variable.name for variable in placement.variables)
+    values = [value for update in updates for value in update.values]
+    behind = sorted(analysis.flow.reachable(values, until=backward.__getitem__))
+    return tuple(names[each] for each in added), tuple(names[x] for x in behind if backward[x])

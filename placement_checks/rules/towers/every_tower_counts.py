@@ -23,9 +23,8 @@ from placement_checks.rules.base import Rule, about, matches_any, path_lines
 from placement_checks.rules.ranks import tower_kind
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import blame_branch, blame_selection
-from placement_checks.rules.step_equality import compare_with_one_gpu, towers_by_part
+from placement_checks.rules.step_equality import compare_with_one_gpu, towers_left_out
 from placement_checks.step.comparison import State
-from placement_checks.step.weights import Weights
 from placement_checks.util.text import plural, range_text
 
 
@@ -99,19 +98,11 @@ def _without_weight(evidence: Evidence) -> Mapping[str, Sequence[TowerIndex]]:
     if isinstance(compared, Missing):
         return {}
     _, equality = compared
-    towers = towers_by_part(evidence.placement, equality)
     found = {}
     for name in equality.trained:
-        weights = equality.weights.get(name)
-        is_certain = equality.variables[name].state is State.DIFFERS
-        if not is_certain or not isinstance(weights, Weights):
+        if equality.variables[name].state is not State.DIFFERS:
             return {}
-        parts = {part for term in weights.examples for part in term.ratios}
-        found[equality.copies[name][0]] = {
-            towers[part]
-            for part in parts
-            if part in towers and not any(term.ratios[part] for term in weights.examples)
-        }
+        found[equality.copies[name][0]] = {*towers_left_out(evidence.placement, equality, name)}
     lost = set.intersection(*found.values()) if found else set()
     return dict.fromkeys(found, sorted(lost)) if lost else {}
 

@@ -7,7 +7,7 @@ from math import inf, isclose
 from typing import Any, NamedTuple
 
 from placement_checks.analysis.towers.analysis import analyze
-from placement_checks.analysis.variables.gradient_flow import gradient_flow, rows_of_other_towers
+from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.objectives import objectives
 from placement_checks.core import mistakes
 from placement_checks.core.evidence import Evidence
@@ -19,6 +19,15 @@ from placement_checks.core.op_types import MEAN
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, matches_any, path_lines, require_factors
+from placement_checks.rules.gradient_mistakes import (
+    MistakeLocation,
+    joint_losses,
+    locate_mistake,
+    loss_scale,
+    loss_scalings,
+    rows_of_other_towers,
+    scaled_gradients,
+)
 from placement_checks.rules.ranks import tower_kind
 from placement_checks.rules.requirements import Need, no_gradients
 from placement_checks.rules.source_lines import blame_selection
@@ -29,6 +38,7 @@ from placement_checks.step.kinds import Cause, Origin
 from placement_checks.step.parts import OF_ANY_SIZE, Part, describe
 from placement_checks.step.terms import Assumption
 from placement_checks.step.weights import ExampleTerm, Penalty, Weights
+from placement_checks.step.wording import cause_in_words
 from placement_checks.util.text import listed, plural
 
 # Whether a factor of a sum over rows is right depends on how many rows each program reads.
@@ -224,7 +234,7 @@ class _Comparison:
         difference = self._found.variables[name].difference
         if difference is not None and difference.obligation is not Obligation.UPDATE:
             return difference.text
-        return f"{f'an op of type {cause.op} ' if cause.op else ''}{cause.text}"
+        return cause_in_words(cause)
 
     def _incomplete(
         self, variable: str, terms: Sequence[ExampleTerm]
@@ -331,7 +341,6 @@ class _Comparison:
 
     def _scaled_by(self, variable: str, scaled: _Scaled) -> Finding:
         from placement_checks.numerics.diagnosis import diagnose_factor
-        from placement_checks.rules.gradient_mistakes import joint_losses, loss_scale
 
         factor = scaled.factor
         scale_op = loss_scale(self._placement, self._one, factor)
@@ -429,7 +438,6 @@ class _Comparison:
         shares: Mapping[Part, float],
     ) -> Finding:
         from placement_checks.numerics.diagnosis import integer_shares
-        from placement_checks.rules.gradient_mistakes import scaled_gradients
 
         intended = integer_shares([ratio * shares[part] for part, ratio in ratios.items()])
         can_differ = all(each.is_mean for each in terms) and all(
@@ -460,8 +468,6 @@ class _Comparison:
 
     def _loss_scale_of(self, part: Part, ratio: float) -> str | None:
         """The op that multiplies the loss of a tower by the factor of its gradients."""
-        from placement_checks.rules.gradient_mistakes import loss_scalings
-
         analysis = analyze(self._placement)
         tower = towers_by_part(self._placement, self._found).get(part)
         scalings = () if _close(ratio, 1.0) else loss_scalings(self._placement, ratio)
@@ -543,8 +549,6 @@ class _Comparison:
         If these are unknown too, it is at ``ops``, or else at the updates of the variable.
         ``selects`` is whether the list of variables or gradients is wrong.
         """
-        from placement_checks.rules.gradient_mistakes import MistakeLocation, locate_mistake
-
         location = MistakeLocation(at)
         if not at:
             location = locate_mistake(self._placement, variable, found)

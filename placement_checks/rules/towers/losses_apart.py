@@ -7,9 +7,6 @@ from placement_checks.analysis.variables.mixed_losses import (
     MixedLoss,
     WaitingLoss,
     mixed_losses,
-    shared_ops,
-    unread_loss,
-    waiting_losses,
 )
 from placement_checks.core import mistakes
 from placement_checks.core.evidence import Evidence
@@ -73,20 +70,20 @@ class LossesApart(Rule):
 
     def check(self, evidence: Evidence) -> Verdict:
         placement = evidence.placement
-        analysis = analyze(placement)
+        analysis, losses = analyze(placement), mixed_losses(placement)
         found = first_of_each(
             (
-                *(_finding(placement, mixed) for mixed in mixed_losses(placement)),
-                *(_waiting(placement, waiting) for waiting in waiting_losses(placement)),
+                *(_finding(placement, mixed) for mixed in losses.all),
+                *(_waiting(placement, waiting) for waiting in losses.waiting),
             )
         )
         findings = unless_allowed(found, self.allow)
-        if not findings and (unread := unread_loss(placement)) is not None:
+        if not findings and (unread := losses.unread) is not None:
             return self.without(unread)
         note = f"{len(analysis.towers)} towers"
         if analysis.losses.joint:
             note = "one loss of all towers; its parts were checked"
-        if shared := shared_ops(placement):
+        if shared := losses.shared_ops:
             first = min(shared)
             of_two = shared[first].bit_count() == 2
             note += (

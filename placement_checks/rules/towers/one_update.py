@@ -373,7 +373,9 @@ def _updates_by_towers(analysis: TowerAnalysis, updates: Sequence[Update]) -> li
     repeated = analysis.updates.select_for_one_step(updates)
     if len(repeated) < 2 or len(analysis.towers) < 2:
         return []
-    decays = [update for update in repeated if _decays(analysis, update)]
+    # New values that are no sum of the old value and a term, but depend on it.
+    changes = step_changes(analysis.placement)
+    decays = [update for update in repeated if changes.decays(_change(analysis, update))]
     masks = {analysis.towers_of(*update.values) for update in decays}
     if len(decays) < 2 or any(map(statistics(analysis.placement).is_of_normalization, decays)):
         return []
@@ -396,11 +398,6 @@ def _follow_other_updates(analysis: TowerAnalysis, updates: Sequence[Update]) ->
     states = [changes.states(_change(analysis, update)) for update in updates]
     taken = [frozenset(each for each in found if each[0] in trained) for found in states]
     return all(taken) and len(set(taken)) == len(taken)
-
-
-def _decays(analysis: TowerAnalysis, update: Update) -> bool:
-    """Whether the new value is no sum of the old value and a term, but depends on it."""
-    return step_changes(analysis.placement).decays(_change(analysis, update))
 
 
 def _miscounts(analysis: TowerAnalysis) -> Iterator[Finding]:

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
@@ -282,15 +280,14 @@ def collective_groups(placement: Placement) -> Iterator[tuple[int, Sequence[str]
     Yields:
         The number of members that the group needs to run, and its members in creation order.
     """
-    groups: dict[tuple[Any, ...], list[str]] = defaultdict(list)
-    for op in placement.ops.values():
-        if op.type in _COLLECTIVES:
+    value = placement.details.value
+    for members in placement.collectives:
+        first = placement.ops[members[0]]
+        if first.type in _COLLECTIVES:
             # The inputs after the value are the group size, the group key and the instance key.
-            keys = [placement.details.value(producer_of(source)) for source in op.inputs[1:4]]
-            if None not in keys:
-                groups[op.type, *((key or ())[-1] for key in keys)].append(op.name)
-    for (_, size, *_), members in groups.items():
-        yield size, members
+            size, *keys = [value(producer_of(source)) for source in first.inputs[1:4]]
+            if size is not None and None not in keys:
+                yield size[-1], members
 
 
 def _unmet(placement: Placement, strategy: Strategy) -> Iterator[Finding]:
@@ -298,13 +295,14 @@ def _unmet(placement: Placement, strategy: Strategy) -> Iterator[Finding]:
     if not strategy.ranks:
         yield from _unmet_sums(placement, strategy)
         return
+    tensor = analyze(placement).tensor
     groups = list(collective_groups(placement))
     incomplete = [members for size, members in groups if len(members) < size]
     yield from unmet_collectives(placement, strategy, incomplete)
     if not incomplete:
         yield from unmet_before_step(strategy)
     for size, members in groups:
-        values = [_input_tensor(placement, name) for name in members]
+        values = [tensor(placement.ops[name].inputs[0]) for name in members]
         if placement.ops[members[0]].type == COLLECTIVE_GATHER:  # rows may differ in number
             values = [
                 value and value._replace(shape=value.shape and value.shape[1:]) for value in values
@@ -319,18 +317,13 @@ def _unmet_sums(placement: Placement, strategy: Strategy) -> Iterator[Finding]:
     The graph of a single worker of a cluster has no such findings, because other workers join its
     collectives.
     """
+    tensor = analyze(placement).tensor
     for size, members in collective_groups(placement) if strategy.is_whole else ():
-        values = [_input_tensor(placement, name) for name in members]
+        values = [tensor(placement.ops[name].inputs[0]) for name in members]
         if len(members) < size:
             yield _incomplete(placement, strategy, size, members)
         elif len(members) > size or len(set(values)) > 1:
             yield _unequal(placement, members, values)
-
-
-def _input_tensor(placement: Placement, collective: str) -> Tensor | None:
-    producer, _, index = placement.ops[collective].inputs[0].partition(":")
-    outputs = placement.details.outputs(producer)
-    return outputs[int(index or 0)] if outputs else None
 
 
 def _incomplete(

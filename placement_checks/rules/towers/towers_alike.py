@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from placement_checks.analysis.graph.value_numbering import Difference, differences
+from placement_checks.analysis.graph.op_differences import Difference, differences
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.objectives import lone_penalties

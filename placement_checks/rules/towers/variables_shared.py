@@ -153,6 +153,7 @@ class VariablesShared(Rule):
         findings += [_duplicate(placement, right, copy) for copy in copies.values()]
         if single:
             slots = _variables_by_slot(placement)
+            may_grow |= {name for name in slots if _is_of_one_optimizer(placement, slots[name])}
             findings += [
                 _additional(placement, right, variable, is_slot=bool(slots.get(variable)))
                 for variable in _added_variables(placement, single, {*copies, *diverging}, slots)
@@ -278,6 +279,19 @@ def _variables_by_slot(placement: Placement) -> dict[str, set[str]]:
     for name in variables:  # averages and slots that no update op takes
         found[name].update(variables.intersection(placement.ops[name].colocated))
     return found
+
+
+def _is_of_one_optimizer(placement: Placement, variables: Collection[str]) -> bool:
+    """Whether each of the variables is updated once, with the gradients of all towers.
+
+    Then their slots belong to another optimizer than on one GPU.
+    """
+    gradients = gradient_flow(placement)
+    updates = [gradients.trained.get(name, ()) for name in variables]
+    every = analyze(placement).all_towers
+    return bool(updates) and all(
+        len(each) == 1 and gradients.towers(each[0]) == every for each in updates
+    )
 
 
 def _diverging_copies(placement: Placement) -> Iterator[Finding]:
@@ -440,7 +454,7 @@ def _collection_sizes(placement: Placement, single: Placement | Missing) -> str:
     if not single:
         reason = f"only the data flow was checked: {single.reason}"
         return f"{summary}; {reason}" if placement.collections else reason
-    gpus = _gpu_count(placement) or "several"
+    gpus = (placement.machine and len(placement.machine.gpus)) or "several"
     before = {key: len(single.collections.get(key, ())) for key in _COLLECTIONS}
     if before == sizes:
         return f"{summary} with 1 tower and with {gpus} towers"
@@ -585,10 +599,6 @@ def _additional(
 def _is_trained(placement: Placement, variable: str) -> bool:
     trainable = placement.collected.get(TRAINABLE)
     return trainable is None or variable in trainable
-
-
-def _gpu_count(placement: Placement) -> int:
-    return len(placement.machine.gpus) if placement.machine else 0
 
 
 def _not_checkpointed(placement: Placement, variable: str) -> Finding:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.inputs import loss_scales
-from placement_checks.analysis.variables.mixed_losses import shared_ops
+from placement_checks.analysis.variables.mixed_losses import mixed_losses
 from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.measurement import EPS, Measurement, RowMixing, Trial
 from placement_checks.core.mistakes import UNEXPLAINED
@@ -98,7 +98,7 @@ class ReplayedChecks:
 
     @cached_property
     def _shares_ops(self) -> bool:
-        return bool(shared_ops(self._sessions.towers.program.placement))
+        return bool(mixed_losses(self._sessions.towers.program.placement).shared_ops)
 
     @cached_property
     def _observed(self) -> RowMixing | None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.graphs import op, placement
 
 from placement_checks import Op
-from placement_checks.analysis.graph.data_flow import DataFlow, StepOrder
+from placement_checks.analysis.graph.data_flow import DataFlow
 
 
 @st.composite
@@ -33,34 +33,17 @@ def test_masks_have_the_bits_of_all_ops_before_or_after_an_op(
     graph.add_edges_from(
         (source.lstrip("^"), name) for name, sources in inputs.items() for source in sources
     )
-    roots = data.draw(st.sets(st.sampled_from(names), min_size=1))
-    step = roots.union(*(nx.ancestors(graph, root) for root in roots))
-    marked = {name: 1 << bit for bit, name in enumerate(sorted(step))}
+    marked = data.draw(st.sets(st.sampled_from(names)))
+    own = [int(name in marked) << number for number, name in enumerate(names)]
 
-    order = StepOrder(flow, [flow.number[root] for root in roots])
+    awaited = flow.propagate(own, along=flow.waits_for)
+    waiting = flow.propagate(own, along=flow.waits_for, to_inputs=True)
 
-    assert {names[number] for number in order.ops} == step
-    own = {flow.number[name]: bit for name, bit in marked.items()}
-    awaited, waiting = order.awaited(own), order.waiting(own)
-    for name in step:
+    for number, name in enumerate(names):
         before, after = nx.ancestors(graph, name), nx.descendants(graph, name)
-        number = flow.number[name]
-        assert awaited[number] == sum(marked[other] for other in {name} | before)
-        assert waiting[number] == sum(marked[other] for other in {name} | (after & step))
-
-
-def test_ops_come_after_the_ops_that_they_wait_for() -> None:
-    flow = DataFlow(
-        placement(
-            op("last", "Add", "", "", "x", "^y"), op("x", "Add", "", "", "y"), op("y", "Add")
-        )
-    )
-
-    assert [flow.names[number] for number in StepOrder(flow, flow.ops[:1]).ops] == [
-        "y",
-        "x",
-        "last",
-    ]
+        for masks, others in ((awaited, before), (waiting, after)):
+            expected = marked & {name, *others}
+            assert masks[number] == sum(1 << flow.number[other] for other in expected)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +72,7 @@ def test_the_body_of_a_call_waits_for_the_control_inputs_and_the_decision(
     )
     first, call, reads = (flow.number[name] for name in ("first", "call", "call/reads"))
 
-    awaited = StepOrder(flow, [call]).awaited({first: 1, reads: 2})
+    awaited = flow.propagate(flow.marks([[first], [reads]]), along=flow.waits_for)
 
     assert awaited[reads] == 2 | waits
     assert awaited[call] == 3

@@ -100,6 +100,30 @@ def test_a_copy_that_takes_the_sum_of_another_weight_diverges() -> None:
     assert variable_layout(graph).diverging == {"v2/a": first}
 
 
+@pytest.mark.parametrize(
+    ("reads", "is_copy"),
+    [
+        pytest.param([on(0, "new", "ReadVariableOp", "v0/w", "^update/v0/w")], True, id="new"),
+        pytest.param([on(0, "new", "ReadVariableOp", "v0/w")], False, id="either"),
+        pytest.param(
+            [
+                on(0, "old", "ReadVariableOp", "v0/w"),
+                on(0, "new", "Identity", "old", "^update/v0/w"),
+            ],
+            False,
+            id="old",
+        ),
+    ],
+)
+def test_a_copy_may_be_set_to_the_new_value_of_another_copy(
+    reads: Sequence[Op], *, is_copy: bool
+) -> None:
+    graph = mirrored(*reads, on(1, "update/v1/w", "AssignVariableOp", "v1/w", "new"))
+
+    copies = [group.copies for group in variable_layout(graph).mirrored]
+    assert copies == ([{0: "v0/w", 1: "v1/w"}] if is_copy else [])
+
+
 @pytest.mark.parametrize("collections", [{}, {TRAINABLE: ["v0/w", "v1/w", "v2/w"]}])
 def test_a_copy_without_updates_diverges(collections: Mapping[str, Sequence[str]]) -> None:
     train = host("train", "NoOp", "^update/v0/w", "^update/v2/w", "^step/add")

@@ -11,13 +11,13 @@ from support.towers import host, on, program
 
 from placement_checks import Op, Placement
 from placement_checks.analysis.towers.analysis import analyze
-from placement_checks.analysis.variables.mixed_losses import mixed_losses, shared_ops
+from placement_checks.analysis.variables.mixed_losses import mixed_losses
 
 
 def mixed(graph: Placement) -> list[tuple[int, int, str]]:
     """The tower, the other tower, and the op of the other tower in the loss."""
     names = analyze(graph).flow.names
-    return [(found.tower, found.other, names[found.path[-1]]) for found in mixed_losses(graph)]
+    return [(found.tower, found.other, names[found.path[-1]]) for found in mixed_losses(graph).all]
 
 
 def towers(*ops: Op, count: int = 2, **more: Any) -> Placement:
@@ -93,7 +93,9 @@ def test_the_first_op_that_combines_towers_is_found(count: int) -> None:
         count=count,
     )
 
-    assert shared_ops(graph) == {analyze(graph).flow.number["moments"]: (1 << count) - 1}
+    assert mixed_losses(graph).shared_ops == {
+        analyze(graph).flow.number["moments"]: (1 << count) - 1
+    }
 
 
 @pytest.mark.parametrize(
@@ -110,7 +112,7 @@ def test_the_first_op_that_combines_towers_is_found(count: int) -> None:
     ],
 )
 def test_separate_and_mixed_towers_share_no_op(graph: Placement) -> None:
-    assert shared_ops(graph) == {}
+    assert mixed_losses(graph).shared_ops == {}
 
 
 def test_in_a_ring_each_loss_is_mixed() -> None:

@@ -34,6 +34,20 @@ def test_two_variables_with_updates_that_take_each_other_have_owners() -> None:
     assert find_slots(graph).owner_of.keys() == {"v", "w"}
 
 
+def test_a_copy_of_the_weights_does_not_own_them() -> None:
+    """The tower computes with a copy, which is set to the new weights."""
+    graph = program(
+        variable("copy"),
+        on(0, "tower_0/w/read", "ReadVariableOp", "copy"),
+        on(1, "tower_1/w/read", "ReadVariableOp", "copy"),
+        host("new", "ReadVariableOp", "w", "^update/w"),
+        host("set", "AssignVariableOp", "copy", "new"),
+        host("train", "NoOp", "^set"),
+    )
+
+    assert find_slots(graph).computed == {}
+
+
 def averaged(*ops: Op, read: str = "w", value: str = "more") -> Placement:
     """A program that moves a variable towards another one."""
     return program(

@@ -3,7 +3,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from support.steps import Program, Value, add_n, apply, mean, relu, split, square, to_float, total
+from support.steps import (
+    Program,
+    Value,
+    add_n,
+    apply,
+    mean,
+    relu,
+    reshape,
+    split,
+    square,
+    to_float,
+    total,
+)
 from support.verdicts import broken, doubtful, kept, not_checked, verdicts
 
 from placement_checks import Evidence
@@ -129,6 +141,76 @@ def scaled_by_first(towers: int = 1) -> Program:
     return made
 
 
+def decayed(towers: int = 1, times: int = 1) -> Program:
+    """Weights that decay by a share of a scheduled rate before Adam updates them."""
+    made = Program()
+    x, y = made.placeholder("x", (None, 3)), made.placeholder("y", (None,))
+    w, step = made.variable("w", (3,)), made.variable("step", is_trained=False)
+    slots = [made.variable(name, (3,), is_trained=False) for name in ("m", "v")]
+    powers = [made.variable(name, is_trained=False) for name in ("beta1", "beta2")]
+    rate = apply("Minimum", step.read(), 1000.0) * -1e-5 + 0.02
+    gradients = []
+    for tower, (rows, labels) in enumerate(zip(split(x, towers), split(y, towers), strict=True)):
+        with made.scope(f"tower_{tower}"):
+            gradients.append(made.gradient(squares(rows, labels, w.read()), w))
+    combined = average(gradients)
+    with made.after(combined):
+        decays = [w.assign_sub(rate * 0.1 * w.read()) for _ in range(times)]
+    with made.after(*decays):
+        made.train(w.apply_adam((slots[0], slots[1]), (powers[0], powers[1]), rate, combined))
+    return made
+
+
+def penalized(towers: int = 1, decay: float = 0.0) -> Program:
+    """Losses with a penalty, and a decay that is added to the mean of their gradients."""
+    made = Program()
+    x, y = made.placeholder("x", (None, 3)), made.placeholder("y", (None,))
+    w, gradients = made.variable("w", (3,)), []
+    for tower, (rows, labels) in enumerate(zip(split(x, towers), split(y, towers), strict=True)):
+        with made.scope(f"tower_{tower}"):
+            loss = squares(rows, labels, w.read()) + apply("L2Loss", w.read()) * 0.01
+            gradients.append(made.gradient(loss, w))
+    combined = average(gradients)
+    made.train(w.descend(0.1, combined + w.read() * decay if decay else combined))
+    return made
+
+
+def copied(towers: int = 1, decays: Sequence[int] = (0,)) -> Program:
+    """A copy of the weights in each tower, some of which decay."""
+    made = Program()
+    x, y = made.placeholder("x", (None, 3)), made.placeholder("y", (None,))
+    copies = [made.variable(f"copy_{tower}/w", (3,)) for tower in range(towers)]
+    gradients = []
+    for tower, (rows, labels) in enumerate(zip(split(x, towers), split(y, towers), strict=True)):
+        with made.scope(f"tower_{tower}"):
+            w = copies[tower]
+            gradients.append(made.gradient(squares(rows, labels, w.read()), w))
+    means = [
+        average(gradients) + w.read() * (0.01 if i in decays else 0) for i, w in enumerate(copies)
+    ]
+    made.train(*(w.descend(0.1, mean) for w, mean in zip(copies, means, strict=True)))
+    return made
+
+
+def crossed(towers: int = 1) -> Program:
+    """Each tower gets the labels of another tower's rows."""
+    made = Program()
+    x, y = made.placeholder("x", (None, 3)), made.placeholder("y", (None,))
+    w, gradients = made.variable("w", (3,)), []
+    parts = zip(split(x, towers), split(y, towers)[::-1], strict=True)
+    for tower, (rows, labels) in enumerate(parts):
+        with made.scope(f"tower_{tower}"):
+            gradients.append(made.gradient(squares(rows, labels, w.read()), w))
+    made.train(w.descend(0.1, average(gradients)))
+    return made
+
+
+def of_masked(x: Value, y: Value, w: Value) -> Value:
+    """The mean over the rows with a positive label, which a lookup selects."""
+    there = reshape(apply("Where", reshape(apply("Greater", y, 0.0), [-1])), [-1])
+    return mean(apply("GatherV2", square(total(x * w, 1) - y), there, 0))
+
+
 CASES = {
     "weights that the program keeps": not_checked(weighted(kept_weight)),
     "weights that both programs keep": not_checked(weighted(kept_weight, with_kept_weights())),
@@ -187,6 +269,17 @@ CASES = {
     "divisors that depend on the weights": not_checked(
         evidence(program(2, losses=[of_activations] * 2), program(losses=[of_activations]))
     ),
+    "means over rows that a mask leaves": doubtful(
+        evidence(program(2, losses=[of_masked] * 2), program(losses=[of_masked]))
+    ),
+    "decay once": kept(evidence(decayed(2), decayed())),
+    "decay once per tower": broken(evidence(decayed(2, times=2), decayed())),
+    "decay and a penalty": broken(evidence(penalized(2, 0.01), penalized())),
+    "decay and a penalty, also on one GPU": kept(evidence(penalized(2, 0.01), penalized(1, 0.01))),
+    "no decay, which one GPU has": broken(evidence(penalized(2), penalized(1, 0.01))),
+    "copies that decay alike": kept(evidence(copied(2, (0, 1)), copied())),
+    "copies that decay differently": broken(evidence(copied(2), copied())),
+    "labels of another part": broken(evidence(crossed(2), crossed())),
     "no build for one GPU": not_checked(
         evidence(program(2), Missing("it always builds two towers", "build num_gpus towers"))
     ),

@@ -253,6 +253,7 @@ def decays(
     share: float = 1.0,
     count: int = 2,
     of_mean: bool = False,
+    sliced: bool = False,
 ) -> Program:
     """Towers, some of which add a penalty on the weights to their losses.
 
@@ -262,13 +263,18 @@ def decays(
         share: a factor of the losses without the penalties.
         count: the number of towers.
         of_mean: whether the gradient of a penalty is added to the combined gradients.
+        sliced: whether each tower takes four rows of one batch, and the last one all other rows.
     """
     made = Program()
     w = made.variable("w", (3,))
+    whole = [made.placeholder("x", (None, 3)), made.placeholder("y", (None,))] if sliced else []
     gradients = []
     for i in range(count):
         with made.tower(i):
-            x, y = made.placeholder("x", (None, 3), i), made.placeholder("y", (None,), i)
+            if sliced:
+                x, y = (each[4 * i : 4 * i + 4 if i + 1 < count else None] for each in whole)
+            else:
+                x, y = made.placeholder("x", (None, 3), i), made.placeholder("y", (None,), i)
             loss = mean(square(total(x * w.read(), 1) - y)) * share
             if i in penalized:
                 loss = loss + apply("L2Loss", w.read()) * 0.01
@@ -559,6 +565,12 @@ CASES = {
     "a gradient that no update takes": kept(unused_gradient()),
     "a penalty in one of two towers": doubtful(decays().placement()),
     "a penalty in one of three towers": doubtful(decays(penalized=[2], count=3).placement()),
+    **{
+        f"a penalty in tower {number}, on slices of one batch": doubtful(
+            decays(penalized=[number], sliced=True).placement()
+        )
+        for number in (0, 1)
+    },
     "a penalty in one tower that is allowed": kept(
         decays().placement(), allow=("tower_0/L2Loss*",)
     ),

@@ -117,6 +117,14 @@ def with_slot(*towers: Op, slot: Sequence[Op]) -> Evidence:
     )
 
 
+def other_optimizer(*updates: Op) -> Evidence:
+    """Towers whose optimizer has a slot, and one GPU with an optimizer without slots."""
+    ops = [towers.variable("w/m"), *updates]
+    several = collections(["w"], ["w/m", "step"])
+    one = towers.program(gpus=[0], collections=collections(["w"], ["step"]))
+    return Evidence(towers.program(*ops, collections=several), single_gpu=one)
+
+
 SLOTS = {
     "that the update takes": [
         *variables("slot"),
@@ -408,6 +416,18 @@ CASES = {
             op("step", "ResourceApplyAdam", "/cpu:0", "CPU:0", "w", "w/Adam", "gradient"),
             collections=collections(["w"], ["w/Adam"]),
             single_gpu=alone(),
+        )
+    ),
+    "another optimizer than on one GPU": kept(
+        other_optimizer(
+            towers.host("update/w", "ResourceApplyMomentum", "w", "w/m", "rate", "mean/w")
+        )
+    ),
+    "another optimizer than on one GPU, of one tower's gradients": broken(
+        other_optimizer(
+            towers.host(
+                "update/w", "ResourceApplyMomentum", "w", "w/m", "rate", towers.gradient(0)
+            )
         )
     ),
     **{

@@ -1,4 +1,4 @@
-"""Value numbering: whether two ops compute equal values, and where two computations differ."""
+"""Where two computations that should be the same differ."""
 
 from __future__ import annotations
 
@@ -12,17 +12,10 @@ from placement_checks.core.op_types import (
     CUTS,
     ENTERS,
     EXAMPLE_SOURCES,
-    GATHERERS,
     IDENTITIES,
-    IDENTITY_N,
-    PASSES_HANDLE,
-    RANDOM_STATEFUL,
-    REDUCTIONS,
     SCALES,
-    VARIABLE_LOOKUPS,
-    VARIABLE_READS,
 )
-from placement_checks.core.placement import Body, producer_of
+from placement_checks.core.placement import Body
 from placement_checks.core.variables import Variable
 from placement_checks.util.text import plural
 
@@ -41,9 +34,6 @@ _TOKEN = "token"
 # Ops that scale a whole result or pass it on.
 _SCALES_OR_PASSES = SCALES | IDENTITIES
 _SOURCES = EXAMPLE_SOURCES | ENTERS
-_SAME_FOR_ALL = REDUCTIONS | GATHERERS  # collectives with the same result for all members
-_READS = VARIABLE_READS | VARIABLE_LOOKUPS | PASSES_HANDLE
-_DEEPEST = 300  # ops in a row; longer chains do not compute slices or seeds
 
 
 class Difference(NamedTuple):
@@ -170,96 +160,3 @@ def _text(value: Any) -> str:
 def _describe(variable: Variable) -> str:
     shape = "any shape" if variable.shape is None else list(variable.shape)
     return f"a variable of {variable.dtype} {shape}"
-
-
-class EqualTensors:
-    """Finds tensors that are equal by construction: the same ops on the same sources.
-
-    The mirrored copies of a variable are equal, too. So are the results of a collective that gives
-    all its members the same result.
-
-    Args:
-        graph: the program.
-    """
-
-    def __init__(self, graph: GraphAnalysis) -> None:
-        self._placement = graph.placement
-        self._flow = flow = graph.flow
-        strategy = graph.placement.strategy
-        self._first_copy = {
-            flow.number[name]: flow.number[copy.first]
-            for name, copy in (strategy.copies.items() if strategy is not None else ())
-            if copy.in_sync and name in flow.number and copy.first in flow.number
-        }
-        self._members: dict[OpId, Sequence[OpId]] = {}  # by the first member of a collective
-        for members in flow.collectives(graph.placement):
-            devices = {graph.placement.by_number[member].requested for member in members}
-            if flow.types[members[0]] in _SAME_FOR_ALL and len(devices) == len(members):
-                self._members[members[0]] = members
-                self._first_copy.update(dict.fromkeys(members[1:], members[0]))
-        self._class_of: dict[int, int] = {}
-        self._classes: dict[Any, int] = {}
-
-    def key(self, source: str) -> tuple[int, str]:
-        """Return a key that is the same for all tensors that are equal by construction."""
-        op, output = self._origin(source)
-        return self._number(op, _DEEPEST), output
-
-    def _origin(self, source: str) -> tuple[OpId, str]:
-        """Return the op that computes a tensor, and the index of its output.
-
-        An `IdentityN` passes on the tensors of other ops, such as the sums of a custom gradient.
-        """
-        flow = self._flow
-        op, output = flow.op_of(source), source.partition(":")[2] or "0"
-        while flow.types[op] == IDENTITY_N:
-            passed = self._placement.by_number[op].inputs[int(output)]
-            if producer_of(passed) not in flow.number:
-                break
-            op, output = flow.op_of(passed), passed.partition(":")[2] or "0"
-        return op, output
-
-    def _number(self, op: OpId, depth: int) -> int:
-        op = self._first_copy.get(op, op)
-        if op not in self._class_of:
-            self._class_of[op] = -op - 1  # the op itself, if a loop leads back here
-            key = self._structure(op, depth)
-            self._class_of[op] = self._classes.setdefault(key, op)
-        return self._class_of[op]
-
-    def _structure(self, op: OpId, depth: int) -> Any:
-        """Return the type, attributes and inputs of an op; its number if it is a source."""
-        flow = self._flow
-        name, kind = flow.names[op], flow.types[op]
-        details = self._placement.details
-        if kind == CONST:
-            return details.value(name) or details.digest(name) or op
-        if depth == 0:
-            return op
-        if flow.state_holder(op) == op or kind in _SOURCES or self._is_stateful(op):
-            return op
-        inputs = self._placement.ops[name].inputs
-        if op in self._members:  # the other inputs of each member are keys
-            members = self._members[op]
-            inputs = [self._placement.by_number[member].inputs[0] for member in members]
-        sources = [
-            (self._number(origin, depth - 1), output)
-            for source in inputs
-            if producer_of(source) in flow.number and not source.startswith("^")
-            for origin, output in [self._origin(source)]
-        ]
-        if not sources:
-            return op
-        return (kind, self._attributes(name), *sources)
-
-    def _attributes(self, op: str) -> tuple[tuple[str, Any], ...]:
-        attributes = self._placement.details.attributes(op)
-        return tuple(
-            sorted((key, value) for key, value in attributes.items() if key not in _IGNORED)
-        )
-
-    def _is_stateful(self, op: OpId) -> bool:
-        """Whether an op may yield a different value in each run."""
-        kind, values = self._flow.types[op], self._flow.inputs[op][:1]
-        takes_holder = any(self._flow.state_holder(value) == value for value in values)
-        return kind in RANDOM_STATEFUL or (takes_holder and kind not in _READS)
