@@ -156,7 +156,7 @@ class _FileGuard:
             resolve_parent(path, directory)
             for path, directory in zip((source, target), directories, strict=True)
         )
-        if not os.path.lexists(before) or _is_same(before, after):
+        if not _may_rename(before, after):
             return
         if _is_directory(after):
             self._before_rmdir(after)
@@ -399,6 +399,17 @@ def _open_directories() -> Sequence[str]:
             if os.path.isdir(path) and not f"{path}{os.sep}".startswith(SYSTEM_DIRECTORIES):
                 found.append(path)
     return found
+
+
+def _may_rename(source: str, target: str) -> bool:
+    """Whether a rename may change something. If it fails, what the target holds is the user's."""
+    if not os.path.lexists(source) or _is_same(source, target):
+        return False
+    if not all(os.access(os.path.dirname(each), os.W_OK) for each in (source, target)):
+        return False
+    if _is_directory(target):
+        return _is_directory(source) and not os.listdir(target)
+    return not (os.path.lexists(target) and _is_directory(source))
 
 
 def _is_same(path: str, other: str) -> bool:
