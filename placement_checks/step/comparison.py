@@ -30,12 +30,12 @@ from placement_checks.step.explanation import (
 )
 from placement_checks.step.gradients import Names, with_names, with_values
 from placement_checks.step.graph import Draw, cone, training_runs
-from placement_checks.step.kinds import ONE, AtomId, Cause, Form, Origin
+from placement_checks.step.kinds import ONE, AtomId, Cause, Form, Monomial, Origin
 from placement_checks.step.op_types import op_type
 from placement_checks.step.parts import WHOLE, Part, finest, share
 from placement_checks.step.reader import StepReader, short_name
 from placement_checks.step.statistics import with_means
-from placement_checks.step.terms import Assumption, Terms
+from placement_checks.step.terms import Assumption, Terms, are_close
 from placement_checks.step.weights import (
     Weights,
     compare_weights,
@@ -413,6 +413,34 @@ class Comparison:
         others = [each for each, _ in terms.summands(ours) if gradient_in(terms, each) is None]
         return times if others else None
 
+    def _of_rate_and_decay(self, form: Form, theirs: Form, old: Form) -> Difference | None:
+        """Explain values that differ in the own value of the variable and in all of its step.
+
+        A decay after the step multiplies both. If the step is still a multiple without this
+        factor, the rate differs, too, and both may differ on purpose.
+        """
+        ((own, _),) = self.terms.summands(old)
+        ours, its = (self._with_small_parts(each) for each in (form, theirs))
+        kept, others = ours.pop(own, 0.0), its.pop(own, 0.0)
+        if not kept or not others or kept == others or ours.keys() != its.keys():
+            return None
+        times = [number / kept / (its[each] / others) for each, number in ours.items()]
+        if not times or not are_close(times) or are_close([times[0], 1.0]):
+            return None
+        text = (
+            f"its step counts {times[0]:.4g} times as much, as with another learning rate, and "
+            f"its own value, as in weight decay, {kept:.4g} times instead of {others:.4g} times"
+        )
+        return Difference(Obligation.UPDATE, text, self._origin(form), Excuse.SETTING, SETTING)
+
+    def _with_small_parts(self, form: Form) -> dict[Monomial, float]:
+        """The summands of a form; small parts of the old value are added to the rest of it."""
+        found: defaultdict[Monomial, float] = defaultdict(float)
+        for (base, factors), number in self.terms.summands(form):
+            plain = tuple(each for each in factors if self.terms[each[0]].op != "SmallPart")
+            found[base, plain] += number
+        return found
+
     def parts(self) -> Mapping[str, Part]:
         """The part of the batch that each objective of the towers is computed from."""
         towers = self.towers
@@ -565,6 +593,8 @@ class Comparison:
             text = f"it changes {times:.4g} times as much, as with another learning rate"
             origin = self._origin(form)
             return Difference(Obligation.UPDATE, text, origin, Excuse.SETTING, SETTING)
+        if (both := self._of_rate_and_decay(form, theirs, old)) is not None:
+            return both
         found = self.explanation.of_update(form, theirs, old)
         own, other = (
             {reader.ops[op].type.removeprefix("Resource") for op, _ in reader.updates.get(key, ())}

@@ -14,7 +14,7 @@ WORDS: Mapping[str, str] = {
     "Chosen": "a choice of values",
     "Conditional": "a choice of values",
     "CustomGradient": "a custom gradient",
-    "Dim": "a number of rows or columns, as after a mask,",
+    "Dim": "a number of rows or columns",
     "ExpectedCount": "the expected count of a sampled class",
     "Feed": "an input",
     "FloatToInt": "a conversion to integers",
