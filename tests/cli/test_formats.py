@@ -36,9 +36,9 @@ def test_a_report_in_each_format(run: Run, format: str) -> None:
 
 
 def test_no_two_formats_are_alike(run: Run) -> None:
-    written = [run("verify", "outputlog", "--format", format).out[:5] for format in FORMATS]
+    written = {run("verify", "outputlog", "--format", format).out for format in FORMATS}
 
-    assert sorted(set(written)) == sorted(written)
+    assert len(written) == len(FORMATS)
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -126,8 +126,7 @@ def test_an_error_that_ends_the_command_obeys_formats_for_programs(
     assert ran.status == 2
     (line,) = ran.err.splitlines()
     assert line.startswith("placement-checks: --set nonsense is not of the form ")
-    message = line.removeprefix("placement-checks: ")
-    assert (message in ran.out) is FORMATS[format].has_errors
+    assert ("--set nonsense" in ran.out) is FORMATS[format].has_errors
     assert bool(ran.out) is FORMATS[format].has_errors
 
 
