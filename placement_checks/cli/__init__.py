@@ -20,7 +20,6 @@ from click.shell_completion import shell_complete
 
 from placement_checks.cli.common.output import standard_streams, write_stderr
 from placement_checks.core.errors import DEBUG, InputError, PlacementError, UsageError, as_error
-from placement_checks.util.modules import find_modules
 from placement_checks.util.text import did_you_mean, join_and
 
 FAILED = 2  # exit status: invalid usage, configuration or input, or nothing could be checked
@@ -113,6 +112,8 @@ class _Commands(click.Group):
 
     @cached_property
     def _modules(self) -> Mapping[str, str]:
+        from placement_checks.util.modules import find_modules  # not for --version
+
         return find_modules(__name__, first=_DEFAULT)
 
     def list_commands(self, _context: click.Context) -> list[str]:
