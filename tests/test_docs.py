@@ -31,9 +31,10 @@ def test_names_in_the_architecture_exist() -> None:
 @cache
 def _names_in(module: str) -> frozenset[str]:
     """The names that a module of the package defines; none if there is no such module."""
-    file = ROOT / "placement_checks" / f"{module.replace('.', '/')}.py"
+    path = ROOT / "placement_checks" / module.replace(".", "/")
+    files = filter(Path.exists, (path.with_suffix(".py"), path / "__init__.py"))
     return frozenset(
-        _defined(ast.parse(file.read_text(encoding="utf-8")).body if file.exists() else [])
+        name for file in files for name in _defined(ast.parse(file.read_text("utf-8")).body)
     )
 
 

@@ -57,11 +57,28 @@ def test_rules_are_listed_without_importing_one() -> None:
         import sys
         from placement_checks.rules.registry import NAMES, RULES, rule_class
         assert list(RULES) == list(NAMES) and len(RULES) == len(NAMES)
+        rooms = {"registry", "entry_points", "devices", "towers", "runs"}
         assert {name for name in sys.modules if name.startswith("placement_checks.rules.")} <= {
-            "placement_checks.rules.registry", "placement_checks.rules.entry_points"}
+            f"placement_checks.rules.{name}" for name in rooms}
         rule_class("no-fallback")
         assert "placement_checks.rules.devices.no_fallback" in sys.modules
         assert "placement_checks.rules.devices.placeable" not in sys.modules
+        """
+    )
+
+
+def test_commands_and_formats_are_listed_without_importing_one() -> None:
+    printed(
+        """
+        import sys
+        from placement_checks.cli import cli
+        from placement_checks.report.formats import FORMATS
+        assert {"verify", "log"} <= {*cli.list_commands(None)}
+        assert {"text", "json"} <= {*FORMATS}
+        for package in ("cli", "report.formats"):
+            prefix = f"placement_checks.{package}."
+            assert not [name for name in sys.modules if name.startswith(prefix)
+                        and not name.startswith(prefix + "common")]
         """
     )
 

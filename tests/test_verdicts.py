@@ -17,7 +17,7 @@ from verdicts.recording import record
 
 # Files that only contain parts of programs.
 PARTS = {
-    *("defects/graph/model.py", "defects/graph/numeric.py", "as_written/ways/towers.py"),
+    *("defects/graph/numeric.py", "as_written/ways/towers.py"),
     *("programs/eager/functions_model.py", "programs/graph/random_models.py"),
     *(f"programs/graph/{name}.py" for name in ("digits", "pictures", "training")),
 }

@@ -17,7 +17,7 @@ _WIDTH = 99
 _HEAD = '''\
 """An assertion for each rule: `assert_no_fallback` asserts the rule ``no-fallback``.
 
-An assertion takes the return value of `place`, or a placement alone. The last assertions run a
+An assertion takes the return value of `place`, or a placement alone. Assertions on runs take a
 program and its reference: see `assert_gradients_equal`. The other parameters are the fields of
 the rule, which ``placement-checks explain no-fallback`` describes. If a field is None, the value
 of the program's policy applies, or else the default of the rule.

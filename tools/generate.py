@@ -24,9 +24,7 @@ _PAGES_WITH_ALL_RULES = ("README.md", "docs/tutorial.md", "examples/from_one_gpu
 def main(*rules: str) -> None:
     for rule in rules:
         if rule not in RULES:
-            sys.exit(
-                f"there is no rule {rule}: add its line to placement_checks/rules/registry.py"
-            )
+            sys.exit(f"there is no rule {rule}: add its module to placement_checks/rules")
     for path, content in pages().items():
         (ROOT / path).parent.mkdir(exist_ok=True)
         (ROOT / path).write_text(content(), encoding="utf-8")

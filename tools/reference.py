@@ -1,4 +1,4 @@
-"""The generated files: assertions, and the pages on rules, commands, patches and rooms."""
+"""The generated files: assertions, and the pages on rules, formats, commands and patches."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from rooms import picture_of_rooms
 from placement_checks.cli import cli
 from placement_checks.core.impact import Impact
 from placement_checks.core.mistakes import CATALOG, WORDS, Mistake, TowerKind
+from placement_checks.report.formats import FORMATS
 from placement_checks.rules.base import Rule
 from placement_checks.rules.examples import example
-from placement_checks.rules.registry import NAMES, RULES
+from placement_checks.rules.registry import NAMES, RULES, in_order
 from placement_checks.tf.patches import EXTENDED_MODULES, Patch
 
 ROOT = Path(__file__).parents[1]
 COMMAND = "python -m tools.generate"
-_OWN = {name: RULES[name] for name in NAMES}  # without rules of installed plugins
+# Without rules of installed plugins.
+_OWN = {rule.name: rule for rule in in_order(RULES[name] for name in NAMES)}
 _IMPACTS = {Impact.EXECUTION: "execution", Impact.TRAINING: "training", Impact.LAYOUT: "layout"}
 # Six frequent mistakes, each in another part of a program.
 _IN_README = (
@@ -47,6 +49,7 @@ def pages() -> Mapping[str, Callable[[], str]]:
         "docs/rules.md": lambda: _filled("docs/rules.md", _rules()),
         "docs/mistakes.md": lambda: _filled("docs/mistakes.md", _mistakes()),
         "docs/command_line.md": lambda: _filled("docs/command_line.md", _commands()),
+        "docs/formats.md": lambda: _filled("docs/formats.md", _formats()),
         "docs/developing.md": lambda: _filled("docs/developing.md", _patches()),
         "docs/rooms.svg": picture_of_rooms,
         "fixtures/README.md": lambda: _filled("fixtures/README.md", fixture_table()),
@@ -222,6 +225,22 @@ def _command(outer: click.Context, name: str, command: click.Command) -> str:
     rows = "".join(_row(f"`{option}`", _markdown(said)) for option, said in records)
     table = f"\n{_row('option', 'meaning')}|---|---|\n{rows}" if rows else ""
     return f"### {name}\n\n`placement-checks {name} {usage}`\n\n{text}\n{table}"
+
+
+def _formats() -> str:
+    """The table of report formats."""
+    rows = (
+        _row(
+            f"`{name}`",
+            f"`{format.suffix}`" if format.suffix else "",
+            format.use,
+            format.doubt,
+            "yes" if format.has_errors else "no",
+        )
+        for name, format in FORMATS.items()
+    )
+    head = _row("format", "suffix", "use", "doubt", "errors")
+    return f"{head}|---|---|---|---|---|\n{''.join(rows)}"
 
 
 def _patches() -> str:

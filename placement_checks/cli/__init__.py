@@ -1,4 +1,4 @@
-"""The command ``placement-checks``. Each subcommand is a module, imported when it is called."""
+"""The command ``placement-checks``. Its subcommands are modules, imported when they are called."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import shlex
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from importlib import import_module
 from itertools import pairwise, takewhile
 from pathlib import Path
@@ -17,25 +18,14 @@ from pathlib import Path
 import click
 from click.shell_completion import shell_complete
 
-from placement_checks.cli.output import standard_streams, write_stderr
+from placement_checks.cli.common.output import standard_streams, write_stderr
 from placement_checks.core.errors import DEBUG, InputError, PlacementError, UsageError, as_error
 from placement_checks.util.text import did_you_mean, join_and
 
 FAILED = 2  # exit status: invalid usage, configuration or input, or nothing could be checked
 COMPLETE = "_PLACEMENT_CHECKS_COMPLETE"  # environment variable of shells that request a completion
 _SIGNALED = 128  # plus the number of the signal: exit status by the convention of shells
-_COMMANDS = (
-    "verify",
-    "time",
-    "place",
-    "log",
-    "diff",
-    "rules",
-    "explain",
-    "doctor",
-    "schema",
-    "completion",
-)
+_DEFAULT = "verify"  # comes first, and is suggested for a target
 
 
 class _Signaled(KeyboardInterrupt):
@@ -110,7 +100,7 @@ def _fix(error: click.ClickException) -> str:
         return ""
     fix = f"see {context.command_path} --help"
     if isinstance(error, click.NoSuchOption) and not error.possibilities:
-        from placement_checks.cli.options import ProgramCommand
+        from placement_checks.cli.common.options import ProgramCommand
 
         if isinstance(context.command, ProgramCommand):
             fix += f"; arguments of the program follow --: -- {error.option_name}"
@@ -120,26 +110,32 @@ def _fix(error: click.ClickException) -> str:
 class _Commands(click.Group):
     """Imports the module of the called command only, so that `log` starts fast."""
 
+    @cached_property
+    def _modules(self) -> Mapping[str, str]:
+        from placement_checks.util.modules import find_modules  # not for --version
+
+        return find_modules(__name__, first=_DEFAULT)
+
     def list_commands(self, _context: click.Context) -> list[str]:
-        return list(_COMMANDS)
+        return list(self._modules)
 
     def get_command(self, _context: click.Context, name: str) -> click.Command | None:
-        if name not in _COMMANDS:
+        if name not in self._modules:
             return None
-        command: click.Command = import_module(f"{__name__}.{name}").command
+        command: click.Command = import_module(self._modules[name]).command
         return command
 
     def resolve_command(
         self, context: click.Context, arguments: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Name a similar command if there is none of this name; ``verify`` if it is a target."""
-        name = arguments[0]
-        if name not in _COMMANDS and not name.startswith("-") and not context.resilient_parsing:
+        name, known = arguments[0], self._modules
+        if name not in known and not name.startswith("-") and not context.resilient_parsing:
             is_target = ".py" in name or ":" in name or Path(name).exists()
             fix = (
-                f"did you mean: placement-checks verify {' '.join(map(shlex.quote, arguments))}"
+                f"did you mean: placement-checks {_DEFAULT} {shlex.join(arguments)}"
                 if is_target
-                else did_you_mean(name, _COMMANDS) or f"the commands are {join_and(_COMMANDS)}"
+                else did_you_mean(name, known) or f"the commands are {join_and(known)}"
             )
             raise UsageError(f"'{name}'", "is not a command", fix, is_predicate=True)
         return super().resolve_command(context, arguments)
@@ -176,8 +172,8 @@ def _fail(error: PlacementError, arguments: Sequence[str]) -> int:
     is_written = False
     if name is not None:
         with contextlib.suppress(Exception):  # the line on stderr is printed in any case
-            from placement_checks.report.formats.outcome import Outcome
-            from placement_checks.report.formats.writers import FORMATS
+            from placement_checks.report.formats import FORMATS
+            from placement_checks.report.outcome import Outcome
 
             is_written = name in FORMATS and FORMATS[name].has_errors
             if is_written:

@@ -12,7 +12,7 @@ from placement_checks.baseline import files
 from placement_checks.baseline.compare import compare as compare_with_baseline
 from placement_checks.capture.child_process.early import early_captures
 from placement_checks.cli import FAILED, print_error
-from placement_checks.cli.options import (
+from placement_checks.cli.common.options import (
     FILE,
     JOBS,
     ProgramCommand,
@@ -21,13 +21,13 @@ from placement_checks.cli.options import (
     settings_options,
     with_defaults,
 )
-from placement_checks.cli.output import Output, open_outputs, parse_outputs
+from placement_checks.cli.common.output import Output, open_outputs, parse_outputs
 from placement_checks.core.errors import UsageError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.settings import Settings
 from placement_checks.report.common.baseline import headline, render_json, render_text
-from placement_checks.report.formats.outcome import Outcome
-from placement_checks.report.formats.writers import FORMATS
+from placement_checks.report.formats import FORMATS
+from placement_checks.report.outcome import Outcome
 from placement_checks.report.page.data import difference_data
 from placement_checks.report.page.write import render_page
 from placement_checks.targets.forms import parse_target

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from placement_checks.cli.options import report_options
-from placement_checks.cli.output import open_outputs, parse_outputs
+from placement_checks.cli.common.options import report_options
+from placement_checks.cli.common.output import open_outputs, parse_outputs
 from placement_checks.report.commands.doctor import render_json, render_text
 from placement_checks.util.progress import live
 from placement_checks.util.streams import stdout_for_report

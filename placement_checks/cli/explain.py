@@ -9,7 +9,7 @@ from difflib import get_close_matches
 import click
 from rich.console import Console
 
-from placement_checks.cli.options import (
+from placement_checks.cli.common.options import (
     FILE,
     GRAPH,
     RULE,

@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 
 from placement_checks.cli import FAILED
-from placement_checks.cli.options import FILE, format_option
-from placement_checks.cli.output import write_stderr
+from placement_checks.cli.common.options import FILE, format_option
+from placement_checks.cli.common.output import write_stderr
 from placement_checks.logs import Log, Source, read_logs
 from placement_checks.report.commands.log import problems as find_problems
 from placement_checks.report.commands.log import render_json, render_lines, render_text

@@ -9,14 +9,14 @@ from pathlib import Path
 import click
 
 from placement_checks.analysis.step.transfers import copies, sent_tensors
-from placement_checks.cli.options import (
+from placement_checks.cli.common.options import (
     FILE,
     ProgramCommand,
     report_options,
     settings_options,
     with_defaults,
 )
-from placement_checks.cli.output import open_outputs, parse_outputs
+from placement_checks.cli.common.output import open_outputs, parse_outputs
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.placement import Placement

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from placement_checks.capture.child_process.early import early_captures
 from placement_checks.cli import FAILED
-from placement_checks.cli.options import (
+from placement_checks.cli.common.options import (
     FILE,
     JOBS,
     SETS,
@@ -23,7 +23,12 @@ from placement_checks.cli.options import (
     report_options,
     settings_options,
 )
-from placement_checks.cli.output import open_output, open_outputs, parse_outputs, write_stderr
+from placement_checks.cli.common.output import (
+    open_output,
+    open_outputs,
+    parse_outputs,
+    write_stderr,
+)
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.settings import Settings
 from placement_checks.core.target import Target

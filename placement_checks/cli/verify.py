@@ -16,7 +16,7 @@ from placement_checks.baseline.build import baseline_from_placement
 from placement_checks.baseline.compare import compare
 from placement_checks.capture.child_process.early import early_captures
 from placement_checks.cli import FAILED, print_error
-from placement_checks.cli.options import (
+from placement_checks.cli.common.options import (
     FILE,
     GRAPH,
     JOBS,
@@ -27,15 +27,15 @@ from placement_checks.cli.options import (
     report_options,
     settings_options,
 )
-from placement_checks.cli.output import Output, open_outputs, parse_outputs, write_stderr
+from placement_checks.cli.common.output import Output, open_outputs, parse_outputs, write_stderr
 from placement_checks.core.errors import InputError, PlacementError, UsageError, as_error
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.results import Report
 from placement_checks.core.settings import Settings
 from placement_checks.core.target import Target
-from placement_checks.report.formats.outcome import Outcome
-from placement_checks.report.formats.writers import FORMATS
+from placement_checks.report.formats import FORMATS
+from placement_checks.report.outcome import Outcome
 from placement_checks.rules.requirements import Need
 from placement_checks.targets.forms import parse_target, resolve_reference
 from placement_checks.util.progress import live, track

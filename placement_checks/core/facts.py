@@ -17,64 +17,66 @@ from typing import NamedTuple
 class FactKind(Enum):
     """What is wrong with the subject of a fact.
 
+    Rules are in the order of these kinds, if nothing else decides their order in reports.
+
     Attributes:
         UNPLACEABLE: the placer refuses the op.
-        IDLE: the device computes nothing.
         FALLEN: the op is not on the device that it requests.
+        VARIABLE_DEVICE: the variable is not on the declared device.
+        STEP: the step does not compute the value of the variable as on one GPU.
         OUT_OF_SCOPE: the variable was created outside of the scope of its strategy.
         UNSHARED: towers read separate variables in place of this one.
-        VARIABLE_DEVICE: the variable is not on the declared device.
         SLOT_DEVICE: the slot is not on the device of its variable.
-        AVERAGE_DEVICE: the op that combines gradients is not on the declared device.
-        BACKWARD_DEVICE: the backward op is not on the device of its forward op.
-        INPUT_DEVICE: the input op requests a GPU.
-        NAME: a checkpoint of one GPU lacks the name of the variable.
-        ROWS: towers compute with the same rows.
+        IDLE: the device computes nothing.
         MODEL: towers compute different functions.
-        NOISE: towers draw the same random numbers.
+        ROWS: towers compute with the same rows.
         MIXED_LOSS: the loss of a tower contains results of another tower.
+        BACKWARD_DEVICE: the backward op is not on the device of its forward op.
+        AVERAGE_DEVICE: the op that combines gradients is not on the declared device.
+        INPUT_DEVICE: the input op requests a GPU.
         LOST: the update of the variable lacks the gradients of a tower.
-        UNTRAINED: no step updates the variable.
-        CLIPPED: gradients of the variable are clipped before all of them are added up.
-        REPEATED: a step updates the variable several times.
-        UNSYNCED: copies of the variable get different updates.
         OBJECTIVE: loss terms in the update of the variable have wrong coefficients.
         SCALED: all loss terms in the update of the variable are multiplied by one factor.
-        GRADIENT: the gradient of the variable differs from the reference in a run.
+        UNSYNCED: copies of the variable get different updates.
+        CLIPPED: gradients of the variable are clipped before all of them are added up.
+        REPEATED: a step updates the variable several times.
+        NOISE: towers draw the same random numbers.
+        UNTRAINED: no step updates the variable.
+        NAME: a checkpoint of one GPU lacks the name of the variable.
         SKIPPED: the step does not update the statistics.
+        GRADIENT: the gradient of the variable differs from the reference in a run.
         VALUE: the variable differs from the reference after some steps of a run.
         DIAGNOSED: a run shows which mistake changes the gradient or the value of the variable.
-        STEP: the step does not compute the value of the variable as on one GPU.
         BLOCKED: the op waits for other replicas that never arrive.
     """
 
     UNPLACEABLE = auto()
-    IDLE = auto()
     FALLEN = auto()
+    VARIABLE_DEVICE = auto()
+    STEP = auto()
     OUT_OF_SCOPE = auto()
     UNSHARED = auto()
-    VARIABLE_DEVICE = auto()
     SLOT_DEVICE = auto()
-    AVERAGE_DEVICE = auto()
-    BACKWARD_DEVICE = auto()
-    INPUT_DEVICE = auto()
-    NAME = auto()
-    ROWS = auto()
+    IDLE = auto()
     MODEL = auto()
-    NOISE = auto()
+    ROWS = auto()
     MIXED_LOSS = auto()
+    BACKWARD_DEVICE = auto()
+    AVERAGE_DEVICE = auto()
+    INPUT_DEVICE = auto()
     LOST = auto()
-    UNTRAINED = auto()
-    CLIPPED = auto()
-    REPEATED = auto()
-    UNSYNCED = auto()
     OBJECTIVE = auto()
     SCALED = auto()
-    GRADIENT = auto()
+    UNSYNCED = auto()
+    CLIPPED = auto()
+    REPEATED = auto()
+    NOISE = auto()
+    UNTRAINED = auto()
+    NAME = auto()
     SKIPPED = auto()
+    GRADIENT = auto()
     VALUE = auto()
     DIAGNOSED = auto()
-    STEP = auto()
     BLOCKED = auto()
 
 

@@ -50,7 +50,8 @@ class Rule(ABC):
             GPU, and a reference is built or run, only if a checked rule requires or uses the
             result.
         states: the kind of facts that the findings state. It decides which findings of other rules
-            follow from them, and from which they follow (`CAUSES`).
+            follow from them, from which they follow (`CAUSES`), and the place of the rule among
+            rules of the same impact. Rules that state no facts come last.
         by_absence: whether something that is missing from the program can break the rule. Such a
             rule is not checked if only a part of the program is known.
         declared_with: the name of another rule. If both rules have a field, its value for the

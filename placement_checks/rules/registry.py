@@ -1,54 +1,26 @@
-"""The rules by name, in the order of reports. The class of a rule is imported when it is used."""
+"""The rules by name. Each is a module of a group, imported when it is used."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from itertools import chain
 from typing import TYPE_CHECKING, Final
+
+from placement_checks.core.facts import FactKind
+from placement_checks.util.modules import find_modules
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from placement_checks.rules.base import Rule
 
-
-# The module of each rule, in the order of verdicts. The name and the class of a rule follow from
-# the name of its module. Reports show the findings with the most severe impact first.
-_MODULES: Final = (
-    "devices.placeable",
-    "devices.no_fallback",
-    "devices.variables_on_host",
-    "towers.equal_to_one_gpu",
-    "towers.created_in_scope",
-    "towers.variables_shared",
-    "devices.slots_with_variables",
-    "devices.no_idle_device",
-    "towers.towers_alike",
-    "towers.inputs_distinct",
-    "towers.losses_apart",
-    "devices.gradients_colocated",
-    "devices.averaging_on_host",
-    "towers.every_tower_counts",
-    "towers.gradients_averaged",
-    "towers.replicas_in_sync",
-    "towers.aggregated_before_clipped",
-    "towers.one_update",
-    "towers.loss_of_all_towers",
-    "towers.randomness_apart",
-    "towers.files_apart",
-    "towers.trainables_trained",
-    "towers.names_portable",
-    "towers.update_ops_run",
-    "devices.transfer_budget",
-    "devices.shards_balanced",
-    "devices.session_memory",
-    "runs.gradients_equal",
-    "runs.weights_equal",
-    "runs.towers_overlap",
+# The name and the class of a rule follow from the name of its module.
+_MODULES: Final = find_modules(
+    *(f"placement_checks.rules.{group}" for group in ("devices", "towers", "runs"))
 )
-_BY_NAME: Final = {module.rpartition(".")[2].replace("_", "-"): module for module in _MODULES}
-NAMES: Final = tuple(_BY_NAME)
+NAMES: Final = tuple(_MODULES)
+_ORDER: Final[Mapping[FactKind | None, int]] = {kind: place for place, kind in enumerate(FactKind)}
 
 
 def rule_class(name: str) -> type[Rule]:
@@ -57,9 +29,13 @@ def rule_class(name: str) -> type[Rule]:
     Raises:
         KeyError: there is no such rule.
     """
-    module = import_module(f"placement_checks.rules.{_BY_NAME[name]}")
-    loaded: type[Rule] = getattr(module, name.title().replace("-", ""))
+    loaded: type[Rule] = getattr(import_module(_MODULES[name]), name.title().replace("-", ""))
     return loaded
+
+
+def in_order(rules: Iterable[type[Rule]]) -> list[type[Rule]]:
+    """Sort rules as in reports: by the kind of facts that they state, then by name."""
+    return sorted(rules, key=lambda rule: (_ORDER.get(rule.states, len(_ORDER)), rule.name))
 
 
 def _plugins() -> Mapping[str, EntryPoint]:
@@ -70,10 +46,10 @@ def _plugins() -> Mapping[str, EntryPoint]:
 
 
 class _Rules(Mapping[str, "type[Rule]"]):
-    """The classes of the rules by name, in the order of reports; plugins come last."""
+    """The classes of the rules by name; plugins come last."""
 
     def __getitem__(self, name: str) -> type[Rule]:
-        if name in _BY_NAME:
+        if name in _MODULES:
             return rule_class(name)
         from placement_checks.rules.plugins import load
 

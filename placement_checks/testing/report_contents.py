@@ -25,7 +25,7 @@ from placement_checks.core.results import Report, Verdict
 from placement_checks.core.variables import Variables
 from placement_checks.report.common.json import to_json
 from placement_checks.report.formats import json
-from placement_checks.report.formats.outcome import Outcome, PytestOutcome, PytestResult
+from placement_checks.report.outcome import Outcome, PytestOutcome, PytestResult
 from placement_checks.report.page.write import render_page
 from placement_checks.report.text import writer
 from placement_checks.testing.program_names import program_name

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from placement_checks.core.errors import InputError
     from placement_checks.core.evidence import Evidence
     from placement_checks.core.results import Verdict
-    from placement_checks.report.formats.outcome import PytestOutcome
+    from placement_checks.report.outcome import PytestOutcome
     from placement_checks.testing.report_contents import JudgedTest
 
 

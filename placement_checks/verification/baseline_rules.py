@@ -59,4 +59,4 @@ def _broken_rules(change: Change, broken: Mapping[str, list[str]]) -> list[str]:
         # The change names the variables, the findings name their slots.
         names += [name for name in broken if name.rpartition("/")[0] in change.ops]
     found = {rule for name in names for rule in broken.get(name, ())}
-    return [rule for rule in RULES if rule in found]
+    return sorted(found)

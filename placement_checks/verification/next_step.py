@@ -10,8 +10,8 @@ from placement_checks.core.program import Program
 from placement_checks.core.results import NextStep, Report
 from placement_checks.core.settings import Settings
 from placement_checks.core.toml import to_toml
-from placement_checks.report.formats.items import items, ranked
-from placement_checks.report.formats.outcome import Outcome
+from placement_checks.report.items import items, ranked
+from placement_checks.report.outcome import Outcome
 from placement_checks.rules.runs.gradients_equal import GradientsEqual
 from placement_checks.util.text import plural
 from placement_checks.verification.declare import value_declaration

@@ -24,7 +24,7 @@ from placement_checks.core.settings import Policy, Settings
 from placement_checks.core.target import RowsToRead
 from placement_checks.rules.base import Rule
 from placement_checks.rules.plugins import FailedPlugin
-from placement_checks.rules.registry import RULES
+from placement_checks.rules.registry import RULES, in_order
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import did_you_mean
 
@@ -135,7 +135,7 @@ def _selected(settings: Settings) -> list[type[Rule]]:
     names = [name for name in RULES if (not only or name in only) and name not in without]
     if not names:
         raise UsageError("", "no rule is left to check", "skip fewer rules (--without)")
-    return [RULES[name] for name in names]
+    return in_order(RULES[name] for name in names)
 
 
 def rows_used(used: Collection[Need]) -> RowsToRead:

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn, cast
+from typing import NoReturn
 from unittest.mock import Mock
 
 import pytest
@@ -16,7 +16,8 @@ from support.commands import Ran, Run
 
 from placement_checks.analysis.towers.analysis import TowerAnalysis
 from placement_checks.core.errors import PlacerError, as_error
-from placement_checks.report.formats.writers import FORMATS, Format
+from placement_checks.report import formats
+from placement_checks.report.formats import FORMATS
 from placement_checks.rules.towers.losses_apart import LossesApart
 
 PROGRAM = """
@@ -217,7 +218,7 @@ def test_a_failing_report(
     run: Run, monkeypatch: pytest.MonkeyPatch, output_format: str, fault: Exception
 ) -> None:
     failing_format = FORMATS[output_format]._replace(write=failing(fault))
-    monkeypatch.setitem(cast("dict[str, Format]", FORMATS), output_format, failing_format)
+    monkeypatch.setattr(f"{formats.__name__}.{output_format}.FORMAT", failing_format)
 
     ran = run("verify", "outputlog", "--format", output_format)
 

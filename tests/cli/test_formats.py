@@ -4,26 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 import pytest
 from support.commands import Run
 
-from placement_checks.report.formats import writers
+from placement_checks.report.formats import FORMATS
 from placement_checks.util.text import join_and
 
-FORMATS = list(writers.FORMATS)
-SUFFIXES = [format.suffix for format in writers.FORMATS.values() if format.suffix]
-PAGE = Path(__file__).parents[2] / "docs/formats.md"
-BEGINS = {
-    "text": "outputlog on ",
-    "json": '{\n  "schema": 2,',
-    "html": "<!DOCTYPE html>",
-    "markdown": "**placement_checks: failed.** 1 program, rules: ",
-    "github": "::error file=outputlog,title=variables-on-host::",
-    "sarif": '{\n  "$schema": "https://docs.oasis-open.org/sarif/',
-    "junit": "<?xml version='1.0' encoding='utf-8'?>\n<testsuites ",
-}
+SUFFIXES = [format.suffix for format in FORMATS.values() if format.suffix]
 LOG = """\
 w: (VariableV2): /job:localhost/replica:0/task:0/device:GPU:0
 a: (MatMul): /job:localhost/replica:0/task:0/device:GPU:0
@@ -38,26 +26,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_every_format_is_in_the_table() -> None:
-    assert BEGINS.keys() == set(FORMATS)
-
-
-@pytest.mark.parametrize("format", FORMATS)
-def test_every_format_is_documented(format: str) -> None:
-    page = PAGE.read_text(encoding="utf-8")
-
-    assert f"\n| `{format}` | " in page  # its suffix and use
-    assert f"\n| {format} | " in page.lower()  # how it shows doubts
-
-
 @pytest.mark.smoke
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_report_in_each_format(run: Run, format: str) -> None:
     ran = run("verify", "outputlog", "--format", format)
 
     assert (ran.status, ran.err) == (1, "")
-    assert ran.out.startswith(BEGINS[format])
     assert "variables-on-host" in ran.out
+
+
+def test_no_two_formats_are_alike(run: Run) -> None:
+    written = {run("verify", "outputlog", "--format", format).out for format in FORMATS}
+
+    assert len(written) == len(FORMATS)
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -97,9 +78,10 @@ def test_the_suffix_of_a_file_decides_and_format_is_for_the_rest(
     ran = run("verify", "outputlog", *options.split())
 
     assert ran.status == 1
-    assert ran.out.startswith(BEGINS[printed]) if printed else ran.out == ""
+    written = {format: run("verify", "outputlog", "--format", format).out for format in FORMATS}
+    assert ran.out == (written[printed] if printed else "")
     for name, format in files.items():
-        assert (folder / name).read_text().startswith(BEGINS[format])
+        assert (folder / name).read_text() == written[format]
 
 
 @pytest.mark.parametrize(
@@ -144,19 +126,8 @@ def test_an_error_that_ends_the_command_obeys_formats_for_programs(
     assert ran.status == 2
     (line,) = ran.err.splitlines()
     assert line.startswith("placement-checks: --set nonsense is not of the form ")
-    message = line.removeprefix("placement-checks: ")
-    if format == "json":
-        assert json.loads(ran.out)["error"]["kind"] == "usage"
-    elif format == "github":
-        assert ran.out == f"::error title=placement_checks::{message}\n"
-    elif format == "sarif":
-        (invocation,) = json.loads(ran.out)["runs"][0]["invocations"]
-        assert invocation["toolExecutionNotifications"][0]["message"]["text"] == message
-    elif format == "junit":
-        (error,) = ET.fromstring(ran.out).iter("error")
-        assert (error.text, error.attrib["type"]) == (message, "usage")
-    else:
-        assert ran.out == ""
+    assert ("--set nonsense" in ran.out) is FORMATS[format].has_errors
+    assert bool(ran.out) is FORMATS[format].has_errors
 
 
 def test_the_format_of_the_program_is_not_the_format_of_errors(run: Run) -> None:

@@ -211,7 +211,7 @@ def test_a_file_is_unchanged_if_the_new_one_fails(
     at = (
         "pathlib.Path.replace"
         if fault == "write"
-        else "placement_checks.report.formats.json.write"
+        else "placement_checks.report.formats.json.document"
     )
     monkeypatch.setattr(at, fail)
 

@@ -12,7 +12,7 @@ from support.reports import broken, finding, report, written
 from support.towers import program
 
 from placement_checks import Verdict
-from placement_checks.report.formats.writers import FORMATS
+from placement_checks.report.formats import FORMATS
 
 KEPT = Verdict("placeable", "kept", "assigned")
 DOUBT = broken(

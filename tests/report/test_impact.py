@@ -12,9 +12,9 @@ from support.towers import program
 
 from placement_checks import Report, Verdict
 from placement_checks.core.impact import Impact
-from placement_checks.report.formats.items import items, ranked
-from placement_checks.report.formats.outcome import Outcome
-from placement_checks.report.formats.writers import FORMATS
+from placement_checks.report.formats import FORMATS
+from placement_checks.report.items import items, ranked
+from placement_checks.report.outcome import Outcome
 from placement_checks.verification import judging
 
 KEPT = Verdict("kept-rule", "kept", "assigned")

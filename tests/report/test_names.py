@@ -22,7 +22,7 @@ from placement_checks.report.commands import log
 from placement_checks.report.commands import time as timing_report
 from placement_checks.report.commands.time import chrome_trace
 from placement_checks.report.common import baseline
-from placement_checks.report.formats.writers import FORMATS
+from placement_checks.report.formats import FORMATS
 from placement_checks.report.text import writer
 from placement_checks.verification.diff import compare_names
 

@@ -1,4 +1,4 @@
-"""Each rule has a module, a test and an entry in the registry."""
+"""Each rule has a module and a test."""
 
 from __future__ import annotations
 
@@ -9,25 +9,15 @@ from support.towers import on, program
 
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.impact import Impact
-from placement_checks.rules import registry
 from placement_checks.rules.base import Rule
-from placement_checks.rules.registry import NAMES, RULES
-
-_ROOM = Path(registry.__file__).parent
+from placement_checks.rules.registry import NAMES, RULES, in_order
 
 
-def test_every_file_of_a_group_is_registered_once() -> None:
-    files = sorted(
-        f"{path.parent.name}.{path.stem}"
-        for path in (
-            *_ROOM.glob("devices/*.py"),
-            *_ROOM.glob("towers/*.py"),
-            *_ROOM.glob("runs/*.py"),
-        )
-        if path.stem != "__init__"
-    )
+def test_the_order_of_reports_is_by_facts_then_by_name() -> None:
+    names = [rule.name for rule in in_order(RULES[name] for name in sorted(NAMES))]
 
-    assert sorted(registry._MODULES) == files
+    assert names[:3] == ["placeable", "no-fallback", "variables-on-host"]
+    assert names[-2:] == ["towers-overlap", "transfer-budget"]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -8,8 +8,8 @@ from typing import Any
 from placement_checks.core.baseline import Change, Difference
 from placement_checks.core.results import NextStep, Report
 from placement_checks.core.revisions import Since
-from placement_checks.report.formats.outcome import Outcome
-from placement_checks.report.formats.writers import FORMATS
+from placement_checks.report.formats import FORMATS
+from placement_checks.report.outcome import Outcome
 
 HOSTILE = "w|`</b>\x1b[2J\n::error::@you #1 https://x.y &amp; [a](1) \u202e\x00"
 

@@ -15,6 +15,7 @@ from placement_checks.core.settings import Settings
 from placement_checks.rules.devices.no_fallback import NoFallback
 from placement_checks.rules.devices.session_memory import SessionMemory
 from placement_checks.rules.devices.variables_on_host import VariablesOnHost
+from placement_checks.rules.registry import in_order
 from placement_checks.rules.towers.gradients_averaged import GradientsAveraged
 from placement_checks.rules.towers.variables_shared import VariablesShared
 from placement_checks.verification.policy import (
@@ -34,7 +35,7 @@ TABLES = "give a list of tables, such as [{allow_growth = 1}]"
 @pytest.mark.parametrize(
     ("only", "without", "chosen"),
     [
-        ([], [], NAMES),
+        ([], [], [rule.name for rule in in_order(RULES.values())]),
         (["no-fallback", "placeable"], [], ["placeable", "no-fallback"]),
         ([], NAMES[1:], NAMES[:1]),
         (NAMES[:2], NAMES[1:], NAMES[:1]),

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TextIO
 
-from placement_checks.report.formats.items import Item, items, ranked
-from placement_checks.report.formats.locations import Location, Repository
-from placement_checks.report.formats.outcome import Outcome
+from placement_checks.report.formats import Format
+from placement_checks.report.items import Item, items, ranked
+from placement_checks.report.locations import Location, Repository
+from placement_checks.report.outcome import Outcome
 from placement_checks.report.text.findings import one_line
 
 _SHOWN = 10  # errors of a step
@@ -32,6 +33,14 @@ def write(outcome: Outcome, stream: TextIO) -> None:
             counts.append(f"GitHub shows {_SHOWN} errors of a step; its log has all {errors}.")
         lines.append(annotation("notice", counts, _NAME))
     stream.write("".join(f"{line}\n" for line in lines))
+
+
+FORMAT = Format(
+    write,
+    "annotations of a GitHub runner, at your lines",
+    "a notice",
+    has_errors=True,
+)
 
 
 def _annotation(item: Item, files: Repository) -> str:

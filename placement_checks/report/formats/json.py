@@ -22,7 +22,8 @@ from placement_checks.report.common.json import (
     Versions,
     to_json,
 )
-from placement_checks.report.formats.outcome import Outcome, PytestOutcome, PytestResult
+from placement_checks.report.formats import Format
+from placement_checks.report.outcome import Outcome, PytestOutcome, PytestResult
 
 
 class FindingObject(JsonObject):
@@ -282,6 +283,15 @@ class NothingVerified(FailedDocument):
 def write(outcome: Outcome, stream: TextIO) -> None:
     """Writes the document."""
     stream.write(to_json(document(outcome)) + "\n")
+
+
+FORMAT = Format(
+    write,
+    "your own programs; a schema fixes the form",
+    "the state `doubtful` of the rule, and `doubt` of the finding",
+    ".json",
+    has_errors=True,
+)
 
 
 def document(outcome: Outcome) -> VerifyDocument | NothingVerified | SinceDocument:

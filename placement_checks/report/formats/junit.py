@@ -8,9 +8,10 @@ from typing import TextIO
 from xml.etree import ElementTree as ET
 
 from placement_checks.core.results import Report, Verdict
-from placement_checks.report.formats.items import Item, items
-from placement_checks.report.formats.locations import Repository
-from placement_checks.report.formats.outcome import Outcome
+from placement_checks.report.formats import Format
+from placement_checks.report.items import Item, items
+from placement_checks.report.locations import Repository
+from placement_checks.report.outcome import Outcome
 from placement_checks.report.text.findings import finding_lines, one_line
 from placement_checks.report.text.writer import program_title
 from placement_checks.util.text import plural, printable
@@ -46,6 +47,15 @@ def write(outcome: Outcome, stream: TextIO) -> None:
     ET.indent(suites)
     text = ET.tostring(suites, encoding="unicode")
     stream.write(f"<?xml version='1.0' encoding='utf-8'?>\n{text}\n")
+
+
+FORMAT = Format(
+    write,
+    "viewers of test results: one suite for each program, one case for each rule",
+    "a test that passes, with an output",
+    ".xml",
+    has_errors=True,
+)
 
 
 def _suite(

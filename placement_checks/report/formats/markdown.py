@@ -16,8 +16,9 @@ from placement_checks.core.revisions import Since
 from placement_checks.report.commands.since import at_commit, headline
 from placement_checks.report.common.baseline import render_text
 from placement_checks.report.common.source import source_text
-from placement_checks.report.formats.items import Item, Kind, items, ranked
-from placement_checks.report.formats.outcome import Outcome
+from placement_checks.report.formats import Format
+from placement_checks.report.items import Item, Kind, items, ranked
+from placement_checks.report.outcome import Outcome
 from placement_checks.report.text.findings import one_line
 from placement_checks.report.text.writer import program_title
 from placement_checks.util.text import join_and, plural, printable
@@ -48,6 +49,14 @@ _MARKS = frozenset("|`*_\\[]~!")
 def write(outcome: Outcome, stream: TextIO) -> None:
     """Writes the counts, a table of the programs, the findings in folds, and the next step."""
     stream.write("".join(f"{line}\n" for line in _lines(outcome)))
+
+
+FORMAT = Format(
+    write,
+    "comment on a pull request: at most 40 lines, for any report",
+    "a line below the findings",
+    ".md",
+)
 
 
 def _lines(outcome: Outcome) -> Iterator[str]:

@@ -15,9 +15,10 @@ from placement_checks.core.results import Finding, Report
 from placement_checks.core.versions import versions
 from placement_checks.report.common.findings import Group
 from placement_checks.report.common.json import escape_controls
-from placement_checks.report.formats.items import Item, items
-from placement_checks.report.formats.locations import Location, Repository
-from placement_checks.report.formats.outcome import Outcome
+from placement_checks.report.formats import Format
+from placement_checks.report.items import Item, items
+from placement_checks.report.locations import Location, Repository
+from placement_checks.report.outcome import Outcome
 from placement_checks.report.text.findings import finding_sentences, one_line
 from placement_checks.report.text.writer import program_title
 
@@ -40,6 +41,15 @@ def write(outcome: Outcome, stream: TextIO) -> None:
     """Writes the document: one run with rules, results, errors and rules that were not checked."""
     document = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [_Run(outcome).document()]}
     stream.write(escape_controls(json.dumps(document, indent=2, ensure_ascii=False)) + "\n")
+
+
+FORMAT = Format(
+    write,
+    "code scanning, and editors that show SARIF",
+    "a result with the level `note`",
+    ".sarif",
+    has_errors=True,
+)
 
 
 class _Run:

@@ -17,7 +17,7 @@ from placement_checks.core.revisions import Since
 from placement_checks.report.commands import since as since_text
 from placement_checks.report.common.baseline import first_line, render_text
 from placement_checks.report.common.findings import Group, Section, Sections
-from placement_checks.report.formats.outcome import Outcome
+from placement_checks.report.outcome import Outcome
 from placement_checks.report.text.findings import finding_sentences, one_line
 from placement_checks.report.text.writer import program_title
 from placement_checks.util.text import join_and, listed, plural

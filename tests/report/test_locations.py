@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from support.reports import report
 
-from placement_checks.report.formats.locations import Location, Repository
+from placement_checks.report.locations import Location, Repository
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import io
 import os
 import select
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
@@ -115,9 +115,7 @@ def parse_outputs(files: Sequence[str], given: str | None, formats: Sequence[str
     Raises:
         UsageError: a file has an unknown suffix, and no format is given.
     """
-    from placement_checks.report.formats.writers import FORMATS  # slow to import
-
-    suffixes = {FORMATS[name].suffix: name for name in formats if FORMATS[name].suffix}
+    suffixes = _suffixes(formats) if files else {}
     outputs = []
     for file in files:
         suffix = Path(file).suffix.lower()
@@ -132,6 +130,13 @@ def parse_outputs(files: Sequence[str], given: str | None, formats: Sequence[str
     if not files or (given is not None and all(each.format != given for each in outputs)):
         outputs.append(Output(given or formats[0], None))
     return outputs
+
+
+def _suffixes(formats: Sequence[str]) -> Mapping[str, str]:
+    """The formats by the suffix of their files."""
+    from placement_checks.report.formats import FORMATS  # which imports each of these formats
+
+    return {FORMATS[name].suffix: name for name in formats if FORMATS[name].suffix}
 
 
 @contextlib.contextmanager
