@@ -75,7 +75,7 @@ class RandomnessApart(Rule):
             return self.not_checked("no tower draws random numbers")
         findings = []
         of_keras = []
-        for tower, original, later, draw in repetitions(each for each in draws if each[0]):
+        for tower, original, later, draw in repetitions(draws):
             name = analysis.flow.names[draw]
             if matches_any(name, self.allow) or not _is_for_rows(analysis, rows, draw):
                 continue
@@ -95,7 +95,7 @@ def _draws(analysis: TowerAnalysis, rows: RowSets) -> Iterator[tuple[Hashable, T
     """Find the random ops of towers in a step.
 
     Yields:
-        A key that ops with equal random numbers share, or None; the op's tower; and the op.
+        A key that ops with equal random numbers share, the op's tower, and the op.
     """
     placement, flow = analysis.placement, analysis.flow
     for op in flow.having((RANDOM_SEEDED | RANDOM_STATELESS.keys()).__contains__):
@@ -104,9 +104,7 @@ def _draws(analysis: TowerAnalysis, rows: RowSets) -> Iterator[tuple[Hashable, T
             continue
         name, kind = flow.names[op], flow.types[op]
         if kind in RANDOM_SEEDED:
-            attributes = placement.details.attributes(name)
-            seeds = attributes.get("seed", 0), attributes.get("seed2", 0)
-            yield (kind, *seeds) if any(seeds) else None, tower, op
+            yield analysis.draw_key(op), tower, op
         else:
             seed = RANDOM_STATELESS[kind]
             inputs = [

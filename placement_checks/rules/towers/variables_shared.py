@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Literal, NamedTuple
@@ -16,7 +16,7 @@ from placement_checks.analysis.variables.slots import find_slots
 from placement_checks.core import mistakes
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.facts import FactKind
-from placement_checks.core.ids import OpId, SiteIndex
+from placement_checks.core.ids import SiteIndex
 from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing, NotApplicable
 from placement_checks.core.op_types import RANDOM_SEEDED, RESTORES
@@ -324,9 +324,7 @@ def _unequal_starts(placement: Placement) -> Iterator[Finding]:
         draws = {name: _initial_draws(placement, name, group) for name in group.copies.values()}
         for tower, name in others:
             drawn, of_first = draws[name], draws[first]
-            if drawn is None or of_first is None or not (drawn or of_first):
-                continue
-            if len(drawn) == len(of_first) and all(map(_draw_alike, drawn, of_first)):
+            if drawn is None or of_first is None or drawn == of_first:
                 continue
             yield state_mistake(
                 placement,
@@ -338,26 +336,10 @@ def _unequal_starts(placement: Placement) -> Iterator[Finding]:
             )
 
 
-_NO_SEED = (0, 0)
-
-
-class _Draw(NamedTuple):
-    """A random op, its type and its seeds."""
-
-    op: OpId
-    type: str
-    seeds: tuple[object, object]
-
-
-def _draw_alike(one: _Draw, other: _Draw) -> bool:
-    """Whether two random ops yield the same numbers in the run that initializes the variables."""
-    return one == other or (one[1:] == other[1:] and one.seeds != _NO_SEED)
-
-
 def _initial_draws(
     placement: Placement, name: str, group: MirroredVariable
-) -> Sequence[_Draw] | None:
-    """The random ops of a variable's initial value, in order, with their seeds.
+) -> Sequence[Hashable] | None:
+    """The keys of the random ops of a variable's initial value, in order.
 
     None if the variable may start in another way: it takes the value of another copy, a checkpoint
     has it under another name, or several ops set it before the step.
@@ -380,11 +362,7 @@ def _initial_draws(
     if len(initializers) != 1:
         return None
     draws = [op for op in sorted(initializers[0]) if flow.types[op] in RANDOM_SEEDED]
-    attributes = [details.attributes(flow.names[op]) for op in draws]
-    return [
-        _Draw(op, flow.types[op], (each.get("seed", 0), each.get("seed2", 0)))
-        for op, each in zip(draws, attributes, strict=True)
-    ]
+    return [analysis.draw_key(op) for op in draws]
 
 
 def _update_text(placement: Placement, name: str) -> str:
