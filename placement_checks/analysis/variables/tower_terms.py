@@ -183,6 +183,12 @@ class TowerTerms:
             self.terms, self._reader.value(tensor.removesuffix(":0")), self._reader.atoms_of_copies
         )
 
+    @cached_property
+    def losses(self) -> Mapping[OpId, Form | Missing]:
+        """The losses of all towers, in the order of towers."""
+        by_tower = self._analysis.losses.by_tower
+        return {loss: self.form(loss) for losses in by_tower for loss in losses}
+
     def updates_before(self, op: OpId) -> Sequence[str]:
         """The updates that an op waits for, in any way."""
         return self._reader.graph.awaited_by(self._analysis.flow.names[op])
