@@ -133,7 +133,7 @@ def _losses_of(analysis: TowerAnalysis, variable: str) -> Mapping[TowerIndex, di
     found: dict[TowerIndex, dict[OpId, OpId]] = defaultdict(dict)
     for objective, ops in placement.step.gradients.items():
         loss = number.get(producer_of(objective))
-        if loss not in analysis.loss_ops:
+        if loss is None or loss not in analysis.loss_ops:
             continue
         for op in sorted(number[each] for each in taken.intersection(ops)):
             tower = single_tower(gradients.gradient_towers[op] & analysis.all_towers)

@@ -269,7 +269,7 @@ def _added_variables(
 
 
 def _variables_by_slot(placement: Placement) -> dict[str, set[str]]:
-    """Return the variables whose updates take each optimizer slot, or that have its device."""
+    """Return the variables of each slot: their updates take it, or it is colocated with them."""
     held, variables = find_slots(placement).held, {each.name for each in placement.variables}
     return {
         name: {*held.get(name, ()), *variables.intersection(placement.ops[name].colocated)}
