@@ -211,8 +211,7 @@ PASSES_READ = PASSES_VALUE | VARIABLE_READS | {CAST}
 # An empty list. While loops of TensorFlow 2 store in it the values that their gradients need.
 EMPTY_LIST = "EmptyTensorList"
 
-SHAPE = "Shape"
-SHAPES = frozenset({SHAPE, "ShapeN", "Size", "Rank"})
+SHAPES = frozenset({"Shape", "ShapeN", "Size", "Rank"})
 SHAPE_ONLY = SHAPES | {"ZerosLike", "OnesLike"}
 
 # Ops that select from the second input where the first input is true, else from the third input.
@@ -230,9 +229,8 @@ PRODUCTS = frozenset({"Mul", "MulNoNan"})
 # Division by the second input.
 DIVISIONS = frozenset({"RealDiv", "Div", "DivNoNan"})
 SCALES = PRODUCTS | DIVISIONS
-SUBTRACTION = "Sub"
-# Passes on the value of the branch that runs, in control flow v1.
-MERGE = "Merge"
+# Pass on the value of the branch that runs, in control flow v1.
+MERGES = frozenset({"Merge", "RefMerge"})
 STOPS_GRADIENT = frozenset({"StopGradient", "PreventGradient"})
 # Adds up rows with equal indices, such as the gradients of rows of a variable.
 SUM_OF_ROWS = "UnsortedSegmentSum"

@@ -80,12 +80,10 @@ def mistake_of(placement: Placement, difference: Difference, declared: str = "")
     return mistake.stated(kind, text=difference.text, ops=ops, declared=declared)
 
 
-def explain_numbers(evidence: Evidence, variable: str) -> Diagnosis | None:
-    """Explain why a variable gets other numbers than in the reference, by the proof of the step.
+def difference_from_reference(evidence: Evidence, variable: str) -> Difference | None:
+    """Return the first difference of a variable's update from the reference.
 
-    The proof compares the graphs, and states the first difference of both updates. Without a
-    measured difference, many such differences would prove nothing: other ops may compute the same.
-    If an op on the way cannot be followed, the mistake is only narrowed down to its term.
+    It is None if there is none, or if the steps cannot be compared.
     """
     if not evidence.reference:
         return None
@@ -94,7 +92,17 @@ def explain_numbers(evidence: Evidence, variable: str) -> Diagnosis | None:
         return None
     names = [name for name, copies in found.copies.items() if variable in copies]
     answer = found.variables.get(names[0] if names else variable)
-    difference = answer.difference if answer else None
+    return answer.difference if answer else None
+
+
+def explain_numbers(evidence: Evidence, variable: str) -> Diagnosis | None:
+    """Explain why a variable gets other numbers than in the reference, by the proof of the step.
+
+    The proof compares the graphs, and states the first difference of both updates. Without a
+    measured difference, many such differences would prove nothing: other ops may compute the same.
+    If an op on the way cannot be followed, the mistake is only narrowed down to its term.
+    """
+    difference = difference_from_reference(evidence, variable)
     if difference is None:
         return None
     if difference.excuse and difference.mistake is None:

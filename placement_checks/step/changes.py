@@ -15,6 +15,7 @@ from placement_checks.core.op_types import (
     BOUNDS,
     BRANCHES,
     GATHERERS,
+    INITIALIZATION_TESTS,
     LINEAR,
     LOOPS,
     PIPELINE_OUTPUTS,
@@ -37,8 +38,8 @@ from placement_checks.step.tensor_ops import Node
 from placement_checks.step.terms import Atom, Terms
 from placement_checks.util.walks import sources_first, walk
 
-# Two such ops do not yield the same value.
-_OWN_VALUES = PLACEHOLDERS | PIPELINE_OUTPUTS | RANDOM
+# Ops whose values are not computed from the values of their inputs.
+_OWN_VALUES = PLACEHOLDERS | PIPELINE_OUTPUTS | RANDOM | INITIALIZATION_TESTS
 _SHAPES = SHAPE_ONLY | {"Dim", "RowsOf"}
 # Atoms that are linear in all their operands, besides the ops of `LINEAR`.
 _JOINS = REDUCTIONS | GATHERERS | {"Slices", "Place", "Slice", "StopGradient"}
@@ -123,9 +124,13 @@ class StepChanges(StepReader):
 
     def _find_change(self, op: str) -> Change:
         terms, variable = self.terms, self.variable_of(op)
+        form = self._atom(self.ops[op].type, Node(self, op, 0))
+        try:
+            form = self._applied(Update(op, 0), variable) if variable else form
+        except (IndexError, ValueError):  # a reduced graph, whose ops lack inputs
+            variable = ""
         if not variable:
-            return Change(op, None, self._atom(self.ops[op].type, Node(self, op, 0)))
-        form = self._applied(Update(op, 0), variable)
+            return Change(op, None, form)
         if self._is_of_optimizer(op, form):
             return Change(op, terms.number(1.0), form)
         olds = {atom for atom in terms.all_atoms_in([form]) if self._is_state(atom, variable)}
@@ -183,11 +188,21 @@ class StepChanges(StepReader):
     def _contains(self, form: Form, atoms: Collection[AtomId]) -> bool:
         return any(atom in atoms for atom in self.terms.all_atoms_in([form]))
 
+    def adds(self, change: Change) -> bool:
+        """Whether a new value is the sum of the old value and a term."""
+        return change.factor is not None and self.terms.constant(change.factor) == 1.0
+
+    def assigned_state(self, change: Change) -> tuple[str, Collection[str]] | None:
+        """The variable whose value is assigned, and its updates before; None if there is none."""
+        value = self.terms.single(change.term)
+        if value is None or value.op != "Var" or self.depends_on_old(change):
+            return None
+        variable, *done = map(str, value.attrs)
+        return variable, done
+
     def decays(self, change: Change) -> bool:
         """Whether a new value depends on the old value, and is no sum of it and a term."""
-        if change.factor is not None and self.terms.constant(change.factor) == 1.0:
-            return False
-        return self.depends_on_old(change)
+        return not self.adds(change) and self.depends_on_old(change)
 
     def depends_on_old(self, change: Change) -> bool:
         """Whether a new value depends on the old value."""
@@ -202,8 +217,7 @@ class StepChanges(StepReader):
         """
         terms, variable = self.terms, self.variable_of(change.op)
         if change.factor is not None:
-            is_sum = terms.constant(change.factor) == 1.0
-            return self._numbers(change.term) if is_sum else None
+            return self._numbers(change.term) if self.adds(change) else None
         atom = terms.single(change.term)
         found: list[float] = []
         for side in atom.operands[1:] if atom is not None and atom.op in _CHOICES else ():
@@ -230,11 +244,7 @@ class StepChanges(StepReader):
     def is_undone(self, change: Change, other: Change) -> bool:
         """Whether two changes add a term and subtract it."""
         terms = self.terms
-        is_sum = [
-            each.factor is not None and terms.constant(each.factor) == 1.0
-            for each in (change, other)
-        ]
-        if not all(is_sum) or terms.constant(change.term) == 0.0:
+        if not self.adds(change) or not self.adds(other) or terms.constant(change.term) == 0.0:
             return False
         return terms.constant(terms.add((change.term, 1.0), (other.term, 1.0))) == 0.0
 
@@ -247,13 +257,13 @@ class StepChanges(StepReader):
         taken: set[str] = set()
         for change in changes:
             atoms = [self.terms[each] for each in self.terms.all_atoms_in([change.term])]
-            adds = change.factor is not None and self.terms.constant(change.factor) == 1.0
             reads_changed = any(
                 each.op == "Var" and (each.attrs[1:] or each.attrs[0] in self._slots)
                 for each in atoms
             )
             gradients = {str(each.attrs[0]) for each in atoms if each.op == "Backward"}
-            if not adds or self._is_of_optimizer(change.op, change.term) or reads_changed:
+            is_of_optimizer = self._is_of_optimizer(change.op, change.term)
+            if not self.adds(change) or is_of_optimizer or reads_changed:
                 return False
             if not gradients or gradients & taken:
                 return False

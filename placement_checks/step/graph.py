@@ -18,6 +18,7 @@ from placement_checks.core.op_types import (
     IDENTITIES,
     LOOPS,
     MEAN,
+    MERGES,
     NEXT_ITERATIONS,
     PASSES_HANDLE,
     PRODUCTS,
@@ -41,7 +42,6 @@ from placement_checks.step.parts import Part
 from placement_checks.step.terms import Assumption, Terms
 from placement_checks.util.walks import sources_first, walk
 
-_MERGES = frozenset({"Merge", "RefMerge"})
 # How many of the first inputs an optimizer's op changes; 1 for types that are not here.
 _CHANGED_INPUTS = {
     **dict.fromkeys(["Momentum", "KerasMomentum", "Adagrad", "AdagradV2", "AddSign"], 2),
@@ -332,7 +332,7 @@ class StepGraph:
         for name, op in ops.items():
             if op.type in ENTERS:
                 entered[frame_of(name)].append(name)
-            if op.type not in _MERGES:
+            if op.type not in MERGES:
                 continue
             sources = list(map(producer_of, self.inputs[name]))
             types = [ops[each].type for each in sources if each in ops]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from placement_checks.core.op_types import MEAN, SUM
 from placement_checks.core.placement import Placement, producer_of
-from placement_checks.step.gradients import Names, with_names
+from placement_checks.step.gradients import with_names
 from placement_checks.step.graph import training_runs
 from placement_checks.step.kinds import AtomId, Cause, Form, Kind, Monomial
 from placement_checks.step.op_types import op_type
@@ -145,15 +145,7 @@ class _Objectives:
     ) -> None:
         self._reader, self._variables, self._towers = reader, variables, towers
         self._terms, self._stages = reader.terms, GradientStages(reader)
-        atoms = {
-            self._atom(copy): self._atom(first)
-            for copy, first in reader.copies.items()
-            if copy != first and copy in reader.ops and first in reader.ops
-        }
-        self._names = Names(atoms)
-
-    def _atom(self, variable: str) -> AtomId:
-        return max(self._terms.atoms_in(self._reader.variable(variable)))
+        self._names = reader.atoms_of_copies
 
     def texts(self) -> Mapping[str, str]:
         """The objective of each variable, if its update can be read."""

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from placement_checks.core.op_types import (
+    ADDITIONS,
     ADDS,
     BRANCHES,
     FUNCTION_CALLS,
@@ -20,6 +21,7 @@ from placement_checks.core.op_types import (
     LOOPS,
     PLACEHOLDERS,
     REF_VARIABLES,
+    SUBTRACTIONS,
     SWITCHES,
     VARIABLES,
     is_update,
@@ -50,10 +52,7 @@ from placement_checks.step.terms import Assumption, Terms
 from placement_checks.util.walks import walk
 
 # Updates by the sum of the old value and a multiple of another tensor.
-_SUMS = {
-    **dict.fromkeys(["AssignAdd", "AssignAddVariableOp"], 1.0),
-    **dict.fromkeys(["AssignSub", "AssignSubVariableOp"], -1.0),
-}
+_SUMS = {**dict.fromkeys(ADDITIONS, 1.0), **dict.fromkeys(SUBTRACTIONS, -1.0)}
 _SMALL = 1e-2
 _ASSIGNS = frozenset({"Assign", "AssignVariableOp"})
 _SCATTERS = {

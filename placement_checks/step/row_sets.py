@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from fractions import Fraction
-from functools import cached_property
 from itertools import product
 from typing import Any, NamedTuple
 
 from placement_checks.core.op_types import RANDOM_STATEFUL, VARIABLES, is_update
 from placement_checks.core.placement import Placement, producer_of
-from placement_checks.step.gradients import Names, with_names
+from placement_checks.step.gradients import with_names
 from placement_checks.step.kinds import AtomId, Form, Kind, RowExtent
 from placement_checks.step.op_types import op_type
 from placement_checks.step.parts import LAST_ROW, WHOLE, Cut, Part, cut_range
@@ -103,7 +102,9 @@ class RowSets:
         reader, name = self._reader, producer_of(tensor)
         if not self._is_readable(name):
             return tensor.removesuffix(":0")
-        form = with_names(self._terms, reader.value(tensor.removesuffix(":0")), self._copies)
+        form = with_names(
+            self._terms, reader.value(tensor.removesuffix(":0")), reader.atoms_of_copies
+        )
         kinds = {op: reader.ops[op].type for op in self._behind(name)}
         stateful = {op for op in kinds if is_update(kinds[op]) or kinds[op] in _CHANGING}
         return form, frozenset(stateful)
@@ -125,17 +126,6 @@ class RowSets:
             return () if is_input else reader.ops.keys() & map(producer_of, reader.data(op))
 
         return set(walk(reader.ops.keys() & {name}, inputs))
-
-    @cached_property
-    def _copies(self) -> Names:
-        """The first copy of each variable, for copies that a strategy keeps equal."""
-        reader, terms = self._reader, self._terms
-        atoms = {
-            max(terms.atoms_in(reader.variable(copy))): max(terms.atoms_in(reader.variable(first)))
-            for copy, first in reader.in_sync.items()
-            if copy != first and {copy, first} <= reader.ops.keys()
-        }
-        return Names(atoms)
 
     def data_of_pipeline(self, name: str) -> Hashable:
         """A key of an iterator or queue: pipelines of the same data have equal keys.

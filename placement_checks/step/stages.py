@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from itertools import pairwise
-from math import isclose, prod
+from math import isclose
 from typing import NamedTuple
 
 from placement_checks.core.op_types import (
@@ -143,23 +143,6 @@ def comparable_stages(
             ):
                 return one, other
     return None
-
-
-def unequal_rates(
-    written: WrittenUpdate, reference: WrittenUpdate, ratio: float
-) -> tuple[float, float] | None:
-    """Return the constant learning rates of two programs, if they differ, but not by averages.
-
-    The parameters are described in `comparable_stages`.
-    """
-    stages = comparable_stages(written, reference, ratio)
-    if stages is None:
-        return None
-    rates = [
-        _not_neutral(update.last(stage.contains).constants[len(stage.constants) :], ratio)
-        for update, stage in zip((written, reference), stages, strict=True)
-    ]
-    return (prod(rates[0]), prod(rates[1])) if all(rates) else None
 
 
 def _not_neutral(constants: Iterable[float], ratio: float) -> Sequence[float]:

@@ -18,6 +18,7 @@ from placement_checks.core.op_types import (
     ADDS,
     ENTERS,
     GATHERERS,
+    MERGES,
     RANDOM_STATEFUL,
     RANDOM_STATELESS,
     SWITCHES,
@@ -634,7 +635,7 @@ def _merge(node: Node) -> Form | None:
     sources = [reader.ops[producer_of(source)].type for source in node.inputs]
     if any(kind in ("NextIteration", "RefNextIteration") for kind in sources):
         return None
-    ends = SWITCHES | {"Merge", "RefMerge"}
+    ends = SWITCHES | MERGES
     before = walk(
         reader.edges[node.name],
         lambda name: () if reader.ops[name].type in ends else reader.edges[name],

@@ -7,7 +7,7 @@ a saved graph, which is found by names.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import compress
 from typing import NamedTuple
@@ -126,6 +126,13 @@ class GraphAnalysis:
         outputs = self.placement.details.outputs(op)
         number = int(output or 0)
         return outputs[number] if number < len(outputs) else None
+
+    def draw_key(self, op: OpId) -> Hashable:
+        """Return a key that stateful random ops share if they draw the same numbers."""
+        name = self.flow.names[op]
+        attributes = self.placement.details.attributes(name)
+        seeds = attributes.get("seed", 0), attributes.get("seed2", 0)
+        return (self.flow.types[op], *seeds) if any(seeds) else name
 
     @cached_property
     def in_model(self) -> Sequence[bool]:

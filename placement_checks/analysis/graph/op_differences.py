@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from placement_checks.analysis.graph.analysis import GraphAnalysis
 from placement_checks.core.ids import OpId
 from placement_checks.core.op_types import (
+    ADDS,
     CONST,
     CUTS,
     ENTERS,
@@ -65,7 +66,8 @@ def differences(
       slice of a tower.
     * Whether a slice states its begin and its end: the first slice of a tensor needs no begin, and
       the last slice needs no end.
-    * A constant factor of the whole result, which weights towers with unequal batches.
+    * A constant factor of the whole result, which weights towers with unequal batches, and a
+      summand that depends on no example, such as a penalty on the weights.
     * The Python function that an op of `tf.py_function` calls.
     * Different variables of the same shape and dtype, unless both computations read both
       variables.
@@ -83,6 +85,9 @@ def differences(
         (left, right, (right,), True) for left, right in zip(one, other, strict=False)
     ]
     for left, right, path, at_root in todo:
+        if at_root:
+            left, right = _without_penalties(graph, left), _without_penalties(graph, right)
+            path = path if path[-1] == right else (*path, right)
         if left == right or (left, right) in compared:
             continue
         compared.add((left, right))
@@ -101,6 +106,16 @@ def differences(
             if is_factor and flow.types[a] == flow.types[b] == CONST:
                 continue
             todo.append((a, b, (*path, b), at_root and kind in _SCALES_OR_PASSES))
+
+
+def _without_penalties(graph: GraphAnalysis, loss: OpId) -> OpId:
+    """Return the only summand of a loss that depends on examples, or else the loss itself."""
+    while graph.flow.types[loss] in ADDS:
+        terms = [term for term in graph.flow.inputs[loss] if graph.examples[term]]
+        if len(terms) != 1 or len(graph.flow.inputs[loss]) == 1:
+            break
+        loss = terms[0]
+    return loss
 
 
 def _is_plain_integer(graph: GraphAnalysis, op: OpId) -> bool:

@@ -10,18 +10,7 @@ from typing import NamedTuple
 from placement_checks.analysis.graph.data_flow import DataFlow
 from placement_checks.core.ids import OpId
 from placement_checks.core.missing import Missing
-from placement_checks.core.op_types import (
-    ADDITIONS,
-    ADDS,
-    GROUPS,
-    PASSES_VALUE,
-    SUBTRACTION,
-    SUBTRACTIONS,
-    SWITCHES,
-    VARIABLE_READS,
-    is_gradient_update,
-    is_update,
-)
+from placement_checks.core.op_types import GROUPS, SWITCHES, is_gradient_update, is_update
 from placement_checks.core.placement import Placement, StepOps, producer_of
 from placement_checks.util.text import listed
 
@@ -44,43 +33,6 @@ class Update(NamedTuple):
 
 
 _RETURN_TRAIN_OP = "return it from the function that builds the graph: {'train_op': train_op}"
-
-
-def added_term(flow: DataFlow, update: Update) -> tuple[OpId, int] | None:
-    """Return the term that an update adds to the variable or subtracts from it.
-
-    The update may be an addition in place, or assign the sum of the old value and the term.
-
-    Returns:
-        The op of the term, and its sign: 1 if it is added, -1 if it is subtracted. None for other
-        updates.
-    """
-
-    def passed(op: OpId) -> OpId:
-        while flow.types[op] in PASSES_VALUE:
-            op = flow.inputs[op][0]
-        return op
-
-    if len(update.values) != 1:
-        return None
-    value = passed(update.values[0])
-    kind = flow.types[update.op]
-    if kind in ADDITIONS:
-        return value, 1
-    if kind in SUBTRACTIONS:
-        return value, -1
-    inputs = [passed(op) for op in flow.inputs[value]]
-    if len(inputs) != 2:
-        return None
-    first, second = (
-        flow.state_holder(flow.inputs[op][0] if flow.types[op] in VARIABLE_READS else op)
-        == flow.number[update.variable]
-        for op in inputs
-    )
-    kind = flow.types[value]
-    if kind in ADDS and first != second:
-        return inputs[1 if first else 0], 1
-    return (inputs[1], -1) if kind == SUBTRACTION and first and not second else None
 
 
 class Updates:

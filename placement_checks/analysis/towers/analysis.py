@@ -23,7 +23,7 @@ from placement_checks.analysis.towers.discovery import (
 from placement_checks.core.devices import Device
 from placement_checks.core.ids import OpId, TowerIndex, TowerMask
 from placement_checks.core.missing import Missing
-from placement_checks.core.op_types import ADDS, EXAMPLE_SOURCES, SUMS_UP, TAKES_PART
+from placement_checks.core.op_types import EXAMPLE_SOURCES, SUMS_UP, TAKES_PART
 from placement_checks.core.placement import Placement
 from placement_checks.util.text import range_text
 
@@ -240,15 +240,6 @@ class TowerAnalysis(GraphAnalysis):
     def has_gradient(self, op: OpId) -> bool:
         """Whether the value of an op depends on a backward op."""
         return bool(self.towers_behind[op] & self.gradient_bit)
-
-    def without_regularization(self, loss: OpId) -> OpId:
-        """Return the only summand of a loss that depends on examples, or else the loss itself."""
-        while self.flow.types[loss] in ADDS:
-            terms = [term for term in self.flow.inputs[loss] if self.examples[term]]
-            if len(terms) != 1 or len(self.flow.inputs[loss]) == 1:
-                break
-            loss = terms[0]
-        return loss
 
     def towers_in(self, mask: int) -> Sequence[TowerIndex]:
         """Return the towers in a mask."""

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from placement_checks.analysis.graph.data_flow import union
-from placement_checks.analysis.graph.updates import Update, added_term
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.by_loss import single_tower
 from placement_checks.analysis.towers.discovery import complete_device
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
+from placement_checks.analysis.variables.step_changes import step_changes
 from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.op_types import (
     NOT_A_READ,
     OVERWRITES,
     RESTORES,
-    VARIABLES,
     is_update,
 )
 from placement_checks.core.placement import Placement
@@ -40,6 +39,7 @@ class Accumulators:
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
         self._analysis = analyze(placement)
+        self._changes = step_changes(placement)
         self.names: set[str] = set()
         self.tower_of: dict[str, TowerIndex] = {}
         trained = gradient_flow(placement).trained
@@ -52,20 +52,18 @@ class Accumulators:
         analysis = self._analysis
         flow, reads = analysis.flow, analysis.reads_by_site
         variable = flow.number[name]
+        if any(map(reads.in_loss, reads.readers[name])):
+            return
         writers = flow.writers.get(variable, ())
         updates = [(op, values) for op, values in writers if is_update(flow.types[op])]
-        terms = (added_term(flow, Update(op, name, values)) for op, values in updates)
-        added = [value for value, sign in filter(None, terms) if sign > 0]
-        behind = flow.reachable(added, until=lambda op: flow.types[op] in VARIABLES | NOT_A_READ)
-        if variable in behind or all(analysis.layers.constant[value] for value in added):
+        added = [value for op, values in updates if self._adds(op, values) for value in values]
+        if not added:
             return
         is_read = name in analysis.variables_read
         is_shown = not is_read and not self._reaches_loss(variable, or_update=True)
         of_gradients = any(map(analysis.has_gradient, added))
         is_emptied = self._is_emptied(variable)
-        if any(map(reads.in_loss, reads.readers[name])) or (
-            of_gradients and not is_shown and not is_emptied
-        ):
+        if of_gradients and not is_shown and not is_emptied:
             return
         self.names.add(name)
         if is_shown or (of_gradients and is_emptied and not self._reaches_loss(variable)):
@@ -75,6 +73,14 @@ class Accumulators:
                 tower = self._tower_on_device(added)
             if tower is not None:
                 self.tower_of[name] = tower
+
+    def _adds(self, op: OpId, values: Sequence[OpId]) -> bool:
+        """Whether an update adds a value that depends on more than constants."""
+        changes, analysis = self._changes, self._analysis
+        if all(analysis.layers.constant[value] for value in values):
+            return False
+        change = changes.change(analysis.flow.names[op])
+        return changes.adds(change) and changes.increments(change) is None
 
     def _tower_on_device(self, ops: Iterable[OpId]) -> TowerIndex | None:
         """Return the only tower that runs on all devices that the ops request, if there is one."""

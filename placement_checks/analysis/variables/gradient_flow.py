@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from placement_checks.analysis.graph.data_flow import union
 from placement_checks.analysis.graph.updates import Update
 from placement_checks.analysis.towers.analysis import analyze
-from placement_checks.analysis.towers.by_loss import single_tower
-from placement_checks.core.ids import OpId, TowerIndex, TowerMask
+from placement_checks.core.ids import OpId, TowerMask
 from placement_checks.core.op_types import (
     ADDS,
     JOINS,
@@ -18,7 +16,7 @@ from placement_checks.core.op_types import (
     SUM_OF_SQUARES,
     is_gradient_update,
 )
-from placement_checks.core.placement import Placement, producer_of
+from placement_checks.core.placement import Placement
 
 
 class GradientFlow:
@@ -93,34 +91,6 @@ class GradientFlow:
         for op in self.ancestors(update):
             if self._of_tower[op] and self._analysis.has_gradient(op):
                 yield op
-
-    def losses(self, variable: str) -> Mapping[TowerIndex, Mapping[OpId, OpId]]:
-        """Return the losses that train a variable, by tower, with the ops of the gradients."""
-        analysis, number = self._analysis, self._analysis.flow.number
-        names = analysis.placement.step.gradients_by_variable.get(variable, ())
-        gradients = {number[name] for name in names if name in number}
-        taken = analysis.flow.reachable(
-            [value for update in self.trained[variable] for value in update.values],
-            until=lambda op: op in gradients or op in self._losses_of,
-        )
-        found: dict[TowerIndex, dict[OpId, OpId]] = defaultdict(dict)
-        for op in sorted(taken & gradients):
-            tower = single_tower(self.gradient_towers[op] & analysis.all_towers)
-            if tower is not None:
-                found[tower].update(dict.fromkeys(self._losses_of.get(op, ()), op))
-        return found
-
-    @cached_property
-    def _losses_of(self) -> Mapping[OpId, Sequence[OpId]]:
-        """The losses of each gradient, by the op that yields the gradient."""
-        number, losses = self._analysis.flow.number, set(self._analysis.loss_ops)
-        found: dict[OpId, list[OpId]] = defaultdict(list)
-        for loss, ops in self._analysis.placement.step.gradients.items():
-            if number.get(producer_of(loss)) in losses:
-                for op in ops:
-                    if op in number:
-                        found[number[op]].append(number[producer_of(loss)])
-        return found
 
     def ancestors(self, update: Update) -> Collection[OpId]:
         """Return the ops between an update and the towers, including the last ops of the towers.

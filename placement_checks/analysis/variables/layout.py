@@ -9,15 +9,14 @@ from functools import cached_property
 from itertools import zip_longest
 from typing import Literal, NamedTuple, TypeVar, cast
 
-from placement_checks.analysis.graph.updates import Update
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.by_loss import single_tower
 from placement_checks.analysis.towers.discovery import complete_device
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.slots import find_slots
+from placement_checks.analysis.variables.step_changes import step_changes
 from placement_checks.core.devices import Device
 from placement_checks.core.ids import OpId, TowerIndex, TowerMask
-from placement_checks.core.op_types import OVERWRITES
 from placement_checks.core.placement import TRAINABLE, Placement
 from placement_checks.core.variables import Variable
 from placement_checks.util.text import plural
@@ -281,32 +280,14 @@ class Layout:
 
         A variable that is set to the new value of another variable takes its gradients.
         """
-        updates = [*self._analysis.updates.by_variable.get(variable, ())]
-        updates += [each for update in tuple(updates) for each in self._assigned_from(update)]
+        by_variable, names = self._analysis.updates.by_variable, self._analysis.flow.names
+        changes = step_changes(self._placement)
+        updates = [*by_variable.get(variable, ())]
+        for update in tuple(updates):
+            other, done = changes.assigned_state(changes.change(names[update.op])) or ("", ())
+            taken = by_variable.get(other, ())
+            updates += taken if all(names[each.op] in done for each in taken) else ()
         return frozenset(op for update in updates for op in self._gradients.sources(update))
-
-    def _assigned_from(self, update: Update) -> Sequence[Update]:
-        """Return the updates of the variable whose new value an update assigns unchanged."""
-        flow, passed_on = self._analysis.flow, self._analysis.layers.passed_on
-        holder = passed_on[update.values[0]] if len(update.values) == 1 else None
-        if flow.types[update.op] not in OVERWRITES or holder is None:
-            return ()
-        found = self._analysis.updates.by_variable.get(flow.names[holder], ())
-        read = update.op
-        while read != holder and holder not in flow.inputs[read]:
-            read = next(op for op in flow.inputs[read] if passed_on[op] == holder)
-        before, bits = self._order if found else ((), {})
-        return found if all(before[read] & bits[each.op] for each in found) else ()
-
-    @cached_property
-    def _order(self) -> tuple[Sequence[int], Mapping[OpId, int]]:
-        """For each op a bit mask of the updates that it waits for, and the bit of each update."""
-        updates = self._analysis.updates
-        ops = [update.op for each in updates.by_variable.values() for update in each]
-        bits = {op: 1 << number for number, op in enumerate(ops)}
-        flow = self._analysis.flow
-        own = [bits.get(op, 0) for op in flow.number.values()]
-        return flow.propagate(own, along=flow.waits_for), bits
 
     def _untrained(self, copies: Mapping[str, TowerIndex]) -> Iterator[tuple[str, TowerIndex]]:
         """Yield variables that one tower reads and no update trains, with the tower.

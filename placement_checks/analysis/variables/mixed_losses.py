@@ -73,11 +73,7 @@ class MixedLosses:
         self._analysis = analyze(placement)
         self._model = tower_terms(placement)
         self._towers_by_op: dict[OpId, TowerMask] = {}
-        self._forms = {
-            loss: self._model.form(loss)
-            for _, losses in self._analysis.losses.items()
-            for loss in losses
-        }
+        self._forms = self._model.losses
 
     @property
     def unread(self) -> Missing | None:

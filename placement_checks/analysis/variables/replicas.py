@@ -118,10 +118,7 @@ class Replicas:
         # Random numbers are equal if their seeds are equal. Stateless random ops have no such
         # seeds: their inputs decide.
         for op in flow.having(RANDOM_STATEFUL.__contains__):
-            name = flow.names[op]
-            attributes = self._placement.details.attributes(name)
-            seeds = attributes.get("seed", 0), attributes.get("seed2", 0)
-            alike[(flow.types[op], *seeds) if any(seeds) else name].append(name)
+            alike[self._analysis.draw_key(op)].append(flow.names[op])
         yield from alike.values()
 
     @cached_property

@@ -175,10 +175,9 @@ class ReportedLosses:
     def _summands_of_losses(self) -> Sequence[Monomial]:
         """The summands of losses that depend on examples."""
         model = self._model
-        forms = [model.form(loss) for _, ops in self._analysis.losses.items() for loss in ops]
         return [
             summand
-            for form in forms
+            for form in model.losses.values()
             if not isinstance(form, Missing)
             for summand, _ in model.terms.summands(form)
             if model.towers_of_summand(summand)
@@ -196,9 +195,7 @@ class ReportedLosses:
 
     @cached_property
     def _in_losses(self) -> _Coefficients:
-        losses = [
-            self._model.form(loss) for _, ops in self._analysis.losses.items() for loss in ops
-        ]
+        losses = self._model.losses.values()
         return self._coefficients([each for each in losses if not isinstance(each, Missing)])
 
     def _coefficients(self, forms: Sequence[Form]) -> _Coefficients:

@@ -19,7 +19,7 @@ from placement_checks.core.ids import OpId, TowerIndex, TowerMask
 from placement_checks.core.missing import Missing
 from placement_checks.core.op_types import RANDOM
 from placement_checks.core.placement import Placement, producer_of
-from placement_checks.step.gradients import Names, with_names
+from placement_checks.step.gradients import with_names
 from placement_checks.step.kinds import (
     OF_SHAPES,
     ONE,
@@ -141,7 +141,7 @@ class TowerTerms:
         self.terms = Terms(op_type, decisions=True, are_parts_apart=True)
         step = placement.step
         roots = [*step.train_op, *step.train_ops, *(op for run in step.runs for op in run)]
-        self._reader = _ValueReader(self.terms, placement, 0, roots, {})
+        self._reader = _ValueReader(self.terms, placement, 0, roots, self.first_copies)
         self._reader.batch.assign_to_towers(ops_of_losses(placement))
         self._reader.part_at = self._part_at_border if by_borders else None
         self._sources: dict[AtomId, Sources] = {ONE: _NOTHING}
@@ -180,8 +180,14 @@ class TowerTerms:
         if loop := self._reader.graph.loop_around(producer_of(tensor)):
             return Missing(f"{tensor} is computed in the loop {loop}")
         return with_names(
-            self.terms, self._reader.value(tensor.removesuffix(":0")), self._atoms_of_copies
+            self.terms, self._reader.value(tensor.removesuffix(":0")), self._reader.atoms_of_copies
         )
+
+    @cached_property
+    def losses(self) -> Mapping[OpId, Form | Missing]:
+        """The losses of all towers, in the order of towers."""
+        by_tower = self._analysis.losses.by_tower
+        return {loss: self.form(loss) for losses in by_tower for loss in losses}
 
     def updates_before(self, op: OpId) -> Sequence[str]:
         """The updates that an op waits for, in any way."""
@@ -194,15 +200,7 @@ class TowerTerms:
             for source in self._reader.data(name):
                 if self._analysis.has_gradient(flow.op_of(source)):
                     form = self._reader.value(source, name)
-                    yield with_names(self.terms, form, self._atoms_of_copies)
-
-    @cached_property
-    def _atoms_of_copies(self) -> Names:
-        names = self.first_copies.items()
-        return Names({self._atom(copy): self._atom(first) for copy, first in names})
-
-    def _atom(self, variable: str) -> AtomId:
-        return max(self.terms.atoms_in(self._reader.variable(variable)))
+                    yield with_names(self.terms, form, self._reader.atoms_of_copies)
 
     @cached_property
     def own_parts(self) -> Sequence[frozenset[Part]]:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isinf
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,11 +11,10 @@ from placement_checks.core import mistakes
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.facts import Fact, FactKind
-from placement_checks.core.ids import OpId
 from placement_checks.core.impact import Impact
 from placement_checks.core.mistakes import Diagnosis, TowerKind
-from placement_checks.core.op_types import VARIABLES, is_gradient_update
-from placement_checks.core.placement import Placement, producer_of
+from placement_checks.core.op_types import is_gradient_update
+from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.strategies import Strategy
 from placement_checks.rules.base import Rule, about, matches_any, require_positive, unless_allowed
@@ -25,10 +23,8 @@ from placement_checks.rules.ranks import ranks_of, tower_kind
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.runs.gradients_equal import with_rows
 from placement_checks.rules.source_lines import blame
-from placement_checks.rules.step_equality import explain_numbers
-from placement_checks.step.stages import WrittenUpdate, unequal_rates, written_updates
+from placement_checks.rules.step_equality import difference_from_reference, explain_numbers
 from placement_checks.util.text import listed, plural
-from placement_checks.util.walks import walk
 
 if TYPE_CHECKING:
     from placement_checks.core.measurement import Measurement, Trajectory
@@ -130,11 +126,11 @@ class WeightsEqual(Rule):
         divergences = [
             each for each in divergences if not matches_any(each.difference.variable, self.allow)
         ]
-        unequal = None
-        if evidence.reference and (ranks_of(placement) or measured.reference == placement.program):
-            unequal = unequal_constants(placement, evidence.reference)
+        setting = None
+        if ranks_of(placement) or measured.reference == placement.program:
+            setting = _other_setting(evidence)
         intended = []
-        if unequal is not None:  # it explains all differences but those of counters
+        if setting is not None:  # it explains all differences but those of counters
             intended = [each for each in divergences if not _is_integer(measured, each)]
             divergences = [each for each in divergences if _is_integer(measured, each)]
         diverging = [divergence.difference for divergence in divergences]
@@ -150,14 +146,12 @@ class WeightsEqual(Rule):
             if not matches_any(name, self.allow)
         }
         undetectable = undetectable_changes(measured, trajectory, equal)
-        if intended and unequal is not None and not findings:
-            variable, many, one = unequal
-            on = f"{measured.towers} {'ranks' if ranks_of(placement) else 'towers'}"
+        if intended and setting is not None and not findings:
+            variable, text = setting
             return self.not_checked(
-                f"a constant in the update of {variable}, such as the learning rate, is "
-                f"{many:.6g} with {on} and {one:.6g} with one, so the weights "
-                "differ on purpose",
-                fix="use the same constant to compare weights",
+                f"the optimizer of {variable} has another setting than on one GPU, so the weights "
+                f"may differ on purpose: {text}",
+                fix="use the same setting to compare weights",
             )
         verdict = self._verdict(trajectory, findings, equal, racing, undetectable)
         return replace(verdict, figures=[each.figures() for each in (*diverging, *equal)])
@@ -230,87 +224,17 @@ def _changes(trajectory: Trajectory, name: str) -> bool:
     return bool((last.expected != last.start).any())
 
 
-def unequal_constants(
-    placement: Placement, reference: Placement
-) -> tuple[str, float, float] | None:
-    """Find a number in an update that depends on the number of GPUs, such as a learning rate.
+def _other_setting(evidence: Evidence) -> tuple[str, str] | None:
+    """Return a trained variable with another setting of its optimizer than in the reference.
 
     Returns:
-        A trained variable, the number in its update, and the number in its update on one GPU; None
-        if the numbers are equal, or if one of the updates only has more of them.
+        The variable, and the difference in words; None if no setting differs.
     """
-    of_many, of_one = _update_constants(placement), _update_constants(reference)
-    towers, towers_of_one = (max(1, len(analyze(each).towers)) for each in (placement, reference))
-    for variable, many in of_many.items():
-        own, its = _written_update(placement, variable), _written_update(reference, variable)
-        if own and its and (rates := unequal_rates(own, its, towers_of_one / towers)):
-            return variable, *rates
-        one = of_one.get(variable, many)
-        if many.keys() != one.keys() and (more := many - one) and (others := one - many):
-            # A learning rate may be equal to another number of the optimizer.
-            return (
-                variable,
-                min(more.keys() - one.keys() or more),
-                min(others.keys() - many.keys() or others),
-            )
+    for variable in gradient_flow(evidence.placement).trained:
+        difference = difference_from_reference(evidence, variable)
+        if difference is not None and difference.mistake is mistakes.SETTING:
+            return variable, difference.text
     return None
-
-
-def _update_constants(placement: Placement) -> Mapping[str, Counter[float]]:
-    """Return the numbers that gradient updates of variables depend on, besides gradients.
-
-    If it is known which gradient an optimizer gets, all numbers of the optimizer count. Numbers
-    before the optimizer, such as the number of towers in an average, do not count. Other updates,
-    such as a decay of the weights, must not depend on the number of GPUs.
-    """
-    analysis = analyze(placement)
-    flow, found = analysis.flow, {}
-    trained = gradient_flow(placement).trained
-
-    def inputs(op: OpId) -> Iterator[OpId]:
-        """The inputs of an op; for a variable that is not trained, its new value in this step."""
-        if flow.types[op] not in VARIABLES:
-            yield from flow.inputs[op]
-        elif flow.names[op] not in trained:
-            for update in analysis.updates.by_variable.get(flow.names[op], ()):
-                yield from flow.inputs[update.op]
-
-    def behind(updates: Iterable[OpId], is_end: Callable[[OpId], bool]) -> Sequence[OpId]:
-        return list(walk(updates, lambda op: (each for each in inputs(op) if not is_end(each))))
-
-    backward_ops = {op for op, is_backward in enumerate(analysis.backward.ops) if is_backward}
-    is_for_one = len(analysis.towers) <= 1  # without gradients of several towers to combine
-    for variable, updates in trained.items():
-        applied = placement.step.applied_gradients.get(variable, ())
-        if written := _written_update(placement, variable):
-            before = [
-                stage for stage in written.stages if stage.contains <= written.default.contains
-            ]
-            applied = [stage.tensor for stage in before]
-        names = map(producer_of, applied)
-        received = {flow.number[name] for name in names if name in flow.number}
-        starts = [each.op for each in updates]
-        ops = behind(starts, (received | backward_ops).__contains__)
-        others = backward_ops - received
-        if not is_for_one and any(source in others for op in ops for source in inputs(op)):
-            ops = behind(starts, analysis.has_gradient)
-        values = [placement.details.value(flow.names[op]) for op in ops]
-        found[variable] = Counter(
-            float(number)
-            for value in values
-            if value is not None
-            for number in value[2:]
-            if isinstance(number, int | float)
-        )
-    return found
-
-
-def _written_update(placement: Placement, variable: str) -> WrittenUpdate | None:
-    """Return the update of a trained variable, if its optimizer is written out."""
-    if placement.step.applied_gradients.get(variable):
-        return None
-    written = written_updates(placement)(variable)
-    return written if isinstance(written, WrittenUpdate) else None
 
 
 class Cause(NamedTuple):

@@ -29,16 +29,15 @@ from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import (
     KERAS,
     Rule,
-    about,
     first_of_each,
     library_limit,
     matches_any,
-    path_lines,
     repetitions,
     requested_device,
     shorten,
     unless_allowed,
 )
+from placement_checks.rules.catalog import state_mistake
 from placement_checks.rules.ranks import ranks_of, tower_kind
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import blame_rows, blame_selection, built_once
@@ -223,16 +222,16 @@ def _overlapping_slice(
     mask = 1 << tower | 1 << later
     source = _source(placement, rows, one.op).removesuffix(":0")
     of_source = f" of {source}" if source else ""
-    found = mistakes.OVERLAPPING_ROWS.stated(
-        tower_kind(placement),
-        towers=analysis.names_of(mask),
-        one=f"{one.op} has {_described(one.rows)}{of_source}",
-        other=f"{other.op} has {_described(other.rows)}",
-    )
-    return Finding(
-        **about(placement.ops[other.op]),
-        **found.texts,
-        path=path_lines(placement, [number[one.op], number[other.op]]),
+    return state_mistake(
+        placement,
+        other.op,
+        mistakes.OVERLAPPING_ROWS,
+        {
+            "towers": analysis.names_of(mask),
+            "one": f"{one.op} has {_described(one.rows)}{of_source}",
+            "other": f"{other.op} has {_described(other.rows)}",
+        },
+        [number[one.op], number[other.op]],
         group_key="overlapping",
         devices=analysis.devices_of(mask),
     )
@@ -305,21 +304,20 @@ def _shared_slice(
     if others:
         mistake = mistakes.SHARED_ROWS
     noun = tower_kind(placement)
-    found = mistake.stated(
-        noun,
-        towers=analysis.names_of(mask),
-        how=how,
-        later=analysis.names_of(1 << later),
-        own=others[0].removesuffix(":0") if others else "",
-        declared=f"if all {noun}s compare their rows with these: "
-        f"--set inputs-distinct.allow={name}"
-        if others
-        else "",
-    )
-    return Finding(
-        **about(placement.ops[name]),
-        **found.texts,
-        path=path_lines(placement, [flow.number[original], flow.number[name]]),
+    facts = {"towers": analysis.names_of(mask), "how": how}
+    if others:
+        facts |= {
+            "later": analysis.names_of(1 << later),
+            "own": others[0].removesuffix(":0"),
+            "declared": f"if all {noun}s compare their rows with these: "
+            f"--set inputs-distinct.allow={name}",
+        }
+    return state_mistake(
+        placement,
+        name,
+        mistake,
+        facts,
+        [flow.number[original], flow.number[name]],
         devices=analysis.devices_of(mask),
         ops=(consumer,) if consumer else (),
         frames=blame_selection(placement, (consumer,), built_once(placement)) if consumer else (),
@@ -343,12 +341,11 @@ def _input_ops_on_gpus(placement: Placement) -> Iterator[Finding]:
     for op in placement.ops.values():
         is_prefetcher = op.requested in prefetched and op.type in PREFETCHERS
         if op.requested.is_gpu and _is_input_op(op.type) and not op.caller and not is_prefetcher:
-            found = mistakes.INPUT_ON_GPU.stated(
-                tower_kind(placement), op=op.name, type=op.type, device=requested_device(op)
-            )
-            yield Finding(
-                **about(op),
-                **found.texts,
+            yield state_mistake(
+                placement,
+                op.name,
+                mistakes.INPUT_ON_GPU,
+                {"op": op.name, "type": op.type, "device": requested_device(op)},
                 devices=(op.requested,),
                 placed=op.name,
                 facts=(Fact(FactKind.INPUT_DEVICE, op.name),),
@@ -380,12 +377,13 @@ def _repeated_pipeline(
     one, other = analysis.towers[tower], analysis.towers[later]
     shard = _shard_op(analysis, copy)
     mistake = mistakes.SAME_DATA if shard is None else mistakes.SAME_SHARD
-    found = mistake.stated(tower_kind(placement), tower=one, later=other, one=original, other=name)
-    return Finding(
-        **about(placement.ops[name]),
-        **found.texts,
+    return state_mistake(
+        placement,
+        name,
+        mistake,
+        {"tower": one, "later": other, "one": original, "other": name},
+        [holder, copy],
         ops=() if shard is None else (flow.names[shard],),
-        path=path_lines(placement, [holder, copy]),
         devices=(*one.devices, *other.devices),
         against=() if shard is not None else tuple(built_once(placement)),
     )
@@ -417,15 +415,12 @@ def _equal_rows(evidence: Evidence, rows: RowSets, uses: Sequence[Use]) -> Itera
             continue
         mask = 1 << first | 1 << later
         original, name = producer_of(next(iter(fed[first]))), producer_of(next(iter(fed[later])))
-        found = mistakes.FED_ALIKE.stated(
-            tower_kind(placement),
-            towers=analyze(placement).names_of(mask),
-            one=original,
-            other=name,
-        )
-        yield Finding(
-            **about(placement.ops[name]),
-            **found.texts,
+        towers_text = analyze(placement).names_of(mask)
+        yield state_mistake(
+            placement,
+            name,
+            mistakes.FED_ALIKE,
+            {"towers": towers_text, "one": original, "other": name},
             group_key="rows",
             frames=blame_rows(placement, name),
             devices=analyze(placement).devices_of(mask),

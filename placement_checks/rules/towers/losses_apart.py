@@ -14,14 +14,8 @@ from placement_checks.core.facts import FactKind
 from placement_checks.core.impact import Impact
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import (
-    Rule,
-    about,
-    first_of_each,
-    path_lines,
-    unless_allowed,
-)
-from placement_checks.rules.ranks import tower_kind
+from placement_checks.rules.base import Rule, first_of_each, unless_allowed
+from placement_checks.rules.catalog import state_mistake
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import blame_wait
 
@@ -99,18 +93,13 @@ def _waiting(placement: Placement, waiting: WaitingLoss) -> Finding:
     names = analysis.flow.names
     loss, update = names[waiting.path[0]], names[waiting.path[-1]]
     tower, other = analysis.towers[waiting.tower], analysis.towers[waiting.other]
-    found = mistakes.LOSS_WAITS.stated(
-        tower_kind(placement),
-        tower=tower,
-        other=other,
-        loss=loss,
-        update=update,
-        variable=waiting.variable,
-    )
-    return Finding(
-        **about(placement.ops[loss]),
-        **found.texts,
-        path=path_lines(placement, waiting.path),
+    facts = {"tower": tower, "other": other, "loss": loss, "update": update}
+    return state_mistake(
+        placement,
+        loss,
+        mistakes.LOSS_WAITS,
+        {**facts, "variable": waiting.variable},
+        waiting.path,
         frames=blame_wait(placement, names[waiting.path[-2]]),
         devices=(*tower.devices, *other.devices),
     )
@@ -129,14 +118,13 @@ def _finding(placement: Placement, mixed: MixedLoss) -> Finding:
     is_used = mixed.path[-1] in analysis.flow.reachable(analysis.losses.by_tower[mixed.other])
     if not is_used:
         mistake = mistakes.LOSS_ON_OTHER_GPU
-    found = mistake.stated(
-        tower_kind(placement), tower=tower, other=other, loss=loss, contained=contained
-    )
-    finding = Finding(
-        **about(placement.ops[loss]),
-        **found.texts,
+    finding = state_mistake(
+        placement,
+        loss,
+        mistake,
+        {"tower": tower, "other": other, "loss": loss, "contained": contained},
+        mixed.path,
         ops=(names[next(has_own, mixed.path[0])],),
-        path=path_lines(placement, mixed.path),
         devices=(*tower.devices, *other.devices),
     )
     if is_used:

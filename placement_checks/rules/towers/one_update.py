@@ -32,12 +32,10 @@ from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.variables import Variable
 from placement_checks.rules.base import (
     Rule,
-    about,
     matches_any,
-    path_lines,
     unless_allowed,
 )
-from placement_checks.rules.ranks import tower_kind
+from placement_checks.rules.catalog import state_mistake
 from placement_checks.rules.requirements import Need
 from placement_checks.step.changes import Change
 from placement_checks.util.text import listed, plural
@@ -174,21 +172,16 @@ def _repeated_update(
     elif not is_scalar and _updates_by_towers(analysis, updates):
         sets = all(_change(analysis, update).factor is None for update in updates)
         mistake = mistakes.STATE_OF_LAST if sets else mistakes.STATE_OF_EACH
-    found = mistake.stated(
-        tower_kind(placement),
-        variable=variable,
-        count=count,
-        updates=listed([analysis.flow.names[update.op] for update in updates]),
-        how=how,
-        parts=parts,
-        declared=also,
-    )
-    return Finding(
-        **about(placement.ops[variable]),
-        ops=(analysis.flow.names[updates[1].op],),
+    names = [analysis.flow.names[update.op] for update in updates]
+    facts = {"variable": variable, "count": count, "updates": listed(names)}
+    return state_mistake(
+        placement,
+        variable,
+        mistake,
+        {**facts, "how": how, "parts": parts, "declared": also},
+        [update.op for update in updates],
+        ops=(names[1],),
         against=_right_updates(analysis, updates),
-        path=path_lines(placement, [update.op for update in updates]),
-        **found.texts,
         group_key=count,
     )
 
@@ -422,13 +415,14 @@ def _miscounts(analysis: TowerAnalysis) -> Iterator[Finding]:
             mistake = mistakes.NOT_COUNTED
         else:
             continue
-        found = mistake.stated(tower_kind(placement), counter=counter, count=increment)
-        yield Finding(
-            **about(placement.ops[counter]),
+        yield state_mistake(
+            placement,
+            counter,
+            mistake,
+            {"counter": counter, "count": increment},
+            [update.op for update in updates],
             ops=tuple(analysis.flow.names[update.op] for update in updates[-1:] or applying),
-            path=path_lines(placement, [update.op for update in updates]),
-            **found.texts,
-            group_key=(found.mistake, increment),
+            group_key=(mistake.key, increment),
         )
 
 

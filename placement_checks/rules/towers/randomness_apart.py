@@ -25,15 +25,13 @@ from placement_checks.core.strategies import Strategy
 from placement_checks.rules.base import (
     KERAS,
     Rule,
-    about,
     library_limit,
     matches_any,
-    path_lines,
     repetitions,
     shorten,
     unless_allowed,
 )
-from placement_checks.rules.ranks import tower_kind
+from placement_checks.rules.catalog import state_mistake
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import blame_argument
 from placement_checks.step.row_sets import RowSets
@@ -77,7 +75,7 @@ class RandomnessApart(Rule):
             return self.not_checked("no tower draws random numbers")
         findings = []
         of_keras = []
-        for tower, original, later, draw in repetitions(each for each in draws if each[0]):
+        for tower, original, later, draw in repetitions(draws):
             name = analysis.flow.names[draw]
             if matches_any(name, self.allow) or not _is_for_rows(analysis, rows, draw):
                 continue
@@ -97,7 +95,7 @@ def _draws(analysis: TowerAnalysis, rows: RowSets) -> Iterator[tuple[Hashable, T
     """Find the random ops of towers in a step.
 
     Yields:
-        A key that ops with equal random numbers share, or None; the op's tower; and the op.
+        A key that ops with equal random numbers share, the op's tower, and the op.
     """
     placement, flow = analysis.placement, analysis.flow
     for op in flow.having((RANDOM_SEEDED | RANDOM_STATELESS.keys()).__contains__):
@@ -106,9 +104,7 @@ def _draws(analysis: TowerAnalysis, rows: RowSets) -> Iterator[tuple[Hashable, T
             continue
         name, kind = flow.names[op], flow.types[op]
         if kind in RANDOM_SEEDED:
-            attributes = placement.details.attributes(name)
-            seeds = attributes.get("seed", 0), attributes.get("seed2", 0)
-            yield (kind, *seeds) if any(seeds) else None, tower, op
+            yield analysis.draw_key(op), tower, op
         else:
             seed = RANDOM_STATELESS[kind]
             inputs = [
@@ -153,23 +149,19 @@ def _equal_seeds(
     is_of_tower = seed not in (name, other)  # then the line of the seed is the line to edit
     is_seeded = placement.ops[name].type in RANDOM_SEEDED
     mistake = mistakes.EQUAL_SEEDS if is_seeded else mistakes.EQUAL_STATELESS_SEEDS
-    found = mistake.stated(
-        tower_kind(placement),
-        op=name,
-        later=analysis.towers[later],
-        first=first,
-        tower=analysis.towers[tower],
-        seed=placement.details.attributes(name).get("seed2", 0),
-        set_seed="tf.random.set_seed" if placement.step.traced else "tf.compat.v1.set_random_seed",
-    )
-    return Finding(
-        **about(placement.ops[name]),
+    facts = {"op": name, "later": analysis.towers[later], "tower": analysis.towers[tower]}
+    set_seed = "tf.random.set_seed" if placement.step.traced else "tf.compat.v1.set_random_seed"
+    seeds = {"seed": placement.details.attributes(name).get("seed2", 0), "set_seed": set_seed}
+    return state_mistake(
+        placement,
+        name,
+        mistake,
+        {**facts, **seeds, "first": first},
+        [original, draw],
         ops=(seed,) if is_of_tower else (),
-        path=path_lines(placement, [original, draw]),
         frames=blame_argument(
             placement.details.frames(seed) or placement.details.frames(name), "seed"
         ),
-        **found.texts,
         devices=(*analysis.towers[tower].devices, *analysis.towers[later].devices),
     )
 
@@ -217,15 +209,12 @@ def _shared_draws(analysis: TowerAnalysis, rows: RowSets) -> Iterator[Finding]:
             continue
         name, consumers = flow.names[draw], [op for _, op in sorted(consumer_by_tower.items())]
         mask = sum(1 << tower for tower in consumer_by_tower)
-        found = mistakes.ONE_DRAW.stated(
-            tower_kind(analysis.placement),
-            towers=analysis.names_of(mask),
-            op=name,
-            users=join_and(flow.names[op] for op in consumers[:3]),
-        )
-        yield Finding(
-            **about(analysis.placement.ops[name]),
-            **found.texts,
-            path=path_lines(analysis.placement, [draw, *consumers]),
+        users_text = join_and(flow.names[op] for op in consumers[:3])
+        yield state_mistake(
+            analysis.placement,
+            name,
+            mistakes.ONE_DRAW,
+            {"towers": analysis.names_of(mask), "op": name, "users": users_text},
+            [draw, *consumers],
             devices=analysis.devices_of(mask),
         )

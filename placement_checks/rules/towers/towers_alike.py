@@ -1,21 +1,25 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from placement_checks.analysis.graph.op_differences import Difference, differences
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
+from placement_checks.analysis.towers.by_loss import single_tower
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.objectives import lone_penalties
+from placement_checks.analysis.variables.step_changes import step_changes
 from placement_checks.core import mistakes
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.facts import FactKind
 from placement_checks.core.ids import OpId, TowerIndex
 from placement_checks.core.impact import Impact
-from placement_checks.core.op_types import CONST, IDENTITIES, SCALES, VARIABLES
+from placement_checks.core.op_types import VARIABLES
+from placement_checks.core.placement import producer_of
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, about, first_of_each, path_lines, unless_allowed
+from placement_checks.rules.base import Rule, first_of_each, unless_allowed
+from placement_checks.rules.catalog import state_mistake
 from placement_checks.rules.ranks import tower_kind
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import blame_creation
@@ -90,9 +94,7 @@ def _differences(
     analysis: TowerAnalysis, number: TowerIndex, losses: Sequence[OpId], others: Sequence[OpId]
 ) -> Iterator[Difference]:
     """Compare losses of the first tower with losses of another tower."""
-    towers = analysis.towers
-    losses, others = zip(*_without_penalties(analysis, losses, others), strict=True)
-    shared = towers[0].reads.keys() & towers[number].reads.keys()
+    shared = analysis.towers[0].reads.keys() & analysis.towers[number].reads.keys()
     return differences(analysis, losses, others, shared)
 
 
@@ -102,11 +104,10 @@ def _other_losses(analysis: TowerAnalysis, number: TowerIndex) -> Iterator[Findi
     order, other_order = sorted(by_tower[0]), sorted(by_tower[number])
     if len(order) == len(other_order) == 1 or analysis.losses.joint:
         return
-    gradients = gradient_flow(analysis.placement)
     trained: dict[tuple[OpId, OpId], dict[str, OpId]] = defaultdict(dict)
-    for variable in gradients.trained:
-        losses = gradients.losses(variable)
-        first, others = losses.get(TowerIndex(0), {}), losses.get(number, {})
+    for variable in gradient_flow(analysis.placement).trained:
+        losses = _losses_of(analysis, variable)
+        first, others = losses[TowerIndex(0)], losses[number]
         if len(first) == len(others) == 1:
             (loss,), ((other, gradient),) = first, others.items()
             trained[loss, other][variable] = gradient
@@ -117,6 +118,28 @@ def _other_losses(analysis: TowerAnalysis, number: TowerIndex) -> Iterator[Findi
         if not is_same and any(_differences(analysis, number, [loss], [other])):
             for variable, gradient in variables.items():
                 yield _other_loss(analysis, number, (loss, other), variable, gradient)
+
+
+def _losses_of(analysis: TowerAnalysis, variable: str) -> Mapping[TowerIndex, dict[OpId, OpId]]:
+    """Return the losses that train a variable, by tower, with the ops of the gradients."""
+    placement, number = analysis.placement, analysis.flow.number
+    gradients, changes = gradient_flow(placement), step_changes(placement)
+    terms = [
+        changes.change(analysis.flow.names[update.op]).term
+        for update in gradients.trained[variable]
+    ]
+    taken = {producer_of(tensor) for tensor in changes.gradients_in(terms)}
+    taken &= {*placement.step.gradients_by_variable.get(variable, ())}
+    found: dict[TowerIndex, dict[OpId, OpId]] = defaultdict(dict)
+    for objective, ops in placement.step.gradients.items():
+        loss = number.get(producer_of(objective))
+        if loss is None or loss not in analysis.loss_ops:
+            continue
+        for op in sorted(number[each] for each in taken.intersection(ops)):
+            tower = single_tower(gradients.gradient_towers[op] & analysis.all_towers)
+            if tower is not None:
+                found[tower][loss] = op
+    return found
 
 
 def _other_loss(
@@ -130,18 +153,13 @@ def _other_loss(
     placement, names = analysis.placement, analysis.flow.names
     loss, other = (names[each] for each in losses)
     first, tower = analysis.towers[0], analysis.towers[number]
-    found = mistakes.OTHER_LOSS.stated(
-        tower_kind(placement),
-        variable=variable,
-        loss=other,
-        tower=tower,
-        expected=loss,
-        first=first,
-    )
-    return Finding(
-        **about(placement.ops[variable]),
-        **found.texts,
-        path=path_lines(placement, [losses[1]]),
+    facts = {"loss": other, "tower": tower, "expected": loss, "first": first}
+    return state_mistake(
+        placement,
+        variable,
+        mistakes.OTHER_LOSS,
+        {**facts, "variable": variable},
+        losses[1:],
         ops=(names[gradient],),
         group_key=losses,
         devices=tower.devices,
@@ -155,19 +173,14 @@ def _finding(analysis: TowerAnalysis, number: int, difference: Difference) -> Fi
     is_variable = flow.types[difference.other] in VARIABLES
     is_added = flow.inputs[difference.op] and not flow.inputs[difference.other]
     at = f", {where}" if where and where != placement.where(name) else ""
-    found = mistakes.OTHER_OP.stated(
-        tower_kind(placement),
-        tower=analysis.towers[number],
-        op=name,
-        found=difference.found,
-        first=analysis.towers[0],
-        original=original,
-        expected=f"{difference.expected}{at}",
-    )
-    return Finding(
-        **about(placement.ops[name]),
-        **found.texts,
-        path=path_lines(placement, difference.path),
+    facts = {"tower": analysis.towers[number], "op": name, "found": difference.found}
+    of_first = {"first": analysis.towers[0], "original": original}
+    return state_mistake(
+        placement,
+        name,
+        mistakes.OTHER_OP,
+        {**facts, **of_first, "expected": f"{difference.expected}{at}"},
+        difference.path,
         group_key=(difference.expected, difference.found),
         # An op that only the first tower applies to its inputs.
         ops=(original,) if is_added else (),
@@ -184,62 +197,23 @@ def _doubt(analysis: TowerAnalysis, penalty: LonePenalty) -> Finding:
     path = flow.path(loss, op.__eq__) or (loss, op)
     tower = analysis.tower_of[loss]
     where = "" if tower is None else f" on {analysis.towers[tower]}"
-    found = mistakes.PENALTY_TOO_SMALL.stated(
-        kind,
-        op=f" {penalty.op}",
-        counts=f"on {penalty.variable} is in the loss of the {kind}{where} alone, and gradients "
-        f"of {penalty.towers} {kind}s are averaged, so it counts 1/{penalty.towers}",
+    counts = (
+        f"on {penalty.variable} is in the loss of the {kind}{where} alone, and gradients of "
+        f"{penalty.towers} {kind}s are averaged, so it counts 1/{penalty.towers}"
     )
-    return Finding(
-        **about(placement.ops[penalty.op]),
-        path=path_lines(placement, path),
+    finding = state_mistake(
+        placement,
+        penalty.op,
+        mistakes.PENALTY_TOO_SMALL,
+        {"op": f" {penalty.op}", "counts": counts},
+        path,
         # The op that adds the penalty to values that depend on examples.
         ops=(flow.names[next(filter(analysis.examples.__getitem__, path[::-1]), loss)],),
-        message=found.what,
-        consequence=found.consequence,
-        fix=f"add the penalty to the loss of every {kind}, because gradients are averaged; if its "
-        f"coefficient is already multiplied by {penalty.towers}, it is right",
         group_key=penalty.objective,
         is_doubt=True,
     )
-
-
-def _without_penalties(
-    analysis: TowerAnalysis, losses: Sequence[OpId], others: Sequence[OpId]
-) -> Iterator[tuple[OpId, OpId]]:
-    """Yield the pairs of ops to compare: the losses of two towers, without weight penalties.
-
-    If a penalty is added before the loss is scaled, the pairs are the losses before scaling and
-    the scaling factors.
-    """
-    for pair in zip(losses, others, strict=True):
-        loss, other = map(analysis.without_regularization, pair)
-        inner, factors = _unscaled(analysis, loss, other)
-        if inner != tuple(map(analysis.without_regularization, inner)):
-            yield from factors
-            yield from _without_penalties(analysis, inner[:1], inner[1:])
-        else:
-            yield loss, other
-
-
-def _unscaled(
-    analysis: TowerAnalysis, loss: OpId, other: OpId
-) -> tuple[tuple[OpId, OpId], list[tuple[OpId, OpId]]]:
-    """Return two losses without the scaling ops that they have in common, and the factors.
-
-    Factors that are constants are left out.
-    """
-    flow = analysis.flow
-    factors: list[tuple[OpId, OpId]] = []
-    while (kind := flow.types[loss]) == flow.types[other] and kind in IDENTITIES | SCALES:
-        pairs = list(zip(flow.inputs[loss], flow.inputs[other], strict=False))
-        scaled = [pair for pair in pairs if all(analysis.examples[op] for op in pair)]
-        if len(scaled) != 1:
-            break
-        factors += [
-            pair
-            for pair in pairs
-            if pair not in scaled and not all(flow.types[op] == CONST for op in pair)
-        ]
-        loss, other = scaled[0]
-    return (loss, other), factors
+    return replace(
+        finding,
+        fix=f"add the penalty to the loss of every {kind}, because gradients are averaged; if its "
+        f"coefficient is already multiplied by {penalty.towers}, it is right",
+    )

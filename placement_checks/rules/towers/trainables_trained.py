@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
@@ -187,31 +188,31 @@ def _lost_gradients(
             yield op
 
 
-def _untrained(placement: Placement, name: str, lost: int | None) -> Finding:
-    if lost is None:
-        reason = "no loss reads it, so it has no gradient"
-    else:
-        gradient = analyze(placement).flow.names[lost]
-        reason = f"its gradient, {gradient}, is computed and not applied"
+def _finding(placement: Placement, name: str, message: str, **fields: Any) -> Finding:
+    """Return the finding on a variable, at an op that applies gradients, to which it adds one."""
+    names = analyze(placement).flow.names
+    updates = next(iter(gradient_flow(placement).trained.values()), [])
+    defaults = {"ops": tuple(names[update.op] for update in updates[:1]), "fix": _APPLY_ALL}
     return Finding(
         **about(placement.ops[name]),
-        ops=() if lost is None else _applying_op(placement),
-        path=() if lost is None else path_lines(placement, [lost]),
-        message=f"{name} is trainable, and no step updates it: {reason}",
+        message=message,
         consequence="it keeps its initial value",
-        fix=_USE_IT if lost is None else _APPLY_ALL,
+        **{**defaults, **fields},
     )
+
+
+def _untrained(placement: Placement, name: str, lost: int | None) -> Finding:
+    message = f"{name} is trainable, and no step updates it: "
+    if lost is None:
+        message += "no loss reads it, so it has no gradient"
+        return _finding(placement, name, message, ops=(), fix=_USE_IT)
+    message += f"its gradient, {analyze(placement).flow.names[lost]}, is computed and not applied"
+    return _finding(placement, name, message, path=path_lines(placement, [lost]))
 
 
 def _unused(placement: Placement, name: str) -> Finding:
-    return Finding(
-        **about(placement.ops[name]),
-        ops=_applying_op(placement),
-        message=f"the gradient of {name} is computed, and no op uses it: no step updates {name}",
-        consequence="it keeps its initial value",
-        fix=_APPLY_ALL,
-        is_doubt=True,
-    )
+    message = f"the gradient of {name} is computed, and no op uses it: no step updates {name}"
+    return _finding(placement, name, message, is_doubt=True)
 
 
 def _trained_on_one_gpu(evidence: Evidence) -> Iterator[Finding]:
@@ -232,23 +233,11 @@ def _trained_on_one_gpu(evidence: Evidence) -> Iterator[Finding]:
             continue
         if _is_updated(placement, name) or difference.excuse:
             continue
-        own = one_gpu is evidence.single_gpu
-        yield Finding(
-            **about(placement.ops[name]),
-            ops=_applying_op(placement),
-            message=f"{name} is trainable, and no step updates it; the step of "
-            f"{'the same program for one GPU' if own else one_gpu.program} does",
-            consequence="it keeps its initial value",
-            fix=_APPLY_ALL,
-            group_key="trained on one GPU",
-        )
-
-
-def _applying_op(placement: Placement) -> tuple[str, ...]:
-    """Return an op that applies a gradient: the missing gradient belongs in its call."""
-    names = analyze(placement).flow.names
-    updates = next(iter(gradient_flow(placement).trained.values()), [])
-    return tuple(names[update.op] for update in updates[:1])
+        where = one_gpu.program
+        if one_gpu is evidence.single_gpu:
+            where = "the same program for one GPU"
+        message = f"{name} is trainable, and no step updates it; the step of {where} does"
+        yield _finding(placement, name, message, group_key="trained on one GPU")
 
 
 _FROZEN = (

@@ -99,20 +99,20 @@ class UpdateOpsRun(Rule):
             for op in updates
             if not steps[op] and (not (towers := analysis.towers_of(op)) or towers & required)
         ]
-        runs = len(updates) - len(left_out)
-        run = {_target(analysis, op) for op in updates if steps[op]}
-        if left_out and not self.tower:
+        run = [op for op in updates if steps[op]]
+        updated = {_target(analysis, op) for op in run}
+        if not self.tower:
             tower = program_statistics.only_tower(updates)
             # If towers do not share statistics, evaluation uses the statistics of the first tower.
             if tower is not None and (
-                tower == 0 or {_target(analysis, op) for op in left_out} <= run
+                tower == 0 or {_target(analysis, op) for op in left_out} <= updated
             ):
                 return self.verdict(
                     [],
                     f"the step runs the updates of {analysis.names_of(1 << tower)} alone; if the "
                     "updates of every tower are meant to run, --set update-ops-run.tower=all",
                 )
-            group = program_statistics.group_outside_step(updates) if not runs else None
+            group = program_statistics.group_outside_step(updates) if not run else None
             if group is not None:
                 return self.not_checked(
                     f"op '{names[group]}' runs the updates of statistics, but is not part of the "
@@ -121,8 +121,8 @@ class UpdateOpsRun(Rule):
                     "updates: "
                     "--set update-ops-run.allow=PATTERN",
                 )
-        note = f"the step runs {runs} of {plural(len(updates), 'update')}"
-        return self.verdict([_skipped_update(analysis, op, run) for op in left_out], note)
+        note = f"the step runs {len(run)} of {plural(len(updates), 'update')}"
+        return self.verdict([_skipped_update(analysis, op, updated) for op in left_out], note)
 
     def intended_fields(self, evidence: Evidence, _verdict: Verdict) -> Iterator[Fields]:
         """Yield each tower, as the only tower whose updates must run."""

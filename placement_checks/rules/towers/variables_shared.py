@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Literal, NamedTuple
@@ -12,23 +12,24 @@ from placement_checks.analysis.towers.discovery import SiteReads
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.analysis.variables.layout import MirroredVariable, variable_layout
 from placement_checks.analysis.variables.roles import roles
+from placement_checks.analysis.variables.slots import find_slots
 from placement_checks.core import mistakes
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.facts import FactKind
-from placement_checks.core.ids import OpId, SiteIndex
+from placement_checks.core.ids import SiteIndex
 from placement_checks.core.impact import Impact
 from placement_checks.core.missing import Missing, NotApplicable
-from placement_checks.core.op_types import RANDOM_SEEDED, RESTORES, is_gradient_update
-from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement, producer_of
+from placement_checks.core.op_types import RANDOM_SEEDED, RESTORES
+from placement_checks.core.placement import GLOBAL, TRAINABLE, Placement
 from placement_checks.core.results import Finding, PathStep, Verdict
 from placement_checks.core.target import Script
 from placement_checks.rules.base import (
     NUMBERED_NAME,
     Rule,
-    about,
     matches_any,
     unless_allowed,
 )
+from placement_checks.rules.catalog import state_mistake
 from placement_checks.rules.ranks import tower_kind
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import (
@@ -104,7 +105,7 @@ class VariablesShared(Rule):
         single = _single_gpu_program(evidence)
         in_global = {*placement.collected.get(GLOBAL, ()), *actual.copies, *actual.diverging}
         not_saved = [
-            _not_checkpointed(placement, name)
+            state_mistake(placement, name, mistakes.NOT_SAVED, {"variable": name})
             for name in placement.collections.get(TRAINABLE, ())
             if name not in in_global
         ]
@@ -268,17 +269,12 @@ def _added_variables(
 
 
 def _variables_by_slot(placement: Placement) -> dict[str, set[str]]:
-    """Return the variables of each optimizer slot: the first input of the ops that update it."""
-    variables = {variable.name for variable in placement.variables}
-    found: dict[str, set[str]] = defaultdict(set)
-    for op in placement.ops.values():
-        if is_gradient_update(op.type):
-            variable, *inputs = map(producer_of, op.inputs)
-            for slot in variables.intersection(inputs):
-                found[slot].add(variable)
-    for name in variables:  # averages and slots that no update op takes
-        found[name].update(variables.intersection(placement.ops[name].colocated))
-    return found
+    """Return the variables of each slot: their updates take it, or it is colocated with them."""
+    held, variables = find_slots(placement).held, {each.name for each in placement.variables}
+    return {
+        name: {*held.get(name, ()), *variables.intersection(placement.ops[name].colocated)}
+        for name in variables
+    }
 
 
 def _is_of_one_optimizer(placement: Placement, variables: Collection[str]) -> bool:
@@ -300,16 +296,12 @@ def _diverging_copies(placement: Placement) -> Iterator[Finding]:
     for group in variable_layout(placement).mirrored:
         others = list(group.copies.values())
         for tower, name in group.diverging.items():
-            found = mistakes.COPY_OF_OTHER_SUM.stated(
-                tower_kind(placement),
-                copy=name,
-                tower=analysis.towers[tower],
-                update=_update_text(placement, name),
-                others=listed(others),
-            )
-            yield Finding(
-                **about(placement.ops[name]),
-                **found.texts,
+            facts = {"copy": name, "tower": analysis.towers[tower], "others": listed(others)}
+            yield state_mistake(
+                placement,
+                name,
+                mistakes.COPY_OF_OTHER_SUM,
+                {**facts, "update": _update_text(placement, name)},
                 path=tuple(
                     PathStep(f"{step.variable} <- {analysis.flow.names[step.op]}", step.variable)
                     for variable in (name, others[0])
@@ -332,39 +324,22 @@ def _unequal_starts(placement: Placement) -> Iterator[Finding]:
         draws = {name: _initial_draws(placement, name, group) for name in group.copies.values()}
         for tower, name in others:
             drawn, of_first = draws[name], draws[first]
-            if drawn is None or of_first is None or not (drawn or of_first):
+            if drawn is None or of_first is None or drawn == of_first:
                 continue
-            if len(drawn) == len(of_first) and all(map(_draw_alike, drawn, of_first)):
-                continue
-            found = mistakes.OTHER_START.stated(tower_kind(placement), copy=name, first=first)
-            yield Finding(
-                **about(placement.ops[name]),
-                **found.texts,
+            yield state_mistake(
+                placement,
+                name,
+                mistakes.OTHER_START,
+                {"copy": name, "first": first},
                 group_key=tower,
                 devices=analyze(placement).towers[tower].devices,
             )
 
 
-_NO_SEED = (0, 0)
-
-
-class _Draw(NamedTuple):
-    """A random op, its type and its seeds."""
-
-    op: OpId
-    type: str
-    seeds: tuple[object, object]
-
-
-def _draw_alike(one: _Draw, other: _Draw) -> bool:
-    """Whether two random ops yield the same numbers in the run that initializes the variables."""
-    return one == other or (one[1:] == other[1:] and one.seeds != _NO_SEED)
-
-
 def _initial_draws(
     placement: Placement, name: str, group: MirroredVariable
-) -> Sequence[_Draw] | None:
-    """The random ops of a variable's initial value, in order, with their seeds.
+) -> Sequence[Hashable] | None:
+    """The keys of the random ops of a variable's initial value, in order.
 
     None if the variable may start in another way: it takes the value of another copy, a checkpoint
     has it under another name, or several ops set it before the step.
@@ -387,11 +362,7 @@ def _initial_draws(
     if len(initializers) != 1:
         return None
     draws = [op for op in sorted(initializers[0]) if flow.types[op] in RANDOM_SEEDED]
-    attributes = [details.attributes(flow.names[op]) for op in draws]
-    return [
-        _Draw(op, flow.types[op], (each.get("seed", 0), each.get("seed2", 0)))
-        for op, each in zip(draws, attributes, strict=True)
-    ]
+    return [analysis.draw_key(op) for op in draws]
 
 
 def _update_text(placement: Placement, name: str) -> str:
@@ -412,17 +383,9 @@ def _central_variables(placement: Placement) -> Iterator[Finding]:
     for variable in placement.variables:
         name, readers = variable.name, layout.readers.get(variable.name, 0)
         if name in trainable and readers.bit_count() > 1:
-            found = mistakes.NOT_MIRRORED.stated(
-                tower_kind(placement),
-                variable=name,
-                towers=analysis.names_of(readers),
-                declared=f"if one variable is intended: --set variables-shared.allow={name}",
-            )
-            yield Finding(
-                **about(placement.ops[name]),
-                **found.texts,
-                group_key=readers,
-            )
+            declared = f"if one variable is intended: --set variables-shared.allow={name}"
+            facts = {"variable": name, "towers": analysis.names_of(readers), "declared": declared}
+            yield state_mistake(placement, name, mistakes.NOT_MIRRORED, facts, group_key=readers)
 
 
 def _mirrored_variables(placement: Placement) -> Iterator[Finding]:
@@ -430,16 +393,13 @@ def _mirrored_variables(placement: Placement) -> Iterator[Finding]:
     for group in variable_layout(placement).mirrored:
         (_, first), *others = sorted(group.copies.items())
         for tower, name in others:
-            found = mistakes.NOT_CENTRAL.stated(
-                tower_kind(placement),
-                copy=name,
-                first=first,
-                tower=analysis.towers[tower],
-                declared="if copies are intended: --set variables-shared.layout=mirrored",
-            )
-            yield Finding(
-                **about(placement.ops[name]),
-                **found.texts,
+            declared = "if copies are intended: --set variables-shared.layout=mirrored"
+            facts = {"copy": name, "first": first, "tower": analysis.towers[tower]}
+            yield state_mistake(
+                placement,
+                name,
+                mistakes.NOT_CENTRAL,
+                {**facts, "declared": declared},
                 devices=analysis.towers[tower].devices,
             )
 
@@ -491,18 +451,12 @@ def _duplicate(placement: Placement, right: Sequence[str], copy: _Copy) -> Findi
     by_tf_variable = made_by_tf_variable(placement, copy.variable)
     numbered = None if by_tf_variable else _tower_number(placement, copy)
     mistake = mistakes.NAMED_APART if numbered else mistakes.BUILT_APART
-    found = (mistakes.MADE_APART if by_tf_variable else mistake).stated(
-        noun,
-        tower=tower,
-        copy=copy.variable,
-        other=other,
-        original=copy.original,
-        separate=separate,
-        effect=effect,
-        name=numbered,
-    )
-    return Finding(
-        **about(placement.ops[copy.variable]),
+    facts = {"tower": tower, "copy": copy.variable, "other": other, "original": copy.original}
+    return state_mistake(
+        placement,
+        copy.variable,
+        mistakes.MADE_APART if by_tf_variable else mistake,
+        {**facts, "separate": separate, "effect": effect, "name": numbered},
         path=(
             PathStep(
                 f"{copy.original} -> {copy.original_tower.reads[copy.original]} ({other})",
@@ -512,7 +466,6 @@ def _duplicate(placement: Placement, right: Sequence[str], copy: _Copy) -> Findi
                 f"{copy.variable} -> {copy.tower.reads[copy.variable]} ({tower})", copy.variable
             ),
         ),
-        **found.texts,
         group_key=(trained, by_tf_variable, numbered),
         ops=(copy.variable, copy.original),
         against=() if by_tf_variable else tuple(right),
@@ -533,15 +486,12 @@ def _odd_copy(placement: Placement, copy: _Copy) -> Finding | None:
     if not updates or not variable_layout(placement).mirrored:
         return None
     ops = [analysis.flow.names[update.op] for update in updates]
-    found = mistakes.COPY_LEFT_OUT.stated(
-        tower_kind(placement),
-        copy=odd[0],
-        update=_update_text(placement, odd[0]),
-        other=next(name for name in names if name != odd[0]),
-    )
-    return Finding(
-        **about(placement.ops[odd[0]]),
-        **found.texts,
+    other = next(name for name in names if name != odd[0])
+    return state_mistake(
+        placement,
+        odd[0],
+        mistakes.COPY_LEFT_OUT,
+        {"copy": odd[0], "update": _update_text(placement, odd[0]), "other": other},
         path=tuple(PathStep(f"{odd[0]} <- {op}", op) for op in ops),
         ops=tuple(ops),
         frames=blame_selection(placement, ops),
@@ -586,10 +536,11 @@ def _additional(
             mistakes.ADDED,
             "if it is intended: --set variables-shared.allow=PATTERN",
         )
-    found = mistake.stated(tower_kind(placement), variable=variable, readers=by, declared=declared)
-    return Finding(
-        **about(placement.ops[variable]),
-        **found.texts,
+    return state_mistake(
+        placement,
+        variable,
+        mistake,
+        {"variable": variable, "readers": by, "declared": declared},
         group_key=tuple(names),
         devices=tuple(readers),
         against=tuple(right),
@@ -599,8 +550,3 @@ def _additional(
 def _is_trained(placement: Placement, variable: str) -> bool:
     trainable = placement.collected.get(TRAINABLE)
     return trainable is None or variable in trainable
-
-
-def _not_checkpointed(placement: Placement, variable: str) -> Finding:
-    found = mistakes.NOT_SAVED.stated(tower_kind(placement), variable=variable)
-    return Finding(**about(placement.ops.get(variable, variable)), **found.texts)

@@ -40,6 +40,7 @@ def found(graph: Placement) -> Mapping[str, int]:
         ),
         pytest.param(
             [
+                variable("shown0", "VariableV2", at="GPU:0"),
                 on(0, "is_set", "IsVariableInitialized", "shown0"),
                 on(0, "switched", "Switch", "shown0", "is_set"),
                 on(0, "value", "Switch", "tower_0/w/MatMul", "is_set"),

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from support.measurements import displaced, measurement, trajectory
+from support.steps import Program, Value, add_n, mean, square, total
 from support.towers import GPUS, host, on, program, variable
 from support.verdicts import broken, kept, not_checked, verdicts
 
-from placement_checks import Op
+from placement_checks import Op, Placement
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.measurement import Measurement, Trajectory, Trial
 from placement_checks.core.missing import Missing
@@ -138,12 +139,26 @@ def small_steps(change: float, trial: Trial | None = None) -> Evidence:
     return ran(trained, trial or unread, dtypes=dict.fromkeys("wv", "float32"))
 
 
+def at_rate(rate: float, count: int) -> Placement:
+    """A program that trains w and v at a learning rate, w with momentum."""
+    made = Program()
+    w, v, slot = (made.variable(name, (2,), is_trained=name in "wv") for name in NAMES)
+    step = made.variable("step", is_trained=False)
+    gradients: list[list[Value]] = [[], []]
+    for i in range(count):
+        with made.tower(i):
+            x = made.placeholder("x", (None, 2), None if count == 1 else i)
+            loss = mean(square(total(x * w.read() * v.read(), 1)))
+            for own, each in zip(gradients, (w, v), strict=True):
+                own.append(made.gradient(loss, each))
+    of_w, of_v = (add_n(each) / float(count) for each in gradients)
+    made.train(w.apply_momentum(slot, rate, of_w), v.descend(rate, of_v), step.assign_add(1.0))
+    return made.placement()
+
+
 def at_rates(many: float, one: float, trained: Trajectory, **more: Any) -> Evidence:
-    """Two programs with these learning rates."""
-    of_towers, of_one = (
-        program(host("rate", "Const"), gpus=gpus, variables=NAMES, values={"rate": rate})
-        for gpus, rate in (((0, 1), many), ((0,), one))
-    )
+    """Two towers, and one GPU, with these learning rates."""
+    of_towers, of_one = at_rate(many, 2), at_rate(one, 1)
     measured = numbers(trained, **{"reference": of_towers.program, **more})
     return Evidence(of_towers, reference=of_one, measurement=measured)
 

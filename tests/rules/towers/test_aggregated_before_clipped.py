@@ -83,6 +83,20 @@ CASES = {
             outputs={f"flat/{i}": (2, 2) for i in (0, 1)},
         )
     ),
+    # As in tf.tensordot(shares, tf.stack(gradients), 1), which does not add up rows of a gradient.
+    "each replica clips its gradient, and a product with the shares adds them up": broken(
+        clipping(
+            "Mul",
+            "norm/{}",
+            total=host("sum/w", "Reshape", "total", "shape"),
+            more=[
+                host("stack", "Pack", "clip/0", "clip/1"),
+                host("shares", "Placeholder"),
+                host("total", "MatMul", "shares", "stack"),
+            ],
+            outputs={**SHAPES, "shares": (1, 2), "stack": (2, 4), "total": (1, 4), "sum/w": (4,)},
+        )
+    ),
     "each replica scales its gradient by the norm of the sum": kept(
         clipping(
             "Mul",

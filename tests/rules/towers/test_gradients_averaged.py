@@ -377,6 +377,16 @@ CASES = {
     "a second term in the second tower that one GPU lacks": broken(
         compared(program(2, loss=[squares, two_terms(0.4)]))
     ),
+    "a second term in the first of three towers": broken(
+        compared(program(3, loss=[two_terms(0.4), squares, squares]), program(loss=two_terms(0.4)))
+    ),
+    # Then it is another function, which equal-to-one-gpu reports.
+    "a second term on one GPU alone": not_checked(
+        compared(program(2), program(loss=two_terms(0.4)))
+    ),
+    "a second term in all towers that one GPU lacks": not_checked(
+        compared(program(2, loss=two_terms(0.4)))
+    ),
     "another function in one tower": not_checked(compared(program(2, loss=[squares, roots]))),
     "another function than on one GPU": not_checked(compared(program(2, loss=own_tokens))),
     **{

@@ -83,6 +83,29 @@ def images(**more: Any) -> Placement:
     return read_in(names, *([f"tower_{i}"] * 2 for i in (0, 1)), **more)
 
 
+def experts() -> Placement:
+    """Each GPU holds an expert, in the scope of its tower, and both towers use both experts."""
+    names = [f"tower_{i}/expert" for i in (0, 1)]
+    return program(
+        *(variable(name, at=f"GPU:{i}") for i, name in enumerate(names)),
+        *(
+            on(i, f"tower_{tower}/of_{i}", "MatMul", f"tower_{tower}/x", name)
+            for tower in (0, 1)
+            for i, name in enumerate(names)
+        ),
+        *(on(i, f"tower_{i}/loss", "Mean", f"tower_{i}/of_0", f"tower_{i}/of_1") for i in (0, 1)),
+    )
+
+
+def own_variables() -> Placement:
+    """Each tower reads a variable of its own, in its scope."""
+    return program(
+        *(variable(f"tower_{i}/own") for i in (0, 1)),
+        *(on(i, f"tower_{i}/of_own", "MatMul", f"tower_{i}/x", f"tower_{i}/own") for i in (0, 1)),
+        *(on(i, f"tower_{i}/loss", "Mean", f"tower_{i}/of_own") for i in (0, 1)),
+    )
+
+
 KEPT = beside(
     reference(variables=["old/a", "w"], shapes={"w": (1,)}), variables=["w", "v"], trained=["v"]
 )
@@ -307,6 +330,8 @@ CASES = {
     ),
     "two variables in the scope of a tower": broken(TWO),
     **{f"the copies of {count} towers": kept(read_copies(count)) for count in (2, 12)},
+    "experts in the scopes of towers": broken(experts()),
+    "each tower reads its own variable": broken(own_variables()),
     "variables in the scopes of towers": broken(images()),
     "global variables in the scopes of towers": broken(
         images(collections={GLOBAL: ["tower_0/images", "tower_1/images"]})

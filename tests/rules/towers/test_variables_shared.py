@@ -99,11 +99,20 @@ def between(*ops: Op) -> Evidence:
     )
 
 
-def metrics(kind: str) -> Evidence:
-    """Each tower adds to its own metric."""
-    adds = [on(i, f"tower_{i}/add", kind, f"shown{i}", f"tower_{i}/w/MatMul") for i in (0, 1)]
+def metrics(*, is_average: bool) -> Evidence:
+    """Each tower adds to its own metric, or moves it towards a value."""
+    moves = [
+        each
+        for i in (0, 1)
+        if is_average
+        for each in (
+            on(i, f"tower_{i}/apart", "Sub", f"shown{i}", f"tower_{i}/w/MatMul"),
+            on(i, f"tower_{i}/moved", "Mul", f"tower_{i}/apart", "share"),
+            on(i, f"tower_{i}/add", "AssignSubVariableOp", f"shown{i}", f"tower_{i}/moved"),
+        )
+    ]
     collected = collections(["w"], ["shown0", "shown1"])
-    return Evidence(towers.accumulating(*adds, collections=collected), single_gpu=alone())
+    return Evidence(towers.accumulating(*moves, collections=collected), single_gpu=alone())
 
 
 def with_slot(*towers: Op, slot: Sequence[Op]) -> Evidence:
@@ -196,6 +205,18 @@ def counted(*, mirrored: bool) -> Evidence:
         *variables(names[0], "v0/count"),
         *tower(0, names[0]),
         collections={TRAINABLE: names[:1], GLOBAL: [names[0], "v0/count"]},
+    )
+    return Evidence(graph, single_gpu=single)
+
+
+def layers() -> Evidence:
+    """A model with a layer on each of two GPUs, and with one layer on one GPU."""
+    graph = towers.split(collections=collections("ab", ["a/m", "b/m"]))
+    single = placement(
+        *variables("a", "a/m"),
+        *tower(0, "a"),
+        collections=collections("a", ["a/m"]),
+        machine="gpu*1",
     )
     return Evidence(graph, single_gpu=single)
 
@@ -304,8 +325,8 @@ CASES = {
             single_gpu=alone(),
         )
     ),
-    "a metric for each tower": kept(metrics("AssignAddVariableOp")),
-    "a moving average for each tower": broken(metrics("AssignSubVariableOp")),
+    "a metric for each tower": kept(metrics(is_average=False)),
+    "a moving average for each tower": broken(metrics(is_average=True)),
     # The log's machine does not show for how many GPUs the program was built.
     "the collections of one GPU, and a log of a machine without GPUs": kept(
         program(
@@ -681,6 +702,8 @@ CASES = {
         for layout in ("central", "mirrored")
     },
     "a split model": kept(towers.split()),
+    # A second GPU holds a second layer.
+    "a split model, and one GPU has fewer layers": kept(layers()),
 }
 
 test_verdicts = verdicts(VariablesShared, CASES)
