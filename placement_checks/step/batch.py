@@ -529,6 +529,6 @@ class Batch:
             ]
             return terms.add((first, 1.0), *((each, 1.0) for each in before))
         if cut.family == "rows":
-            return terms.add((first, 1.0), (terms.number(float(cut.begin)), 1.0))
+            return terms.add((first, 1.0), (terms.number(cut.rows[0]), 1.0))
         begin = cut.begin if cut.family == "range" else Fraction(cut.number, cut.parts)
         return terms.add((first, 1.0), (terms.rows(around), float(begin)))

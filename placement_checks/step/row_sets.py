@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import product
+from math import lcm, prod
+from operator import or_
 from typing import Any, NamedTuple
 
 from placement_checks.core.op_types import RANDOM_STATEFUL, VARIABLES, is_update
@@ -19,7 +21,7 @@ from placement_checks.core.placement import Placement, producer_of
 from placement_checks.step.gradients import Names, with_names
 from placement_checks.step.kinds import AtomId, Form, Kind, RowExtent
 from placement_checks.step.op_types import op_type
-from placement_checks.step.parts import LAST_ROW, WHOLE, Cut, Part, cut_range
+from placement_checks.step.parts import LAST_ROW, WHOLE, Cut, Part, cut_range, rows_in
 from placement_checks.step.reader import StepReader
 from placement_checks.step.terms import Atom, Terms
 from placement_checks.util.walks import sources_first, walk
@@ -28,6 +30,7 @@ from placement_checks.util.walks import sources_first, walk
 Columns = tuple[tuple[int, int, int], ...]
 # Ops that yield other values in each run.
 _CHANGING = RANDOM_STATEFUL | {"RngReadAndSkip"}
+_MOST_ROWS = 1 << 20  # that are compared one by one
 # Ops whose results have no rows if the rows are not known to be left.
 _REDUCTIONS = frozenset({"Sum", "Mean", "Max", "Min", "Prod", "All", "Any", "EuclideanNorm"})
 
@@ -40,6 +43,7 @@ class RowSet(NamedTuple):
             output, or a term that chooses or combines rows in an unknown way and its kind.
         part: the part of the source.
         columns: the columns, along several axes; empty for all of them.
+        count: the number of rows of the source, if it is fixed.
         is_joined: whether rows of several inputs or parts were joined, such as the rows of all
             replicas by a collective.
     """
@@ -47,6 +51,7 @@ class RowSet(NamedTuple):
     source: tuple[Any, int | str]
     part: Part = WHOLE
     columns: Columns = ()
+    count: int | None = None
     is_joined: bool = False
 
     @property
@@ -167,8 +172,12 @@ class RowSets:
             return frozenset()
         if atom.op == "Leaf":
             name, *outputs = atom.attrs  # none for the numbers of the rows
-            part = _plain(atom.part or WHOLE)
-            return frozenset([RowSet((name, output), part) for output in outputs])
+            shapes = [(output, self._reader.shape(name, output)) for output in outputs]
+            counts = {output: shape[0] if shape else None for output, shape in shapes}
+            return frozenset(
+                RowSet((name, output), _plain(atom.part or WHOLE, count), count=count)
+                for output, count in counts.items()
+            )
         if atom.op == "PartOf":
             cut = (atom.part or WHOLE)[-1:]
             return frozenset([RowSet((atom.operands[0], "form"), cut)])
@@ -206,60 +215,19 @@ def _with_columns(row_sets: Iterable[RowSet], columns: tuple[int, int, int]) -> 
         yield each._replace(columns=tuple(sorted([*others, cut])))
 
 
-Bounds = tuple[Fraction, Fraction]
-_ALL: Bounds = (Fraction(0), Fraction(1))
-
-
-def _plain(part: Part) -> Part:
-    """A part with slices of slices as one slice."""
+def _plain(part: Part, count: int | None) -> Part:
+    """A part as one slice of slices, or as rows by their numbers if the number of rows is fixed."""
+    if count is not None:
+        rows = rows_in(part, range(count))
+        return (Cut("rows", 0, 0, rows=rows),) if rows != range(count) else WHOLE
     last = next((i for i, cut in enumerate(part) if cut.is_slice), len(part))
     if not all(cut.is_slice for cut in part[last:]) or part[last:] == ():
         return part
-    begin, end = _within(part[last:])
+    begin, end = Fraction(0), Fraction(1)
+    for cut in part[last:]:
+        low, high = cut.bounds
+        begin, end = begin + low * (end - begin), begin + high * (end - begin)
     return (*part[:last], cut_range(begin, end))
-
-
-def _within(cuts: Iterable[Cut]) -> Bounds:
-    """The bounds of cuts of cuts."""
-    begin, end = _ALL
-    for cut in cuts:
-        if cut.family == "rows":
-            begin, end = cut.begin, cut.end
-        else:
-            low, high = cut.bounds
-            begin, end = begin + low * (end - begin), begin + high * (end - begin)
-    return begin, end
-
-
-class _Rows(NamedTuple):
-    """Rows that follow each other.
-
-    Attributes:
-        around: the rows that they are cut from: the source, and the last part that is no slice.
-        bounds: the first row, and the row after the last row.
-        are_numbers: whether the bounds are numbers of rows; else they are fractions of all rows.
-    """
-
-    around: tuple[Any, ...]
-    bounds: Bounds
-    are_numbers: bool
-
-    def by_number(self) -> _Rows:
-        """All rows by their numbers; other rows as they are."""
-        if self.are_numbers or self.bounds != _ALL:
-            return self
-        return self._replace(bounds=(Fraction(0), LAST_ROW), are_numbers=True)
-
-
-def _rows(row_set: RowSet) -> _Rows:
-    last = max((i for i, cut in enumerate(row_set.part, 1) if not _is_slice(cut)), default=0)
-    are_numbers = any(cut.family == "rows" for cut in row_set.part)
-    bounds = _within(row_set.part[last:])
-    return _Rows((row_set.source, row_set.part[:last]), bounds, are_numbers)
-
-
-def _is_slice(cut: Cut) -> bool:
-    return cut.is_slice or cut.family == "rows"
 
 
 def overlapping(one: Iterable[RowSet], other: Iterable[RowSet]) -> tuple[RowSet, RowSet] | None:
@@ -269,37 +237,59 @@ def overlapping(one: Iterable[RowSet], other: Iterable[RowSet]) -> tuple[RowSet,
     rows of an input that one of the towers has. Equal row sets do not overlap. If rows are equal,
     but not their columns, the tower's parts are columns, such as features or time.
     """
-    pairs: defaultdict[Any, dict[tuple[RowSet, RowSet], tuple[Bounds, Bounds]]]
-    pairs = defaultdict(dict)
+    alike: defaultdict[Any, list[tuple[RowSet, RowSet]]] = defaultdict(list)
     for a, b in product(one, list(other)):
-        mine, its = _rows(a), _rows(b)
-        if mine.are_numbers != its.are_numbers:
-            mine, its = mine.by_number(), its.by_number()
-        is_same = mine.around == its.around and mine.are_numbers == its.are_numbers
-        if is_same and _have_common_columns(a.columns, b.columns):
-            pairs[mine.around, mine.are_numbers][a, b] = mine.bounds, its.bounds
-    for alike in pairs.values():
-        ours, theirs = (set(bounds) for bounds in zip(*alike.values(), strict=True))
-        common = _length(_intersections(ours, theirs))
-        if ours != theirs and common and 2 * common >= min(_length(ours), _length(theirs)):
-            return next(
-                pair for pair, (mine, its) in alike.items() if _intersections([mine], [its])
-            )
+        if a.source == b.source and _have_common_columns(a.columns, b.columns):
+            alike[a.source].append((a, b))
+    for pairs in alike.values():
+        count = _number_of_rows({each for pair in pairs for each in pair})
+        numbers = {each: _mask(each.part, count) for pair in pairs for each in pair}
+        ours, theirs = ({numbers[each] for each in side} for side in zip(*pairs, strict=True))
+        lengths = [reduce(or_, rows).bit_count() for rows in (ours, theirs)]
+        common = (reduce(or_, ours) & reduce(or_, theirs)).bit_count()
+        if ours != theirs and common and 2 * common >= min(lengths):
+            return next((a, b) for a, b in pairs if numbers[a] & numbers[b])
     return None
 
 
-def _intersections(one: Iterable[Bounds], other: Collection[Bounds]) -> list[Bounds]:
-    bounds = [(max(a, c), min(b, d)) for a, b in one for c, d in other]
-    return [(begin, end) for begin, end in bounds if begin < end]
+def _number_of_rows(row_sets: Collection[RowSet]) -> int:
+    """A number of rows of their source that shows which rows are equal; 0 if there is none.
+
+    Rows by their numbers cannot be compared with fractions of an unknown number of rows.
+    """
+    counts = {each.count for each in row_sets if each.count is not None}
+    cuts = [cut for each in row_sets for cut in each.part]
+    chosen = [cut.rows for cut in cuts if cut.family == "rows"]
+    if counts:
+        found = max(counts)
+    elif chosen:
+        found = 2 * max(map(_end, chosen)) if len(chosen) == len(cuts) else 0
+    else:
+        paths = [prod(_denominator(cut) for cut in each.part) for each in row_sets]
+        found = lcm(*paths) ** 2
+    return found if found <= _MOST_ROWS else 0
 
 
-def _length(bounds: Iterable[Bounds]) -> Fraction:
-    """How many rows there are between some bounds, each counted once."""
-    total, reached = Fraction(0), Fraction(0)
-    for begin, end in sorted(bounds):
-        total += max(end - max(begin, reached), Fraction(0))
-        reached = max(reached, end)
-    return total
+def _denominator(cut: Cut) -> int:
+    return cut.parts or lcm(*(bound.denominator for bound in cut.bounds))
+
+
+def _end(rows: Sequence[int]) -> int:
+    """The number after the last row; of all rows from one row on, the number after the first."""
+    if not isinstance(rows, range):
+        return max(rows) + 1
+    return rows.start + 1 if rows.stop == LAST_ROW else rows.stop
+
+
+def _mask(part: Part, count: int) -> int:
+    """The rows of a part, of this number of rows, as a byte for each row."""
+    rows, found = rows_in(part, range(count)), bytearray(count)
+    if isinstance(rows, range):
+        found[rows.start : rows.stop : rows.step] = bytes([1]) * len(rows)
+    else:
+        for number in rows:
+            found[number] = 1
+    return int.from_bytes(found, "little")
 
 
 def _have_common_columns(one: Columns, other: Columns) -> bool:

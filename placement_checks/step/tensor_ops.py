@@ -49,6 +49,7 @@ from placement_checks.step.parts import (
     are_neighbors,
     cut_range,
     finest,
+    in_steps,
 )
 from placement_checks.step.terms import Assumption, Atom, Terms, are_close
 from placement_checks.util.text import words
@@ -1060,9 +1061,9 @@ def _cut_axis(
     if isinstance(size, RowExtent):
         low = Fraction(0) if begin is None else _fraction(node, begin, part)
         high = Fraction(1) if end is None else _fraction(node, end, part)
-        if (low is None or high is None) and size == ROWS and terms.is_alone:
-            return _cut_rows(node, form, axis, begin, end)
-        if low is None or high is None or not size.times:
+        if low is None or high is None:
+            return _cut_by_numbers(node, form, axis, begin, end, 1)
+        if not size.times:
             return None
         low = low if begin is None else low / size.times
         high = high if end is None else high / size.times
@@ -1108,29 +1109,36 @@ def _cut_by_steps(
     dims, step = terms.shape(form), terms.constant(step_form)
     if step == 1:
         return _cut_axis(node, form, axis, begin, end)
-    if dims is None or step is None or step < 1 or dims[axis] != ROWS:
+    if dims is None or step is None or step < 1:
         return None
-    first = 0.0 if begin is None else terms.constant(begin)
-    is_whole = end is None or end == terms.extent(form, axis)
-    if not is_whole or first is None or not 0 <= first < step:
-        return None
-    return terms.cut(form, axis, Cut("stride", int(first), int(step)), dims, node.origin)
+    return _cut_by_numbers(node, form, axis, begin, end, int(step))
 
 
-def _cut_rows(
-    node: Node, form: Form, axis: int, begin: Form | None, end: Form | None
+def _cut_by_numbers(
+    node: Node, form: Form, axis: int, begin: Form | None, end: Form | None, step: int
 ) -> Form | None:
-    """Rows of a whole tensor by their numbers; None if these are not known."""
+    """Every n-th row between two bounds; None if these are no known numbers."""
     terms = node.terms
+    is_open = end is None or end == terms.extent(form, axis)
     first = 0.0 if begin is None else terms.constant(begin)
-    last = float(LAST_ROW) if end is None else terms.constant(end)
-    if finest(terms.parts(form)) != WHOLE or first is None or last is None:
+    last = LAST_ROW if is_open or end is None else terms.constant(end)
+    if first is None or last is None or not 0 <= first < last:
         return None
-    if not 0 <= first < last:
+    return _chosen_rows(node, form, axis, range(int(first), int(last), step))
+
+
+def _chosen_rows(node: Node, form: Form, axis: int, rows: Sequence[int]) -> Form | None:
+    """Rows by their numbers: every n-th row, or any rows in a program that is read alone."""
+    terms, dims, part = node.terms, node.terms.shape(form) or (), finest(node.terms.parts(form))
+    if part is None or axis >= len(dims) or dims[axis] != ROWS:
         return None
-    high = LAST_ROW if end is None else Fraction(int(last))
-    cut = Cut("rows", 0, 0, Fraction(int(first)), high)
-    return terms.cut(form, axis, cut, terms.shape(form), node.origin)
+    cut = Cut("rows", 0, 0, rows=rows)
+    if isinstance(rows, range) and rows.start < rows.step > 1:
+        end = terms.size(node.reader.program, part) or LAST_ROW
+        if range(rows.start, min(rows.stop, end), rows.step) == range(rows.start, end, rows.step):
+            cut = Cut("stride", rows.start, rows.step)
+    is_part = cut.family == "stride" or terms.is_alone
+    return terms.cut(form, axis, cut, dims, node.origin) if is_part else None
 
 
 def _fraction(node: Node, bound: Form, part: Part | None) -> Fraction | None:
@@ -1441,7 +1449,20 @@ def _rows_by_numbers(node: Node, table: Form, indices: Form, axis: int) -> Form 
     found = terms.single(indices)
     if found is not None and found.op == "Range":
         return _cut_by_steps(node, table, axis, *found.operands)
-    return _masked(node, table, found, axis)
+    rows = _known_numbers(terms, indices)
+    if isinstance(rows, range) and rows.step == 1:
+        return _cut_axis(node, table, axis, *map(terms.number, (rows.start, rows.stop)))
+    return _chosen_rows(node, table, axis, rows) if rows else _masked(node, table, found, axis)
+
+
+def _known_numbers(terms: Terms, indices: Form) -> Sequence[int]:
+    """The elements of a constant vector, in equal steps or not; empty if they are not known."""
+    numbers, found = terms.integers(indices), terms.single(indices)
+    shape = terms.shape(indices)
+    if found is not None and found.op == "Const" and shape and len(shape) == 1:
+        elements = [each for each in found.attrs[1] if isinstance(each, float)]
+        numbers = [*map(int, elements)] * (1 if len(elements) > 1 else int(shape[0] or 0))
+    return in_steps(numbers) if numbers and min(numbers) >= 0 else ()
 
 
 def _masked(node: Node, table: Form, indices: Atom | None, axis: int) -> Form | None:
