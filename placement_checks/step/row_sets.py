@@ -8,10 +8,10 @@ unknown way is an input of its own: its result has the same rows only as equal r
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property, reduce
-from itertools import product
+from itertools import combinations, product
 from math import lcm, prod
 from operator import or_
 from typing import Any, NamedTuple
@@ -21,7 +21,14 @@ from placement_checks.core.placement import Placement, producer_of
 from placement_checks.step.gradients import Names, with_names
 from placement_checks.step.kinds import AtomId, Form, Kind, RowExtent
 from placement_checks.step.op_types import op_type
-from placement_checks.step.parts import LAST_ROW, WHOLE, Cut, Part, cut_range, rows_in
+from placement_checks.step.parts import (
+    LAST_ROW,
+    WHOLE,
+    Cut,
+    Part,
+    cut_range,
+    rows_in,
+)
 from placement_checks.step.reader import StepReader
 from placement_checks.step.terms import Atom, Terms
 from placement_checks.util.walks import sources_first, walk
@@ -142,6 +149,62 @@ class RowSets:
         }
         return Names(atoms)
 
+    def choice(self, one: RowSet, other: RowSet) -> str:
+        """The op that may choose rows for one row set that another one has, too; empty if none.
+
+        Ops that choose by an input of their own, and the outputs of one op, have different rows.
+        """
+        atoms = [self._terms[each.source[0]] for each in (one, other) if each.source[1] == "term"]
+        inputs, others = (self._inputs_of(each) for each in (one, other))
+        sources, its = ({each.source for each in side} for side in (inputs, others))
+        are_own = sources - its and its - sources
+        if not atoms or are_own or len({atom.operands for atom in atoms}) < len(atoms):
+            return ""
+        common = inputs & others or overlapping(inputs, others)
+        origin = atoms[-1].origin
+        return origin.op if common and origin else ""
+
+    def _inputs_of(self, row_set: RowSet) -> frozenset[RowSet]:
+        """The rows of inputs that rows are chosen from."""
+        source, kind = row_set.source
+        if kind != "term":
+            return frozenset([row_set])
+        below = frozenset().union(*map(self._of_known, self._terms[source].operands))
+        return frozenset().union(*map(self._inputs_of, below))
+
+    def mismatched(self, tensor: str) -> frozenset[tuple[RowSet, RowSet]]:
+        """Rows of two inputs that a tensor combines row by row, although their parts differ.
+
+        An op does so if it would yield a row, or a sum over rows, for each row of a single part.
+        """
+        terms, name = self._terms, producer_of(tensor)
+        if name not in self._reader.ops or not self._is_readable(name):
+            return frozenset()
+        form, found = self._reader.value(tensor.removesuffix(":0")), set[tuple[RowSet, RowSet]]()
+        for atom in terms.all_atoms_in([form]):
+            first, *others = by_part = self._rows_by_part(atom) or {WHOLE: frozenset()}
+            made = terms.of(atom)
+            for other in others:
+                made = terms.with_part(made, other, first)
+            if others and terms.status(made, first).kind in (Kind.ROWS, Kind.SUM):
+                found.update(*(product(*each) for each in combinations(by_part.values(), 2)))
+        return frozenset((one, other) for one, other in found if one.source != other.source)
+
+    def _rows_by_part(self, atom: AtomId) -> Mapping[Part, frozenset[RowSet]]:
+        """The rows of inputs that an op combines, if it is the first op to combine their parts."""
+        terms = self._terms
+        found: defaultdict[Part, set[RowSet]] = defaultdict(set)
+        below = terms.atoms_of_operands(atom) if len(terms[atom].parts) > 1 else []
+        if any(terms[each].parts and terms[each].finest is None for each in below):
+            return {}
+        for each in below:
+            part, status = terms[each].finest, terms[each].status
+            if part is not None and status.kind is Kind.ROWS:
+                for source in terms.all_atoms_in([terms.of(each)]):
+                    if terms[source].part == part and terms[source].op in ("Leaf", "PartOf"):
+                        found[part] |= self._find(source, terms[source])
+        return found
+
     def data_of_pipeline(self, name: str) -> Hashable:
         """A key of an iterator or queue: pipelines of the same data have equal keys.
 
@@ -216,7 +279,7 @@ def _with_columns(row_sets: Iterable[RowSet], columns: tuple[int, int, int]) -> 
 
 
 def _plain(part: Part, count: int | None) -> Part:
-    """A part as one slice of slices, or as rows by their numbers if the number of rows is fixed."""
+    """A part as one slice of slices, or as rows by their numbers, if there is a fixed number."""
     if count is not None:
         rows = rows_in(part, range(count))
         return (Cut("rows", 0, 0, rows=rows),) if rows != range(count) else WHOLE
@@ -252,6 +315,26 @@ def overlapping(one: Iterable[RowSet], other: Iterable[RowSet]) -> tuple[RowSet,
     return None
 
 
+def are_exchanged(
+    pair: tuple[RowSet, RowSet], tower: Collection[RowSet], towers: Iterable[Collection[RowSet]]
+) -> bool:
+    """Whether a tower combines rows of two inputs that belong to different rows.
+
+    All towers together have the same rows of both inputs, but this tower has other rows of each,
+    as with labels of another tower. It has no rows that belong together besides.
+    """
+    together = [each for rows in towers for each in rows]
+    inputs = [[each for each in together if each.source == one.source] for one in pair]
+    count = _number_of_rows({each for rows in inputs for each in rows})
+    masks = [reduce(or_, [_mask(each.part, count) for each in rows], 0) for rows in inputs]
+    own, other = (rows_in(each.part, range(count)) for each in pair)
+    mine, its = (
+        {rows_in(each.part, range(count)) for each in tower if each.source == one.source}
+        for one in pair
+    )
+    return bool(masks[0]) and masks[0] == masks[1] and own not in its and other not in mine
+
+
 def _number_of_rows(row_sets: Collection[RowSet]) -> int:
     """A number of rows of their source that shows which rows are equal; 0 if there is none.
 
@@ -261,7 +344,7 @@ def _number_of_rows(row_sets: Collection[RowSet]) -> int:
     cuts = [cut for each in row_sets for cut in each.part]
     chosen = [cut.rows for cut in cuts if cut.family == "rows"]
     if counts:
-        found = max(counts)
+        found = max(counts) if len(counts) == 1 else 0
     elif chosen:
         found = 2 * max(map(_end, chosen)) if len(chosen) == len(cuts) else 0
     else:

@@ -1088,16 +1088,19 @@ def _cut_axis(
 
 
 def _element(node: Node, form: Form, axis: int, index: Form) -> Form | None:
-    """A slice of one known number, without its axis; None for an axis of rows."""
+    """A slice of one known number, without its axis; None if it is not followed."""
     terms, dims = node.terms, node.terms.shape(form) or ()
     number = terms.constant(index)
     if axis >= len(dims) or number is None:
         return None
-    size = dims[axis]
-    if not isinstance(size, int) or not -size <= number < size:
+    size, at = dims[axis], int(number)
+    if size == ROWS and at >= 0:
+        cut = _chosen_rows(node, form, axis, range(at, at + 1))
+    elif not isinstance(size, int) or not -size <= at < size:
         return None
-    at = int(number) % size
-    cut = _cut_axis(node, form, axis, terms.number(at), terms.number(at + 1))
+    else:
+        at %= size
+        cut = _cut_axis(node, form, axis, terms.number(at), terms.number(at + 1))
     return None if cut is None else _reshaped(node, cut, (*dims[:axis], *dims[axis + 1 :]))
 
 

@@ -161,8 +161,7 @@ def test_a_reduction_over_the_rows_has_none() -> None:
 
 def by_number(*bounds: tuple[int, int]) -> list[RowSet]:
     return [
-        RowSet(("x", 0), (Cut("rows", 0, 0, rows=range(begin, end)),))
-        for begin, end in bounds
+        RowSet(("x", 0), (Cut("rows", 0, 0, rows=range(begin, end)),)) for begin, end in bounds
     ]
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, combinations, product
 from typing import Any, NamedTuple
 
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
@@ -45,7 +46,7 @@ from placement_checks.rules.source_lines import blame_rows, blame_selection, bui
 from placement_checks.rules.step_equality import compare_with_one_gpu
 from placement_checks.step.comparison import State
 from placement_checks.step.parts import describe
-from placement_checks.step.row_sets import RowSet, RowSets, overlapping
+from placement_checks.step.row_sets import RowSet, RowSets, are_exchanged, overlapping
 from placement_checks.util.text import plural
 
 
@@ -101,6 +102,7 @@ class InputsDistinct(Rule):
         uses = list(input_uses(analysis, rows))
         findings = (
             *self._shared_rows(evidence, rows, uses),
+            *_exchanged_rows(evidence, rows, uses),
             *_input_ops_on_gpus(placement),
             *(pipelines := list(_repeated_pipelines(analysis, rows, uses))),
             *(
@@ -113,6 +115,12 @@ class InputsDistinct(Rule):
         if not uses and not found:
             return self.not_checked("no tower reads an example from a placeholder or pipeline")
         inputs = len({(use.tower, use.tensor) for use in uses})
+        unknown = "" if found else _unknown_choice(analysis, rows, uses)
+        if unknown:
+            line = placement.where(unknown)
+            return self.not_checked(
+                f"{unknown}{f' ({line})' if line else ''} may choose rows that another tower has"
+            )
         return self.verdict(found, f"{plural(inputs, 'input')} of {len(analysis.towers)} towers")
 
     def _shared_rows(
@@ -236,6 +244,52 @@ def _overlapping_slice(
         group_key="overlapping",
         devices=analysis.devices_of(mask),
     )
+
+
+def _unknown_choice(analysis: TowerAnalysis, rows: RowSets, uses: Sequence[Use]) -> str:
+    """The op whose choice of rows for a tower is unknown; empty if there is none."""
+    by_tower = _rows_by_tower(analysis, rows, uses)
+    pairs = (product(by_tower[one], by_tower[other]) for one, other in combinations(by_tower, 2))
+    return next((op for pair in chain(*pairs) if (op := rows.choice(*pair))), "")
+
+
+def _exchanged_rows(evidence: Evidence, rows: RowSets, uses: Sequence[Use]) -> Iterator[Finding]:
+    """Yield findings for towers that pair rows of two inputs, such as labels of another tower."""
+    placement = evidence.placement
+    analysis = analyze(placement)
+    names, number = analysis.flow.names, analysis.flow.number
+    by_tower = _rows_by_tower(analysis, rows, uses)
+    for tower, losses in analysis.losses.items():
+        own: dict[RowSet, Use] = {}
+        for row_set, use in by_tower.get(tower, {}).items():
+            own.setdefault(row_set._replace(columns=()), use)
+        makers = {each: _maker(placement, rows, own[each]) for each in own}
+        pairs = [
+            sorted(pair, key=lambda each: number[makers[each]])
+            for pair in frozenset().union(*[rows.mismatched(names[loss]) for loss in losses])
+            if own.keys() >= {*pair} and are_exchanged(pair, own, by_tower.values())
+        ]
+        if not pairs or _is_proved(evidence):
+            continue
+        pair = min(pairs, key=lambda pair: [number[makers[each]] for each in pair])
+        inputs = [f"{_described(each)} of {each.tensor.removesuffix(':0')}" for each in pair]
+        cut, consumer = makers[pair[-1]], names[own[pair[-1]].op]
+        is_own = analysis.tower_of[number[cut]] == tower
+        found = mistakes.PARTS_PAIRED.stated(
+            tower_kind(placement),
+            text=f"{analysis.names_of(1 << tower)} combines {' with '.join(inputs)}",
+        )
+        yield Finding(
+            **about(placement.ops[cut]),
+            **found.texts,
+            path=path_lines(placement, [number[makers[each]] for each in pair]),
+            group_key="exchanged",
+            devices=analysis.devices_of(1 << tower),
+            ops=() if is_own else (consumer,),
+            frames=()
+            if is_own
+            else blame_selection(placement, (consumer,), built_once(placement)),
+        )
 
 
 def _described(rows: RowSet) -> str:
