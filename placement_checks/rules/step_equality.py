@@ -29,6 +29,8 @@ def compare_with_one_gpu(evidence: Evidence) -> tuple[Placement, StepEquality] |
             return found if isinstance(found, Missing) else (evidence.reference, found)
     if isinstance(evidence.single_gpu, Missing):
         return evidence.single_gpu
+    if len(analyze(evidence.single_gpu).towers) > 1:
+        return Missing("the program has several towers even if built for one GPU")
     found = compare_steps(evidence.placement, evidence.single_gpu)
     return found if isinstance(found, Missing) else (evidence.single_gpu, found)
 

@@ -104,8 +104,6 @@ class GradientsAveraged(Rule):
         if isinstance(found, Missing):
             return self.without(found)
         one_gpu, equality = found
-        if one_gpu is evidence.single_gpu and len(analyze(one_gpu).towers) > 1:
-            return self.not_checked("the program has several towers even if built for one GPU")
         comparison = _Comparison(evidence.placement, one_gpu, equality, self)
         return self._verdict(evidence, comparison)
 

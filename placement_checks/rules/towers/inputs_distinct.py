@@ -258,37 +258,47 @@ def _exchanged_rows(evidence: Evidence, rows: RowSets, uses: Sequence[Use]) -> I
     placement = evidence.placement
     analysis = analyze(placement)
     names, number = analysis.flow.names, analysis.flow.number
-    by_tower = _rows_by_tower(analysis, rows, uses)
+    by_tower = {
+        tower: {row_set._replace(columns=()): use for row_set, use in reversed(of.items())}
+        for tower, of in _rows_by_tower(analysis, rows, uses).items()
+    }
+    makers = {
+        (tower, row_set): _maker(placement, rows, use)
+        for tower, of in by_tower.items()
+        for row_set, use in of.items()
+    }
     for tower, losses in analysis.losses.items():
-        own: dict[RowSet, Use] = {}
-        for row_set, use in by_tower.get(tower, {}).items():
-            own.setdefault(row_set._replace(columns=()), use)
-        makers = {each: _maker(placement, rows, own[each]) for each in own}
+        own = by_tower.get(tower, {})
         pairs = [
-            sorted(pair, key=lambda each: number[makers[each]])
+            sorted(pair, key=lambda each: number[makers[tower, each]])
             for pair in frozenset().union(*[rows.mismatched(names[loss]) for loss in losses])
             if own.keys() >= {*pair} and are_exchanged(pair, own, by_tower.values())
         ]
         if not pairs or _is_proved(evidence):
             continue
-        pair = min(pairs, key=lambda pair: [number[makers[each]] for each in pair])
-        inputs = [f"{_described(each)} of {each.tensor.removesuffix(':0')}" for each in pair]
-        cut, consumer = makers[pair[-1]], names[own[pair[-1]].op]
-        is_own = analysis.tower_of[number[cut]] == tower
+        one, other = min(pairs, key=lambda pair: [number[makers[tower, each]] for each in pair])
+        inputs = [
+            f"{_described(each)} of {each.tensor.removesuffix(':0')}" for each in (one, other)
+        ]
+        cut, consumer = makers[tower, other], names[own[other].op]
         found = mistakes.PARTS_PAIRED.stated(
             tower_kind(placement),
             text=f"{analysis.names_of(1 << tower)} combines {' with '.join(inputs)}",
         )
+        # The cut is right if one of its outputs has the rows of the other input.
+        is_chosen = other._replace(part=one.part) in {
+            row_set for (_, row_set), maker in makers.items() if maker == cut
+        }
         yield Finding(
             **about(placement.ops[cut]),
             **found.texts,
-            path=path_lines(placement, [number[makers[each]] for each in pair]),
+            path=path_lines(placement, [number[makers[tower, each]] for each in (one, other)]),
             group_key="exchanged",
             devices=analysis.devices_of(1 << tower),
-            ops=() if is_own else (consumer,),
-            frames=()
-            if is_own
-            else blame_selection(placement, (consumer,), built_once(placement)),
+            ops=(consumer,) if is_chosen else (),
+            frames=blame_selection(placement, (consumer,), built_once(placement))
+            if is_chosen
+            else (),
         )
 
 
