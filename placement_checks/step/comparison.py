@@ -668,6 +668,10 @@ class Comparison:
                 text = f"{objectives[1]} is computed from the same rows as {objectives[0]}"
                 is_certain = all(map(self._reads_one_part, objectives))
                 reader.report(text, producer_of(objectives[1]), is_certain=is_certain)
+        for objective in self.parts():
+            if (draws := reader.batch.draws_in_any_order(objective)) is not None:
+                text = f"{' and '.join(draws)} may draw rows that do not belong together"
+                reader.report(text, draws[1], is_certain=False)
         self._compare_draws()
         for mistake in sorted(reader.mistakes, key=lambda each: not each.is_certain)[:1]:
             origin = self.towers.origin(mistake.op)

@@ -205,6 +205,15 @@ class RowSets:
                         found[part] |= self._find(source, terms[source])
         return found
 
+    def draws_apart(self) -> Iterator[tuple[str, str, bool]]:
+        """Ops that draw rows which do not belong together, and whether this is certain."""
+        batch = self._reader.batch
+        for objective in self._reader.graph.towers:
+            if (draws := batch.draws_apart(objective)) is not None:
+                yield *draws, True
+            elif (draws := batch.draws_in_any_order(objective)) is not None:
+                yield *draws, False
+
     def data_of_pipeline(self, name: str) -> Hashable:
         """A key of an iterator or queue: pipelines of the same data have equal keys.
 

@@ -103,6 +103,7 @@ class InputsDistinct(Rule):
         findings = (
             *self._shared_rows(evidence, rows, uses),
             *_exchanged_rows(evidence, rows, uses),
+            *_draws_apart(placement, rows),
             *_input_ops_on_gpus(placement),
             *(pipelines := list(_repeated_pipelines(analysis, rows, uses))),
             *(
@@ -299,6 +300,27 @@ def _exchanged_rows(evidence: Evidence, rows: RowSets, uses: Sequence[Use]) -> I
             frames=blame_selection(placement, (consumer,), built_once(placement))
             if is_chosen
             else (),
+        )
+
+
+def _draws_apart(placement: Placement, rows: RowSets) -> Iterator[Finding]:
+    """Yield findings for draws whose rows are paired, but may be of different examples."""
+    number = analyze(placement).flow.number
+    for one, other, is_certain in rows.draws_apart():
+        found = mistakes.DRAWN_APART.stated(
+            tower_kind(placement),
+            one=one,
+            other=other,
+            why="they are two elements of one pipeline"
+            if is_certain
+            else "all towers draw from both pipelines, in any order",
+        )
+        yield Finding(
+            **about(placement.ops[other]),
+            **found.texts,
+            path=path_lines(placement, [number[one], number[other]]),
+            group_key="drawn apart",
+            is_doubt=not is_certain,
         )
 
 
