@@ -37,6 +37,7 @@ from placement_checks.step.kinds import (
     RowExtent,
     Shape,
     Status,
+    has_shape,
 )
 from placement_checks.step.normal_forms import elements_of_line, is_static, slices_along
 from placement_checks.step.op_types import op_type
@@ -621,12 +622,16 @@ def _compare(node: Node) -> Form | None:
         if len(is_less) == len(difference) < 2:
             is_first = not is_less or is_less[0] == (node.op.type == "Minimum")
             return node.operand(0 if is_first else 1)
-    one, other = (terms.constant(node.operand(i)) for i in (0, 1))
-    if node.shape != () or one is None or other is None:
-        return None
-    if node.op.type == "FloorMod" and not other:
-        return None
-    return terms.number(float(_COMPARISONS[node.op.type](one, other)))
+
+    def compared(a: Form, b: Form) -> Form | None:
+        one, other = terms.constant(a), terms.constant(b)
+        if one is None or other is None or (node.op.type == "FloorMod" and not other):
+            return None
+        return terms.number(float(_COMPARISONS[node.op.type](one, other)))
+
+    if node.shape == ():
+        return compared(node.operand(0), node.operand(1))
+    return _by_element(node, compared)
 
 
 def _merge(node: Node) -> Form | None:
@@ -649,12 +654,34 @@ def _select(node: Node) -> Form | None:
     """A known choice, or for `Select` a choice by rows: its vector has an element for each row."""
     terms, condition = node.terms, node.operand(0)
     number, dims, whole = terms.constant(condition), terms.shape(condition), node.shape
-    if number is not None and whole == ():
-        return node.operand(1) if number else node.operand(2)
+    if number is not None and whole is not None:
+        chosen = node.operand(1) if number else node.operand(2)
+        return chosen if has_shape(terms.shape(chosen), whole) else None
+    if _is_for_one_row(node, condition):
+        return node.operand(1)
     if node.op.type == "Select" and dims and len(dims) == 1 and whole and len(whole) > 1:
         condition = _reshaped(node, condition, (*dims, *[1] * (len(whole) - 1)))
         return node.build("Select", (), (condition, node.operand(1), node.operand(2)))
     return None
+
+
+def _is_for_one_row(node: Node, condition: Form) -> bool:
+    """Whether a choice yields the numbers of n rows, or 0 if n is 1: the same number.
+
+    ``tf.vectorized_map`` makes this choice.
+    """
+    terms, atom, numbers = node.terms, node.terms.single(condition), node.operand(1)
+    if atom is None or atom.op != "Greater" or terms.constant(atom.operands[1]) != 1.0:
+        return False
+    count, part = atom.operands[0], finest(terms.parts(condition))
+    found = terms.single(numbers)
+    bounds = terms.number(0.0), count, terms.number(1.0)
+    are_all = part is not None and (count, numbers) == (
+        terms.rows(part),
+        _numbers_of_rows(node, part),
+    )
+    are_all = are_all or (found is not None and found.op == "Range" and found.operands == bounds)
+    return are_all and terms.constant(node.operand(2)) == 0.0
 
 
 # --- reductions and products of matrices ---
@@ -684,6 +711,8 @@ def _reduce(node: Node) -> Form | None:
             made = terms.product(made, element)
         return made
     keeps = bool(node.attributes.get("keep_dims", False)) and kind not in ("ArgMax", "ArgMin")
+    if kind in ("Max", "Min") and elements and len(set(elements)) == 1 and not keeps:
+        return elements[0]
     unknown = node.operands[1:] if found is None else ()
     made = node.build(kind, (found, keeps), (form, *unknown))
     if kind == "Mean" and _is_integer(node.dtype(0)):
