@@ -134,6 +134,45 @@ def test_elements_of_pipelines(name: str) -> None:
         assert differences(towers, _one_gpu(), found, (4, 4), 0)["w"] < 1e-5
 
 
+def _features_and_labels(is_ordered: bool, is_paired: bool, count: int) -> Program:
+    """Each tower draws features from one pipeline, and labels from another one."""
+    program = Program()
+    iterators = [program.iterator(name=name) for name in SHAPES]
+    w, gradients, before = program.variable("w", (WIDTH,)), [], list[Value]()
+    for i in range(count):
+        number = i if count > 1 else None
+        with program.after(*before):
+            (x,), (y,) = (
+                program.draw(iterator, {name: SHAPES[name]}, number)
+                for name, iterator in zip(SHAPES, iterators, strict=True)
+            )
+        before += [x, y] if is_ordered else []
+        with program.tower(i):
+            predicted = total(x * w.read(), 1)
+            loss = mean(square(predicted - y)) if is_paired else mean(square(predicted)) - mean(y)
+            gradients.append(program.gradient(loss, w))
+    program.train(w.descend(0.1, _mean(gradients)))
+    return program
+
+
+@pytest.mark.parametrize(
+    ("is_ordered", "is_paired", "state", "verdict"),
+    [
+        (True, True, State.PROVED, "kept"),
+        (False, True, State.UNKNOWN, "doubtful"),
+        (False, False, State.PROVED, "kept"),
+    ],
+)
+def test_features_and_labels_of_two_pipelines(
+    is_ordered: bool, is_paired: bool, state: State, verdict: str
+) -> None:
+    """Towers that do not wait for each other may get labels of other features."""
+    towers, one = (_features_and_labels(is_ordered, is_paired, count) for count in (2, 1))
+
+    assert compare(towers, one).variables["w"].state is state
+    assert InputsDistinct().judge(towers.placement()).state == verdict
+
+
 # --- elements that are fetched early ---
 
 
@@ -466,6 +505,33 @@ def test_random_numbers_for_rows(cut: str, seed: int | None) -> None:
     state = compare(build(2), build(1)).variables["w"].state
 
     assert state is (State.DIFFERS if seed else State.PROVED)
+
+
+@pytest.mark.parametrize("rows", [None, 12])
+@pytest.mark.parametrize("fewest", [1, 5])
+def test_rows_that_a_vectorized_map_looks_up(fewest: int, rows: int | None) -> None:
+    """For at most so many rows, the first one is taken in place of each."""
+
+    def build(count: int) -> Program:
+        program = Program()
+        x, y = program.placeholder("x", (rows, WIDTH)), program.placeholder("y", (rows,))
+        w, gradients = program.variable("w", (WIDTH,)), []
+        for part in zip(split(x, count), split(y, count), strict=True):
+            most = apply("Max", stack([rows_of(each) for each in part]), [0])
+            numbers = program.add("Range", 0, most, 1)
+            found = []
+            for each in part:
+                are_several = apply("Greater", rows_of(each), fewest)
+                index = apply("SelectV2", are_several, numbers, 0)
+                found.append(apply("GatherV2", each, index, 0))
+            loss = mean(square(total(found[0] * w.read(), 1) - found[1]))
+            gradients.append(program.gradient(loss, w))
+        program.train(w.descend(0.1, _mean(gradients)))
+        return program
+
+    found = compare(build(2), build(1)).variables["w"]
+
+    assert (found.state is State.PROVED) is (fewest == 1 or rows is not None), found
 
 
 @pytest.mark.parametrize("is_masked_first", [False, True])

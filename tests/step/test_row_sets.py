@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from support.graphs import op, placement
 
 from placement_checks import Op
 from placement_checks.core.strategies import Copy, Strategy
-from placement_checks.step.parts import LAST_ROW, Cut, Part
+from placement_checks.step.parts import LAST_ROW, Cut, Part, in_steps, rows_in
 from placement_checks.step.row_sets import RowSet, RowSets, overlapping
 
 
@@ -235,3 +236,41 @@ def test_copies_of_a_variable(in_sync: bool) -> None:
     rows = RowSets(placement(*ops, strategy=Strategy("MirroredStrategy", [], copies)))
 
     assert (rows.key("read_0") == rows.key("read_1")) == in_sync
+
+
+ALL_PARTS: st.SearchStrategy[Part] = st.lists(
+    st.one_of(
+        st.builds(Cut, st.sampled_from(["split", "stride"]), st.integers(0, 1), st.integers(2, 3)),
+        st.builds(
+            lambda rows: Cut("rows", 0, 0, rows=in_steps(rows)),
+            st.lists(st.integers(0, 40), min_size=1, max_size=9, unique=True),
+        ),
+    ),
+    max_size=2,
+).map(tuple)
+
+
+@given(ALL_PARTS, ALL_PARTS)
+def test_parts_overlap_if_half_of_their_rows_are_common(one: Part, other: Part) -> None:
+    """NumPy cuts the numbers of the rows."""
+    rows = [_cut(np.arange(36), part) for part in (one, other)]
+    common = len({*rows[0]} & {*rows[1]})
+    expected = {*rows[0]} != {*rows[1]} and common > 0
+    expected = expected and 2 * common >= min(len({*each}) for each in rows)
+
+    pair = [[RowSet(("x", 0), each, count=36)] for each in (one, other)]
+
+    assert bool(overlapping(*pair)) == expected
+    assert [*rows_in(one, range(36))] == [*rows[0]]
+
+
+def _cut(rows: Any, part: Part) -> Any:
+    for cut in part:
+        if cut.family == "rows":
+            rows = rows[[number for number in cut.rows if number < len(rows)]]
+        elif cut.family == "stride":
+            rows = rows[np.arange(len(rows)) % cut.parts == cut.number]
+        else:
+            size = len(rows) / cut.parts
+            rows = rows[int(cut.number * size) : int((cut.number + 1) * size)]
+    return rows

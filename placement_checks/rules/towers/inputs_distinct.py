@@ -60,11 +60,18 @@ class InputsDistinct(Rule):
     The rule reads the inputs of the towers as terms, like equal-to-one-gpu. Each tower has sets of
     rows: the placeholder, the batch of a pipeline or the element of a queue, and the part of it.
     No two towers may have equal sets, or parts with half of their rows in common, however the
-    parts are cut. Parts between constant indices are compared, too. An op that chooses or combines
-    rows in another way, such as a lookup by computed indices, has equal rows only for equal
-    inputs. Tensors without rows are not examples, not even if they are computed from the whole
-    batch, such as the number of labeled rows. Vectors of a fixed length are examples only if they
-    have an entry for each row.
+    parts are cut. Parts between constant indices are compared, too, and lookups by constant
+    indices. If towers choose from the same rows in another way, such as by computed indices, the
+    rule is not checked. Tensors without rows are not examples, not even if they are computed from
+    the whole batch, such as the number of labeled rows. Vectors of a fixed length are examples
+    only if they have an entry for each row.
+
+    A tower must not pair rows of two inputs that belong to different examples, such as features
+    that are cut into blocks with labels that are cut by x[i::num_gpus]. This is the case if all
+    towers together have the same rows of both inputs, and this tower has other rows of each. Nor
+    may a tower take features and labels from two elements of one pipeline. If several towers draw
+    features and labels from two pipelines in any order, this is a doubt, because the examples may
+    be independent.
 
     Rows that a tower gets from all towers, such as labels that a collective gathers, may be shared
     by towers with rows of their own. Other rows, such as a support set, may be shared if the step
