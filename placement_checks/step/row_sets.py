@@ -50,7 +50,7 @@ class RowSet(NamedTuple):
             output, or a term that chooses or combines rows in an unknown way and its kind.
         part: the part of the source.
         columns: the columns, along several axes; empty for all of them.
-        count: the number of rows of the source, if it is fixed.
+        size: the number of rows of the source, if it is fixed.
         is_joined: whether rows of several inputs or parts were joined, such as the rows of all
             replicas by a collective.
     """
@@ -58,7 +58,7 @@ class RowSet(NamedTuple):
     source: tuple[Any, int | str]
     part: Part = WHOLE
     columns: Columns = ()
-    count: int | None = None
+    size: int | None = None
     is_joined: bool = False
 
     @property
@@ -190,7 +190,7 @@ class RowSets:
                 found.update(*(product(*each) for each in combinations(by_part.values(), 2)))
         return frozenset((one, other) for one, other in found if one.source != other.source)
 
-    def _rows_by_part(self, atom: AtomId) -> Mapping[Part, frozenset[RowSet]]:
+    def _rows_by_part(self, atom: AtomId) -> Mapping[Part, Collection[RowSet]]:
         """The rows of inputs that an op combines, if it is the first op to combine their parts."""
         terms = self._terms
         found: defaultdict[Part, set[RowSet]] = defaultdict(set)
@@ -244,12 +244,13 @@ class RowSets:
             return frozenset()
         if atom.op == "Leaf":
             name, *outputs = atom.attrs  # none for the numbers of the rows
-            shapes = [(output, self._reader.shape(name, output)) for output in outputs]
-            counts = {output: shape[0] if shape else None for output, shape in shapes}
-            return frozenset(
-                RowSet((name, output), _plain(atom.part or WHOLE, count), count=count)
-                for output, count in counts.items()
-            )
+            found = []
+            for output in outputs:
+                rows = next(iter(self._reader.shape(name, output) or ()), None)
+                size = rows if isinstance(rows, int) else None
+                part = _plain(atom.part or WHOLE, size)
+                found.append(RowSet((name, output), part, size=size))
+            return frozenset(found)
         if atom.op == "PartOf":
             cut = (atom.part or WHOLE)[-1:]
             return frozenset([RowSet((atom.operands[0], "form"), cut)])
@@ -287,11 +288,11 @@ def _with_columns(row_sets: Iterable[RowSet], columns: tuple[int, int, int]) -> 
         yield each._replace(columns=tuple(sorted([*others, cut])))
 
 
-def _plain(part: Part, count: int | None) -> Part:
+def _plain(part: Part, size: int | None) -> Part:
     """A part as one slice of slices, or as rows by their numbers, if there is a fixed number."""
-    if count is not None:
-        rows = rows_in(part, range(count))
-        return (Cut("rows", 0, 0, rows=rows),) if rows != range(count) else WHOLE
+    if size is not None:
+        rows = rows_in(part, range(size))
+        return (Cut("rows", 0, 0, rows=rows),) if rows != range(size) else WHOLE
     last = next((i for i, cut in enumerate(part) if cut.is_slice), len(part))
     if not all(cut.is_slice for cut in part[last:]) or part[last:] == ():
         return part
@@ -349,11 +350,11 @@ def _number_of_rows(row_sets: Collection[RowSet]) -> int:
 
     Rows by their numbers cannot be compared with fractions of an unknown number of rows.
     """
-    counts = {each.count for each in row_sets if each.count is not None}
+    sizes = {each.size for each in row_sets if each.size is not None}
     cuts = [cut for each in row_sets for cut in each.part]
     chosen = [cut.rows for cut in cuts if cut.family == "rows"]
-    if counts:
-        found = max(counts) if len(counts) == 1 else 0
+    if sizes:
+        found = max(sizes) if len(sizes) == 1 else 0
     elif chosen:
         found = 2 * max(map(_end, chosen)) if len(chosen) == len(cuts) else 0
     else:

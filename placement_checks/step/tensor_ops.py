@@ -1492,8 +1492,9 @@ def _known_numbers(terms: Terms, indices: Form) -> Sequence[int]:
     numbers, found = terms.integers(indices), terms.single(indices)
     shape = terms.shape(indices)
     if found is not None and found.op == "Const" and shape and len(shape) == 1:
-        elements = [each for each in found.attrs[1] if isinstance(each, float)]
-        numbers = [*map(int, elements)] * (1 if len(elements) > 1 else int(shape[0] or 0))
+        numbers = [int(each) for each in found.attrs[1] if isinstance(each, float)]
+        if len(numbers) == 1 and isinstance(shape[0], int):  # for equal elements
+            numbers *= shape[0]
     return in_steps(numbers) if numbers and min(numbers) >= 0 else ()
 
 

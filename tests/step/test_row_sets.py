@@ -258,7 +258,7 @@ def test_parts_overlap_if_half_of_their_rows_are_common(one: Part, other: Part) 
     expected = {*rows[0]} != {*rows[1]} and common > 0
     expected = expected and 2 * common >= min(len({*each}) for each in rows)
 
-    pair = [[RowSet(("x", 0), each, count=36)] for each in (one, other)]
+    pair = [[RowSet(("x", 0), each, size=36)] for each in (one, other)]
 
     assert bool(overlapping(*pair)) == expected
     assert [*rows_in(one, range(36))] == [*rows[0]]

@@ -267,7 +267,7 @@ def _exchanged_rows(evidence: Evidence, rows: RowSets, uses: Sequence[Use]) -> I
     analysis = analyze(placement)
     names, number = analysis.flow.names, analysis.flow.number
     by_tower = {
-        tower: {row_set._replace(columns=()): use for row_set, use in reversed(of.items())}
+        tower: {row_set._replace(columns=()): use for row_set, use in [*of.items()][::-1]}
         for tower, of in _rows_by_tower(analysis, rows, uses).items()
     }
     makers = {
