@@ -17,7 +17,6 @@ from placement_checks.step.explanation import Difference, Obligation
 from placement_checks.step.parts import Part
 from placement_checks.step.weights import Weights
 
-
 TOWERS_ON_ONE_GPU = "the program has several towers even if built for one GPU"
 
 
