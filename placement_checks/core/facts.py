@@ -29,7 +29,7 @@ class FactKind(Enum):
         BACKWARD_DEVICE: the backward op is not on the device of its forward op.
         INPUT_DEVICE: the input op requests a GPU.
         NAME: a checkpoint of one GPU lacks the name of the variable.
-        ROWS: towers compute with the same rows.
+        ROWS: towers compute with the same rows, or pair rows of different examples.
         MODEL: towers compute different functions.
         NOISE: towers draw the same random numbers.
         MIXED_LOSS: the loss of a tower contains results of another tower.

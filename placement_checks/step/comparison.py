@@ -535,9 +535,7 @@ class Comparison:
             if difference.text == only_parts_count(parts):
                 text = f"{difference.text}; no op uses the other outputs of {split}"
                 others = self.terms.parts(theirs) - {WHOLE}
-                may_be_same = any(cut.family == "rows" for part in others for cut in part) or (
-                    bool(others) and sum(map(share, parts)) == sum(map(share, others))
-                )
+                may_be_same = bool(others) and sum(map(share, parts)) == sum(map(share, others))
                 excuse = Excuse.EQUAL if may_be_same else None
                 origin = self.towers.origin(split)
                 return Difference(Obligation.WEIGHTS, text, origin, excuse, PART_UNUSED)
