@@ -29,7 +29,7 @@ class FactKind(Enum):
         SLOT_DEVICE: the slot is not on the device of its variable.
         IDLE: the device computes nothing.
         MODEL: towers compute different functions.
-        ROWS: towers compute with the same rows.
+        ROWS: towers compute with the same rows, or pair rows of different examples.
         MIXED_LOSS: the loss of a tower contains results of another tower.
         BACKWARD_DEVICE: the backward op is not on the device of its forward op.
         AVERAGE_DEVICE: the op that combines gradients is not on the declared device.

@@ -619,6 +619,15 @@ PARTS_PAIRED = Mistake(
     _OF_PROOF,
     "which rows belong together",
 )
+DRAWN_APART = Mistake(
+    "drawn apart",
+    "{one} and {other} draw rows that are paired, but {why}",
+    "draw rows that belong together at once: call get_next() once per {noun} for all of them, and "
+    "join separate datasets before by tf.data.Dataset.zip((features, labels))",
+    MOVED.consequence,
+    "the pipelines in the graph, and the losses as terms",
+    "which rows belong together",
+)
 PART_UNUSED = Mistake(
     "part unused",
     "{text}",

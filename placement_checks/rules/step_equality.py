@@ -17,6 +17,8 @@ from placement_checks.step.explanation import Difference, Obligation
 from placement_checks.step.parts import Part
 from placement_checks.step.weights import Weights
 
+TOWERS_ON_ONE_GPU = "the program has several towers even if built for one GPU"
+
 
 def compare_with_one_gpu(evidence: Evidence) -> tuple[Placement, StepEquality] | Missing:
     """The program for one GPU, and the comparison.
@@ -29,6 +31,9 @@ def compare_with_one_gpu(evidence: Evidence) -> tuple[Placement, StepEquality] |
             return found if isinstance(found, Missing) else (evidence.reference, found)
     if isinstance(evidence.single_gpu, Missing):
         return evidence.single_gpu
+    towers, of_one = (analyze(x).towers for x in (evidence.placement, evidence.single_gpu))
+    if 1 < len(of_one) >= len(towers):
+        return Missing(TOWERS_ON_ONE_GPU)
     found = compare_steps(evidence.placement, evidence.single_gpu)
     return found if isinstance(found, Missing) else (evidence.single_gpu, found)
 

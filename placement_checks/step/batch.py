@@ -30,9 +30,10 @@ from placement_checks.core.op_types import (
 )
 from placement_checks.core.placement import producer_of
 from placement_checks.step.graph import cone
-from placement_checks.step.kinds import Form
+from placement_checks.step.kinds import AtomId, Form, Kind
 from placement_checks.step.parts import WHOLE, Cut, Family, Part, finest
 from placement_checks.step.terms import Terms
+from placement_checks.util.walks import sources_first
 
 if TYPE_CHECKING:
     from placement_checks.step.graph import TensorReader
@@ -327,7 +328,9 @@ class Batch:
         for group, names in self.groups.items():
             if group[0] == "draw":
                 self._compare_pipelines(names)
-                self._compare_draws(names)
+        for objective in self._reader.graph.towers:
+            if (draws := self.draws_apart(objective)) is not None:
+                self._reader.report(f"{objective} pairs rows of two draws", draws[1])
 
     def _compare_pipelines(self, names: Sequence[str]) -> None:
         """Towers with pipelines of their own must read different rows, by a shard for example."""
@@ -451,23 +454,64 @@ class Batch:
         after = [cone([op], self._reader.graph.waiting) for op in ops]
         return any(one & other for one, other in combinations(after, 2))
 
-    def _compare_draws(self, names: Sequence[str]) -> None:
-        """A loss must not take features of one draw and labels of another one."""
+    def draws_apart(self, objective: str) -> tuple[str, str] | None:
+        """Two draws of which a loss takes other components, such as features and labels.
+
+        They are of one pipeline, so their rows do not belong together.
+        """
         reader = self._reader
-        for objective, ops in reader.graph.towers.items():
-            used: defaultdict[str, set[str]] = defaultdict(set)
-            for name in ops:
-                for source in reader.data(name):
-                    used[producer_of(source)].add(source)
-            drawn = [name for name in names if name in ops]
+        ops = reader.graph.towers[objective]
+        used: defaultdict[str, set[str]] = defaultdict(set)
+        for name in ops:
+            for source in reader.data(name):
+                used[producer_of(source)].add(source.partition(":")[2])
+        for group, names in self.groups.items():
+            drawn = [name for name in names if name in ops] if group[0] == "draw" else []
             for one, other in pairwise(drawn):
-                outputs = [
-                    {source.partition(":")[2] for source in used[name]} for name in (one, other)
-                ]
-                is_apart = outputs[0] and outputs[1] and not outputs[0] & outputs[1]
+                is_apart = used[one] and used[other] and not used[one] & used[other]
                 if self._sources[one] == self._sources[other] and is_apart:
-                    reader.report(f"{objective} pairs rows of two draws", other)
-                    return
+                    return one, other
+        return None
+
+    def draws_in_any_order(self, objective: str) -> tuple[str, str] | None:
+        """Draws of two pipelines whose rows a loss pairs, if several towers draw from both.
+
+        Towers that do not wait for each other may get the features of one element and the labels
+        of another one.
+        """
+        reader, terms = self._reader, self._reader.terms
+        drawn = self._unordered.keys() & reader.graph.towers[objective]
+        if len({self._sources[name] for name in drawn}) < 2:
+            return None
+        found: dict[AtomId, Collection[str]] = {}
+        for each in sources_first(
+            terms.atoms_in(reader.value(objective)), terms.atoms_of_operands
+        ):
+            atom = terms[each]
+            names = {name for below in terms.atoms_of_operands(each) for name in found[below]}
+            if atom.op == "Leaf" and atom.origin and atom.origin.op in drawn:
+                names.add(atom.origin.op)
+            found[each] = names
+            first = {self._sources[name]: name for name in sorted(names)}
+            if atom.status.kind is Kind.ROWS and len(first) > 1:
+                one, other = sorted(first.values(), key=reader.number.__getitem__)[:2]
+                return one, other
+        return None
+
+    @cached_property
+    def _unordered(self) -> Mapping[str, str]:
+        """The pipelines of draws, if two ops draw from them that do not wait for each other."""
+        reader, found = self._reader, dict[str, str]()
+        by_source: defaultdict[str, list[str]] = defaultdict(list)
+        for name, source in self._sources.items():
+            if name in reader.reached:
+                by_source[source].append(name)
+        for source, names in by_source.items():
+            before = {name: cone([name], reader.edges) for name in names}
+            pairs = combinations(names, 2)
+            if any(one not in before[other] and other not in before[one] for one, other in pairs):
+                found |= dict.fromkeys(names, source)
+        return found
 
     # --- towers ---
 
@@ -529,6 +573,6 @@ class Batch:
             ]
             return terms.add((first, 1.0), *((each, 1.0) for each in before))
         if cut.family == "rows":
-            return terms.add((first, 1.0), (terms.number(float(cut.begin)), 1.0))
+            return terms.add((first, 1.0), (terms.number(cut.rows[0]), 1.0))
         begin = cut.begin if cut.family == "range" else Fraction(cut.number, cut.parts)
         return terms.add((first, 1.0), (terms.rows(around), float(begin)))

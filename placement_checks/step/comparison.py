@@ -535,9 +535,7 @@ class Comparison:
             if difference.text == only_parts_count(parts):
                 text = f"{difference.text}; no op uses the other outputs of {split}"
                 others = self.terms.parts(theirs) - {WHOLE}
-                may_be_same = any(cut.family == "rows" for part in others for cut in part) or (
-                    bool(others) and sum(map(share, parts)) == sum(map(share, others))
-                )
+                may_be_same = bool(others) and sum(map(share, parts)) == sum(map(share, others))
                 excuse = Excuse.EQUAL if may_be_same else None
                 origin = self.towers.origin(split)
                 return Difference(Obligation.WEIGHTS, text, origin, excuse, PART_UNUSED)
@@ -668,6 +666,10 @@ class Comparison:
                 text = f"{objectives[1]} is computed from the same rows as {objectives[0]}"
                 is_certain = all(map(self._reads_one_part, objectives))
                 reader.report(text, producer_of(objectives[1]), is_certain=is_certain)
+        for objective in self.parts():
+            if (draws := reader.batch.draws_in_any_order(objective)) is not None:
+                text = f"{' and '.join(draws)} may draw rows that do not belong together"
+                reader.report(text, draws[1], is_certain=False)
         self._compare_draws()
         for mistake in sorted(reader.mistakes, key=lambda each: not each.is_certain)[:1]:
             origin = self.towers.origin(mistake.op)

@@ -486,7 +486,7 @@ class Explanation:
         terms = self._terms
         for monomial in left:
             parts = sorted(terms.parts_of(monomial))
-            if len({(each[:-1], each[-1:] and each[-1].siblings) for each in parts}) > 1:
+            if len({(each[:-1], each[-1:] and each[-1].share) for each in parts}) > 1:
                 continue
             form = terms.form({monomial: 1.0})
             for part in parts[1:]:
@@ -500,10 +500,12 @@ class Explanation:
                 continue
             atoms = list(self._atoms(monomial))
             sources = {each.part: each for each in atoms if each.part is not None}
-            named = [self._name(sources[part]) for part in parts[:2]]
-            if are_cut := all(part[-1].family not in OF_ANY_SIZE for part in parts):
-                named = [f"{describe(p)} of {n}" for p, n in zip(parts, named, strict=False)]
-            text = f"an op computes with rows of {' and with rows of '.join(named)}"
+            are_cut = all(part[-1].family not in OF_ANY_SIZE for part in parts)
+            named = [
+                f"{describe(part) if are_cut else 'rows'} of {self._name(sources[part])}"
+                for part in parts[:2]
+            ]
+            text = f"an op computes with {' and with '.join(named)}"
             mixing = [each for each in atoms if each.parts and each.finest is None]
             are_paired = all(each.op == "Leaf" for each in sources.values())
             found = Difference(Obligation.FUNCTION, text, mixing[-1].origin, mistake=PARTS_PAIRED)

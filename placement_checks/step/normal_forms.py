@@ -276,7 +276,9 @@ def total(build: Build) -> Form | None:
     atom = terms.single(terms.scalars_taken_out(form)[0])
     if axes and atom is not None and atom.op == "Pack" and atom.attrs[0] in axes:
         return None
-    if axes is None or dims is None or keeps or not any(dims[axis] == 1 for axis in axes):
+    if axes is None or dims is None or keeps or max(axes) >= len(dims):  # of equal elements
+        return None
+    if not any(dims[axis] == 1 for axis in axes):
         return None
     rest = tuple(dim for i, dim in enumerate(dims) if not (i in axes and dim == 1))
     left = tuple(

@@ -9,19 +9,19 @@ part.
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from fractions import Fraction
 from math import prod
 from typing import Literal, NamedTuple
 
 # What cuts rows: a placeholder for each tower, an element of a pipeline for each tower, a split
-# into equal parts, ``x[i::n]``, slices of different sizes, or rows by their numbers.
+# into equal parts, ``x[i::n]``, slices of different sizes, or a choice of rows by their numbers.
 Family = Literal["feed", "draw", "split", "stride", "range", "rows"]
 
 # A part that was fed or drawn has any number of rows, and rows by their numbers are any share of
 # all rows; the others have a known share.
 OF_ANY_SIZE = frozenset({"feed", "draw", "rows"})
-LAST_ROW = Fraction(sys.maxsize)  # the end of rows by their numbers, if they are all other rows
+LAST_ROW = sys.maxsize  # the end of rows by their numbers, if they are all other rows
 
 
 class Cut(NamedTuple):
@@ -31,9 +31,9 @@ class Cut(NamedTuple):
         family: what cuts the rows.
         number: the number of the part, from 0.
         parts: the number of parts; 0 for a range or rows, because their siblings may be unknown.
-        begin: of a range: its first row, as a fraction of the rows around it; of rows: the number
-            of the first row, from 0.
-        end: of a range or rows: the row after the last row, likewise.
+        begin: of a range: its first row, as a fraction of the rows around it.
+        end: of a range: the row after the last row, likewise.
+        rows: of rows: their numbers, from 0.
     """
 
     family: Family
@@ -41,6 +41,7 @@ class Cut(NamedTuple):
     parts: int
     begin: Fraction = Fraction(0)
     end: Fraction = Fraction(0)
+    rows: Sequence[int] = range(0)
 
     def __hash__(self) -> int:
         return hash(self[:3])  # the hash of a fraction takes long
@@ -93,6 +94,28 @@ def finest(parts: Iterable[Part]) -> Part | None:
     return found
 
 
+def rows_in(part: Part, rows: Sequence[int]) -> Sequence[int]:
+    """The rows of a part of some rows, in their order, if no cut is fed or drawn."""
+    for cut in part:
+        if cut.family == "stride":
+            rows = rows[cut.number :: cut.parts]
+        elif cut.is_slice:
+            begin, end = (int(bound * len(rows)) for bound in cut.bounds)
+            rows = rows[begin:end]
+        elif isinstance(cut.rows, range):
+            rows = rows[cut.rows.start : cut.rows.stop : cut.rows.step]
+        else:
+            rows = in_steps([rows[number] for number in cut.rows if number < len(rows)])
+    return rows
+
+
+def in_steps(numbers: Sequence[int]) -> Sequence[int]:
+    """Numbers as a range, if they increase by equal steps; else as a tuple."""
+    step = numbers[1] - numbers[0] if len(numbers) > 1 else 1
+    found = range(numbers[0], numbers[-1] + 1, step) if numbers and step > 0 else range(0)
+    return found if [*found] == [*numbers] else tuple(numbers)
+
+
 def within(part: Part, other: Part) -> bool:
     """Whether a part is the other part, or was cut from it."""
     return part[: len(other)] == other
@@ -100,7 +123,8 @@ def within(part: Part, other: Part) -> bool:
 
 def are_neighbors(part: Part) -> bool:
     """Whether the rows of a part follow each other in the batch."""
-    return not any(cut.family == "stride" for cut in part)
+    steps = [cut.rows.step if isinstance(cut.rows, range) else 0 for cut in part]
+    return {1}.issuperset(steps) and not any(cut.family == "stride" for cut in part)
 
 
 def are_all_rows(cuts: Collection[Cut]) -> bool:
@@ -121,13 +145,21 @@ def describe(part: Part) -> str:
         return "the whole batch"
     cut = part[-1]
     if cut.family == "rows":
-        is_rest = cut.end == LAST_ROW
-        own = f"rows from {cut.begin}" if is_rest else f"rows {cut.begin} to {cut.end - 1}"
+        own = _describe_rows(cut.rows)
+    elif cut.family == "stride":
+        own = _describe_rows(range(cut.number, LAST_ROW, cut.parts))
     elif cut.family == "range":
         own = f"rows {cut.begin} to {cut.end}"
     else:
         own = f"part {cut.number + 1} of {cut.parts}"
     return own if len(part) == 1 else f"{own} of {describe(part[:-1])}"
+
+
+def _describe_rows(rows: Sequence[int]) -> str:
+    if isinstance(rows, range) and rows.step == 1:
+        is_rest = rows.stop == LAST_ROW
+        return f"rows from {rows.start}" if is_rest else f"rows {rows.start} to {rows.stop - 1}"
+    return f"rows {', '.join(map(str, rows[:3]))}{', …' if len(rows) > 3 else ''}"
 
 
 def share(part: Part) -> Fraction:

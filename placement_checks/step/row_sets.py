@@ -8,9 +8,12 @@ unknown way is an input of its own: its result has the same rows only as equal r
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from itertools import product
+from functools import reduce
+from itertools import combinations, product
+from math import lcm, prod
+from operator import or_
 from typing import Any, NamedTuple
 
 from placement_checks.core.op_types import RANDOM_STATEFUL, VARIABLES, is_update
@@ -18,7 +21,14 @@ from placement_checks.core.placement import Placement, producer_of
 from placement_checks.step.gradients import with_names
 from placement_checks.step.kinds import AtomId, Form, Kind, RowExtent
 from placement_checks.step.op_types import op_type
-from placement_checks.step.parts import LAST_ROW, WHOLE, Cut, Part, cut_range
+from placement_checks.step.parts import (
+    LAST_ROW,
+    WHOLE,
+    Cut,
+    Part,
+    cut_range,
+    rows_in,
+)
 from placement_checks.step.reader import StepReader
 from placement_checks.step.terms import Atom, Terms
 from placement_checks.util.walks import sources_first, walk
@@ -27,6 +37,7 @@ from placement_checks.util.walks import sources_first, walk
 Columns = tuple[tuple[int, int, int], ...]
 # Ops that yield other values in each run.
 _CHANGING = RANDOM_STATEFUL | {"RngReadAndSkip"}
+_MOST_ROWS = 1 << 20  # that are compared one by one
 # Ops whose results have no rows if the rows are not known to be left.
 _REDUCTIONS = frozenset({"Sum", "Mean", "Max", "Min", "Prod", "All", "Any", "EuclideanNorm"})
 
@@ -39,6 +50,7 @@ class RowSet(NamedTuple):
             output, or a term that chooses or combines rows in an unknown way and its kind.
         part: the part of the source.
         columns: the columns, along several axes; empty for all of them.
+        size: the number of rows of the source, if it is fixed.
         is_joined: whether rows of several inputs or parts were joined, such as the rows of all
             replicas by a collective.
     """
@@ -46,6 +58,7 @@ class RowSet(NamedTuple):
     source: tuple[Any, int | str]
     part: Part = WHOLE
     columns: Columns = ()
+    size: int | None = None
     is_joined: bool = False
 
     @property
@@ -127,6 +140,71 @@ class RowSets:
 
         return set(walk(reader.ops.keys() & {name}, inputs))
 
+    def choice(self, one: RowSet, other: RowSet) -> str:
+        """The op that may choose rows for one row set that another one has, too; empty if none.
+
+        Ops that choose by an input of their own, and the outputs of one op, have different rows.
+        """
+        atoms = [self._terms[each.source[0]] for each in (one, other) if each.source[1] == "term"]
+        inputs, others = (self._inputs_of(each) for each in (one, other))
+        sources, its = ({each.source for each in side} for side in (inputs, others))
+        are_own = sources - its and its - sources
+        if not atoms or are_own or len({atom.operands for atom in atoms}) < len(atoms):
+            return ""
+        common = inputs & others or overlapping(inputs, others)
+        origin = atoms[-1].origin
+        return origin.op if common and origin else ""
+
+    def _inputs_of(self, row_set: RowSet) -> frozenset[RowSet]:
+        """The rows of inputs that rows are chosen from."""
+        source, kind = row_set.source
+        if kind != "term":
+            return frozenset([row_set])
+        below = frozenset().union(*map(self._of_known, self._terms[source].operands))
+        return frozenset().union(*map(self._inputs_of, below))
+
+    def mismatched(self, tensor: str) -> frozenset[tuple[RowSet, RowSet]]:
+        """Rows of two inputs that a tensor combines row by row, although their parts differ.
+
+        An op does so if it would yield a row, or a sum over rows, for each row of a single part.
+        """
+        terms, name = self._terms, producer_of(tensor)
+        if name not in self._reader.ops or not self._is_readable(name):
+            return frozenset()
+        form, found = self._reader.value(tensor.removesuffix(":0")), set[tuple[RowSet, RowSet]]()
+        for atom in terms.all_atoms_in([form]):
+            first, *others = by_part = self._rows_by_part(atom) or {WHOLE: frozenset()}
+            made = terms.of(atom)
+            for other in others:
+                made = terms.with_part(made, other, first)
+            if others and terms.status(made, first).kind in (Kind.ROWS, Kind.SUM):
+                found.update(*(product(*each) for each in combinations(by_part.values(), 2)))
+        return frozenset((one, other) for one, other in found if one.source != other.source)
+
+    def _rows_by_part(self, atom: AtomId) -> Mapping[Part, Collection[RowSet]]:
+        """The rows of inputs that an op combines, if it is the first op to combine their parts."""
+        terms = self._terms
+        found: defaultdict[Part, set[RowSet]] = defaultdict(set)
+        below = terms.atoms_of_operands(atom) if len(terms[atom].parts) > 1 else []
+        if any(terms[each].parts and terms[each].finest is None for each in below):
+            return {}
+        for each in below:
+            part, status = terms[each].finest, terms[each].status
+            if part is not None and status.kind is Kind.ROWS:
+                for source in terms.all_atoms_in([terms.of(each)]):
+                    if terms[source].part == part and terms[source].op in ("Leaf", "PartOf"):
+                        found[part] |= self._find(source, terms[source])
+        return found
+
+    def draws_apart(self) -> Iterator[tuple[str, str, bool]]:
+        """Ops that draw rows which do not belong together, and whether this is certain."""
+        batch = self._reader.batch
+        for objective in self._reader.graph.towers:
+            if (draws := batch.draws_apart(objective)) is not None:
+                yield *draws, True
+            elif (draws := batch.draws_in_any_order(objective)) is not None:
+                yield *draws, False
+
     def data_of_pipeline(self, name: str) -> Hashable:
         """A key of an iterator or queue: pipelines of the same data have equal keys.
 
@@ -157,8 +235,13 @@ class RowSets:
             return frozenset()
         if atom.op == "Leaf":
             name, *outputs = atom.attrs  # none for the numbers of the rows
-            part = _plain(atom.part or WHOLE)
-            return frozenset([RowSet((name, output), part) for output in outputs])
+            found = []
+            for output in outputs:
+                rows = next(iter(self._reader.shape(name, output) or ()), None)
+                size = rows if isinstance(rows, int) else None
+                part = _plain(atom.part or WHOLE, size)
+                found.append(RowSet((name, output), part, size=size))
+            return frozenset(found)
         if atom.op == "PartOf":
             cut = (atom.part or WHOLE)[-1:]
             return frozenset([RowSet((atom.operands[0], "form"), cut)])
@@ -196,60 +279,19 @@ def _with_columns(row_sets: Iterable[RowSet], columns: tuple[int, int, int]) -> 
         yield each._replace(columns=tuple(sorted([*others, cut])))
 
 
-Bounds = tuple[Fraction, Fraction]
-_ALL: Bounds = (Fraction(0), Fraction(1))
-
-
-def _plain(part: Part) -> Part:
-    """A part with slices of slices as one slice."""
+def _plain(part: Part, size: int | None) -> Part:
+    """A part as one slice of slices, or as rows by their numbers, if there is a fixed number."""
+    if size is not None:
+        rows = rows_in(part, range(size))
+        return (Cut("rows", 0, 0, rows=rows),) if rows != range(size) else WHOLE
     last = next((i for i, cut in enumerate(part) if cut.is_slice), len(part))
     if not all(cut.is_slice for cut in part[last:]) or part[last:] == ():
         return part
-    begin, end = _within(part[last:])
+    begin, end = Fraction(0), Fraction(1)
+    for cut in part[last:]:
+        low, high = cut.bounds
+        begin, end = begin + low * (end - begin), begin + high * (end - begin)
     return (*part[:last], cut_range(begin, end))
-
-
-def _within(cuts: Iterable[Cut]) -> Bounds:
-    """The bounds of cuts of cuts."""
-    begin, end = _ALL
-    for cut in cuts:
-        if cut.family == "rows":
-            begin, end = cut.begin, cut.end
-        else:
-            low, high = cut.bounds
-            begin, end = begin + low * (end - begin), begin + high * (end - begin)
-    return begin, end
-
-
-class _Rows(NamedTuple):
-    """Rows that follow each other.
-
-    Attributes:
-        around: the rows that they are cut from: the source, and the last part that is no slice.
-        bounds: the first row, and the row after the last row.
-        are_numbers: whether the bounds are numbers of rows; else they are fractions of all rows.
-    """
-
-    around: tuple[Any, ...]
-    bounds: Bounds
-    are_numbers: bool
-
-    def by_number(self) -> _Rows:
-        """All rows by their numbers; other rows as they are."""
-        if self.are_numbers or self.bounds != _ALL:
-            return self
-        return self._replace(bounds=(Fraction(0), LAST_ROW), are_numbers=True)
-
-
-def _rows(row_set: RowSet) -> _Rows:
-    last = max((i for i, cut in enumerate(row_set.part, 1) if not _is_slice(cut)), default=0)
-    are_numbers = any(cut.family == "rows" for cut in row_set.part)
-    bounds = _within(row_set.part[last:])
-    return _Rows((row_set.source, row_set.part[:last]), bounds, are_numbers)
-
-
-def _is_slice(cut: Cut) -> bool:
-    return cut.is_slice or cut.family == "rows"
 
 
 def overlapping(one: Iterable[RowSet], other: Iterable[RowSet]) -> tuple[RowSet, RowSet] | None:
@@ -259,37 +301,79 @@ def overlapping(one: Iterable[RowSet], other: Iterable[RowSet]) -> tuple[RowSet,
     rows of an input that one of the towers has. Equal row sets do not overlap. If rows are equal,
     but not their columns, the tower's parts are columns, such as features or time.
     """
-    pairs: defaultdict[Any, dict[tuple[RowSet, RowSet], tuple[Bounds, Bounds]]]
-    pairs = defaultdict(dict)
+    alike: defaultdict[Any, list[tuple[RowSet, RowSet]]] = defaultdict(list)
     for a, b in product(one, list(other)):
-        mine, its = _rows(a), _rows(b)
-        if mine.are_numbers != its.are_numbers:
-            mine, its = mine.by_number(), its.by_number()
-        is_same = mine.around == its.around and mine.are_numbers == its.are_numbers
-        if is_same and _have_common_columns(a.columns, b.columns):
-            pairs[mine.around, mine.are_numbers][a, b] = mine.bounds, its.bounds
-    for alike in pairs.values():
-        ours, theirs = (set(bounds) for bounds in zip(*alike.values(), strict=True))
-        common = _length(_intersections(ours, theirs))
-        if ours != theirs and common and 2 * common >= min(_length(ours), _length(theirs)):
-            return next(
-                pair for pair, (mine, its) in alike.items() if _intersections([mine], [its])
-            )
+        if a.source == b.source and _have_common_columns(a.columns, b.columns):
+            alike[a.source].append((a, b))
+    for pairs in alike.values():
+        count = _number_of_rows({each for pair in pairs for each in pair})
+        numbers = {each: _mask(each.part, count) for pair in pairs for each in pair}
+        ours, theirs = ({numbers[each] for each in side} for side in zip(*pairs, strict=True))
+        lengths = [reduce(or_, rows).bit_count() for rows in (ours, theirs)]
+        common = (reduce(or_, ours) & reduce(or_, theirs)).bit_count()
+        if ours != theirs and common and 2 * common >= min(lengths):
+            return next((a, b) for a, b in pairs if numbers[a] & numbers[b])
     return None
 
 
-def _intersections(one: Iterable[Bounds], other: Collection[Bounds]) -> list[Bounds]:
-    bounds = [(max(a, c), min(b, d)) for a, b in one for c, d in other]
-    return [(begin, end) for begin, end in bounds if begin < end]
+def are_exchanged(
+    pair: tuple[RowSet, RowSet], tower: Collection[RowSet], towers: Iterable[Collection[RowSet]]
+) -> bool:
+    """Whether a tower combines rows of two inputs that belong to different rows.
+
+    All towers together have the same rows of both inputs, but this tower has other rows of each,
+    as with labels of another tower. It has no rows that belong together besides.
+    """
+    together = [each for rows in towers for each in rows]
+    inputs = [[each for each in together if each.source == one.source] for one in pair]
+    count = _number_of_rows({each for rows in inputs for each in rows})
+    masks = [reduce(or_, [_mask(each.part, count) for each in rows], 0) for rows in inputs]
+    own, other = (rows_in(each.part, range(count)) for each in pair)
+    mine, its = (
+        {rows_in(each.part, range(count)) for each in tower if each.source == one.source}
+        for one in pair
+    )
+    return bool(masks[0]) and masks[0] == masks[1] and own not in its and other not in mine
 
 
-def _length(bounds: Iterable[Bounds]) -> Fraction:
-    """How many rows there are between some bounds, each counted once."""
-    total, reached = Fraction(0), Fraction(0)
-    for begin, end in sorted(bounds):
-        total += max(end - max(begin, reached), Fraction(0))
-        reached = max(reached, end)
-    return total
+def _number_of_rows(row_sets: Collection[RowSet]) -> int:
+    """A number of rows of their source that shows which rows are equal; 0 if there is none.
+
+    Rows by their numbers cannot be compared with fractions of an unknown number of rows.
+    """
+    sizes = {each.size for each in row_sets if each.size is not None}
+    cuts = [cut for each in row_sets for cut in each.part]
+    chosen = [cut.rows for cut in cuts if cut.family == "rows"]
+    if sizes:
+        found = max(sizes) if len(sizes) == 1 else 0
+    elif chosen:
+        found = 2 * max(map(_end, chosen)) if len(chosen) == len(cuts) else 0
+    else:
+        paths = [prod(_denominator(cut) for cut in each.part) for each in row_sets]
+        found = lcm(*paths) ** 2
+    return found if found <= _MOST_ROWS else 0
+
+
+def _denominator(cut: Cut) -> int:
+    return cut.parts or lcm(*(bound.denominator for bound in cut.bounds))
+
+
+def _end(rows: Sequence[int]) -> int:
+    """The number after the last row; of all rows from one row on, the number after the first."""
+    if not isinstance(rows, range):
+        return max(rows) + 1
+    return rows.start + 1 if rows.stop == LAST_ROW else rows.stop
+
+
+def _mask(part: Part, count: int) -> int:
+    """The rows of a part, of this number of rows, as a byte for each row."""
+    rows, found = rows_in(part, range(count)), bytearray(count)
+    if isinstance(rows, range):
+        found[rows.start : rows.stop : rows.step] = bytes([1]) * len(rows)
+    else:
+        for number in rows:
+            found[number] = 1
+    return int.from_bytes(found, "little")
 
 
 def _have_common_columns(one: Columns, other: Columns) -> bool:

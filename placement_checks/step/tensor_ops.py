@@ -38,6 +38,7 @@ from placement_checks.step.kinds import (
     RowExtent,
     Shape,
     Status,
+    has_shape,
 )
 from placement_checks.step.normal_forms import elements_of_line, is_static, slices_along
 from placement_checks.step.op_types import op_type
@@ -50,6 +51,7 @@ from placement_checks.step.parts import (
     are_neighbors,
     cut_range,
     finest,
+    in_steps,
 )
 from placement_checks.step.terms import Assumption, Atom, Terms, are_close
 from placement_checks.util.text import words
@@ -621,12 +623,16 @@ def _compare(node: Node) -> Form | None:
         if len(is_less) == len(difference) < 2:
             is_first = not is_less or is_less[0] == (node.op.type == "Minimum")
             return node.operand(0 if is_first else 1)
-    one, other = (terms.constant(node.operand(i)) for i in (0, 1))
-    if node.shape != () or one is None or other is None:
-        return None
-    if node.op.type == "FloorMod" and not other:
-        return None
-    return terms.number(float(_COMPARISONS[node.op.type](one, other)))
+
+    def compared(a: Form, b: Form) -> Form | None:
+        one, other = terms.constant(a), terms.constant(b)
+        if one is None or other is None or (node.op.type == "FloorMod" and not other):
+            return None
+        return terms.number(float(_COMPARISONS[node.op.type](one, other)))
+
+    if node.shape == ():
+        return compared(node.operand(0), node.operand(1))
+    return _by_element(node, compared)
 
 
 def _merge(node: Node) -> Form | None:
@@ -649,12 +655,34 @@ def _select(node: Node) -> Form | None:
     """A known choice, or for `Select` a choice by rows: its vector has an element for each row."""
     terms, condition = node.terms, node.operand(0)
     number, dims, whole = terms.constant(condition), terms.shape(condition), node.shape
-    if number is not None and whole == ():
-        return node.operand(1) if number else node.operand(2)
+    if number is not None and whole is not None:
+        chosen = node.operand(1) if number else node.operand(2)
+        return chosen if has_shape(terms.shape(chosen), whole) else None
+    if _is_for_one_row(node, condition):
+        return node.operand(1)
     if node.op.type == "Select" and dims and len(dims) == 1 and whole and len(whole) > 1:
         condition = _reshaped(node, condition, (*dims, *[1] * (len(whole) - 1)))
         return node.build("Select", (), (condition, node.operand(1), node.operand(2)))
     return None
+
+
+def _is_for_one_row(node: Node, condition: Form) -> bool:
+    """Whether a choice yields the numbers of n rows, or 0 if n is 1: the same number.
+
+    ``tf.vectorized_map`` makes this choice.
+    """
+    terms, atom, numbers = node.terms, node.terms.single(condition), node.operand(1)
+    if atom is None or atom.op != "Greater" or terms.constant(atom.operands[1]) != 1.0:
+        return False
+    count, part = atom.operands[0], finest(terms.parts(condition))
+    found = terms.single(numbers)
+    bounds = terms.number(0.0), count, terms.number(1.0)
+    are_all = part is not None and (count, numbers) == (
+        terms.rows(part),
+        _numbers_of_rows(node, part),
+    )
+    are_all = are_all or (found is not None and found.op == "Range" and found.operands == bounds)
+    return are_all and terms.constant(node.operand(2)) == 0.0
 
 
 # --- reductions and products of matrices ---
@@ -684,6 +712,8 @@ def _reduce(node: Node) -> Form | None:
             made = terms.product(made, element)
         return made
     keeps = bool(node.attributes.get("keep_dims", False)) and kind not in ("ArgMax", "ArgMin")
+    if kind in ("Max", "Min") and elements and len(set(elements)) == 1 and not keeps:
+        return elements[0]
     unknown = node.operands[1:] if found is None else ()
     made = node.build(kind, (found, keeps), (form, *unknown))
     if kind == "Mean" and _is_integer(node.dtype(0)):
@@ -1061,9 +1091,9 @@ def _cut_axis(
     if isinstance(size, RowExtent):
         low = Fraction(0) if begin is None else _fraction(node, begin, part)
         high = Fraction(1) if end is None else _fraction(node, end, part)
-        if (low is None or high is None) and size == ROWS and terms.is_alone:
-            return _cut_rows(node, form, axis, begin, end)
-        if low is None or high is None or not size.times:
+        if low is None or high is None:
+            return _cut_by_numbers(node, form, axis, begin, end, 1)
+        if not size.times:
             return None
         low = low if begin is None else low / size.times
         high = high if end is None else high / size.times
@@ -1088,16 +1118,19 @@ def _cut_axis(
 
 
 def _element(node: Node, form: Form, axis: int, index: Form) -> Form | None:
-    """A slice of one known number, without its axis; None for an axis of rows."""
+    """A slice of one known number, without its axis; None if it is not followed."""
     terms, dims = node.terms, node.terms.shape(form) or ()
     number = terms.constant(index)
     if axis >= len(dims) or number is None:
         return None
-    size = dims[axis]
-    if not isinstance(size, int) or not -size <= number < size:
+    size, at = dims[axis], int(number)
+    if size == ROWS and at >= 0:
+        cut = _chosen_rows(node, form, axis, range(at, at + 1))
+    elif not isinstance(size, int) or not -size <= at < size:
         return None
-    at = int(number) % size
-    cut = _cut_axis(node, form, axis, terms.number(at), terms.number(at + 1))
+    else:
+        at %= size
+        cut = _cut_axis(node, form, axis, terms.number(at), terms.number(at + 1))
     return None if cut is None else _reshaped(node, cut, (*dims[:axis], *dims[axis + 1 :]))
 
 
@@ -1109,29 +1142,36 @@ def _cut_by_steps(
     dims, step = terms.shape(form), terms.constant(step_form)
     if step == 1:
         return _cut_axis(node, form, axis, begin, end)
-    if dims is None or step is None or step < 1 or dims[axis] != ROWS:
+    if dims is None or step is None or step < 1:
         return None
-    first = 0.0 if begin is None else terms.constant(begin)
-    is_whole = end is None or end == terms.extent(form, axis)
-    if not is_whole or first is None or not 0 <= first < step:
-        return None
-    return terms.cut(form, axis, Cut("stride", int(first), int(step)), dims, node.origin)
+    return _cut_by_numbers(node, form, axis, begin, end, int(step))
 
 
-def _cut_rows(
-    node: Node, form: Form, axis: int, begin: Form | None, end: Form | None
+def _cut_by_numbers(
+    node: Node, form: Form, axis: int, begin: Form | None, end: Form | None, step: int
 ) -> Form | None:
-    """Rows of a whole tensor by their numbers; None if these are not known."""
+    """Every n-th row between two bounds; None if these are no known numbers."""
     terms = node.terms
+    is_open = end is None or end == terms.extent(form, axis)
     first = 0.0 if begin is None else terms.constant(begin)
-    last = float(LAST_ROW) if end is None else terms.constant(end)
-    if finest(terms.parts(form)) != WHOLE or first is None or last is None:
+    last = LAST_ROW if is_open or end is None else terms.constant(end)
+    if first is None or last is None or not 0 <= first < last:
         return None
-    if not 0 <= first < last:
+    return _chosen_rows(node, form, axis, range(int(first), int(last), step))
+
+
+def _chosen_rows(node: Node, form: Form, axis: int, rows: Sequence[int]) -> Form | None:
+    """Rows by their numbers: every n-th row, or any rows in a program that is read alone."""
+    terms, dims, part = node.terms, node.terms.shape(form) or (), finest(node.terms.parts(form))
+    if part is None or axis >= len(dims) or dims[axis] != ROWS:
         return None
-    high = LAST_ROW if end is None else Fraction(int(last))
-    cut = Cut("rows", 0, 0, Fraction(int(first)), high)
-    return terms.cut(form, axis, cut, terms.shape(form), node.origin)
+    cut = Cut("rows", 0, 0, rows=rows)
+    if isinstance(rows, range) and rows.start < rows.step > 1:
+        end = terms.size(node.reader.program, part) or LAST_ROW
+        if range(rows.start, min(rows.stop, end), rows.step) == range(rows.start, end, rows.step):
+            cut = Cut("stride", rows.start, rows.step)
+    is_part = cut.family == "stride" or terms.is_alone
+    return terms.cut(form, axis, cut, dims, node.origin) if is_part else None
 
 
 def _fraction(node: Node, bound: Form, part: Part | None) -> Fraction | None:
@@ -1442,7 +1482,21 @@ def _rows_by_numbers(node: Node, table: Form, indices: Form, axis: int) -> Form 
     found = terms.single(indices)
     if found is not None and found.op == "Range":
         return _cut_by_steps(node, table, axis, *found.operands)
-    return _masked(node, table, found, axis)
+    rows = _known_numbers(terms, indices)
+    if isinstance(rows, range) and rows.step == 1:
+        return _cut_axis(node, table, axis, *map(terms.number, (rows.start, rows.stop)))
+    return _chosen_rows(node, table, axis, rows) if rows else _masked(node, table, found, axis)
+
+
+def _known_numbers(terms: Terms, indices: Form) -> Sequence[int]:
+    """The elements of a constant vector, in equal steps or not; empty if they are not known."""
+    numbers, found = terms.integers(indices), terms.single(indices)
+    shape = terms.shape(indices)
+    if found is not None and found.op == "Const" and shape and len(shape) == 1:
+        numbers = [int(each) for each in found.attrs[1] if isinstance(each, float)]
+        if len(numbers) == 1 and isinstance(shape[0], int):  # for equal elements
+            numbers *= shape[0]
+    return in_steps(numbers) if numbers and min(numbers) >= 0 else ()
 
 
 def _masked(node: Node, table: Form, indices: Atom | None, axis: int) -> Form | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -32,6 +33,7 @@ from support.steps import (
     unstack,
 )
 
+from placement_checks.rules.towers.inputs_distinct import InputsDistinct
 from placement_checks.step.comparison import State
 from placement_checks.step.terms import Assumption
 
@@ -45,10 +47,14 @@ def _mean(gradients: Sequence[Value]) -> Value:
     return add_n(gradients) / float(len(gradients))
 
 
-def _trained(program: Program, towers: Sequence[Rows], combine: Combine = _mean) -> Program:
-    w = program.variable("w", (WIDTH,))
-    losses = [mean(square(total(x * w.read(), 1) - y)) for x, y in towers]
-    program.train(w.descend(0.1, combine([program.gradient(loss, w) for loss in losses])))
+def _trained(program: Program, parts: Sequence[Rows], combine: Combine = _mean) -> Program:
+    """Towers with one part each, or the first towers with an equal number of parts."""
+    w, gradients = program.variable("w", (WIDTH,)), []
+    for number, (x, y) in enumerate(parts):
+        with program.tower(number):
+            loss = mean(square(total(x * w.read(), 1) - y))
+            gradients.append(program.gradient(loss, w))
+    program.train(w.descend(0.1, combine(gradients)))
     return program
 
 
@@ -126,6 +132,45 @@ def test_elements_of_pipelines(name: str) -> None:
         several = name != "parts of one element"
         assert found.assumed == ({Assumption.EQUAL_ROWS} if several else set())
         assert differences(towers, _one_gpu(), found, (4, 4), 0)["w"] < 1e-5
+
+
+def _features_and_labels(is_ordered: bool, is_paired: bool, count: int) -> Program:
+    """Each tower draws features from one pipeline, and labels from another one."""
+    program = Program()
+    iterators = [program.iterator(name=name) for name in SHAPES]
+    w, gradients, before = program.variable("w", (WIDTH,)), [], list[Value]()
+    for i in range(count):
+        number = i if count > 1 else None
+        with program.after(*before):
+            (x,), (y,) = (
+                program.draw(iterator, {name: SHAPES[name]}, number)
+                for name, iterator in zip(SHAPES, iterators, strict=True)
+            )
+        before += [x, y] if is_ordered else []
+        with program.tower(i):
+            predicted = total(x * w.read(), 1)
+            loss = mean(square(predicted - y)) if is_paired else mean(square(predicted)) - mean(y)
+            gradients.append(program.gradient(loss, w))
+    program.train(w.descend(0.1, _mean(gradients)))
+    return program
+
+
+@pytest.mark.parametrize(
+    ("is_ordered", "is_paired", "state", "verdict"),
+    [
+        (True, True, State.PROVED, "kept"),
+        (False, True, State.UNKNOWN, "doubtful"),
+        (False, False, State.PROVED, "kept"),
+    ],
+)
+def test_features_and_labels_of_two_pipelines(
+    is_ordered: bool, is_paired: bool, state: State, verdict: str
+) -> None:
+    """Towers that do not wait for each other may get labels of other features."""
+    towers, one = (_features_and_labels(is_ordered, is_paired, count) for count in (2, 1))
+
+    assert compare(towers, one).variables["w"].state is state
+    assert InputsDistinct().judge(towers.placement()).state == verdict
 
 
 # --- elements that are fetched early ---
@@ -283,41 +328,129 @@ def _in_two_steps(value: Value, count: int) -> Sequence[Value]:
     return [element for part in unstack(parts, count) for element in unstack(part, 2)]
 
 
-# For rows and labels, how they are cut, and whether each row then has its own label.
-CUTS: dict[str, tuple[bool, Cut, Cut]] = {
-    "stacked": (True, lambda x, n: unstack(_stacked(x, n, -1), n), split),
-    "in turn": (True, _in_turn, lambda y, n: [y[i::n] for i in range(n)]),
-    "in two steps": (True, _in_two_steps, _in_two_steps),
-    "joined again": (True, lambda x, n: unstack(stack(split(x, n)), n), split),
-    "stacked, labels in turn": (False, lambda x, n: unstack(_stacked(x, n, -1), n), _in_turn),
-    "labels of another part": (
-        False,
+def _split_and_next(value: Value, count: int) -> Sequence[Value]:
+    first, *others = split(value, count) if count > 1 else [value]
+    return [*others, first]
+
+
+def _stripes(value: Value, count: int) -> Sequence[Value]:
+    return [value[i::count] for i in range(count)]
+
+
+def _looked_up(numbers: Callable[[int, int], Sequence[int]]) -> Cut:
+    """The rows of each tower by their numbers, given the tower and the number of towers."""
+
+    def cut(value: Value, count: int) -> Sequence[Value]:
+        if count == 1:
+            return [value]
+        chosen = [np.array(numbers(i, count), np.int32) for i in range(count)]
+        return [apply("GatherV2", value, each, 0) for each in chosen]
+
+    return cut
+
+
+def _looked_up_range(begin: int, end: int, step: int = 1) -> Cut:
+    """Rows from ``begin`` times the tower's number on, as ``tf.gather(x, tf.range(…))``."""
+
+    def cut(value: Value, count: int) -> Sequence[Value]:
+        if count == 1:
+            return [value]
+        ranges = [(begin * i, end if step > 1 else begin * i + end, step) for i in range(count)]
+        return [apply("GatherV2", value, value.program.add("Range", *each), 0) for each in ranges]
+
+    return cut
+
+
+_SHUFFLED = [3, 1, 4, 11, 5, 9, 2, 6, 0, 7, 8, 10]
+_blocks = _looked_up(lambda i, n: range(12 // n * i, 12 // n * (i + 1)))
+_shuffled = _looked_up(lambda i, n: _SHUFFLED[12 // n * i : 12 // n * (i + 1)])
+
+
+class Cuts(NamedTuple):
+    """How rows and labels are cut.
+
+    Attributes:
+        verdict: of the rule inputs-distinct; each row has its own label if it is kept.
+        rows: the cut of the rows.
+        labels: the cut of the labels.
+        fixed: whether the cuts are parts only of a fixed number of rows.
+        is_proved: whether the step is then proved to be the step for one GPU.
+    """
+
+    verdict: str
+    rows: Cut
+    labels: Cut
+    fixed: bool = False
+    is_proved: bool = True
+
+
+CUTS: dict[str, Cuts] = {
+    "stacked": Cuts("kept", lambda x, n: unstack(_stacked(x, n, -1), n), split),
+    "in turn": Cuts("kept", _in_turn, _stripes),
+    "in two steps": Cuts("kept", _in_two_steps, _in_two_steps),
+    "joined again": Cuts("kept", lambda x, n: unstack(stack(split(x, n)), n), split),
+    "looked-up blocks": Cuts("kept", _looked_up_range(6, 6), _blocks, fixed=True),
+    "looked-up blocks, labels split": Cuts("kept", _blocks, split, fixed=True),
+    "looked-up stripes": Cuts("kept", _looked_up_range(1, 12, 2), _stripes, fixed=True),
+    "numbers of stripes": Cuts(
+        "kept", _looked_up(lambda i, n: range(i, 12, n)), _looked_up_range(1, 12, 2), fixed=True
+    ),
+    "shuffled": Cuts("kept", _shuffled, _shuffled, fixed=True, is_proved=False),
+    "stacked, labels in turn": Cuts(
+        "broken", lambda x, n: unstack(_stacked(x, n, -1), n), _in_turn
+    ),
+    "split, labels in turn": Cuts("broken", split, _stripes),
+    "in turn, labels split": Cuts("broken", _stripes, split),
+    "labels of another part": Cuts(
+        "broken",
         lambda x, n: unstack(_stacked(x, n, -1), n),
         lambda y, n: unstack(_stacked(y, n, -1), n)[::-1],
     ),
-    "one part for all": (
-        False,
+    "labels of the next tower": Cuts("broken", split, _split_and_next),
+    "rows of the next tower": Cuts("broken", _split_and_next, split),
+    "labels in another order": Cuts(
+        "broken",
+        _shuffled,
+        _looked_up(lambda i, n: _SHUFFLED[12 // n * i : 12 // n * (i + 1)][::-1]),
+    ),
+    "one part for all": Cuts(
+        "broken",
         lambda x, n: [_stacked(x, n, -1)[0]] * n,
         lambda y, n: [_stacked(y, n, -1)[0]] * n,
+    ),
+    "common rows": Cuts("broken", _looked_up_range(3, 9), _looked_up_range(3, 9)),
+    "common rows, shuffled": Cuts(
+        "broken",
+        _looked_up(lambda i, _: _SHUFFLED[2 * i : 2 * i + 6]),
+        _looked_up(lambda i, _: _SHUFFLED[2 * i : 2 * i + 6]),
+    ),
+    "common stripes": Cuts(
+        "broken",
+        lambda x, n: [x[:: i + n] for i in range(n)],
+        lambda y, n: [y[:: i + n] for i in range(n)],
     ),
 }
 
 
-@pytest.mark.parametrize("rows", [None, 12])
-@pytest.mark.parametrize("name", CUTS)
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [(name, rows) for name in CUTS for rows in (None, 12) if rows or not CUTS[name].fixed],
+)
 def test_cuts(name: str, rows: int | None) -> None:
-    is_right, cut_rows, cut_labels = CUTS[name]
+    cuts = CUTS[name]
 
     def build(count: int) -> Program:
         program = Program()
         x, y = program.placeholder("x", (rows, WIDTH)), program.placeholder("y", (rows,))
-        towers = list(zip(cut_rows(x, count), cut_labels(y, count), strict=True))
+        towers = list(zip(cuts.rows(x, count), cuts.labels(y, count), strict=True))
         return _trained(program, towers)
 
     towers, one = build(2), build(1)
     found = compare(towers, one)
+    is_right = cuts.verdict == "kept"
 
-    assert (found.variables["w"].state is State.PROVED) is is_right, found.variables["w"]
+    assert InputsDistinct().judge(towers.placement()).state == cuts.verdict
+    assert (found.variables["w"].state is State.PROVED) is (is_right and cuts.is_proved)
     assert (differences(towers, one, found, (12,), 0)["w"] < 1e-5) is is_right
 
 
@@ -372,6 +505,33 @@ def test_random_numbers_for_rows(cut: str, seed: int | None) -> None:
     state = compare(build(2), build(1)).variables["w"].state
 
     assert state is (State.DIFFERS if seed else State.PROVED)
+
+
+@pytest.mark.parametrize("rows", [None, 12])
+@pytest.mark.parametrize("fewest", [1, 5])
+def test_rows_that_a_vectorized_map_looks_up(fewest: int, rows: int | None) -> None:
+    """For at most so many rows, the first one is taken in place of each."""
+
+    def build(count: int) -> Program:
+        program = Program()
+        x, y = program.placeholder("x", (rows, WIDTH)), program.placeholder("y", (rows,))
+        w, gradients = program.variable("w", (WIDTH,)), []
+        for part in zip(split(x, count), split(y, count), strict=True):
+            most = apply("Max", stack([rows_of(each) for each in part]), [0])
+            numbers = program.add("Range", 0, most, 1)
+            found = []
+            for each in part:
+                are_several = apply("Greater", rows_of(each), fewest)
+                index = apply("SelectV2", are_several, numbers, 0)
+                found.append(apply("GatherV2", each, index, 0))
+            loss = mean(square(total(found[0] * w.read(), 1) - found[1]))
+            gradients.append(program.gradient(loss, w))
+        program.train(w.descend(0.1, _mean(gradients)))
+        return program
+
+    found = compare(build(2), build(1)).variables["w"]
+
+    assert (found.state is State.PROVED) is (fewest == 1 or rows is not None), found
 
 
 @pytest.mark.parametrize("is_masked_first", [False, True])

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +13,7 @@ from support.graphs import op, placement
 
 from placement_checks import Op
 from placement_checks.core.strategies import Copy, Strategy
-from placement_checks.step.parts import LAST_ROW, Cut, Part
+from placement_checks.step.parts import LAST_ROW, Cut, Part, in_steps, rows_in
 from placement_checks.step.row_sets import RowSet, RowSets, overlapping
 
 
@@ -94,8 +94,8 @@ def test_handles_have_no_rows(dtype: str) -> None:
 @pytest.mark.parametrize(
     ("begin", "end", "cut"),
     [
-        ((0, 0), (4, 4), Cut("rows", 0, 0, Fraction(0), Fraction(4))),
-        ((2, 0), (4, 4), Cut("rows", 0, 0, Fraction(2), Fraction(4))),
+        ((0, 0), (4, 4), Cut("rows", 0, 0, rows=range(4))),
+        ((2, 0), (4, 4), Cut("rows", 0, 0, rows=range(2, 4))),
     ],
 )
 def test_rows_between_constant_indices(
@@ -162,8 +162,7 @@ def test_a_reduction_over_the_rows_has_none() -> None:
 
 def by_number(*bounds: tuple[int, int]) -> list[RowSet]:
     return [
-        RowSet(("x", 0), (Cut("rows", 0, 0, Fraction(begin), Fraction(end)),))
-        for begin, end in bounds
+        RowSet(("x", 0), (Cut("rows", 0, 0, rows=range(begin, end)),)) for begin, end in bounds
     ]
 
 
@@ -203,7 +202,7 @@ def test_overlapping_is_symmetric_and_shared_by_the_whole(one: Part, other: Part
 
 
 def test_all_rows_overlap_with_some_rows_by_their_numbers() -> None:
-    rest = Cut("rows", 0, 0, Fraction(3), LAST_ROW)
+    rest = Cut("rows", 0, 0, rows=range(3, LAST_ROW))
 
     assert overlapping([RowSet(("x", 0))], [RowSet(("x", 0), (rest,))])
 
@@ -237,3 +236,41 @@ def test_copies_of_a_variable(in_sync: bool) -> None:
     rows = RowSets(placement(*ops, strategy=Strategy("MirroredStrategy", [], copies)))
 
     assert (rows.key("read_0") == rows.key("read_1")) == in_sync
+
+
+ALL_PARTS: st.SearchStrategy[Part] = st.lists(
+    st.one_of(
+        st.builds(Cut, st.sampled_from(["split", "stride"]), st.integers(0, 1), st.integers(2, 3)),
+        st.builds(
+            lambda rows: Cut("rows", 0, 0, rows=in_steps(rows)),
+            st.lists(st.integers(0, 40), min_size=1, max_size=9, unique=True),
+        ),
+    ),
+    max_size=2,
+).map(tuple)
+
+
+@given(ALL_PARTS, ALL_PARTS)
+def test_parts_overlap_if_half_of_their_rows_are_common(one: Part, other: Part) -> None:
+    """NumPy cuts the numbers of the rows."""
+    rows = [_cut(np.arange(36), part) for part in (one, other)]
+    common = len({*rows[0]} & {*rows[1]})
+    expected = {*rows[0]} != {*rows[1]} and common > 0
+    expected = expected and 2 * common >= min(len({*each}) for each in rows)
+
+    pair = [[RowSet(("x", 0), each, size=36)] for each in (one, other)]
+
+    assert bool(overlapping(*pair)) == expected
+    assert [*rows_in(one, range(36))] == [*rows[0]]
+
+
+def _cut(rows: Any, part: Part) -> Any:
+    for cut in part:
+        if cut.family == "rows":
+            rows = rows[[number for number in cut.rows if number < len(rows)]]
+        elif cut.family == "stride":
+            rows = rows[np.arange(len(rows)) % cut.parts == cut.number]
+        else:
+            size = len(rows) / cut.parts
+            rows = rows[int(cut.number * size) : int((cut.number + 1) * size)]
+    return rows

@@ -31,7 +31,11 @@ from placement_checks.rules.gradient_mistakes import (
 from placement_checks.rules.ranks import tower_kind
 from placement_checks.rules.requirements import Need, no_gradients
 from placement_checks.rules.source_lines import blame_selection
-from placement_checks.rules.step_equality import compare_with_one_gpu, towers_by_part
+from placement_checks.rules.step_equality import (
+    TOWERS_ON_ONE_GPU,
+    compare_with_one_gpu,
+    towers_by_part,
+)
 from placement_checks.step.comparison import TOWERS, State, StepEquality
 from placement_checks.step.explanation import Obligation
 from placement_checks.step.kinds import Cause, Origin
@@ -105,7 +109,7 @@ class GradientsAveraged(Rule):
             return self.without(found)
         one_gpu, equality = found
         if one_gpu is evidence.single_gpu and len(analyze(one_gpu).towers) > 1:
-            return self.not_checked("the program has several towers even if built for one GPU")
+            return self.not_checked(TOWERS_ON_ONE_GPU)
         comparison = _Comparison(evidence.placement, one_gpu, equality, self)
         return self._verdict(evidence, comparison)
 

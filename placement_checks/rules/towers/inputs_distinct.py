@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, combinations, product
 from typing import Any, NamedTuple
 
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
@@ -44,7 +45,7 @@ from placement_checks.rules.source_lines import blame_rows, blame_selection, bui
 from placement_checks.rules.step_equality import compare_with_one_gpu
 from placement_checks.step.comparison import State
 from placement_checks.step.parts import describe
-from placement_checks.step.row_sets import RowSet, RowSets, overlapping
+from placement_checks.step.row_sets import RowSet, RowSets, are_exchanged, overlapping
 from placement_checks.util.text import plural
 
 
@@ -58,11 +59,18 @@ class InputsDistinct(Rule):
     The rule reads the inputs of the towers as terms, like equal-to-one-gpu. Each tower has sets of
     rows: the placeholder, the batch of a pipeline or the element of a queue, and the part of it.
     No two towers may have equal sets, or parts with half of their rows in common, however the
-    parts are cut. Parts between constant indices are compared, too. An op that chooses or combines
-    rows in another way, such as a lookup by computed indices, has equal rows only for equal
-    inputs. Tensors without rows are not examples, not even if they are computed from the whole
-    batch, such as the number of labeled rows. Vectors of a fixed length are examples only if they
-    have an entry for each row.
+    parts are cut. Parts between constant indices are compared, too, and lookups by constant
+    indices. If towers choose from the same rows in another way, such as by computed indices, the
+    rule is not checked. Tensors without rows are not examples, not even if they are computed from
+    the whole batch, such as the number of labeled rows. Vectors of a fixed length are examples
+    only if they have an entry for each row.
+
+    A tower must not pair rows of two inputs that belong to different examples, such as features
+    that are cut into blocks with labels that are cut by x[i::num_gpus]. This is the case if all
+    towers together have the same rows of both inputs, and this tower has other rows of each. Nor
+    may a tower take features and labels from two elements of one pipeline. If several towers draw
+    features and labels from two pipelines in any order, this is a doubt, because the examples may
+    be independent.
 
     Rows that a tower gets from all towers, such as labels that a collective gathers, may be shared
     by towers with rows of their own. Other rows, such as a support set, may be shared if the step
@@ -100,6 +108,8 @@ class InputsDistinct(Rule):
         uses = list(input_uses(analysis, rows))
         findings = (
             *self._shared_rows(evidence, rows, uses),
+            *_exchanged_rows(evidence, rows, uses),
+            *_draws_apart(placement, rows),
             *_input_ops_on_gpus(placement),
             *(pipelines := list(_repeated_pipelines(analysis, rows, uses))),
             *(
@@ -112,6 +122,12 @@ class InputsDistinct(Rule):
         if not uses and not found:
             return self.not_checked("no tower reads an example from a placeholder or pipeline")
         inputs = len({(use.tower, use.tensor) for use in uses})
+        unknown = "" if found else _unknown_choice(analysis, rows, uses)
+        if unknown:
+            line = placement.where(unknown)
+            return self.not_checked(
+                f"{unknown}{f' ({line})' if line else ''} may choose rows that another tower has"
+            )
         return self.verdict(found, f"{plural(inputs, 'input')} of {len(analysis.towers)} towers")
 
     def _shared_rows(
@@ -235,6 +251,83 @@ def _overlapping_slice(
         group_key="overlapping",
         devices=analysis.devices_of(mask),
     )
+
+
+def _unknown_choice(analysis: TowerAnalysis, rows: RowSets, uses: Sequence[Use]) -> str:
+    """The op whose choice of rows for a tower is unknown; empty if there is none."""
+    by_tower = _rows_by_tower(analysis, rows, uses)
+    pairs = (product(by_tower[one], by_tower[other]) for one, other in combinations(by_tower, 2))
+    return next((op for pair in chain(*pairs) if (op := rows.choice(*pair))), "")
+
+
+def _exchanged_rows(evidence: Evidence, rows: RowSets, uses: Sequence[Use]) -> Iterator[Finding]:
+    """Yield findings for towers that pair rows of two inputs, such as labels of another tower."""
+    placement = evidence.placement
+    analysis = analyze(placement)
+    names, number = analysis.flow.names, analysis.flow.number
+    by_tower = {
+        tower: {row_set._replace(columns=()): use for row_set, use in [*of.items()][::-1]}
+        for tower, of in _rows_by_tower(analysis, rows, uses).items()
+    }
+    makers = {
+        (tower, row_set): _maker(placement, rows, use)
+        for tower, of in by_tower.items()
+        for row_set, use in of.items()
+    }
+    for tower, losses in analysis.losses.items():
+        own = by_tower.get(tower, {})
+        pairs = [
+            sorted(pair, key=lambda each: number[makers[tower, each]])
+            for pair in frozenset().union(*[rows.mismatched(names[loss]) for loss in losses])
+            if own.keys() >= {*pair} and are_exchanged(pair, own, by_tower.values())
+        ]
+        if not pairs or _is_proved(evidence):
+            continue
+        one, other = min(pairs, key=lambda pair: [number[makers[tower, each]] for each in pair])
+        inputs = [
+            f"{_described(each)} of {each.tensor.removesuffix(':0')}" for each in (one, other)
+        ]
+        cut, consumer = makers[tower, other], names[own[other].op]
+        found = mistakes.PARTS_PAIRED.stated(
+            tower_kind(placement),
+            text=f"{analysis.names_of(1 << tower)} combines {' with '.join(inputs)}",
+        )
+        # The cut is right if one of its outputs has the rows of the other input.
+        is_chosen = other._replace(part=one.part) in {
+            row_set for (_, row_set), maker in makers.items() if maker == cut
+        }
+        yield Finding(
+            **about(placement.ops[cut]),
+            **found.texts,
+            path=path_lines(placement, [number[makers[tower, each]] for each in (one, other)]),
+            group_key="exchanged",
+            devices=analysis.devices_of(1 << tower),
+            ops=(consumer,) if is_chosen else (),
+            frames=blame_selection(placement, (consumer,), built_once(placement))
+            if is_chosen
+            else (),
+        )
+
+
+def _draws_apart(placement: Placement, rows: RowSets) -> Iterator[Finding]:
+    """Yield findings for draws whose rows are paired, but may be of different examples."""
+    number = analyze(placement).flow.number
+    for one, other, is_certain in rows.draws_apart():
+        found = mistakes.DRAWN_APART.stated(
+            tower_kind(placement),
+            one=one,
+            other=other,
+            why="they are two elements of one pipeline"
+            if is_certain
+            else "all towers draw from both pipelines, in any order",
+        )
+        yield Finding(
+            **about(placement.ops[other]),
+            **found.texts,
+            path=path_lines(placement, [number[one], number[other]]),
+            group_key="drawn apart",
+            is_doubt=not is_certain,
+        )
 
 
 def _described(rows: RowSet) -> str:

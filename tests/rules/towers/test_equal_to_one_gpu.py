@@ -69,7 +69,7 @@ def program(
         squares(xs[-1], ys[-1], w.read())
     gradients = []
     for tower in range(towers):
-        with made.scope(f"tower_{tower}"):
+        with made.tower(tower):
             part = rows[tower]
             loss = losses[tower](xs[part], ys[part], w.read())
             gradients.append(made.gradient(loss, w))
@@ -283,6 +283,7 @@ CASES = {
     "no build for one GPU": not_checked(
         evidence(program(2), Missing("it always builds two towers", "build num_gpus towers"))
     ),
+    "two towers, also for one GPU": not_checked(evidence(program(2), program(2))),
 }
 
 test_verdicts = verdicts(EqualToOneGpu, CASES)
