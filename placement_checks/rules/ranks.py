@@ -15,7 +15,7 @@ from placement_checks.core.ranks import INIT, JOB, RankRecord
 from placement_checks.core.results import Finding
 from placement_checks.core.strategies import Strategy
 from placement_checks.rules.base import about
-from placement_checks.rules.source_lines import blame_creation, unique_lines
+from placement_checks.rules.source_lines import blame_creation, blame_setting, unique_lines
 from placement_checks.util.text import join_and, plural
 
 _SAME_GRAPH = (
@@ -134,7 +134,7 @@ def different_starts(placement: Placement, strategy: Strategy) -> Iterator[Findi
             )
 
 
-def shared_gpus(strategy: Strategy) -> Iterator[Finding]:
+def shared_gpus(placement: Placement, strategy: Strategy) -> Iterator[Finding]:
     """Yield a finding for each GPU that several ranks of one host compute on."""
     users: dict[int, list[int]] = defaultdict(list)
     for number, record in enumerate(strategy.ranks):
@@ -148,7 +148,8 @@ def shared_gpus(strategy: Strategy) -> Iterator[Finding]:
         verb = "is" if len(idle) == 1 else "are"
         yield Finding(
             **about(f"GPU {gpu} of the host", "assigned"),
-            frames=unique_lines(strategy.ranks[ranks[0]].frames.get(INIT, ())),
+            frames=blame_setting(placement, "visible_device_list", "set_visible_devices")
+            or unique_lines(strategy.ranks[ranks[0]].frames.get(INIT, ())),
             message=f"{ranks_text(ranks)} compute on GPU {gpu} of their host"
             + (f"; {unused} {join_and(map(str, idle))} {verb} idle" if idle else ""),
             devices=tuple(strategy.replicas[n] for n in ranks),
