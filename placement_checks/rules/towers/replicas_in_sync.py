@@ -59,8 +59,9 @@ class ReplicasInSync(Rule):
     weights-equal reports them. variables-shared judges towers that are placed by hand.
 
     Each rank of a Horovod program initializes its variables on its own. The rule compares the
-    initial values: a trained variable with different values needs a broadcast. Other variables,
-    such as moving averages, may differ between ranks and are not judged.
+    initial values: a trained variable with different values needs a broadcast, and so does another
+    part of the model, such as a target network. Variables with values of each rank's examples,
+    such as moving averages, may differ and are not judged.
 
     Copies also drift apart if a sum waits for replicas that never join it. Examples are a worker
     that builds another model, and a sum over all workers that only one worker computes.
