@@ -15,7 +15,7 @@ from placement_checks.core.mistakes import Diagnosis
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, about, matches_any
-from placement_checks.rules.gradient_mistakes import decays, frozen_reads
+from placement_checks.rules.gradient_mistakes import before_decay, decays, frozen_reads
 from placement_checks.rules.ranks import tower_kind
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.step_equality import (
@@ -237,14 +237,12 @@ def _weighted(
     decay, these are the ops that add it to the gradients, which are right.
     """
     analysis = analyze(placement)
-    names, backward = analysis.flow.names, analysis.backward.ops
+    names = analysis.flow.names
     updates = analysis.updates.by_variable.get(variable, ())
     if len(updates) > 1:
         return (names[updates[-1].op],), (names[updates[0].op],)
     is_variable = any(op == each.name for each in placement.variables)
     added = decays(placement, variable) if is_variable else ()
     if not added:
-        return (op,), ()
-    values = [value for update in updates for value in update.values]
-    behind = sorted(analysis.flow.reachable(values, until=backward.__getitem__))
-    return tuple(names[each] for each in added), tuple(names[x] for x in behind if backward[x])
+        return (names[updates[0].op] if is_variable and updates else op,), ()
+    return tuple(names[each] for each in added), before_decay(placement, variable)
