@@ -23,8 +23,9 @@ from placement_checks.rules.step_equality import (
     mistake_of,
     towers_left_out,
 )
-from placement_checks.step.comparison import ONE_GPU, State, StepEquality
+from placement_checks.step.comparison import ONE_GPU, TOWERS, State, StepEquality
 from placement_checks.step.explanation import Difference, Obligation
+from placement_checks.step.kinds import Origin
 
 _OF_ANY_OBJECT = (Fact(FactKind.BLOCKED), Fact(FactKind.OBJECTIVE), Fact(FactKind.SCALED))
 # Facts on other objects that explain a difference, by what has to be equal; the likeliest first.
@@ -135,7 +136,7 @@ class EqualToOneGpu(Rule):
             return None
         trained = [pair for pair in unknown if pair[0] in found.trained]
         name, difference = (trained or unknown)[0]
-        where = _where(placements, difference)
+        where = _where(placements, difference, found.copies[name][0])
         if not trained:
             return Missing(
                 f"the values after one step are equal, but they depend on {name}, and {name} may "
@@ -149,9 +150,16 @@ class EqualToOneGpu(Rule):
         )
 
 
-def _where(placements: tuple[Placement, Placement], difference: Difference) -> str:
-    """The op and the line of a difference, for a reason."""
+def _where(placements: tuple[Placement, Placement], difference: Difference, variable: str) -> str:
+    """The op and the line of a difference, for a reason.
+
+    If parts of the batch are left out, it is the update of the variable.
+    """
     origin = difference.origin
+    if difference.mistake is mistakes.PART_LEFT_OUT:
+        analysis = analyze(placements[TOWERS])
+        for update in analysis.updates.by_variable.get(variable, ()):
+            origin = Origin(TOWERS, analysis.flow.names[update.op], "")
     if origin is None:
         return ""
     line = placements[origin.program].where(origin.op)
