@@ -225,7 +225,7 @@ def _overlapping_slice(
     of_source = f" of {source}" if source else ""
     found = mistakes.OVERLAPPING_ROWS.stated(
         tower_kind(placement),
-        towers=analysis.names_of(mask),
+        towers=analysis.names_of(mask, tower_kind(placement)),
         one=f"{one.op} has {_described(one.rows)}{of_source}",
         other=f"{other.op} has {_described(other.rows)}",
     )
@@ -307,9 +307,9 @@ def _shared_slice(
     noun = tower_kind(placement)
     found = mistake.stated(
         noun,
-        towers=analysis.names_of(mask),
+        towers=analysis.names_of(mask, tower_kind(placement)),
         how=how,
-        later=analysis.names_of(1 << later),
+        later=analysis.names_of(1 << later, noun),
         own=others[0].removesuffix(":0") if others else "",
         declared=f"if all {noun}s compare their rows with these: "
         f"--set inputs-distinct.allow={name}"
@@ -419,7 +419,7 @@ def _equal_rows(evidence: Evidence, rows: RowSets, uses: Sequence[Use]) -> Itera
         original, name = producer_of(next(iter(fed[first]))), producer_of(next(iter(fed[later])))
         found = mistakes.FED_ALIKE.stated(
             tower_kind(placement),
-            towers=analyze(placement).names_of(mask),
+            towers=analyze(placement).names_of(mask, tower_kind(placement)),
             one=original,
             other=name,
         )

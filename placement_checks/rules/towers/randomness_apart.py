@@ -218,8 +218,8 @@ def _shared_draws(analysis: TowerAnalysis, rows: RowSets) -> Iterator[Finding]:
         name, consumers = flow.names[draw], [op for _, op in sorted(consumer_by_tower.items())]
         mask = sum(1 << tower for tower in consumer_by_tower)
         found = mistakes.ONE_DRAW.stated(
-            tower_kind(analysis.placement),
-            towers=analysis.names_of(mask),
+            (kind := tower_kind(analysis.placement)),
+            towers=analysis.names_of(mask, kind),
             op=name,
             users=join_and(flow.names[op] for op in consumers[:3]),
         )
