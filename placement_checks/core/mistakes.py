@@ -181,11 +181,12 @@ _STEPS = (
     "normalizes gradients"
 )
 _MEAN_OF_ALL_ROWS = (
-    "divide by the rows of all {noun}s: tf.nn.compute_average_loss(losses, global_batch_size=…)"
+    "divide the loss by the number of rows of all {noun}s: "
+    "tf.nn.compute_average_loss(losses, global_batch_size=…)"
 )
 _ONCE = (
-    "let the penalty count once: add it to the loss of every {noun} and average the gradients, "
-    "or, if gradients are added up, add it to the loss of one {noun} only"
+    "let the penalty count once: if gradients are averaged, add it to the loss of every {noun}; "
+    "if they are added up, divide it by the number of {noun}s"
 )
 _OF_GRAPH_OR_RUN = "the coefficients of the losses in both graphs, or the gradients of a run"
 _OF_RUN = "the gradients of a run, fitted to the reference's gradients"
@@ -197,16 +198,17 @@ SUM = Mistake(
     "the gradients of {towers} {noun}s are added up instead of averaged",
     _by_kind(
         "{average}",
-        f"{_MEAN_OF_ALL_ROWS}; if it is already, add up the gradients once: "
-        "optimizer.apply_gradients adds them up, too",
-        "average the gradients once, op=hvd.Average, or divide each loss by hvd.size()",
+        f"{_MEAN_OF_ALL_ROWS}; if the program does so already, do not add up the gradients by "
+        "hand, as optimizer.apply_gradients adds them up, too",
+        "average the gradients once, with op=hvd.Average, or divide each loss by hvd.size()",
     ),
     _STEPS,
     _OF_GRAPH_OR_RUN,
 )
 SUM_OF_BATCHES = Mistake(
     "sum of batches",
-    f"{SUM.what}: the loss is the mean over the rows of one {{noun}}, or of all {{noun}}s",
+    f"{SUM.what}: the loss is the mean over the rows of one {{noun}}, or each {{noun}} reads the "
+    "rows of all",
     f"{_MEAN_OF_ALL_ROWS}; if each {{noun}} reads all rows, {{shard}}",
     _STEPS,
     _OF_RUN,
@@ -252,7 +254,7 @@ LOSSES_DIVIDED = Mistake(
 SCALED = Mistake(
     "scaled",
     "the whole gradient is multiplied by one number",
-    "if it is a loss scale, undo it before the gradients are applied: "
+    "remove the factor or, if it is a loss scale, divide by it before the gradients are applied: "
     "(gradient / {factor}, variable)",
     _STEPS,
     _OF_GRAPH_OR_RUN,
@@ -338,7 +340,7 @@ STATISTICS = Mistake(
     "statistics",
     "it is the mean over {noun}s of the reference's gradients on each {noun}'s rows alone: batch "
     "statistics, as in batch normalization, are taken over a {noun}'s rows",
-    "take them over all {noun}s",
+    "compute the batch statistics over the rows of all {noun}s",
     "the more GPUs share a batch, the fewer rows each statistic is taken over",
     _OF_RUN,
     "whether statistics of each tower's rows are intended",
@@ -346,7 +348,8 @@ STATISTICS = Mistake(
 OWN_ROWS = Mistake(
     "own rows",
     "each {noun} combines its own rows alone, and the reference the rows of the whole batch",
-    "combine the rows of all {noun}s before that op",
+    "apply that op to the rows of all {noun}s: before the batch is split, or to the {noun}s' "
+    "results after they are joined",
     "the more GPUs share a batch, the fewer rows are combined",
     "the same, and an op of the reference that combines rows",
     "whether each tower shall combine its own rows",
@@ -354,9 +357,10 @@ OWN_ROWS = Mistake(
 _BY_COUNTS = _by_kind(
     "divide by the count of all towers, or weight the towers by their counts: "
     "placement_checks.average_gradients(tower_grads, weights=counts)",
-    "divide by the count of all replicas, and add up the gradients: "
-    "tf.distribute.get_replica_context().all_reduce('SUM', count)",
-    "divide by the count of all ranks, and add up the gradients: hvd.allreduce(count, op=hvd.Sum)",
+    "divide each loss by the count of all replicas, and by no other number: "
+    "tf.distribute.get_replica_context().all_reduce('SUM', count); add up the gradients",
+    "divide each loss by the count of all ranks, hvd.allreduce(count, op=hvd.Sum), and add up the "
+    "gradients: op=hvd.Sum",
 )
 OWN_COUNTS = Mistake(
     "counts",
@@ -380,16 +384,16 @@ COUNTS_OR_STATISTICS = Mistake(
 MOVED = Mistake(
     "moved",
     "it is the reference's gradient with {how}",
-    "on that line keep the rows of all inputs together, in one order: an example and its label "
-    "are in the same row",
+    "take the same rows of all inputs, in the same order: an example and its label are in the "
+    "same row",
     "the model is trained on examples that are composed of different rows",
     _OF_RUN,
 )
 PAIRED = Mistake(
     "paired",
     "it is the gradient of {other}: gradients and variables are paired wrongly",
-    "keep each gradient with its variable; if lists are joined with zip, both must leave out the "
-    "same entries",
+    "keep each gradient with its variable; lists that are joined with zip must have the same "
+    "entries in the same order",
     "the variable is trained by the gradient of another variable",
     _OF_GRAPH_OR_RUN,
 )
@@ -446,8 +450,8 @@ TERMS = Mistake(
 )
 MISSING_TERM = Mistake(
     "missing term",
-    "the loss of {tower} has {terms} on examples that {depend} on it, and the loss of another "
-    "{noun} has {others}",
+    "{terms} of the loss of {tower} {depend} on this variable and on examples, but {others} of "
+    "the loss of another {noun}",
     "give the losses of all {noun}s the same terms: build the part of the model that a loss "
     "lacks in each {noun}",
     "the model is trained by an objective that depends on the {noun}",
@@ -521,7 +525,7 @@ TAIL = Mistake(
 UNEXPLAINED = Mistake(
     "unexplained",
     "no known mistake explains it",
-    "compare the two programs on this batch",
+    "compare how both programs compute it",
     "",
     "a run",
     "which of both programs is right",
@@ -546,8 +550,8 @@ LEFT_OUT_OF_SUM = Mistake(
     "left out of the sum",
     LEFT_OUT.what,
     _by_kind(
-        "add one gradient of each tower: look for an index that leaves a tower out, a list that "
-        "each tower overwrites, or a tf.stop_gradient in one tower",
+        "add one gradient of each tower: look for an index that leaves a tower out, a factor of "
+        "zero, a list that each tower overwrites, or a tf.stop_gradient in one tower",
         "{average}",
         "{average}",
     ),
@@ -578,7 +582,7 @@ COEFFICIENT = Mistake(
     "{text}",
     "let this term count as often as on one GPU: combine the gradients once, and divide once, by "
     "the number of {noun}s or of rows",
-    "the step is not the step for the whole batch",
+    "the step differs from the step of one GPU for the whole batch",
     _OF_PROOF,
 )
 SECOND_UPDATE = Mistake(
@@ -587,6 +591,14 @@ SECOND_UPDATE = Mistake(
     "update it once per step, for all {noun}s together",
     COEFFICIENT.consequence,
     _OF_PROOF,
+)
+UPDATES_IN_ANY_ORDER = Mistake(
+    "updates in any order",
+    "{text}",
+    "update it once, after the loop over {noun}s: by the mean of the {noun}s' values",
+    "its new value depends on the update that runs last",
+    "the order of the ops of the step, in the graph",
+    "which of the updates is meant",
 )
 NUMBER = Mistake(
     "number",
@@ -598,8 +610,8 @@ NUMBER = Mistake(
 )
 NARROWED = Mistake(
     "narrowed",
-    "no known mistake explains it; in the first term that differs between both graphs, {text}",
-    "compare how both programs compute this term",
+    "no known mistake explains it; the comparison of both graphs ends here: {text}",
+    "compare how both programs compute this value",
     "",
     "numbers that differ, and the op where the proof of the step ends",
     "which of both programs is right",
@@ -608,7 +620,7 @@ PART_LEFT_OUT = Mistake(
     "part left out",
     "{text}",
     "let every part of the batch count once, and combine the gradients: {average}",
-    "the step is not the step for the whole batch",
+    "some rows of every batch do not count",
     _OF_PROOF,
 )
 PARTS_PAIRED = Mistake(
@@ -638,7 +650,7 @@ PART_UNUSED = Mistake(
 SAME_ROWS = Mistake(
     "same rows",
     "{text}",
-    "give each {noun} rows, random numbers and updates of its own",
+    "give each {noun} its own rows and random numbers",
     "examples or random numbers count several times, and others are missing",
     _OF_PROOF,
     "which rows and seeds belong to a tower",
@@ -1070,7 +1082,7 @@ OTHER_START = Mistake(
     "copy with another start",
     "{copy} starts with other random values than {first}, which it copies",
     "after the initializer, assign the first copy to the others: sess.run([copy.assign(first) for "
-    f"first, copy in pairs]); or {REUSE}",
+    f"first, copy in pairs]); or share one variable: build each tower under `{REUSE}`",
     "equal updates keep the difference: the {noun}s train different models",
     "the random ops and seeds of the initial values, in the graph",
     "whether copies or one variable are meant",

@@ -80,8 +80,7 @@ class RankRecord:
         rank: the rank.
         collectives: the names of the collectives that the rank ran, in order.
         broadcast: the names of the variables that a broadcast has made equal.
-        starts: digests of the values of the rank's trainable variables before the first step, by
-            name.
+        starts: digests of the values of the rank's variables before the first step, by name.
         gpus: the indices of the GPUs that the rank made visible; None if it sees all GPUs of the
             host.
         writes: the checkpoints, backups, logs and summaries that the rank writes.

@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from placement_checks.core.op_types import OVERWRITES
+from placement_checks.core.op_types import CONST, OVERWRITES, RANDOM, VARIABLES
 from placement_checks.core.placement import producer_of
 from placement_checks.core.ranks import BROADCAST, Rank, RankRecord
 from placement_checks.core.user_code import calling_frames
@@ -93,7 +93,7 @@ class RankWatch:
                 writes[producer_of(op.inputs[0].name)].append(op)
         for variable, ops in writes.items():
             # Another write, such as an initializer, must come before the broadcast.
-            others = set(itertools.filterfalse(_assigns_broadcast, ops))
+            others = set(itertools.filterfalse(self._assigns_equal_value, ops))
             sent = [op for op in ops if op not in others]
             if any(others.issubset(walk([op], before)) for op in sent):
                 self._broadcast.add(variable)
@@ -102,13 +102,26 @@ class RankWatch:
         self._collectives += sorted(ran)
         self._process.frames.update(dict.fromkeys([*ran, *writes], calling_frames()))
 
+    def _assigns_equal_value(self, write: tf.Operation) -> bool:
+        """Whether an op assigns a broadcast value, or one that is made of broadcast variables."""
+        if _assigns_broadcast(write):
+            return True
+        behind = [*walk([write.inputs[1].op], lambda op: [tensor.op for tensor in op.inputs])]
+        sources = [op for op in behind if not op.inputs]
+        variables = [op for op in sources if op.type in VARIABLES]
+        return (
+            bool(variables)
+            and all(op.name in self._broadcast or op.type == CONST for op in sources)
+            and not any(op.type in RANDOM for op in behind)
+        )
+
     def record(
         self,
         graph: tf.Graph | None,
         values: Mapping[str, Any],
         gpus: Sequence[int] | None,
     ) -> RankRecord:
-        """Return the record of the rank. The trainable variables of ``graph`` are read.
+        """Return the record of the rank. The variables of ``graph`` are read.
 
         Args:
             graph: the graph of the step of a TensorFlow 1 program; None for eager code.
@@ -135,7 +148,7 @@ class RankWatch:
         )
 
     def _starts(self, graph: tf.Graph) -> Mapping[str, str]:
-        """Digests of the trainable variables that no later broadcast assigns."""
+        """Digests of the variables that no later broadcast assigns."""
         session, execute = self._sessions.get(graph), self._execute
         if session is None or execute is None:
             return {}
@@ -146,7 +159,7 @@ class RankWatch:
             if op.type in OVERWRITES and _assigns_broadcast(op) and op.inputs[1].op.name not in ran
         }
         digests: dict[str, str] = {}
-        for variable in graph.get_collection(_tf1.GraphKeys.TRAINABLE_VARIABLES):
+        for variable in graph.get_collection(_tf1.GraphKeys.GLOBAL_VARIABLES):
             name = producer_of(variable.name)
             if name in later:
                 continue

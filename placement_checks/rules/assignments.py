@@ -215,6 +215,33 @@ def passed_at(frames: Sequence[Frame]) -> Sequence[Frame]:
     return found
 
 
+def mentioned_at(frames: Sequence[Frame], name: str) -> Sequence[Frame]:
+    """Return the frames down to the only line that mentions a name, such as a setting.
+
+    The line is in the outermost function with such a line, or in a function within it. The result
+    is empty if there is none, or if the function has several.
+    """
+    for depth, frame in enumerate(frames):
+        body = _function(frame)
+        lines = {
+            getattr(each, "lineno", 0)
+            for each in (ast.walk(body) if body else ())
+            if name in (getattr(each, part, None) for part in ("arg", "attr", "id", "value"))
+        }
+        if lines:
+            return [*frames[:depth], frame._replace(line=lines.pop())] if len(lines) == 1 else ()
+    return ()
+
+
+def calls(frame: Frame, function: str) -> bool:
+    """Return whether the line of a frame calls a function; false if the source is unknown."""
+    read = _read(frame)
+    return read is not None and any(
+        isinstance(each, ast.Call) and _name(each.func) == function
+        for each in _expressions(read[1])
+    )
+
+
 def _values(call: ast.Call) -> Sequence[ast.expr]:
     return [*call.args, *(each.value for each in call.keywords)]
 

@@ -157,13 +157,20 @@ def _sum_of(flow: DataFlow, op: OpId) -> OpId:
 def _find_division(placement: Placement, variable: str, diagnosis: Diagnosis) -> MistakeLocation:
     """Return the division of the loss, or else the ops that combine gradients.
 
-    A division of gradients is not a mistake, as it is part of any mean. If losses are added up,
-    one division by the number of towers is right, so the wrong division may be by the square of
-    this number.
+    A division of gradients is not a mistake, as it is part of any mean, unless a strategy combines
+    them. If losses are added up, one division by the number of towers is right, so the wrong
+    division may be by the square of this number.
     """
     ratio = diagnosis.ratio or 0.0
     scalings = loss_scalings(placement, ratio)
     scalings = scalings or loss_scalings(placement, ratio / max(1, len(analyze(placement).towers)))
+    if placement.strategy and not scalings:
+        scalings = [
+            op
+            for joining in _joining_ops(placement, variable)
+            for op, factor in _scaled_before(placement, joining)
+            if math.isclose(factor, ratio, rel_tol=1e-3)
+        ]
     return _location(placement, scalings or _joining_ops(placement, variable))
 
 
@@ -178,22 +185,28 @@ def _find_weights(placement: Placement, variable: str, _: Diagnosis) -> MistakeL
 
 def _weights(placement: Placement, op: OpId) -> Iterator[PathStep]:
     """Yield a line for each constant that multiplies a gradient before an op combines them."""
+    for scale, factor in _scaled_before(placement, op):
+        line = path_lines(placement, [scale])[0]
+        yield PathStep(f"{factor:g} x in {line}", line.op)
+
+
+def _scaled_before(placement: Placement, op: OpId) -> Iterator[tuple[OpId, float]]:
+    """Yield the ops that multiply a gradient before an op combines them, and their factors."""
     analysis = analyze(placement)
     backward, types = analysis.backward.ops, analysis.flow.types
     for gradient in gradient_flow(placement).gradient_inputs(op):
         for scale in sorted(analysis.flow.reachable([gradient], until=backward.__getitem__)):
             if types[scale] in SCALES and not backward[scale]:
-                line = path_lines(placement, [scale])[0]
-                yield from (
-                    PathStep(f"{factor:g} x in {line}", line.op)
-                    for factor in _factors(placement, scale)
-                )
+                yield from ((scale, factor) for factor in _factors(placement, scale))
 
 
 def scaled_gradients(placement: Placement, variable: str) -> Sequence[str]:
     """Return the ops that multiply single gradients by constants before an op combines them."""
+    names = analyze(placement).flow.names
     return [
-        step.op for op in _joining_ops(placement, variable) for step in _weights(placement, op)
+        names[scale]
+        for op in _joining_ops(placement, variable)
+        for scale, _ in _scaled_before(placement, op)
     ]
 
 
@@ -254,6 +267,23 @@ def decays(placement: Placement, variable: str) -> Sequence[OpId]:
     ]
     others = (update.op for update in analysis.updates.by_variable.get(variable, ()))
     return added or [op for op in others if not is_gradient_update(flow.types[op])]
+
+
+def before_decay(placement: Placement, variable: str) -> tuple[str, ...]:
+    """Return the gradients of a variable that a decay is added to."""
+    analysis = analyze(placement)
+    backward = analysis.backward.ops
+    updates = analysis.updates.by_variable.get(variable, ())
+    values = [value for update in updates for value in update.values]
+    behind = sorted(analysis.flow.reachable(values, until=backward.__getitem__))
+    return tuple(analysis.flow.names[op] for op in behind if backward[op])
+
+
+def _find_decay(placement: Placement, variable: str, _: Diagnosis) -> MistakeLocation:
+    """Return the ops that add a decay, with the lines down to the call that adds it."""
+    location = _location(placement, decays(placement, variable))
+    right = before_decay(placement, variable)
+    return location._replace(frames=blame(placement, location.ops, right))
 
 
 def rows_of_other_towers(
@@ -567,9 +597,7 @@ _FINDERS: Mapping[str, _Finder] = {
             *(mistakes.PENALTY_REPEATED, mistakes.PENALTY_TOO_SMALL, mistakes.OTHER_PENALTY),
         )
     },
-    mistakes.DECAY.key: lambda placement, variable, _: _location(
-        placement, decays(placement, variable)
-    ),
+    mistakes.DECAY.key: _find_decay,
     mistakes.FROZEN.key: lambda placement, variable, diagnosis: _location(
         placement, frozen_reads(placement, variable, diagnosis.towers)
     ),

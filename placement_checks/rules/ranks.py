@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
+from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.core.mistakes import TowerKind
-from placement_checks.core.placement import Placement
+from placement_checks.core.op_types import EXAMPLE_SOURCES
+from placement_checks.core.placement import TRAINABLE, Placement
 from placement_checks.core.ranks import INIT, JOB, RankRecord
 from placement_checks.core.results import Finding
 from placement_checks.core.strategies import Strategy
 from placement_checks.rules.base import about
-from placement_checks.rules.source_lines import blame_creation, unique_lines
+from placement_checks.rules.source_lines import blame_creation, blame_setting, unique_lines
 from placement_checks.util.text import join_and, plural
 
 _SAME_GRAPH = (
@@ -106,10 +108,13 @@ def unmet_before_step(strategy: Strategy) -> Iterator[Finding]:
 
 
 def different_starts(placement: Placement, strategy: Strategy) -> Iterator[Finding]:
-    """Yield findings on trained variables that start with different values on the ranks."""
+    """Yield findings on variables that start with different values on the ranks.
+
+    These are trainable variables, and other parts of the model, such as a target network.
+    """
     if not strategy.ranks:
         return
-    first = strategy.ranks[0]
+    first, trainable = strategy.ranks[0], placement.collected.get(TRAINABLE, placement.ops)
     for name, value in first.starts.items():
         if name not in placement.ops or name in first.broadcast:
             continue
@@ -118,7 +123,7 @@ def different_starts(placement: Placement, strategy: Strategy) -> Iterator[Findi
             for n, record in enumerate(strategy.ranks)
             if record.starts.get(name, value) != value and name not in record.broadcast
         ]
-        if other:
+        if other and (name in trainable or _is_of_model(placement, name)):
             yield Finding(
                 **about(placement.ops[name]),
                 frames=unique_lines(first.frames.get(name, ())) or blame_creation(placement, name),
@@ -126,7 +131,10 @@ def different_starts(placement: Placement, strategy: Strategy) -> Iterator[Findi
                 "and no broadcast makes them equal",
                 devices=tuple(strategy.replicas[n] for n in other),
                 consequence="the ranks train different models, although they apply the same "
-                "gradients, and only the model of the first rank is saved",
+                "gradients, and only the model of the first rank is saved"
+                if name in trainable
+                else "each rank computes its loss with another value of it, so the ranks average "
+                "the gradients of different losses",
                 fix="broadcast after initialization: hvd.BroadcastGlobalVariablesHook(0), "
                 "session.run(hvd.broadcast_global_variables(0)), or "
                 "hvd.broadcast_variables(variables, root_rank=0)",
@@ -134,7 +142,24 @@ def different_starts(placement: Placement, strategy: Strategy) -> Iterator[Findi
             )
 
 
-def shared_gpus(strategy: Strategy) -> Iterator[Finding]:
+def _is_of_model(placement: Placement, name: str) -> bool:
+    """Whether the loss depends on a variable, and no value of it is made of examples.
+
+    Statistics, and states that each rank keeps for its own examples, may differ. So may seeds.
+    """
+    analysis = analyze(placement)
+    reads, flow = analysis.reads_by_site, analysis.flow
+    is_float = any(each.name == name and "float" in each.dtype for each in placement.variables)
+    written = (value for _, values in flow.writers.get(flow.number[name], ()) for value in values)
+    return (
+        is_float
+        and bool(analysis.loss_ops)
+        and any(map(reads.in_loss, reads.readers[name]))
+        and not any(flow.types[op] in EXAMPLE_SOURCES for op in flow.reachable(written))
+    )
+
+
+def shared_gpus(placement: Placement, strategy: Strategy) -> Iterator[Finding]:
     """Yield a finding for each GPU that several ranks of one host compute on."""
     users: dict[int, list[int]] = defaultdict(list)
     for number, record in enumerate(strategy.ranks):
@@ -148,7 +173,8 @@ def shared_gpus(strategy: Strategy) -> Iterator[Finding]:
         verb = "is" if len(idle) == 1 else "are"
         yield Finding(
             **about(f"GPU {gpu} of the host", "assigned"),
-            frames=unique_lines(strategy.ranks[ranks[0]].frames.get(INIT, ())),
+            frames=blame_setting(placement, "visible_device_list", "set_visible_devices")
+            or unique_lines(strategy.ranks[ranks[0]].frames.get(INIT, ())),
             message=f"{ranks_text(ranks)} compute on GPU {gpu} of their host"
             + (f"; {unused} {join_and(map(str, idle))} {verb} idle" if idle else ""),
             devices=tuple(strategy.replicas[n] for n in ranks),

@@ -26,8 +26,10 @@ from placement_checks.rules.assignments import (
     COMPREHENSIONS,
     assigned_at,
     awaited_at,
+    calls,
     fed_at,
     given_at,
+    mentioned_at,
     other_branch_of,
     passed_at,
 )
@@ -171,6 +173,17 @@ def blame_argument(frames: Sequence[Frame], name: str) -> tuple[str, ...]:
     return unique_lines(given_at(_without_library(frames), name))
 
 
+def blame_setting(placement: Placement, *settings: str) -> tuple[str, ...]:
+    """Return the lines down to the only line of the program that mentions a setting of its GPUs.
+
+    If there is none, it is the line that creates the configuration of the session; the result is
+    empty if this is unknown, too.
+    """
+    frames = _without_library(next(filter(None, map(placement.details.frames, placement.ops)), ()))
+    found = (mentioned_at(frames, each) for each in (*settings, "ConfigProto"))
+    return unique_lines(next(filter(None, found), ()))
+
+
 def _blamed(placement: Placement, ops: Sequence[str], against: Iterable[str]) -> Sequence[Frame]:
     first, *others = _stacks(placement, ops) or [()]
     depth = placement.cached(_CallsOf(tuple(against))).depth_of_parting(first)
@@ -294,9 +307,13 @@ def shared_variables(placement: Placement, apart: Collection[str]) -> list[str]:
 def made_by_tf_variable(placement: Placement, variable: str) -> bool:
     """Return whether tf.Variable created a variable instead of get_variable.
 
-    No scope makes such a variable shared, so the line to edit is the call of tf.Variable.
+    No scope makes such a variable shared, so the line to edit is the call of tf.Variable. If
+    get_variable gets a tensor as the initial value, only the source tells.
     """
-    return variable not in placement.cached(made_by_get_variable)
+    frames = placement.details.frames(variable)[-1:]
+    return variable not in placement.cached(made_by_get_variable) and not any(
+        calls(each, "get_variable") for each in frames
+    )
 
 
 def built_once(placement: Placement) -> Sequence[str]:

@@ -507,7 +507,7 @@ class Comparison:
             and difference.excuse in (None, Excuse.SETTING)
             and len(set(values.values())) > 1
         ):
-            text = f"its copies are updated differently; of {copy}, {difference.text}"
+            text = f"its copies are updated differently: for {copy}, {difference.text}"
             update = self.towers.origin(self.towers.updates[copy][-1].op)
             difference = Difference(Obligation.UPDATE, text, update, None, COPIES_UPDATED_APART)
         origin = difference.origin
@@ -674,7 +674,7 @@ class Comparison:
         for mistake in sorted(reader.mistakes, key=lambda each: not each.is_certain)[:1]:
             origin = self.towers.origin(mistake.op)
             excuse = None if mistake.is_certain else Excuse.UNMATCHED
-            difference = Difference(Obligation.ROWS, mistake.text, origin, excuse)
+            difference = Difference(Obligation.ROWS, mistake.text, origin, excuse, mistake.entry)
             bad = Equality(State.DIFFERS if mistake.is_certain else State.UNKNOWN, difference)
             answers = {
                 name: answer if answer.state is State.DIFFERS else bad

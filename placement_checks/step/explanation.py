@@ -456,12 +456,11 @@ class Explanation:
                 ]
                 if others:
                     return self._unlike(groups, others[0], form, depth)
-                return Difference(
+                return Difference(  # in the update: the terms of these parts are right
                     Obligation.WEIGHTS,
                     only_parts_count([(*around, cut) for cut in sorted(members)]),
-                    self._cite(first),
-                    None if is_expected else Excuse.EQUAL,
-                    PART_LEFT_OUT,
+                    excuse=None if is_expected else Excuse.EQUAL,
+                    mistake=PART_LEFT_OUT,
                 )
             weights = [weight * (times or 1.0) for _, (_, weight) in sorted(members.items())]
             shown = ", ".join(f"{weight:.3g}" for weight in weights)

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from typing import Any, NamedTuple
 
+from placement_checks.core import mistakes
 from placement_checks.core.op_types import (
     ADDS,
     BRANCHES,
@@ -70,11 +71,13 @@ class Mistake(NamedTuple):
         text: the mistake.
         op: the op that makes it.
         is_certain: whether it is certain.
+        entry: the mistake of the catalog; None for rows or random numbers that towers share.
     """
 
     text: str
     op: str
     is_certain: bool = True
+    entry: mistakes.Mistake | None = None
 
 
 class Race(NamedTuple):
@@ -553,9 +556,16 @@ class TensorReader(ABC):
         found = self.ops.get(op)
         return Origin(self.program, op, found.type if found else "")
 
-    def report(self, text: str, op: str, *, is_certain: bool = True) -> None:
+    def report(
+        self,
+        text: str,
+        op: str,
+        *,
+        is_certain: bool = True,
+        entry: mistakes.Mistake | None = None,
+    ) -> None:
         """Note a mistake that no difference of terms shows."""
-        self.mistakes.append(Mistake(text, op, is_certain))
+        self.mistakes.append(Mistake(text, op, is_certain, entry))
 
     def assume(self, assumption: Assumption) -> None:
         """Take something for granted."""

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from placement_checks.core.mistakes import UPDATES_IN_ANY_ORDER
 from placement_checks.core.op_types import (
     ADDITIONS,
     ADDS,
@@ -521,7 +522,7 @@ class StepReader(TensorReader):
             kind = self.ops[update.op].type
             if kind not in _SUMS and kind not in _SCATTERS and kind not in _DESCENTS:
                 text = f"{len(last)} updates of {variable} run in any order"
-                self.report(text, update.op)
+                self.report(text, update.op, entry=UPDATES_IN_ANY_ORDER)
                 cause = Cause(
                     kind, "is one of several updates in any order", self.origin(update.op)
                 )

@@ -41,7 +41,7 @@ class ExampleTerm(NamedTuple):
         ratios: for each part of the batch, how often the term counts, compared with one GPU; 0
             if the update lacks it. The ratio of a term that one GPU lacks is infinite.
         is_mean: whether it is divided by a number of rows.
-        is_joint: whether it is no sum over rows, so that its values on parts do not add up.
+        joint: why it is no sum over rows, so that its values on parts do not add up; else None.
         is_guess: whether it is only assumed to be the same term in both programs, because each has
             one such term. One of them may be the other one times a number.
         origin: the op that computes the term; None if it is unknown.
@@ -49,7 +49,7 @@ class ExampleTerm(NamedTuple):
 
     ratios: Mapping[Part, float]
     is_mean: bool
-    is_joint: bool
+    joint: Cause | None
     is_guess: bool
     origin: Origin | None
 
@@ -104,7 +104,7 @@ class Summand(NamedTuple):
         part: the part; None if the summand depends on no example.
         number: the coefficient of ``lifted`` if the summands of all parts have this coefficient.
         is_mean: whether it is divided by a number of rows.
-        is_joint: whether the gradient is no sum over rows.
+        joint: why the gradient is no sum over rows; else None.
     """
 
     gradient: Atom
@@ -112,7 +112,7 @@ class Summand(NamedTuple):
     part: Part | None
     number: float
     is_mean: bool = True
-    is_joint: bool = False
+    joint: Cause | None = None
 
 
 def compare_weights(
@@ -354,13 +354,14 @@ def _guessed(
             return None
     number *= float(part[-1].share) ** degree
     lifted = terms.form({(ONE, tuple(factors)): 1.0})
-    return Summand(gradient, lifted, part, number, is_joint=True)
+    joint = gradient.status.cause or Cause(gradient.op, "cannot be followed", gradient.origin)
+    return Summand(gradient, lifted, part, number, joint=joint)
 
 
 def _lifted(terms: Terms, gradient: Atom, monomial: Monomial, number: float) -> Summand | Cause:
     if not terms.parts_of(monomial):
         return Summand(gradient, terms.form({monomial: 1.0}), None, number)
-    whole, is_joint = terms.form({monomial: 1.0}), False
+    whole, joint = terms.form({monomial: 1.0}), None
     part = path = finest(terms.parts_of(monomial))
     while part:
         ((monomial, factor),) = terms.summands(whole)
@@ -369,7 +370,7 @@ def _lifted(terms: Terms, gradient: Atom, monomial: Monomial, number: float) -> 
             degree = degree_in_rows(terms, monomial, part)
             if degree is None:
                 return lifted
-            is_joint = True
+            joint = lifted
             share = float(part[-1].share) ** (degree - 1)
             lifted = terms.with_part(terms.form({monomial: 1.0}), part, part[:-1]), share
         whole, share = lifted
@@ -386,8 +387,8 @@ def _lifted(terms: Terms, gradient: Atom, monomial: Monomial, number: float) -> 
         terms.form({monomial: 1.0}),
         path,
         number * factor,
-        is_mean=is_mean or is_joint,
-        is_joint=is_joint,
+        is_mean=is_mean or joint is not None,
+        joint=joint,
     )
 
 
@@ -468,7 +469,7 @@ def _examples(
             ExampleTerm(
                 {path: _ratio(_number(mine, path), _number(other, path)) for path in paths},
                 any(each.is_mean for each in summands),
-                any(each.is_joint for each in summands),
+                next((each.joint for each in summands if each.joint), None),
                 term != its,
                 loss_of(terms, summands[0].gradient)[1],
             )

@@ -25,8 +25,8 @@ BY_SHARE = (
 )
 SAME_SIGN = "give the losses of all towers the same sign"
 ONCE = (
-    "let the penalty count once: add it to the loss of every tower and average the gradients, or, "
-    "if gradients are added up, add it to the loss of one tower only"
+    "let the penalty count once: if gradients are averaged, add it to the loss of every tower; if "
+    "they are added up, divide it by the number of towers"
 )
 FROZEN = "look for a stop_gradient, a mask, a list of variables or an index that excludes it"
 
@@ -116,8 +116,8 @@ def test_a_factor_without_a_known_cause_is_reported() -> None:
 
     assert cause._replace(ratio=None) == Diagnosis(
         "the whole gradient is multiplied by one number",
-        "if it is a loss scale, undo it before the gradients are applied: "
-        "(gradient / 128, variable); if it is intended: --set gradients-equal.scale=128",
+        "remove the factor or, if it is a loss scale, divide by it before the gradients are "
+        "applied: (gradient / 128, variable); if it is intended: --set gradients-equal.scale=128",
         mistake="scaled",
         consequence=ANY,
     )
@@ -774,8 +774,8 @@ def test_labels_of_other_rows() -> None:
 
     assert cause == Diagnosis(
         "it is the reference's gradient with the rows of 'y' moved by 6",
-        "on that line keep the rows of all inputs together, in one order: an example and its "
-        "label are in the same row",
+        "take the same rows of all inputs, in the same order: an example and its label are in the "
+        "same row",
         mistake="moved",
         consequence=ANY,
     )
@@ -816,8 +816,8 @@ def test_exchanged_gradients() -> None:
     assert found == {
         own: Diagnosis(
             f"it is the gradient of {other}: gradients and variables are paired wrongly",
-            "keep each gradient with its variable; if lists are joined with zip, both must "
-            "leave out the same entries",
+            "keep each gradient with its variable; lists that are joined with zip must have the "
+            "same entries in the same order",
             mistake="paired",
             consequence=ANY,
         )
@@ -1034,8 +1034,8 @@ def test_statistics_of_each_towers_rows() -> None:
     assert common(by_tower(0, runs(6, 6))) == Diagnosis(
         "it is the mean over towers of the reference's gradients on each tower's rows alone: "
         "batch statistics, as in batch normalization, are taken over a tower's rows",
-        "take them over all towers; if statistics per tower are intended: --set "
-        "gradients-equal.statistics=tower",
+        "compute the batch statistics over the rows of all towers; if statistics per tower are "
+        "intended: --set gradients-equal.statistics=tower",
         mistake="statistics",
         consequence=ANY,
     )
@@ -1169,7 +1169,7 @@ def test_unexplained_differences_have_no_cause(seed: int, split: list[tuple[int,
 
     assert common(given.trial(found, split, shifted=ways), len(split)) == Diagnosis(
         UNKNOWN,
-        "compare the two programs on this batch; if the difference is intended: "
+        "compare how both programs compute it; if the difference is intended: "
         "--set gradients-equal.allow=VARIABLE",
         mistake="unexplained",
     )
@@ -1375,10 +1375,10 @@ def test_under_a_strategy_each_replica_must_have_its_part_of_the_mean() -> None:
 
     assert own.what == "the gradients of 2 replicas are added up instead of averaged"
     assert own.fix.startswith(
-        "divide by the rows of all replicas: tf.nn.compute_average_loss(losses, "
-        "global_batch_size=…); if it is already, add up the gradients once"
+        "divide the loss by the number of rows of all replicas: "
+        "tf.nn.compute_average_loss(losses, global_batch_size=…); if the program does so already"
     )
-    assert whole.what.endswith("the mean over the rows of one replica, or of all replicas")
+    assert whole.what.endswith("of one replica, or each replica reads the rows of all")
     assert "strategy.experimental_distribute_dataset(dataset); if the sum" in whole.fix
     assert less.what == "it is divided by the number of replicas, 2, once too often"
     assert less.fix.startswith("divide the loss by the rows of all replicas alone, as")

@@ -12,8 +12,10 @@ from placement_checks.core.frames import Frame
 from placement_checks.rules.assignments import (
     assigned_at,
     awaited_at,
+    calls,
     fed_at,
     given_at,
+    mentioned_at,
     other_branch_of,
     passed_at,
 )
@@ -411,6 +413,56 @@ def test_the_other_branch(source: str, tmp_path: Path) -> None:
     assert other_branch_of(frame).line == expected(source)
 
 
+MENTIONS = {
+    "an attribute": """
+        def build():
+            config.gpu_options.limit = "0"  # <-
+            x = placeholder()  # at build
+    """,
+    "a keyword": """
+        def build():
+            x = placeholder()  # at build
+            return Options(limit="0")  # <-
+    """,
+    "a key, in a function in it": """
+        def build():
+            def config():
+                return {"limit": 0}  # <-
+            x = placeholder()  # at build
+    """,
+    "the outer function": """
+        def config():
+            return Options(limit=1)
+        def train(options):
+            x = placeholder()  # at train
+        def main():
+            train(Options(limit=0))  # <-  # at main
+    """,
+}
+
+
+@pytest.mark.parametrize("source", MENTIONS.values(), ids=MENTIONS)
+def test_the_line_that_mentions_a_name(source: str, tmp_path: Path) -> None:
+    found = mentioned_at(frames(tmp_path, source)[::-1], "limit")
+
+    assert [each.line for each in found] == [expected(source)]
+
+
+@pytest.mark.parametrize("more", ["pass", "print(config.limit)\n    del config.limit"])
+def test_no_line_is_named_if_none_or_several_mention_a_name(more: str, tmp_path: Path) -> None:
+    (frame,) = frames(tmp_path, f"def build():\n    x = 1  # at build\n    {more}")
+
+    assert mentioned_at([frame], "limit") == ()
+
+
+def test_a_call_of_a_function(tmp_path: Path) -> None:
+    source = "def build():\n    w = tf1.get_variable('w', initializer=start)  # at build"
+    (frame,) = frames(tmp_path, source)
+
+    assert calls(frame, "get_variable")
+    assert not calls(frame, "Variable")
+
+
 @pytest.mark.parametrize("source", [None, "def build(:", "def other():\n    pass\n"])
 def test_without_source_the_line_stays(source: str | None, tmp_path: Path) -> None:
     file = tmp_path / "program.py"
@@ -425,3 +477,5 @@ def test_without_source_the_line_stays(source: str | None, tmp_path: Path) -> No
     assert awaited_at([frame]) == [frame]
     assert fed_at([frame]) == [frame]
     assert given_at([], "seed") == []
+    assert mentioned_at([frame], "seed") == ()
+    assert not calls(frame, "build")

@@ -60,9 +60,11 @@ def test_lines_of_runs_and_initialization() -> None:
     devices = [Device.parse(f"/job:rank/task:{number}/gpu:0") for number in (0, 1)]
     strategy = Strategy(HOROVOD, devices, ranks=records)
 
+    graph = placement(op("w", "VarHandleOp"))
+
     findings = [
-        *different_starts(placement(op("w", "VarHandleOp")), strategy),
+        *different_starts(graph, strategy),
         *unmet_before_step(strategy),
-        *shared_gpus(strategy),
+        *shared_gpus(graph, strategy),
     ]
     assert [each.where for each in findings] == ["train.py:1", "train.py:2", "train.py:3"]

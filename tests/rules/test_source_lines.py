@@ -19,6 +19,7 @@ from placement_checks.rules.source_lines import (
     blame_selection,
     built_once,
     locate,
+    made_by_tf_variable,
 )
 
 LOOP = {  # build() loops over towers, and averages
@@ -215,6 +216,19 @@ def test_a_variable_is_created_where_its_model_is(lines: str, expected: list[int
     )
 
     assert blame_creation(graph, "w") == tuple(f"net.py:{number}" for number in expected)
+
+
+@pytest.mark.parametrize("function", ["get_variable", "Variable"])
+def test_a_tensor_as_initial_value_of_get_variable(
+    function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The graph has no initializer of `get_variable`, so the source tells."""
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text(f"def build():\n    tf1.{function}(start)\n", encoding="utf-8")
+    details = Details({"w": "build:2"}, {}, {}, {}, {})
+    graph = replace(placement(op("w", "VarHandleOp")), details=details)
+
+    assert made_by_tf_variable(graph, "w") is (function == "Variable")
 
 
 @pytest.mark.parametrize(("wrong", "expected"), [("build:9", 3), ("build:9 <listcomp>:10", 3)])

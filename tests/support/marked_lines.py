@@ -15,7 +15,6 @@ from placement_checks.report.common.source import source_text
 MARK = "# <-"
 # Lines that no report can name.
 WITHOUT_LINE = {
-    "memory_all": "a ConfigProto is not an op, so its line is unknown",
     "swapped_labels": "the report names the line that uses the value instead of its assignment",
 }
 

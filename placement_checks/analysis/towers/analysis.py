@@ -245,10 +245,10 @@ class TowerAnalysis(GraphAnalysis):
         """Return the towers in a mask."""
         return [tower for tower in self.tower_indices if mask >> tower & 1]
 
-    def names_of(self, mask: int) -> str:
-        """Name the towers in a mask, as in ``the tower on /device:GPU:0``."""
+    def names_of(self, mask: int, kind: str = "tower") -> str:
+        """Name the towers in a mask, as in ``the tower on /device:GPU:0``, or the replicas."""
         towers = [self.towers[number] for number in self.towers_in(mask)]
-        return f"the {'tower' if len(towers) == 1 else 'towers'} on {range_text(map(str, towers))}"
+        return f"the {kind if len(towers) == 1 else f'{kind}s'} on {range_text(map(str, towers))}"
 
     def towers_on(self, pattern: Device) -> TowerMask:
         """Return the towers that use a device that matches ``pattern``."""

@@ -94,7 +94,8 @@ def _group(group: Group, everything: bool) -> Iterator[tuple[LineKind, str]]:
         lines = ", ".join(map(_abbreviate, named, (before, *named)))
         yield "detail", f"called from {lines}{'' if len(named) == len(callers) else ', …'}"
     if first.op and first.built_at and first.built_at != where:
-        yield "detail", f"{first.object} is created at {_line_with_source(first.built_at)}"
+        built = first.object if first.object in (*first.ops, first.object)[:1] else first.ops[0]
+        yield "detail", f"{built} is created at {_line_with_source(first.built_at)}"
     if first.device_line and first.device_line != where:
         yield "detail", f"device requested at {_line_with_source(first.device_line)}"
     steps = len(first.path) if everything else _STEPS if first.evidence == "executed" else 0

@@ -104,7 +104,7 @@ class NoIdleDevice(Rule):
         findings = list(_findings(placement, idle, computing, work))
         findings += _hidden_gpu_findings(placement, hidden, busy=len(computing) - len(idle))
         if placement.strategy is not None:
-            findings += shared_gpus(placement.strategy)
+            findings += shared_gpus(placement, placement.strategy)
         if not findings and placement.requested:
             serving = gpus_without_loss(placement, evidence.single_gpu or None, gpus)
             findings = list(_findings(placement, serving, gpus, work, are_serving=True))

@@ -11,6 +11,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Fields, Rule, about
 from placement_checks.rules.requirements import Need
+from placement_checks.rules.source_lines import blame_setting
 from placement_checks.util.text import join_and, plural
 
 _EVERY_GPU = "every"  # all GPUs, if no program lists its GPUs
@@ -96,7 +97,8 @@ class SessionMemory(Rule):
             own = Claim.from_options({**options, "allow_growth": False})
         owns_some_gpus = own.gpus and not options.get("per_process_gpu_memory_fraction")
         if own.share > self.fraction and not owns_some_gpus:
-            return self.verdict([self._finding(own)])
+            frames = blame_setting(placement, *sorted(_SETTINGS & options.keys()))
+            return self.verdict([self._finding(own, frames)])
         note = "TF_FORCE_GPU_ALLOW_GROWTH lets the memory grow" if forced == "true" else _note(own)
         if not self.others:
             return self.verdict([], note)
@@ -104,12 +106,13 @@ class SessionMemory(Rule):
         note = f"with {plural(len(others), 'other program')} on the machine: {note}"
         return self.verdict(list(self._shared_gpu_findings(own, others)), note)
 
-    def _finding(self, own: Claim) -> Finding:
+    def _finding(self, own: Claim, frames: tuple[str, ...]) -> Finding:
         takes = f"{own.share:g}" if own.share < 1 else "all"
         gpus = _gpus_text(own.gpus) if own.gpus else "every visible GPU"
         summary = f"the session takes {takes} of the memory of {gpus} when it starts"
         return Finding(
             **about("gpu_options", "configuration"),
+            frames=frames,
             message=f"{summary}; a second program on the same GPUs fails",
             fix="set config.gpu_options.allow_growth = True, or "
             f"per_process_gpu_memory_fraction to at most {self.fraction:g}",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
+from placement_checks.analysis.variables.layout import variable_layout
 from placement_checks.core import mistakes
 from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
@@ -256,6 +257,12 @@ def _wrong_gradient(variable: str | None) -> tuple[Fact, ...]:
     return (Fact(FactKind.GRADIENT, variable or ""), Fact(FactKind.GRADIENT))
 
 
+# The facts that explain a gradient of old values, if no copy with old values is known.
+_DRIFTING_COPIES = tuple(
+    map(Fact, (FactKind.UNSHARED, FactKind.UNSYNCED, FactKind.OBJECTIVE, FactKind.SCALED))
+)
+
+
 def _wrong_value(variable: str | None) -> tuple[Fact, ...]:
     """The facts that explain a variable of which only the difference is known.
 
@@ -331,11 +338,12 @@ class _Run:
             return Cause(mistakes.COUNTER.stated(kind, change=change))
         if trained in variables_with_stale_copies(self.measured):
             place = stale_copies(self.placement, trained or name)
-            return Cause(mistakes.COPIES.stated(kind), place=place)
+            drifting = () if place.ops else _DRIFTING_COPIES
+            return Cause(mistakes.COPIES.stated(kind), drifting, place)
         strategy = self.placement.strategy
         if strategy is not None and strategy.is_later_copy(name):
             found = _mirrored_copy(strategy, name, divergence.moved, kind)
-            return Cause(found, _wrong_value(name))
+            return Cause(found, (Fact(FactKind.STEP, name), *_wrong_value(name)))
         return self._change_cause(divergence, is_trained=trained == name)
 
     def _change_cause(self, divergence: Divergence, *, is_trained: bool) -> Cause:
@@ -348,7 +356,9 @@ class _Run:
         factor = f"{moved:.3g}" if moved is not None else ""
         number, place = repeated_updates(self.placement, name, is_trained=is_trained)
         equal = "its gradient is equal; " if self._has_equal_gradient(name) else ""
-        may_follow: tuple[Fact, ...] = ()
+        group = variable_layout(self.placement).copies.get(name)
+        copies = group.copies.values() if group else ()
+        may_follow = tuple(Fact(FactKind.GRADIENT, each) for each in copies if each != name)
         if is_multiple and number > self._updates_in_reference(name):
             found = mistakes.REPEATED.stated(kind, count=number, factor=factor)
         elif proved := explain_numbers(self.evidence, name):

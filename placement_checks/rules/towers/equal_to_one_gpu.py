@@ -15,7 +15,7 @@ from placement_checks.core.mistakes import Diagnosis
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import Rule, about, matches_any
-from placement_checks.rules.gradient_mistakes import decays, frozen_reads
+from placement_checks.rules.gradient_mistakes import before_decay, decays, frozen_reads
 from placement_checks.rules.ranks import tower_kind
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.step_equality import (
@@ -23,8 +23,9 @@ from placement_checks.rules.step_equality import (
     mistake_of,
     towers_left_out,
 )
-from placement_checks.step.comparison import ONE_GPU, State, StepEquality
+from placement_checks.step.comparison import ONE_GPU, TOWERS, State, StepEquality
 from placement_checks.step.explanation import Difference, Obligation
+from placement_checks.step.kinds import Origin
 
 _OF_ANY_OBJECT = (Fact(FactKind.BLOCKED), Fact(FactKind.OBJECTIVE), Fact(FactKind.SCALED))
 # Facts on other objects that explain a difference, by what has to be equal; the likeliest first.
@@ -135,7 +136,7 @@ class EqualToOneGpu(Rule):
             return None
         trained = [pair for pair in unknown if pair[0] in found.trained]
         name, difference = (trained or unknown)[0]
-        where = _where(placements, difference)
+        where = _where(placements, difference, found.copies[name][0])
         if not trained:
             return Missing(
                 f"the values after one step are equal, but they depend on {name}, and {name} may "
@@ -149,9 +150,16 @@ class EqualToOneGpu(Rule):
         )
 
 
-def _where(placements: tuple[Placement, Placement], difference: Difference) -> str:
-    """The op and the line of a difference, for a reason."""
+def _where(placements: tuple[Placement, Placement], difference: Difference, variable: str) -> str:
+    """The op and the line of a difference, for a reason.
+
+    If parts of the batch are left out, it is the update of the variable.
+    """
     origin = difference.origin
+    if difference.mistake is mistakes.PART_LEFT_OUT:
+        analysis = analyze(placements[TOWERS])
+        for update in analysis.updates.by_variable.get(variable, ()):
+            origin = Origin(TOWERS, analysis.flow.names[update.op], "")
     if origin is None:
         return ""
     line = placements[origin.program].where(origin.op)
@@ -237,14 +245,12 @@ def _weighted(
     decay, these are the ops that add it to the gradients, which are right.
     """
     analysis = analyze(placement)
-    names, backward = analysis.flow.names, analysis.backward.ops
+    names = analysis.flow.names
     updates = analysis.updates.by_variable.get(variable, ())
     if len(updates) > 1:
         return (names[updates[-1].op],), (names[updates[0].op],)
     is_variable = any(op == each.name for each in placement.variables)
     added = decays(placement, variable) if is_variable else ()
     if not added:
-        return (op,), ()
-    values = [value for update in updates for value in update.values]
-    behind = sorted(analysis.flow.reachable(values, until=backward.__getitem__))
-    return tuple(names[each] for each in added), tuple(names[x] for x in behind if backward[x])
+        return (names[updates[0].op] if is_variable and updates else op,), ()
+    return tuple(names[each] for each in added), before_decay(placement, variable)

@@ -223,7 +223,7 @@ class _Comparison:
         if is_proved and not (isinstance(weights, Weights) and weights.examples):
             parts = set(self._found.parts.values()) or {()}
             ratios = dict.fromkeys(parts, 1.0)
-            weights = Weights([ExampleTerm(ratios, self.assumes_equal_rows, False, False, None)])
+            weights = Weights([ExampleTerm(ratios, self.assumes_equal_rows, None, False, None)])
         assert weights is not None
         if isinstance(weights, Cause):
             return self._reason(name, weights)
@@ -292,7 +292,7 @@ class _Comparison:
             if scale == 1 and is_compensated:
                 self.compensated.add(factor)
             else:
-                are_sums = not any(each.is_mean or each.is_joint for each in terms)
+                are_sums = not any(each.is_mean or each.joint for each in terms)
                 ops = _ops([each.origin for each in terms])
                 self._scaled[variable] = _Scaled(factor, ops, are_sums)
                 # The factor may be applied before penalties are added.
@@ -318,10 +318,14 @@ class _Comparison:
 
     def _joint(self, terms: Sequence[ExampleTerm]) -> str:
         """Return why the loss on all rows is not the mean of the losses; empty if it may be."""
-        joint = [each for each in terms if each.is_joint]
+        joint = [
+            (None if each.joint.op == "Grad" else each.joint.origin, each.origin)
+            for each in terms
+            if each.joint
+        ]
         if not joint:
             return ""
-        op = next(iter(_ops([each.origin for each in joint])), "the loss")
+        op = next(iter(_ops(joint[0])), "the loss")
         return (
             f"{op} combines the rows of one {self.kind}, and the mean of such values may differ "
             "from the value for all rows"
@@ -398,7 +402,7 @@ class _Comparison:
         return self._finding(
             variable,
             found,
-            f"the update of {variable} takes another gradient: {found.what}",
+            f"the update of {variable} takes a wrong gradient: {found.what}",
             group_key=mistakes.PAIRED.key,
             selects=True,
         )

@@ -243,7 +243,7 @@ def _overlapping_slice(
         other.op,
         mistakes.OVERLAPPING_ROWS,
         {
-            "towers": analysis.names_of(mask),
+            "towers": analysis.names_of(mask, tower_kind(placement)),
             "one": f"{one.op} has {_described(one.rows)}{of_source}",
             "other": f"{other.op} has {_described(other.rows)}",
         },
@@ -288,18 +288,17 @@ def _exchanged_rows(evidence: Evidence, rows: RowSets, uses: Sequence[Use]) -> I
             f"{_described(each)} of {each.tensor.removesuffix(':0')}" for each in (one, other)
         ]
         cut, consumer = makers[tower, other], names[own[other].op]
-        found = mistakes.PARTS_PAIRED.stated(
-            tower_kind(placement),
-            text=f"{analysis.names_of(1 << tower)} combines {' with '.join(inputs)}",
-        )
+        reader = analysis.names_of(1 << tower, tower_kind(placement))
         # The cut is right if one of its outputs has the rows of the other input.
         is_chosen = other._replace(part=one.part) in {
             row_set for (_, row_set), maker in makers.items() if maker == cut
         }
-        yield Finding(
-            **about(placement.ops[cut]),
-            **found.texts,
-            path=path_lines(placement, [number[makers[tower, each]] for each in (one, other)]),
+        yield state_mistake(
+            placement,
+            cut,
+            mistakes.PARTS_PAIRED,
+            {"text": f"{reader} combines {' with '.join(inputs)}"},
+            [number[makers[tower, each]] for each in (one, other)],
             group_key="exchanged",
             devices=analysis.devices_of(1 << tower),
             ops=(consumer,) if is_chosen else (),
@@ -313,18 +312,17 @@ def _draws_apart(placement: Placement, rows: RowSets) -> Iterator[Finding]:
     """Yield findings for draws whose rows are paired, but may be of different examples."""
     number = analyze(placement).flow.number
     for one, other, is_certain in rows.draws_apart():
-        found = mistakes.DRAWN_APART.stated(
-            tower_kind(placement),
-            one=one,
-            other=other,
-            why="they are two elements of one pipeline"
+        why = (
+            "they are two elements of one pipeline"
             if is_certain
-            else "all towers draw from both pipelines, in any order",
+            else "all towers draw from both pipelines, in any order"
         )
-        yield Finding(
-            **about(placement.ops[other]),
-            **found.texts,
-            path=path_lines(placement, [number[one], number[other]]),
+        yield state_mistake(
+            placement,
+            other,
+            mistakes.DRAWN_APART,
+            {"one": one, "other": other, "why": why},
+            [number[one], number[other]],
             group_key="drawn apart",
             is_doubt=not is_certain,
         )
@@ -397,10 +395,10 @@ def _shared_slice(
     if others:
         mistake = mistakes.SHARED_ROWS
     noun = tower_kind(placement)
-    facts = {"towers": analysis.names_of(mask), "how": how}
+    facts = {"towers": analysis.names_of(mask, noun), "how": how}
     if others:
         facts |= {
-            "later": analysis.names_of(1 << later),
+            "later": analysis.names_of(1 << later, noun),
             "own": others[0].removesuffix(":0"),
             "declared": f"if all {noun}s compare their rows with these: "
             f"--set inputs-distinct.allow={name}",
@@ -508,7 +506,7 @@ def _equal_rows(evidence: Evidence, rows: RowSets, uses: Sequence[Use]) -> Itera
             continue
         mask = 1 << first | 1 << later
         original, name = producer_of(next(iter(fed[first]))), producer_of(next(iter(fed[later])))
-        towers_text = analyze(placement).names_of(mask)
+        towers_text = analyze(placement).names_of(mask, tower_kind(placement))
         yield state_mistake(
             placement,
             name,

@@ -32,6 +32,7 @@ from placement_checks.rules.base import (
     unless_allowed,
 )
 from placement_checks.rules.catalog import state_mistake
+from placement_checks.rules.ranks import tower_kind
 from placement_checks.rules.requirements import Need
 from placement_checks.rules.source_lines import blame_argument
 from placement_checks.step.row_sets import RowSets
@@ -209,12 +210,13 @@ def _shared_draws(analysis: TowerAnalysis, rows: RowSets) -> Iterator[Finding]:
             continue
         name, consumers = flow.names[draw], [op for _, op in sorted(consumer_by_tower.items())]
         mask = sum(1 << tower for tower in consumer_by_tower)
+        kind = tower_kind(analysis.placement)
         users_text = join_and(flow.names[op] for op in consumers[:3])
         yield state_mistake(
             analysis.placement,
             name,
             mistakes.ONE_DRAW,
-            {"towers": analysis.names_of(mask), "op": name, "users": users_text},
+            {"towers": analysis.names_of(mask, kind), "op": name, "users": users_text},
             [draw, *consumers],
             devices=analysis.devices_of(mask),
         )

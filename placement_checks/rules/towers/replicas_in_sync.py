@@ -59,8 +59,9 @@ class ReplicasInSync(Rule):
     weights-equal reports them. variables-shared judges towers that are placed by hand.
 
     Each rank of a Horovod program initializes its variables on its own. The rule compares the
-    initial values: a trained variable with different values needs a broadcast. Other variables,
-    such as moving averages, may differ between ranks and are not judged.
+    initial values: a trained variable with different values needs a broadcast, and so does another
+    part of the model, such as a target network. Variables with values of each rank's examples,
+    such as moving averages, may differ and are not judged.
 
     Copies also drift apart if a sum waits for replicas that never join it. Examples are a worker
     that builds another model, and a sum over all workers that only one worker computes.
@@ -165,6 +166,11 @@ def _drifting_copies(
     updated = [copy for copy in copies if copy in updates]
     is_trained = variable in gradient_flow(placement).trained
     found = mistakes.DRIFTING.stated(noun, variable=variable)
+    if _takes_sum(placement, copies[0]):
+        found = found._replace(
+            fix=f"the gradients of all {noun}s are added up: compute the other values of the "
+            f"update, such as its learning rate, from the results of all {noun}s, too"
+        )
     known = replicas(placement)
     for mistake, sources in (
         (mistakes.OWN_NOISE, known.random_ops),
@@ -199,6 +205,16 @@ def _drifting_copies(
             for step in path_lines(placement, [updates[copy][0].op])
         ),
         devices=devices_of(odd),
+    )
+
+
+def _takes_sum(placement: Placement, variable: str) -> bool:
+    """Whether the updates of a variable take a sum of gradients over all replicas."""
+    analysis, gradients = analyze(placement), gradient_flow(placement)
+    return any(
+        analysis.flow.types[op] == COLLECTIVE_REDUCE and not analysis.backward.ops[op]
+        for update in gradients.trained.get(variable, ())
+        for op in gradients.ancestors(update)
     )
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -169,8 +169,8 @@ def _other_loss(
 def _finding(analysis: TowerAnalysis, number: int, difference: Difference) -> Finding:
     placement, flow = analysis.placement, analysis.flow
     name, original = flow.names[difference.other], flow.names[difference.op]
+    odd = _odd_variable(analysis, number, difference)
     where = placement.where(original)
-    is_variable = flow.types[difference.other] in VARIABLES
     is_added = flow.inputs[difference.op] and not flow.inputs[difference.other]
     at = f", {where}" if where and where != placement.where(name) else ""
     facts = {"tower": analysis.towers[number], "op": name, "found": difference.found}
@@ -184,9 +184,35 @@ def _finding(analysis: TowerAnalysis, number: int, difference: Difference) -> Fi
         group_key=(difference.expected, difference.found),
         # An op that only the first tower applies to its inputs.
         ops=(original,) if is_added else (),
-        frames=blame_creation(placement, name, differs=True) if is_variable else (),
+        frames=blame_creation(placement, odd, differs=True) if odd else (),
         devices=(*analysis.towers[number].devices, *analysis.towers[0].devices),
     )
+
+
+def _odd_variable(analysis: TowerAnalysis, number: int, difference: Difference) -> str | None:
+    """Return the variable whose creation makes two towers differ; None if it is another line.
+
+    It is the op that differs, or a variable that only one of both towers has, if the line of the
+    op that differs builds ops of both.
+    """
+    placement, flow = analysis.placement, analysis.flow
+    if flow.types[difference.other] in VARIABLES:
+        return flow.names[difference.other]
+    forms = {variable.name: variable[1:] for variable in placement.variables}
+    more, fewer = analysis.towers[number].reads, analysis.towers[0].reads
+    op, counterpart = flow.names[difference.other], 0
+    if len(more) < len(fewer):
+        more, fewer = fewer, more
+        op, counterpart = flow.names[difference.op], number
+    left = Counter(forms[each] for each in fewer)
+    left.subtract(forms[each] for each in more)
+    odd = [each for each in more if left[forms[each]] < 0]
+    where = placement.where(op) or ""
+    is_of_both = odd and any(
+        tower == counterpart and placement.where(flow.names[each]) == where
+        for each, tower in enumerate(analysis.tower_of)
+    )
+    return odd[-1] if is_of_both else None
 
 
 def _doubt(analysis: TowerAnalysis, penalty: LonePenalty) -> Finding:

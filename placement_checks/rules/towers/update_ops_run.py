@@ -167,11 +167,20 @@ def _skipped_update(analysis: TowerAnalysis, op: OpId, updated: Collection[str])
         consequence="evaluation uses statistics of the other towers' examples alone"
         if target in updated
         else "evaluation uses the initial values: no step changes them",
-        fix="make the train op tf.group(train_op, "
-        "*tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS)); pass "
-        "no scope to get_collection" + one_tower,
+        fix=(_RUN_COLLECTION if analysis.placement.step.update_ops else _RUN_LIST) + one_tower,
         devices=analysis.devices_of(towers),
     )
+
+
+_RUN_COLLECTION = (
+    "make the train op tf.group(train_op, "
+    "*tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.UPDATE_OPS)); pass no scope to "
+    "get_collection"
+)
+_RUN_LIST = (
+    "append the update ops to a list in the loop over towers, and make the train op "
+    "tf.group(train_op, *updates)"
+)
 
 
 def _target(analysis: TowerAnalysis, op: OpId) -> str:

@@ -141,6 +141,20 @@ def scaled_by_first(towers: int = 1) -> Program:
     return made
 
 
+def with_levels(towers: int = 1) -> Program:
+    """Each tower assigns the mean of its rows to one variable, and none waits for another."""
+    made = Program()
+    x, y = made.placeholder("x", (None, 3)), made.placeholder("y", (None,))
+    w, level = made.variable("w", (3,)), made.variable("level", (), is_trained=False)
+    gradients, levels = [], []
+    for tower, (part, labels) in enumerate(zip(split(x, towers), split(y, towers), strict=True)):
+        with made.scope(f"tower_{tower}"):
+            gradients.append(made.gradient(squares(part, labels, w.read()), w))
+            levels.append(level.assign(mean(labels)))
+    made.train(w.descend(0.1, average(gradients)), *levels)
+    return made
+
+
 def decayed(towers: int = 1, times: int = 1) -> Program:
     """Weights that decay by a share of a scheduled rate before Adam updates them."""
     made = Program()
@@ -272,6 +286,7 @@ CASES = {
     "means over rows that a mask leaves": doubtful(
         evidence(program(2, losses=[of_masked] * 2), program(losses=[of_masked]))
     ),
+    "a variable that each tower assigns": broken(evidence(with_levels(2), with_levels())),
     "decay once": kept(evidence(decayed(2), decayed())),
     "decay once per tower": broken(evidence(decayed(2, times=2), decayed())),
     "decay and a penalty": broken(evidence(penalized(2, 0.01), penalized())),
