@@ -443,11 +443,12 @@ class CapturedProgram:
         """
         scalars = [each.name for each in placement.variables if each.shape == ()]
         ops, initial = placement.ops, self.initial
+        initializers = {**initial.local_initializers, **initial.initializers}
         assigned: dict[str, list[str]] = {name: [] for name in scalars}
         for op in ops.values() if scalars else ():
             if is_update(op.type) and (variable := producer_of(op.inputs[0])) in assigned:
                 source = _source(placement, op.inputs[1]) if op.type in OVERWRITES else ""
-                if initial.initializers.get(variable) == op.name and not self.sets_fed_values:
+                if initializers.get(variable) == op.name and not self.sets_fed_values:
                     assigned[variable].insert(0, source)
                 elif not source or ops[source].type not in RESTORES:
                     assigned[variable].append("")

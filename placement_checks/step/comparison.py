@@ -42,7 +42,6 @@ from placement_checks.step.terms import Assumption, Terms, are_close
 from placement_checks.step.weights import (
     Weights,
     compare_weights,
-    gradient_in,
     multiple,
     sources_of_gradients,
 )
@@ -451,28 +450,15 @@ class Comparison:
         if rate is None or other is None or rate == other:
             return None
         rate = with_names(terms, rate, self._names)
-        steps = self._steps(form, theirs, old)
-        parts = [
-            [
-                terms.form(
-                    {
-                        each: number
-                        for each, number in terms.summands(step)
-                        if is_gradient is (gradient_in(terms, each) is not None)
-                    }
-                )
-                for step in steps
-            ]
-            for is_gradient in (True, False)
+        steps = [dict(terms.summands(step)) for step in self._steps(form, theirs, old)]
+        differing = [
+            terms.form({each: number for each, number in step.items() if than.get(each) != number})
+            for step, than in (steps, steps[::-1])
         ]
-
-        def are_multiples(ours: Form, its: Form) -> bool:
-            products = terms.times(ours, other), terms.times(its, rate)
-            return products[0] is not None and products[0] == products[1]
-
-        if are_multiples(*steps) or (are_multiples(*parts[0]) and parts[1][0] == parts[1][1]):
-            return self.explanation.of_rates(rate, other, (form, theirs), old)
-        return None
+        products = terms.times(differing[0], other), terms.times(differing[1], rate)
+        if products[0] is None or products[0] != products[1]:
+            return None
+        return self.explanation.of_rates(rate, other, (form, theirs), old)
 
     def parts(self) -> Mapping[str, Part]:
         """The part of the batch that each objective of the towers is computed from."""
@@ -534,9 +520,10 @@ class Comparison:
         parts = {self.terms.parts(each) for each in values.values()}
         are_copies = is_of_strategy or (len(parts) == 1 and theirs in values.values())
         difference = difference.excused(Excuse.UNMATCHED, when=len(values) > 1 and not are_copies)
-        is_own = difference.mistake in (SETTING, DECAY, COEFFICIENT)  # no part is left out
+        # Not in the gradients that it takes; replicas run the same code.
+        own = (SETTING, DECAY, COEFFICIENT) if is_of_strategy else (SETTING, DECAY)
         if (
-            is_own
+            difference.mistake in own
             and difference.excuse in (None, Excuse.SETTING)
             and len(set(values.values())) > 1
         ):
@@ -544,8 +531,8 @@ class Comparison:
             op = self.towers.updates[copy][-1].op
             if difference.mistake is COEFFICIENT:
                 op = self.towers.line_of_gradient(copy)
-            origin = self.towers.origin(op)
-            difference = Difference(Obligation.UPDATE, text, origin, None, COPIES_UPDATED_APART)
+            update = self.towers.origin(op)
+            difference = Difference(Obligation.UPDATE, text, update, None, COPIES_UPDATED_APART)
         origin = difference.origin
         is_gradient = origin and origin.program == TOWERS and origin.op in self.towers.backward
         if difference.obligation is Obligation.WEIGHTS and is_gradient:

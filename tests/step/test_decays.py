@@ -21,9 +21,12 @@ from support.steps import (
     total,
 )
 
+from placement_checks.core.missing import Missing
 from placement_checks.core.mistakes import COEFFICIENT, DECAY, SETTING, Mistake
 from placement_checks.step.comparison import State, StepEquality
 from placement_checks.step.explanation import Excuse
+from placement_checks.step.revisions import Revision, compare_revisions
+from placement_checks.step.terms import Assumption
 from placement_checks.step.weights import Weights
 
 OPTIMIZERS = (
@@ -51,7 +54,7 @@ class Update:
         decays: how often the decay is computed.
         is_sum: whether gradients are added up instead of averaged.
         size: the coefficient of the decay.
-        schedule: how the rate depends on a counter.
+        schedule: how the rate depends on a counter; ``"kept"`` for a rate in a variable.
         towers: the number of towers.
     """
 
@@ -96,6 +99,8 @@ class Update:
         return program
 
     def _rate(self, counter: Value) -> Any:
+        if self.schedule == "kept":
+            return counter.program.constant("rate", 0.1 * self.rate)
         steps = 100.0 / self.towers
         if self.schedule == "warmup":
             return apply("Minimum", counter / steps, 1.0) * 0.1
@@ -236,3 +241,35 @@ def test_schedules_that_depend_on_the_number_of_gpus(
     difference = found.variables["w"].difference
     assert difference is not None
     assert difference.excuse is not Excuse.SETTING
+
+
+@pytest.mark.parametrize("decay", ["", *DECAYS[1:]])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_rate_that_a_variable_holds(optimizer: str, decay: str) -> None:
+    """The values of variables that no step changes are compared, like constants."""
+    update = Update(optimizer, decay, schedule="kept")
+    found = compared(update)
+    assert {answer.state for answer in found.variables.values()} == {State.PROVED}
+
+    found = compared(replace(update, rate=2.0))
+    words = "its learning rate is 0.2" if optimizer != "written adam" else "another learning rate"
+    check(found, State.UNKNOWN, SETTING, words, Excuse.SETTING)
+
+
+def test_a_decay_by_a_rate_that_a_variable_holds() -> None:
+    """It is known that the variable has the same value, so the coefficient differs."""
+    update = Update("descent", "by the rate after", schedule="kept", coefficient=2.0)
+    check(compared(update), State.UNKNOWN, DECAY, "counts 2 times as much", Excuse.SETTING)
+
+
+@pytest.mark.parametrize("rate", [1.0, 2.0])
+def test_a_rate_that_a_variable_held_at_a_revision(rate: float) -> None:
+    new, old = (Update("momentum", schedule="kept", rate=each).build() for each in (rate, 1.0))
+    found = compare_revisions(new.placement(), Revision(old.placement(), "at HEAD", towers=2))
+    assert not isinstance(found, Missing)
+    answer = found.variables["w"]
+    if rate == 1.0:
+        assert answer.state is State.PROVED
+        assert Assumption.CONSTANT_STATE not in found.assumed
+        return
+    check(found, State.DIFFERS, SETTING, "its learning rate is 0.2, but 0.1 at HEAD")

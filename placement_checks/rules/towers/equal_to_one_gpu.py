@@ -202,9 +202,8 @@ def _finding(
     found = mistake_of(placement, difference)
     if difference.obligation is Obligation.WEIGHTS:
         names = analyze(placement).flow.names
-        updates, expected = [
-            analyze(each).updates.by_variable.get(name, ()) for each in placements
-        ]
+        updates = analyze(placement).updates.by_variable.get(name, [])
+        expected = analyze(placements[1]).updates.by_variable.get(name, [])
         if len(updates) > max(1, len(expected)):
             at_fault, right = (names[updates[-1].op],), (names[updates[0].op],)
             found = mistakes.SECOND_UPDATE.stated(
