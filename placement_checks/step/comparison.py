@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from placement_checks.core.missing import Missing
 from placement_checks.core.mistakes import (
+    COEFFICIENT,
     COPIES_UPDATED_APART,
     DECAY,
     PART_LEFT_OUT,
@@ -30,16 +31,17 @@ from placement_checks.step.explanation import (
 )
 from placement_checks.step.gradients import Names, with_names, with_values
 from placement_checks.step.graph import Draw, cone, training_runs
-from placement_checks.step.kinds import ONE, AtomId, Cause, Form, Monomial, Origin
+from placement_checks.step.kinds import ONE, AtomId, Cause, Form, Origin
 from placement_checks.step.op_types import op_type
+from placement_checks.step.own_value import OwnValue, steps_of
 from placement_checks.step.parts import WHOLE, Part, finest, share
 from placement_checks.step.reader import StepReader, short_name
+from placement_checks.step.stages import GradientStages
 from placement_checks.step.statistics import with_means
 from placement_checks.step.terms import Assumption, Terms, are_close
 from placement_checks.step.weights import (
     Weights,
     compare_weights,
-    gradient_in,
     multiple,
     sources_of_gradients,
 )
@@ -199,7 +201,10 @@ def _compare_runs(towers: Placement, one_gpu: Placement, roots: Roots) -> StepEq
     ]
     if names and not comparison.terms.own_statistics:
         comparison, _ = compare(own_statistics=True, equal_rows=True)
-    weights = {name: comparison.weights(name) for name in names}
+    weights = {
+        name: Weights() if _has_other_setting(found.variables[name]) else comparison.weights(name)
+        for name in names
+    }
     return found._replace(
         copies={**found.copies, **comparison.copies},
         weights=weights,
@@ -232,6 +237,11 @@ def _compare_assuming(
         if len(comparison.terms.divided) != 1:
             break
     return comparison, answer
+
+
+def _has_other_setting(answer: Equality) -> bool:
+    """Whether only a setting of the optimizer differs."""
+    return answer.difference is not None and answer.difference.excuse is Excuse.SETTING
 
 
 def _may_be_proved(found: StepEquality) -> bool:
@@ -284,7 +294,29 @@ class Comparison:
             self.terms.fixed = {**sizes[1], **sizes[0]} if are_equal else {}
             self.terms.reads_divisors = self._reads_divisors and not are_equal
         self.towers.feeds, self.one_gpu.feeds = matched_feeds(self.towers, self.one_gpu)
-        return Explanation(self.terms, shared, trained)
+        known = self._match_constants(lambda name: self.towers.copies.get(name, name))
+        return Explanation(self.terms, shared, trained, known=known)
+
+    def _match_constants(self, counterpart: Callable[[str], str | None]) -> frozenset[str]:
+        """Let both programs read numbers for variables that no step changes, if these differ.
+
+        Args:
+            counterpart: returns the variable of the other program.
+
+        Returns:
+            The variables of the other program whose values are known in both.
+        """
+        theirs = self.one_gpu.placement.step.constants
+        copies: defaultdict[str, dict[str, float]] = defaultdict(dict)
+        for name, number in self.towers.placement.step.constants.items():
+            other = counterpart(name)
+            if other is not None and other in theirs:
+                copies[other][name] = number
+        for name, numbers in copies.items():
+            if not are_close([theirs[name], *numbers.values()]):
+                self.one_gpu.constants[name] = theirs[name]
+                self.towers.constants |= numbers
+        return frozenset(copies)
 
     def compare(self) -> StepEquality:
         """Compare trained variables, and their dependencies, after both steps."""
@@ -332,14 +364,17 @@ class Comparison:
             text = f"is one of {len(several)} updates by gradients"
             return Cause(towers.ops[several[0]].type, text, towers.origin(several[0]))
         descents = self._descents(copy, name)
+        rates: list[float] = []
         if descents is not None:
-            (_, mine), (_, its) = descents
+            (rate, mine), (other, its) = descents
+            rates += filter(None, [multiple(self.terms, rate, other)])
         else:
             state = with_names(self.terms, towers.state(copy, towers.all_updates), self._names)
-            mine, its = self._changes(name, state, one.state(name, one.all_updates))
-            if self._times_of_step(mine, its) is not None:
-                return Weights()
-        return compare_weights(self.terms, mine, its, self.towers.parts_of_gradients)
+            mine, its = self._steps(state, one.state(name, one.all_updates), one.variable(name))
+        found = compare_weights(self.terms, mine, its, self.towers.parts_of_gradients)
+        return (
+            found._replace(rates=[*found.rates, *rates]) if isinstance(found, Weights) else found
+        )
 
     def sources(self, trained: Collection[str]) -> Mapping[str, str]:
         """For variables whose optimizer takes only gradients of other ones: one of these.
@@ -393,49 +428,33 @@ class Comparison:
         rate, gradient = (with_names(self.terms, form, self._names) for form in ours)
         return (rate, gradient), theirs
 
-    def _changes(self, name: str, ours: Form, theirs: Form) -> tuple[Form, Form]:
-        """The changes of a variable in one step."""
-        old = self.one_gpu.variable(name), -1.0
-        return self.terms.add((ours, 1.0), old), self.terms.add((theirs, 1.0), old)
+    def _steps(self, ours: Form, theirs: Form, old: Form) -> tuple[Form, Form]:
+        """The steps that lead to two values of a variable, without decays that follow them."""
+        (own,) = set(self.terms.atoms_in(old)) - {ONE}
+        split = [OwnValue.split(self.terms, each, own) for each in (ours, theirs)]
+        return steps_of(self.terms, *split)
 
-    def _times_of_step(self, ours: Form, theirs: Form) -> float | None:
-        """How many times a step is the step for one GPU, if all of it is a multiple.
-
-        This is another learning rate. None if the step consists of gradients alone: then the
-        gradients may be multiplied.
-        """
-        terms = self.terms
-        times = multiple(terms, ours, theirs)
-        others = [each for each, _ in terms.summands(ours) if gradient_in(terms, each) is None]
-        return times if others else None
-
-    def _of_rate_and_decay(self, form: Form, theirs: Form, old: Form) -> Difference | None:
-        """Explain values that differ in the own value of the variable and in all of its step.
-
-        A decay after the step multiplies both. If the step is still a multiple without this
-        factor, the rate differs, too, and both may differ on purpose.
-        """
-        ((own, _),) = self.terms.summands(old)
-        ours, its = (self._with_small_parts(each) for each in (form, theirs))
-        kept, others = ours.pop(own, 0.0), its.pop(own, 0.0)
-        if not kept or not others or kept == others or ours.keys() != its.keys():
-            return None
-        times = [number / kept / (its[each] / others) for each, number in ours.items()]
-        if not times or not are_close(times) or are_close([times[0], 1.0]):
-            return None
-        text = (
-            f"its step counts {times[0]:.4g} times as much, as with another learning rate, and "
-            f"its own value, as in weight decay, {kept:.4g} times instead of {others:.4g} times"
+    def _of_rates(
+        self, copy: str, name: str, form: Form, theirs: Form, old: Form
+    ) -> Difference | None:
+        """Explain values that differ by the rates of optimizers that the programs write out."""
+        terms, towers = self.terms, len({*self.parts().values()}) or 1
+        rate, other = (
+            GradientStages(reader).rate(variable, towers)
+            for reader, variable in ((self.towers, copy), (self.one_gpu, name))
         )
-        return Difference(Obligation.UPDATE, text, self._origin(form), Excuse.SETTING, SETTING)
-
-    def _with_small_parts(self, form: Form) -> dict[Monomial, float]:
-        """The summands of a form; small parts of the old value are added to the rest of it."""
-        found: defaultdict[Monomial, float] = defaultdict(float)
-        for (base, factors), number in self.terms.summands(form):
-            plain = tuple(each for each in factors if self.terms[each[0]].op != "SmallPart")
-            found[base, plain] += number
-        return found
+        if rate is None or other is None or rate == other:
+            return None
+        rate = with_names(terms, rate, self._names)
+        steps = [dict(terms.summands(step)) for step in self._steps(form, theirs, old)]
+        differing = [
+            terms.form({each: number for each, number in step.items() if than.get(each) != number})
+            for step, than in (steps, steps[::-1])
+        ]
+        products = terms.times(differing[0], other), terms.times(differing[1], rate)
+        if products[0] is None or products[0] != products[1]:
+            return None
+        return self.explanation.of_rates(rate, other, (form, theirs), old)
 
     def parts(self) -> Mapping[str, Part]:
         """The part of the batch that each objective of the towers is computed from."""
@@ -497,14 +516,18 @@ class Comparison:
         parts = {self.terms.parts(each) for each in values.values()}
         are_copies = is_of_strategy or (len(parts) == 1 and theirs in values.values())
         difference = difference.excused(Excuse.UNMATCHED, when=len(values) > 1 and not are_copies)
-        is_own = difference.mistake in (SETTING, DECAY)  # not in the gradients that it takes
+        # Not in the gradients that it takes; replicas run the same code.
+        own = (SETTING, DECAY, COEFFICIENT) if is_of_strategy else (SETTING, DECAY)
         if (
-            is_own
+            difference.mistake in own
             and difference.excuse in (None, Excuse.SETTING)
             and len(set(values.values())) > 1
         ):
             text = f"its copies are updated differently; of {copy}, {difference.text}"
-            update = self.towers.origin(self.towers.updates[copy][-1].op)
+            op = self.towers.updates[copy][-1].op
+            if difference.mistake is COEFFICIENT:
+                op = self.towers.line_of_gradient(copy)
+            update = self.towers.origin(op)
             difference = Difference(Obligation.UPDATE, text, update, None, COPIES_UPDATED_APART)
         origin = difference.origin
         is_gradient = origin and origin.program == TOWERS and origin.op in self.towers.backward
@@ -576,22 +599,20 @@ class Comparison:
         if theirs == old:
             text = "this step updates it, but the step of one GPU does not"
             return Difference(Obligation.UPDATED, text, self._origin(form))
-        descents = self._descents(copy, name)
+        steps = self._steps(form, theirs, old)
+        descents = self._descents(copy, name) if steps[0] != steps[1] else None
         # A factor that depends on gradients, such as a clip, is no rate.
         if (
             descents is not None
             and descents[0] != descents[1]
             and not any(self.terms.is_backward(rate) for rate, _ in descents)
         ):
-            return self.explanation.of_descent(*descents, old)
-        times = self._times_of_step(*self._changes(name, form, theirs))
-        if times is not None:
-            text = f"it changes {times:.4g} times as much, as with another learning rate"
-            origin = self._origin(form)
-            return Difference(Obligation.UPDATE, text, origin, Excuse.SETTING, SETTING)
-        if (both := self._of_rate_and_decay(form, theirs, old)) is not None:
-            return both
+            return self.explanation.of_descent(*descents, (form, theirs), old)
         found = self.explanation.of_update(form, theirs, old)
+        if found.mistake is not SETTING and found.excuse in (None, Excuse.EQUAL, Excuse.SCALE):
+            found = self._of_rates(copy, name, form, theirs, old) or found
+        if found.mistake is SETTING and found.origin is None:
+            found = found._replace(origin=self._origin(form))
         own, other = (
             {reader.ops[op].type.removeprefix("Resource") for op, _ in reader.updates.get(key, ())}
             for reader, key in ((self.towers, copy), (self.one_gpu, name))

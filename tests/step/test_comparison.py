@@ -35,7 +35,6 @@ from support.steps import (
 
 from placement_checks import Placement
 from placement_checks.core.missing import Missing
-from placement_checks.core.mistakes import SETTING
 from placement_checks.step.comparison import State, StepEquality, compare_steps
 from placement_checks.step.terms import Assumption
 
@@ -443,30 +442,6 @@ def test_decay_after_the_step(times: int) -> None:
 
     found = compare(build(2), build(1))
     assert found.variables["w"].state is (PROVED if times == 1 else DIFFERS)
-
-
-@pytest.mark.parametrize(
-    ("rate", "decay", "state"), [(2, 2, UNKNOWN), (2, 1, DIFFERS), (1, 2, DIFFERS)]
-)
-@pytest.mark.parametrize("size", [0.1, 1e-5])
-def test_a_rate_and_a_decay_after_the_step(
-    rate: int, decay: int, state: State, size: float
-) -> None:
-    """Both may grow with the number of GPUs on purpose; a factor of gradients alone is none."""
-
-    def build(count: int) -> Program:
-        net, larger = Net(), count > 1
-        gradient = add_n(net.gradients([net.loss(x, y) for x, y in net.parts(count)]))
-        update = net.w.assign_sub(gradient * (0.1 * (rate if larger else 1) / count))
-        with net.program.after(update):
-            part = size * (decay if larger else 1)
-            net.program.train(net.w.assign_sub(net.w.read() * part))
-        return net.program
-
-    answer = compare(build(2), build(1)).variables["w"]
-    assert answer.state is state
-    assert answer.difference
-    assert (answer.difference.mistake is SETTING) == (state is UNKNOWN)
 
 
 def test_decay_before_the_step() -> None:

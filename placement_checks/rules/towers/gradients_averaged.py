@@ -286,8 +286,13 @@ class _Comparison:
             if any(each.is_guess for each in terms) and not _close(factor, self._towers):
                 return self._joint(terms)
             is_compensated = is_proved or any(_close(rate * factor, 1.0) for rate in weights.rates)
+            difference = self._found.variables[name].difference
             if scale == 1 and is_compensated:
                 self.compensated.add(factor)
+            elif difference and difference.mistake is mistakes.COPIES_UPDATED_APART:
+                text, ops = difference.text, _ops([difference.origin])
+                mistake = difference.mistake
+                return [self._stated(variable, mistake, group_key=text, ops=ops, text=text)]
             else:
                 are_sums = not any(each.is_mean or each.is_joint for each in terms)
                 ops = _ops([each.origin for each in terms])
