@@ -37,7 +37,7 @@ from placement_checks.step.own_value import OwnValue, steps_of
 from placement_checks.step.parts import WHOLE, Part, finest, share
 from placement_checks.step.reader import StepReader, short_name
 from placement_checks.step.stages import GradientStages
-from placement_checks.step.statistics import with_means
+from placement_checks.step.statistics import unaccepted_means, with_means
 from placement_checks.step.terms import Assumption, Terms, are_close
 from placement_checks.step.weights import (
     Weights,
@@ -45,6 +45,7 @@ from placement_checks.step.weights import (
     multiple,
     sources_of_gradients,
 )
+from placement_checks.step.wording import cause_in_words
 from placement_checks.util.walks import walk
 
 TOWERS, ONE_GPU = 0, 1  # the numbers of the programs
@@ -274,6 +275,7 @@ class Comparison:
         self._reads_divisors = reads_divisors
         self._names = Names()
         self.copies: dict[str, Sequence[str]] = {}
+        self._means = frozenset[AtomId]()  # over rows of a tower, which normalize no rows
         self.explanation = self._match()
 
     def _match(self) -> Explanation:
@@ -343,6 +345,7 @@ class Comparison:
                 answers[name] = self._answer(name, values, theirs[name], old)
             elif theirs[name] != old:
                 answers[name] = Equality(State.PROVED)
+        answers = self._without_other_means(answers, ours, theirs)
         answers = self._with_mistakes(self._with_examples(answers, trained, ours))
         answers = self._with_races(answers, {name for name in theirs if name not in compared})
         if any(copy != name for copy, name in self.towers.copies.items()):
@@ -662,6 +665,34 @@ class Comparison:
             difference = Difference(Obligation.UPDATE, text, origin, Excuse.OTHER_STEP)
             return without_proofs(answers, difference)
         return answers
+
+    def _without_other_means(
+        self,
+        answers: dict[str, Equality],
+        ours: Mapping[str, Mapping[str, Form]],
+        theirs: Mapping[str, Form],
+    ) -> dict[str, Equality]:
+        """No proof where means over the rows of a tower do not normalize these rows."""
+        if Assumption.OWN_STATISTICS not in self.terms.assumed:
+            return answers
+        forms = [*theirs.values(), *(form for each in ours.values() for form in each.values())]
+        self._means = unaccepted_means(self.terms, forms)
+        for name in answers:
+            cause = self._unaccepted_mean(theirs[name])
+            if cause is not None:
+                text = cause_in_words(cause)
+                difference = Difference(Obligation.ADDITIVE, text, cause.origin, Excuse.UNKNOWN)
+                answers |= without_proofs({name: answers[name]}, difference)
+        return answers
+
+    def _unaccepted_mean(self, *forms: Form) -> Cause | None:
+        """Why forms contain no accepted statistics; None if they do, or contain no means."""
+        if not any(self.terms.contains(form, self._means) for form in forms if self._means):
+            return None
+        (rows,) = self.terms[min(self._means)].operands
+        atom = self.terms.single(rows)
+        text = "of one tower normalizes no rows, so that it is not the mean of all rows"
+        return Cause("MeanOf", text, atom and atom.origin)
 
     def _with_mistakes(self, answers: dict[str, Equality]) -> dict[str, Equality]:
         """Mistakes in rows and random numbers: no variable is then proved."""

@@ -833,16 +833,45 @@ def test_parts_of_rows_that_were_combined(parts: str) -> None:
 # --- statistics of a tower's rows ---
 
 
+def _spread(h: Value) -> Value:
+    return mean(square(h - mean(h, 0)), 0)
+
+
 def _standardized(h: Value) -> Value:
-    center = mean(h, 0)
-    spread = mean(square(h - center), 0)
-    return (h - center) * apply("Rsqrt", spread + 0.1)
+    return (h - mean(h, 0)) * apply("Rsqrt", _spread(h) + 0.1)
+
+
+def _scaled_and_shifted(h: Value) -> Value:
+    scale = apply("Rsqrt", _spread(h) + 0.1) * 3.0
+    return h * scale + (2.0 - mean(h, 0) * scale)
 
 
 STATISTICS: dict[str, tuple[bool, Callable[[Value], Value]]] = {
-    "rows without their mean": (True, lambda h: mean(relu(h - mean(h, 0)))),
+    "rows without their mean": (False, lambda h: mean(relu(h - mean(h, 0)))),
     "standardized rows": (True, lambda h: mean(relu(_standardized(h)))),
-    "rows weighted by a mean": (True, lambda h: mean(h * apply("Tanh", mean(h, 0)))),
+    "rows divided by their deviation": (
+        True,
+        lambda h: mean(relu((h - mean(h, 0)) / (apply("Sqrt", _spread(h)) + 0.1))),
+    ),
+    "scaled and shifted rows": (True, lambda h: mean(relu(_scaled_and_shifted(h)))),
+    "deviation by the mean of squares": (
+        True,
+        lambda h: mean(
+            relu((h - mean(h, 0)) * apply("Rsqrt", mean(square(h), 0) - square(mean(h, 0)) + 0.1))
+        ),
+    ),
+    "penalty on the variance": (False, lambda h: mean(relu(h)) + total(_spread(h))),
+    "penalty on the deviation": (
+        False,
+        lambda h: mean(relu(h)) + total(apply("Sqrt", _spread(h) + 0.1)),
+    ),
+    "rows divided by their variance": (False, lambda h: mean(square(h) / (_spread(h) + 0.1))),
+    "square of a mean next to standardized rows": (
+        False,
+        lambda h: mean(relu(_standardized(h))) + total(square(mean(relu(h), 0))),
+    ),
+    "rows above their mean": (False, lambda h: mean(relu(square(h) - mean(square(h))))),
+    "rows weighted by a mean": (False, lambda h: mean(h * apply("Tanh", mean(h, 0)))),
     "rows and a mean that are joined": (
         False,
         lambda h: mean(relu(concat([h, apply("Tile", mean(h, 0, keeps=True), [2, 1])]))),
