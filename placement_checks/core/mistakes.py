@@ -437,7 +437,8 @@ OTHER_PENALTY = Mistake(
 DECAY = Mistake(
     "decay",
     "{text}",
-    "add the decay once, to the combined gradients, with the coefficient for one GPU",
+    "let the variable decay once per step, after the gradients are combined, with the coefficient "
+    "for one GPU",
     "the weights decay in another way than on one GPU",
     _OF_PROOF,
 )

@@ -231,6 +231,8 @@ class StepOps(NamedTuple):
         traced: whether the step is a ``tf.function``, which no session runs.
         applied_gradients: for each variable, the gradients that optimizers received, or that the
             program declares, as tensors; gradients in function bodies are left out.
+        constants: the values of scalar variables that no op of the graph changes, such as a
+            learning rate; unknown values are left out.
     """
 
     train_op: Sequence[str] = ()
@@ -249,6 +251,7 @@ class StepOps(NamedTuple):
     session: Mapping[str, Any] | None = None
     traced: bool = False
     applied_gradients: Mapping[str, Sequence[str]] = {}
+    constants: Mapping[str, float] = {}
 
     def with_gradients(self, calls: Sequence[GradientCall]) -> StepOps:
         """Return the step with the calls that took gradients, and all that follows from them."""

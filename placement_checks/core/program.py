@@ -22,7 +22,8 @@ from placement_checks.core.cluster_spec import RecordedServer
 from placement_checks.core.errors import InputError, UsageError
 from placement_checks.core.machines import GpuLimit, Machine
 from placement_checks.core.missing import FixedGpus, Missing
-from placement_checks.core.placement import Placement
+from placement_checks.core.op_types import OVERWRITES, PASSES_VALUE, RESTORES, is_update
+from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.ranks import RankRecord
 from placement_checks.core.target import NONE, Arguments, Loadable, Script, Target
 from placement_checks.util.text import did_you_mean, join_and, printable
@@ -430,7 +431,40 @@ class CapturedProgram:
             if received.gradient is not None:
                 tensor = received.gradient.values.removesuffix(":0")
                 applied[received.variable].append(tensor)
-        return replace(placement, step=placement.step._replace(applied_gradients=applied))
+        step = placement.step._replace(
+            applied_gradients=applied, constants=dict(self._constants(placement))
+        )
+        return replace(placement, step=step)
+
+    def _constants(self, placement: Placement) -> Iterator[tuple[str, float]]:
+        """The known values of scalar variables that no op changes after their initialization.
+
+        Checkpoints are assumed to hold the initial values.
+        """
+        scalars = [each.name for each in placement.variables if each.shape == ()]
+        ops, initial = placement.ops, self.initial
+        initializers = {**initial.local_initializers, **initial.initializers}
+        assigned: dict[str, list[str]] = {name: [] for name in scalars}
+        for op in ops.values() if scalars else ():
+            if is_update(op.type) and (variable := producer_of(op.inputs[0])) in assigned:
+                source = _source(placement, op.inputs[1]) if op.type in OVERWRITES else ""
+                if initializers.get(variable) == op.name and not self.sets_fed_values:
+                    assigned[variable].insert(0, source)
+                elif not source or ops[source].type not in RESTORES:
+                    assigned[variable].append("")
+        for name, sources in assigned.items():
+            value = initial.values.get(name)
+            if (
+                not sources
+                and value is not None
+                and value.shape == ()
+                and value.dtype.kind in "fiu"
+            ):
+                yield name, float(value)
+            elif len(sources) == 1 and sources[0]:
+                known = placement.details.value(sources[0])
+                if known is not None and known[1] == () and isinstance(known[2], (int, float)):
+                    yield name, float(known[2])
 
     @property
     def v1(self) -> bool:
@@ -454,6 +488,14 @@ class CapturedProgram:
             return None
         machine = Machine.of_cluster(self.server.cluster, self.gpus)
         return replace(machine, stated_master=(self.server.job, self.server.task))
+
+
+def _source(placement: Placement, tensor: str) -> str:
+    """The op that computes a value, before ops that only pass it on."""
+    name = producer_of(tensor)
+    while (op := placement.ops[name]).type in PASSES_VALUE:
+        name = producer_of(op.inputs[0])
+    return name
 
 
 @dataclass(eq=False)

@@ -44,7 +44,6 @@ from placement_checks.core.op_types import (
     SUM,
     SUM_OF_ROWS,
     VARIABLE_LOOKUPS,
-    is_gradient_update,
 )
 from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import PathStep
@@ -266,7 +265,7 @@ def decays(placement: Placement, variable: str) -> Sequence[OpId]:
         and any(flow.names[each] == variable for each in flow.reachable([term]))
     ]
     others = (update.op for update in analysis.updates.by_variable.get(variable, ()))
-    return added or [op for op in others if not is_gradient_update(flow.types[op])]
+    return added or [op for op in others if op not in updates]
 
 
 def before_decay(placement: Placement, variable: str) -> tuple[str, ...]:

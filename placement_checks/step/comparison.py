@@ -6,12 +6,13 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import Enum, auto
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import takewhile
 from typing import Any, NamedTuple
 
 from placement_checks.core.missing import Missing
 from placement_checks.core.mistakes import (
+    COEFFICIENT,
     COPIES_UPDATED_APART,
     DECAY,
     PART_LEFT_OUT,
@@ -30,19 +31,21 @@ from placement_checks.step.explanation import (
 )
 from placement_checks.step.gradients import Names, with_names, with_values
 from placement_checks.step.graph import Draw, cone, training_runs
-from placement_checks.step.kinds import ONE, AtomId, Cause, Form, Monomial, Origin
+from placement_checks.step.kinds import ONE, AtomId, Cause, Form, Origin
 from placement_checks.step.op_types import op_type
+from placement_checks.step.own_value import OwnValue, steps_of
 from placement_checks.step.parts import WHOLE, Part, finest, share
 from placement_checks.step.reader import StepReader, short_name
-from placement_checks.step.statistics import with_means
+from placement_checks.step.stages import GradientStages
+from placement_checks.step.statistics import unaccepted_means, with_means
 from placement_checks.step.terms import Assumption, Terms, are_close
 from placement_checks.step.weights import (
     Weights,
     compare_weights,
-    gradient_in,
     multiple,
     sources_of_gradients,
 )
+from placement_checks.step.wording import cause_in_words
 from placement_checks.util.walks import walk
 
 TOWERS, ONE_GPU = 0, 1  # the numbers of the programs
@@ -112,9 +115,6 @@ class StepEquality(NamedTuple):
 
 CompareRuns = Callable[[Placement, Placement, Roots], StepEquality]
 
-# What is accepted, from the strictest: own statistics, and equally many rows.
-_ACCEPTED = ((False, False), (False, True), (True, False), (True, True))
-
 
 def compare_steps(towers: Placement, one_gpu: Placement) -> StepEquality | Missing:
     """Compare the training step of a program with the step of the same program for one GPU.
@@ -181,26 +181,31 @@ def _of_both_runs(
 
 
 def _compare_runs(towers: Placement, one_gpu: Placement, roots: Roots) -> StepEquality:
-    found: StepEquality | None = None
-    for own_statistics, equal_rows in _ACCEPTED:
-        comparison, answer = _compare_assuming(
-            towers, one_gpu, roots, own_statistics=own_statistics, equal_rows=equal_rows
-        )
-        found = answer if found is None else found.improved_by(answer)
-        if not any(map(_may_be_proved, found.variables.values())):
-            break
-    if found is None:
-        return StepEquality()
+    """Compare two runs, at first without assumptions.
+
+    If all assumptions together prove more, each one is tried alone before.
+    """
+    compare = partial(_compare_assuming, towers, one_gpu, roots)
+    comparison, found = compare()
+    if _may_be_proved(found):
+        comparison, with_all = compare(own_statistics=True, equal_rows=True)
+        if found.improved_by(with_all) is not found:
+            found = found.improved_by(compare(equal_rows=True)[1])
+            if _may_be_proved(found):
+                found = found.improved_by(compare(own_statistics=True)[1])
+            if _may_be_proved(found):
+                found = found.improved_by(with_all)
     names = [
         name
         for name in found.trained
         if found.variables[name].state is not State.PROVED or comparison.has_other_rate(name)
     ]
-    if names and (own_statistics, equal_rows) != _ACCEPTED[-1]:
-        comparison, _ = _compare_assuming(
-            towers, one_gpu, roots, own_statistics=True, equal_rows=True
-        )
-    weights = {name: comparison.weights(name) for name in names}
+    if names and not comparison.terms.own_statistics:
+        comparison, _ = compare(own_statistics=True, equal_rows=True)
+    weights = {
+        name: Weights() if _has_other_setting(found.variables[name]) else comparison.weights(name)
+        for name in names
+    }
     return found._replace(
         copies={**found.copies, **comparison.copies},
         weights=weights,
@@ -214,10 +219,10 @@ def _compare_assuming(
     one_gpu: Placement,
     roots: Roots,
     *,
-    own_statistics: bool,
-    equal_rows: bool,
+    own_statistics: bool = False,
+    equal_rows: bool = False,
 ) -> tuple[Comparison, StepEquality]:
-    """Compare two runs.
+    """Compare two runs with assumptions: statistics of own rows, and equally many rows.
 
     A divisor of a sum over rows is a number of rows only if it is one in both programs.
     """
@@ -235,14 +240,16 @@ def _compare_assuming(
     return comparison, answer
 
 
-def _may_be_proved(answer: Equality) -> bool:
+def _has_other_setting(answer: Equality) -> bool:
+    """Whether only a setting of the optimizer differs."""
+    return answer.difference is not None and answer.difference.excuse is Excuse.SETTING
+
+
+def _may_be_proved(found: StepEquality) -> bool:
     """Whether further assumptions may prove an answer."""
-    difference = answer.difference
-    return (
-        difference is not None
-        and difference.excuse is not None
-        and difference.obligation not in (Obligation.UPDATE, Obligation.UPDATED)
-    )
+    differences = [each.difference for each in found.variables.values() if each.difference]
+    others = (Obligation.UPDATE, Obligation.UPDATED)
+    return any(each.excuse and each.obligation not in others for each in differences)
 
 
 class Comparison:
@@ -268,6 +275,7 @@ class Comparison:
         self._reads_divisors = reads_divisors
         self._names = Names()
         self.copies: dict[str, Sequence[str]] = {}
+        self._means = frozenset[AtomId]()  # over rows of a tower, which normalize no rows
         self.explanation = self._match()
 
     def _match(self) -> Explanation:
@@ -288,7 +296,29 @@ class Comparison:
             self.terms.fixed = {**sizes[1], **sizes[0]} if are_equal else {}
             self.terms.reads_divisors = self._reads_divisors and not are_equal
         self.towers.feeds, self.one_gpu.feeds = matched_feeds(self.towers, self.one_gpu)
-        return Explanation(self.terms, shared, trained)
+        known = self._match_constants(lambda name: self.towers.copies.get(name, name))
+        return Explanation(self.terms, shared, trained, known=known)
+
+    def _match_constants(self, counterpart: Callable[[str], str | None]) -> frozenset[str]:
+        """Let both programs read numbers for variables that no step changes, if these differ.
+
+        Args:
+            counterpart: returns the variable of the other program.
+
+        Returns:
+            The variables of the other program whose values are known in both.
+        """
+        theirs = self.one_gpu.placement.step.constants
+        copies: defaultdict[str, dict[str, float]] = defaultdict(dict)
+        for name, number in self.towers.placement.step.constants.items():
+            other = counterpart(name)
+            if other is not None and other in theirs:
+                copies[other][name] = number
+        for name, numbers in copies.items():
+            if not are_close([theirs[name], *numbers.values()]):
+                self.one_gpu.constants[name] = theirs[name]
+                self.towers.constants |= numbers
+        return frozenset(copies)
 
     def compare(self) -> StepEquality:
         """Compare trained variables, and their dependencies, after both steps."""
@@ -315,6 +345,7 @@ class Comparison:
                 answers[name] = self._answer(name, values, theirs[name], old)
             elif theirs[name] != old:
                 answers[name] = Equality(State.PROVED)
+        answers = self._without_other_means(answers, ours, theirs)
         answers = self._with_mistakes(self._with_examples(answers, trained, ours))
         answers = self._with_races(answers, {name for name in theirs if name not in compared})
         if any(copy != name for copy, name in self.towers.copies.items()):
@@ -336,14 +367,17 @@ class Comparison:
             text = f"is one of {len(several)} updates by gradients"
             return Cause(towers.ops[several[0]].type, text, towers.origin(several[0]))
         descents = self._descents(copy, name)
+        rates: list[float] = []
         if descents is not None:
-            (_, mine), (_, its) = descents
+            (rate, mine), (other, its) = descents
+            rates += filter(None, [multiple(self.terms, rate, other)])
         else:
             state = with_names(self.terms, towers.state(copy, towers.all_updates), self._names)
-            mine, its = self._changes(name, state, one.state(name, one.all_updates))
-            if self._times_of_step(mine, its) is not None:
-                return Weights()
-        return compare_weights(self.terms, mine, its, self.towers.parts_of_gradients)
+            mine, its = self._steps(state, one.state(name, one.all_updates), one.variable(name))
+        found = compare_weights(self.terms, mine, its, self.towers.parts_of_gradients)
+        return (
+            found._replace(rates=[*found.rates, *rates]) if isinstance(found, Weights) else found
+        )
 
     def sources(self, trained: Collection[str]) -> Mapping[str, str]:
         """For variables whose optimizer takes only gradients of other ones: one of these.
@@ -397,49 +431,33 @@ class Comparison:
         rate, gradient = (with_names(self.terms, form, self._names) for form in ours)
         return (rate, gradient), theirs
 
-    def _changes(self, name: str, ours: Form, theirs: Form) -> tuple[Form, Form]:
-        """The changes of a variable in one step."""
-        old = self.one_gpu.variable(name), -1.0
-        return self.terms.add((ours, 1.0), old), self.terms.add((theirs, 1.0), old)
+    def _steps(self, ours: Form, theirs: Form, old: Form) -> tuple[Form, Form]:
+        """The steps that lead to two values of a variable, without decays that follow them."""
+        (own,) = set(self.terms.atoms_in(old)) - {ONE}
+        split = [OwnValue.split(self.terms, each, own) for each in (ours, theirs)]
+        return steps_of(self.terms, *split)
 
-    def _times_of_step(self, ours: Form, theirs: Form) -> float | None:
-        """How many times a step is the step for one GPU, if all of it is a multiple.
-
-        This is another learning rate. None if the step consists of gradients alone: then the
-        gradients may be multiplied.
-        """
-        terms = self.terms
-        times = multiple(terms, ours, theirs)
-        others = [each for each, _ in terms.summands(ours) if gradient_in(terms, each) is None]
-        return times if others else None
-
-    def _of_rate_and_decay(self, form: Form, theirs: Form, old: Form) -> Difference | None:
-        """Explain values that differ in the own value of the variable and in all of its step.
-
-        A decay after the step multiplies both. If the step is still a multiple without this
-        factor, the rate differs, too, and both may differ on purpose.
-        """
-        ((own, _),) = self.terms.summands(old)
-        ours, its = (self._with_small_parts(each) for each in (form, theirs))
-        kept, others = ours.pop(own, 0.0), its.pop(own, 0.0)
-        if not kept or not others or kept == others or ours.keys() != its.keys():
-            return None
-        times = [number / kept / (its[each] / others) for each, number in ours.items()]
-        if not times or not are_close(times) or are_close([times[0], 1.0]):
-            return None
-        text = (
-            f"its step counts {times[0]:.4g} times as much, as with another learning rate, and "
-            f"its own value, as in weight decay, {kept:.4g} times instead of {others:.4g} times"
+    def _of_rates(
+        self, copy: str, name: str, form: Form, theirs: Form, old: Form
+    ) -> Difference | None:
+        """Explain values that differ by the rates of optimizers that the programs write out."""
+        terms, towers = self.terms, len({*self.parts().values()}) or 1
+        rate, other = (
+            GradientStages(reader).rate(variable, towers)
+            for reader, variable in ((self.towers, copy), (self.one_gpu, name))
         )
-        return Difference(Obligation.UPDATE, text, self._origin(form), Excuse.SETTING, SETTING)
-
-    def _with_small_parts(self, form: Form) -> dict[Monomial, float]:
-        """The summands of a form; small parts of the old value are added to the rest of it."""
-        found: defaultdict[Monomial, float] = defaultdict(float)
-        for (base, factors), number in self.terms.summands(form):
-            plain = tuple(each for each in factors if self.terms[each[0]].op != "SmallPart")
-            found[base, plain] += number
-        return found
+        if rate is None or other is None or rate == other:
+            return None
+        rate = with_names(terms, rate, self._names)
+        steps = [dict(terms.summands(step)) for step in self._steps(form, theirs, old)]
+        differing = [
+            terms.form({each: number for each, number in step.items() if than.get(each) != number})
+            for step, than in (steps, steps[::-1])
+        ]
+        products = terms.times(differing[0], other), terms.times(differing[1], rate)
+        if products[0] is None or products[0] != products[1]:
+            return None
+        return self.explanation.of_rates(rate, other, (form, theirs), old)
 
     def parts(self) -> Mapping[str, Part]:
         """The part of the batch that each objective of the towers is computed from."""
@@ -501,14 +519,18 @@ class Comparison:
         parts = {self.terms.parts(each) for each in values.values()}
         are_copies = is_of_strategy or (len(parts) == 1 and theirs in values.values())
         difference = difference.excused(Excuse.UNMATCHED, when=len(values) > 1 and not are_copies)
-        is_own = difference.mistake in (SETTING, DECAY)  # not in the gradients that it takes
+        # Not in the gradients that it takes; replicas run the same code.
+        own = (SETTING, DECAY, COEFFICIENT) if is_of_strategy else (SETTING, DECAY)
         if (
-            is_own
+            difference.mistake in own
             and difference.excuse in (None, Excuse.SETTING)
             and len(set(values.values())) > 1
         ):
             text = f"its copies are updated differently: for {copy}, {difference.text}"
-            update = self.towers.origin(self.towers.updates[copy][-1].op)
+            op = self.towers.updates[copy][-1].op
+            if difference.mistake is COEFFICIENT:
+                op = self.towers.line_of_gradient(copy)
+            update = self.towers.origin(op)
             difference = Difference(Obligation.UPDATE, text, update, None, COPIES_UPDATED_APART)
         origin = difference.origin
         is_gradient = origin and origin.program == TOWERS and origin.op in self.towers.backward
@@ -578,22 +600,20 @@ class Comparison:
         if theirs == old:
             text = "this step updates it, but the step of one GPU does not"
             return Difference(Obligation.UPDATED, text, self._origin(form))
-        descents = self._descents(copy, name)
+        steps = self._steps(form, theirs, old)
+        descents = self._descents(copy, name) if steps[0] != steps[1] else None
         # A factor that depends on gradients, such as a clip, is no rate.
         if (
             descents is not None
             and descents[0] != descents[1]
             and not any(self.terms.is_backward(rate) for rate, _ in descents)
         ):
-            return self.explanation.of_descent(*descents, old)
-        times = self._times_of_step(*self._changes(name, form, theirs))
-        if times is not None:
-            text = f"it changes {times:.4g} times as much, as with another learning rate"
-            origin = self._origin(form)
-            return Difference(Obligation.UPDATE, text, origin, Excuse.SETTING, SETTING)
-        if (both := self._of_rate_and_decay(form, theirs, old)) is not None:
-            return both
+            return self.explanation.of_descent(*descents, (form, theirs), old)
         found = self.explanation.of_update(form, theirs, old)
+        if found.mistake is not SETTING and found.excuse in (None, Excuse.EQUAL, Excuse.SCALE):
+            found = self._of_rates(copy, name, form, theirs, old) or found
+        if found.mistake is SETTING and found.origin is None:
+            found = found._replace(origin=self._origin(form))
         own, other = (
             {reader.ops[op].type.removeprefix("Resource") for op, _ in reader.updates.get(key, ())}
             for reader, key in ((self.towers, copy), (self.one_gpu, name))
@@ -643,6 +663,34 @@ class Comparison:
             difference = Difference(Obligation.UPDATE, text, origin, Excuse.OTHER_STEP)
             return without_proofs(answers, difference)
         return answers
+
+    def _without_other_means(
+        self,
+        answers: dict[str, Equality],
+        ours: Mapping[str, Mapping[str, Form]],
+        theirs: Mapping[str, Form],
+    ) -> dict[str, Equality]:
+        """No proof where means over the rows of a tower do not normalize these rows."""
+        if Assumption.OWN_STATISTICS not in self.terms.assumed:
+            return answers
+        forms = [*theirs.values(), *(form for each in ours.values() for form in each.values())]
+        self._means = unaccepted_means(self.terms, forms)
+        for name in answers:
+            cause = self._unaccepted_mean(theirs[name])
+            if cause is not None:
+                text = cause_in_words(cause)
+                difference = Difference(Obligation.ADDITIVE, text, cause.origin, Excuse.UNKNOWN)
+                answers |= without_proofs({name: answers[name]}, difference)
+        return answers
+
+    def _unaccepted_mean(self, *forms: Form) -> Cause | None:
+        """Why forms contain no accepted statistics; None if they do, or contain no means."""
+        if not any(self.terms.contains(form, self._means) for form in forms if self._means):
+            return None
+        (rows,) = self.terms[min(self._means)].operands
+        atom = self.terms.single(rows)
+        text = "of one tower normalizes no rows, so that it is not the mean of all rows"
+        return Cause("MeanOf", text, None if atom is None else atom.origin)
 
     def _with_mistakes(self, answers: dict[str, Equality]) -> dict[str, Equality]:
         """Mistakes in rows and random numbers: no variable is then proved."""

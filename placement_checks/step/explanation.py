@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from enum import Enum
-from math import isclose
 from typing import Any, NamedTuple
 
 from placement_checks.core.mistakes import (
@@ -26,6 +25,7 @@ from placement_checks.core.mistakes import (
 )
 from placement_checks.step.kinds import ONE, AtomId, Cause, Form, Kind, Monomial, Origin
 from placement_checks.step.op_types import INSENSITIVE
+from placement_checks.step.own_value import OwnValue, ratio_of_decays, steps_of
 from placement_checks.step.parts import (
     OF_ANY_SIZE,
     WHOLE,
@@ -36,7 +36,7 @@ from placement_checks.step.parts import (
     finest,
 )
 from placement_checks.step.terms import Atom, Terms, are_close
-from placement_checks.step.weights import degree_in_rows, gradient_in
+from placement_checks.step.weights import degree_in_rows, gradient_in, multiple
 from placement_checks.step.wording import cause_in_words, in_words
 from placement_checks.util.text import words
 from placement_checks.util.walks import walk
@@ -128,7 +128,6 @@ _OF_DIFFERENCES = frozenset(
 # Scalars that cannot be replaced by other scalars.
 _BASIC_SCALARS = frozenset({"Rows", "Var", "Feed"})
 _MAX_DEPTH = 300
-_ROUNDING = 1e-2  # of a small decay that is a difference of float32 numbers
 _JOINT = frozenset({Kind.JOINT, Kind.UNKNOWN})
 _IN_TOWER = "in another tower"
 # The gradient and the settings of optimizers, by the number of the input.
@@ -150,8 +149,6 @@ _SETTINGS: Mapping[str, Mapping[int, str]] = {
     )
 }
 _OPTIMIZERS = ("Apply", "SparseApply")
-# Optimizers that add a change to the variable's value, on which it does not depend otherwise.
-_ADD_TO_VALUE = _SETTINGS.keys() - {"ApplyFtrl"}
 _GRADIENT = "gradient"
 _STATE = "optimizer's state"  # the name of other operands
 # Mistakes that another setting of the optimizer may make up for.
@@ -170,6 +167,7 @@ class Explanation:
         terms: the terms.
         variables: the names of the variables that both programs have.
         trained: the names of trained variables.
+        known: the names of variables whose values are known in both programs.
         there: the place of the other form.
         is_revision: whether the other program is the same program before. Then it has towers, too,
             and no setting of the optimizer differs on purpose.
@@ -181,22 +179,28 @@ class Explanation:
         variables: Set[str],
         trained: Set[str],
         *,
+        known: Set[str] = frozenset(),
         there: str = ON_ONE_GPU,
         is_revision: bool = False,
     ) -> None:
         self._terms = terms
-        self._variables, self._trained = variables, trained
+        self._variables, self._trained, self._known = variables, trained, known
         self._there, self._is_revision = there, is_revision
         self._old: AtomId | None = None  # the value of a trained variable before the step
 
     def of_descent(
-        self, towers: tuple[Form, Form], one_gpu: tuple[Form, Form], old: Form
+        self,
+        towers: tuple[Form, Form],
+        one_gpu: tuple[Form, Form],
+        values: tuple[Form, Form],
+        old: Form,
     ) -> Difference:
         """Explain why two steps of gradient descent, each a rate and a gradient, differ.
 
         Args:
             towers: the step in the program for several GPUs.
             one_gpu: the step in the program for one GPU.
+            values: the values of the variable after both steps, and after decays.
             old: the value of the variable before the step.
         """
         (rate, gradient), (other_rate, other) = towers, one_gpu
@@ -205,7 +209,25 @@ class Explanation:
             found = self.of_update(gradient, other, old, start=0.0)
         if rate == other_rate and found is not None:
             return found
-        return self._setting(found, "learning rate", rate, other_rate, 0)
+        (own,) = set(self._terms.atoms_in(old)) - {ONE}
+        if OwnValue.split(self._terms, gradient, own).counts:
+            return self._setting(found, "learning rate", rate, other_rate, 0)
+        return self.of_rates(rate, other_rate, values, old, found)
+
+    def of_rates(
+        self,
+        rate: Form,
+        other: Form,
+        values: tuple[Form, Form],
+        old: Form,
+        found: Difference | None = None,
+    ) -> Difference:
+        """Explain steps with different learning rates, and perhaps with different decays, too."""
+        found = self._setting(found, "learning rate", rate, other, 0)
+        (own,) = set(self._terms.atoms_in(old)) - {ONE}
+        one, two = (OwnValue.split(self._terms, each, own) for each in values)
+        decay = self._decay(own, one, two, 1.0) if found.mistake is SETTING else None
+        return found if decay is None else found._replace(text=f"{found.text}, and {decay.text}")
 
     def _setting(
         self, found: Difference | None, name: str, ours: Form, theirs: Form, depth: int
@@ -225,17 +247,27 @@ class Explanation:
         inner = self._forms(ours, theirs, Obligation.UPDATE, depth + 1)
         value, other = (self._terms.constant(form) for form in (ours, theirs))
         are_known = value is not None and other is not None
+        is_setting = name != _STATE and not self._is_revision
+        if (
+            is_setting
+            and inner.excuse in (Excuse.EQUAL, Excuse.SCALE)
+            and (inner.mistake in _COEFFICIENTS or (value is None) != (other is None))
+        ):
+            inner = inner._replace(excuse=None)  # a schedule with other numbers, or none
         text = f"its {name} {'may differ' if inner.excuse else 'differs'}: {inner.text}"
         if value is not None and other is not None:
             text = f"its {name} is {value:.4g}, but {other:.4g} {self._there}"
-        excuse: Excuse | None
-        if found is not None:
-            excuse = found.excuse or Excuse.SCALE
+        if found is not None and found.mistake is DECAY:
+            text += f", and {found.text}"
+        elif found is not None:
             text += f", and its gradient may differ: {found.text}"
+        excuse: Excuse | None
+        if found is not None and (found.excuse or found.mistake is not DECAY):
+            excuse = found.excuse or Excuse.SCALE
         elif self._is_revision:
             excuse = None if are_known else inner.excuse
         else:
-            excuse = inner.excuse or (Excuse.SETTING if name != _STATE else Excuse.UNMATCHED)
+            excuse = inner.excuse or (Excuse.SETTING if is_setting else Excuse.UNMATCHED)
         return Difference(Obligation.UPDATE, text, inner.origin, excuse, SETTING)
 
     def of_update(
@@ -266,50 +298,57 @@ class Explanation:
         self, ours: Form, theirs: Form, start: float, place: Obligation, depth: int
     ) -> Difference:
         """Explain two values of a variable, or gradients, which may contain a weight decay."""
-        return self._decay(ours, theirs, start) or self._forms(ours, theirs, place, depth)
+        terms, own = self._terms, self._old
+        one, other = (OwnValue.split(terms, each, own) for each in (ours, theirs))
+        decay = self._decay(own, one, other, start)
+        steps = steps_of(terms, one, other) if start else (one.rest, other.rest)
+        if decay is not None and steps[0] == steps[1]:
+            return decay
+        also = "" if decay is None else f", and {decay.text}"
+        times = multiple(terms, *steps) if start else None
+        gradients = [each for each, _ in terms.summands(steps[0]) if gradient_in(terms, each)]
+        # Gradients alone may be multiplied.
+        if times is not None and (also or len(gradients) < len(terms.summands(steps[0]))):
+            text = f"its step counts {times:.4g} times as much, as with another learning rate"
+            return Difference(place, text + also, None, Excuse.SETTING, SETTING)
+        found = self._forms(*steps, place, depth)
+        if found.mistake is SETTING:
+            return found._replace(text=found.text + also)
+        penalties = [each for each in gradients if not terms.parts_of(each)]  # decays, too
+        return found.excused(Excuse.EQUAL, when=decay is not None and bool(penalties))
 
-    def _decay(self, ours: Form, theirs: Form, start: float) -> Difference | None:
-        """Explain forms that differ only in how often the variable's own value counts."""
+    def _decay(
+        self, own: AtomId | None, ours: OwnValue, theirs: OwnValue, start: float
+    ) -> Difference | None:
+        """Explain how often the variable's own value counts; None if it counts equally often."""
         terms = self._terms
-        a, b = dict(terms.summands(ours)), dict(terms.summands(theirs))
-        differing = [each for each in {**a, **b} if a.get(each) != b.get(each)]
-        if self._old is None or not all(map(self._is_own_value, differing)):
+        mine, its = ours.decays(start), theirs.decays(start)
+        ratio = ratio_of_decays(mine, its)
+        if ratio == 1.0 or mine == its or own is None:
             return None
-        undecayed = dict.fromkeys(((self._old, ()), (ONE, ((self._old, 1),))), start)
-        mine, its = (
-            [side.get(each, 0.0) - undecayed.get(each, 0.0) for each in differing]
-            for side in (a, b)
-        )
         text = "its own value, as in weight decay, counts"
-        if all(mine) and all(its):
-            ratios = [number / other for number, other in zip(mine, its, strict=True)]
-            if not all(isclose(ratio, ratios[0], rel_tol=_ROUNDING) for ratio in ratios):
-                return None
-            text += f" {ratios[0]:.3g} times as much as {self._there}"
-        elif any(mine) and any(its):
-            return None
-        elif any(its):
+        if ratio is not None:
+            text += f" {ratio:.3g} times as much as {self._there}"
+        elif mine and its:
+            text += f" in another way than {self._there}"
+        elif its:
             text += f" only {self._there}"
         else:
             text += f", but not {self._there}"
-            gradients = [each for each in a if gradient_in(terms, each) is not None]
+            gradients = [
+                each
+                for each, _ in terms.summands(ours.rest)
+                if gradient_in(terms, each) is not None
+            ]
             if not all(map(terms.parts_of, gradients)):
                 text += "; with a penalty in its loss, it decays twice"
-        factors = {
-            terms[atom].op for _, scalars in differing for atom, _ in scalars if atom != self._old
-        }
-        found = Difference(Obligation.WEIGHTS, text, terms[self._old].origin, mistake=DECAY)
-        is_one_sided = not any(mine) or not any(its)
-        return found.excused(Excuse.SCALE, when="Var" in factors).excused(
-            Excuse.EQUAL, when=is_one_sided and not factors <= _BASIC_SCALARS
-        )
-
-    def _is_own_value(self, monomial: Monomial) -> bool:
-        """Whether a monomial is the variable's own value, times scalars."""
-        atoms = [monomial[0], *(atom for atom, _ in monomial[1])]
-        terms = self._terms
-        is_rest = terms.is_backward_monomial(monomial) or terms.parts_of(monomial)
-        return self._old in atoms and not is_rest
+        factors = [terms[atom] for _, scalars in (*mine, *its) for atom, _ in scalars]
+        are_basic = all(atom.op in _BASIC_SCALARS for atom in factors)
+        found = Difference(Obligation.WEIGHTS, text, terms[own].origin, mistake=DECAY)
+        variables = {atom.attrs[0] for atom in factors if atom.op == "Var"}
+        if variables:  # such as a rate
+            return found.excused(Excuse.SETTING if variables <= self._known else Excuse.SCALE)
+        return found.excused(Excuse.EQUAL, when=not ((mine and its) or are_basic))
 
     def _forms(self, ours: Form, theirs: Form, place: Obligation, depth: int) -> Difference:
         terms = self._terms
@@ -352,7 +391,8 @@ class Explanation:
             # Columns that are joined in another order may be added up.
             is_moved = any(terms[self._main(each)].op == "Place" for each in common[1:])
             found = found.excused(Excuse.EQUAL, when=is_moved)
-            is_term = len(left) < len(a)  # one term of a loss, such as a penalty
+            equal = (each for each in a if each not in left)
+            is_term = any(gradient_in(terms, each) is not None for each in equal)  # of a loss
             return found._replace(origin=self._cite_term(common[0])) if is_term else found
         return self._pairs(left, right, place, depth)
 
@@ -404,8 +444,9 @@ class Explanation:
         what = self._name(self._terms[self._main(monomial)])
         text = f"{what} counts {number / other:.4g} times as much as {self._there}"
         atoms = [self._terms[atom] for atom in (monomial[0], *(atom for atom, _ in monomial[1]))]
+        known = self._trained | self._known
         is_state = any(
-            atom.op == "Var" and atom.attrs[0] not in self._trained for atom in atoms
+            atom.op == "Var" and atom.attrs[0] not in known for atom in atoms
         ) and not any(atom.is_backward for atom in atoms)
         is_scaled = is_state or any(atom.op == "Random" for atom in atoms)
         has_same_rows = self._is_revision or WHOLE in self._terms.fixed
@@ -650,7 +691,7 @@ class Explanation:
             found = found._replace(
                 obligation=Obligation.ADDITIVE,
                 text=f"a decision differs: {found.text}",
-                mistake=None,
+                mistake=NUMBER if found.mistake is NUMBER else None,
             )
             return found.excused(Excuse.EQUAL)
         if one.op in _UNFOLLOWED:
@@ -670,8 +711,6 @@ class Explanation:
     ) -> Difference:
         """Explain the operands of an optimizer that differ: the gradient, or its settings."""
         names = _SETTINGS.get(one.op, {})
-        if [number for number, _, _ in differing] == [0] and one.op in _ADD_TO_VALUE:
-            return self._with_decay(*differing[0][1:], 1.0, place, depth + 1)
         gradients = [
             each
             for each in differing

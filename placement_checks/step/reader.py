@@ -50,6 +50,7 @@ from placement_checks.step.loops import Loop, is_loop
 from placement_checks.step.parts import WHOLE, Part, finest
 from placement_checks.step.tensor_ops import TENSOR_OPS, Node, attributes_of, with_shape
 from placement_checks.step.terms import Assumption, Terms
+from placement_checks.util.text import words
 from placement_checks.util.walks import walk
 
 # Updates by the sum of the old value and a multiple of another tensor.
@@ -63,6 +64,14 @@ _SCATTERS = {
 # Their attributes do not show which functions they call.
 _UNREAD = frozenset({"Case", "StatelessCase", "PyFunc", "PyFuncStateless", "EagerPyFunc"})
 _DESCENTS = frozenset({"ApplyGradientDescent", "ResourceApplyGradientDescent"})
+# Optimizers that add a change to the variable's value, on which it does not depend otherwise.
+_ADD_A_CHANGE = frozenset(
+    words(
+        """
+        Momentum KerasMomentum Adam RMSProp CenteredRMSProp Adagrad AdagradV2 Adadelta
+        """
+    )
+)
 
 
 class StepReader(TensorReader):
@@ -82,6 +91,7 @@ class StepReader(TensorReader):
         batch: the parts of the batch that inputs have.
         races: for variables that are read before or after an update, one such read.
         feeds: other keys of inputs without rows than their names; empty keys match nothing.
+        constants: the values of variables that no step changes, where both programs differ.
     """
 
     def __init__(
@@ -98,6 +108,7 @@ class StepReader(TensorReader):
         self._loop_variables: dict[str, Form] = {}
         self.races: dict[str, Race] = {}
         self.feeds: Mapping[str, str] = {}
+        self.constants: dict[str, float] = {}
         strategy = placement.strategy
         self.in_sync = strategy.first_copies if strategy else {}
         self.copies = {**self.in_sync, **copies}
@@ -127,15 +138,17 @@ class StepReader(TensorReader):
 
     def value(self, source: str, reader: str = "") -> Form:
         """The form of a tensor, as an op reads it."""
+        found = self._values.get(source)  # never of a variable, whose value changes
+        if found is not None:
+            return found
         name = producer_of(source)
         holder = self.holder.get(name)
         if holder is not None and self.ops[holder].type in REF_VARIABLES:
             op = reader if self.ops[name].type in VARIABLES else name
             return self._state_read(holder, op)
-        if source not in self._values:
-            if source in self._busy:
-                return self._cyclic(name)
-            self._evaluate_with_inputs(source)
+        if source in self._busy:
+            return self._cyclic(name)
+        self._evaluate_with_inputs(source)
         return self._values[source]
 
     def is_being_evaluated(self, source: str) -> bool:
@@ -153,9 +166,10 @@ class StepReader(TensorReader):
         if variables and number in variables:
             return self._loop_variables[variables[number]]
         source = self.data(op)[number]
-        holder = self.holder.get(producer_of(source))
-        if holder is not None and self.ops[op].type in LOOPS:  # the body reads the variable
-            return self.state(holder, self._awaited.get(op, 0))
+        if self.ops[op].type in LOOPS:
+            holder = self.holder.get(producer_of(source))
+            if holder is not None:  # the body reads the variable
+                return self.state(holder, self._awaited.get(op, 0))
         return self.value(source, op)
 
     def assume_loop_variable(self, loop: str, name: str, form: Form) -> None:
@@ -196,32 +210,28 @@ class StepReader(TensorReader):
 
     def _evaluate_with_inputs(self, source: str) -> None:
         """Evaluate a tensor after the tensors that it is computed from, without recursion."""
-        stack = [source]
+        stack, values, busy = [source], self._values, self._busy
         while stack:
             tensor = stack[-1]
-            if tensor in self._values:
+            if tensor in values:
                 stack.pop()
                 continue
-            name = producer_of(tensor)
-            if tensor not in self._busy:
-                self._busy.add(tensor)
+            if tensor not in busy:
+                busy.add(tensor)
                 waiting = [
                     each
                     for each in self._needed(tensor)
-                    if each not in self._values
-                    and each not in self._busy
-                    and producer_of(each) in self.ops
-                    and producer_of(each) not in self.holder
+                    if each not in values and each not in busy and self.graph.is_computed(each)
                 ]
                 if waiting:
                     stack += waiting
                     continue
-            output = int(tensor.partition(":")[2] or 0)
-            self._values[tensor] = self._evaluate(name, output)
-            self._busy.discard(tensor)
+            name, _, output = tensor.partition(":")
+            values[tensor] = self._evaluate(name, int(output or 0))
+            busy.discard(tensor)
             stack.pop()
 
-    def _needed(self, tensor: str) -> list[str]:
+    def _needed(self, tensor: str) -> Sequence[str]:
         """The tensors that a tensor's value needs."""
         name = producer_of(tensor)
         if name in self.batch.leaves or name not in self.ops:
@@ -238,6 +248,8 @@ class StepReader(TensorReader):
         if frame is not None:
             return [*frame.enters, *frame.captured]
         returned = {} if op.type in LOOPS else self.placement.results.get(name, {})
+        if not returned and op.type != "ReadVariableOp":
+            return self.data(name)
         needed = [*self.data(name), *(each for tensors in returned.values() for each in tensors)]
         if op.type == "ReadVariableOp":
             holder = self.holder.get(producer_of(op.inputs[0]))
@@ -507,9 +519,9 @@ class StepReader(TensorReader):
                 for other in done
             )
         ]
+        terms, number = self.terms, self.constants.get(variable)
         if not last:
-            return self.variable(variable)
-        terms = self.terms
+            return self.variable(variable) if number is None else terms.number(number)
         before = sum(self._bits[each.op] for each in done if each not in last)
         old = self.state(variable, before)
         chosen = self._branches(
@@ -645,7 +657,11 @@ class StepReader(TensorReader):
         node = Node(self, name, update.slot)
         attrs = (*attributes_of(node), update.slot)
         plain_kind = kind.removeprefix("Resource")
-        return terms.build(plain_kind, attrs, tuple(operands), shape, node.origin)
+        if plain_kind.rpartition("Apply")[2] not in _ADD_A_CHANGE:
+            return terms.build(plain_kind, attrs, tuple(operands), shape, node.origin)
+        operands[0] = terms.number(0.0)
+        change = terms.build(plain_kind, attrs, tuple(operands), shape, node.origin)
+        return change if update.slot else terms.add((old, 1.0), (change, 1.0))
 
     def _changed_by(self, old: Form, change: Form) -> Form:
         """The sum of an old value and a change.
@@ -686,12 +702,13 @@ class StepReader(TensorReader):
     def descent_of(self, variable: str) -> tuple[Form, Form] | None:
         """The rate and the gradient, if plain gradient descent alone updates a variable.
 
-        The program may write it out: ``w.assign_sub(rate * gradient)``.
+        The program may write it out: ``w.assign_sub(rate * gradient)``. Decays may come before or
+        after it.
         """
-        updates = self.updates.get(variable, ())
+        updates = self.updates_by_gradients(variable)
         if len(updates) != 1:
             return None
-        name = updates[0].op
+        name = updates[0]
         kind, data = self.ops[name].type, self.data(name)
         if kind in _DESCENTS:
             return self.value(data[1], name), self.value(data[2], name)
@@ -706,15 +723,36 @@ class StepReader(TensorReader):
         return (one, other) if self.terms.shape(one) == () else None
 
     def updates_by_gradients(self, variable: str) -> list[str]:
-        """The updates of a variable that take gradients, or values that depend on them."""
+        """The updates of a variable that take gradients, or values that depend on them.
+
+        A decay that follows another update depends on gradients only by the variable's own value.
+        """
         return [
             update.op
             for update in self.updates.get(variable, ())
             if any(
                 self.terms.is_backward(self.value(each, update.op))
+                and not self._is_own_value(each, variable)
                 for each in self.data(update.op)[1:]
             )
         ]
+
+    def _is_own_value(self, tensor: str, variable: str) -> bool:
+        """Whether a tensor depends on gradients by the value of a variable alone."""
+
+        def below(here: str) -> Sequence[str]:
+            is_end = here in self._gradients or self.variable_of(here)
+            return (
+                () if is_end or producer_of(here) not in self.ops else self.data(producer_of(here))
+            )
+
+        passed = list(walk([tensor], below))
+        ends = [
+            each for each in passed if not below(each) and self.terms.is_backward(self.value(each))
+        ]
+        return all(self.variable_of(each) == variable for each in ends) and not any(
+            self.placement.results.get(producer_of(each)) for each in passed
+        )
 
     def line_of_gradient(self, variable: str) -> str:
         """The op to blame for a wrong gradient: the first op with the value that the update takes.
@@ -722,15 +760,13 @@ class StepReader(TensorReader):
         It is the op that combines the towers' gradients. If the update takes the gradient of a
         backward op as it is, it is the update.
         """
-        updates = self.updates.get(variable, ())
-        if not updates:
-            return variable
-        name = updates[-1].op
-        for source in self.data(name)[1:]:
-            value = self.value(source, name)
-            if self.terms.is_backward(value):
-                return self._first_with(value, source) or name
-        return name
+        updates = [update.op for update in self.updates.get(variable, ())]
+        for name in self.updates_by_gradients(variable):
+            for source in self.data(name)[1:]:
+                value = self.value(source, name)
+                if self.terms.is_backward(value):
+                    return self._first_with(value, source) or name
+        return updates[-1] if updates else variable
 
     def _first_with(self, value: Form, source: str) -> str:
         """The first op on the way to a tensor with this value; empty for a backward op."""

@@ -103,6 +103,7 @@ class _RevisionComparison(Comparison):
         if sizes[0] and sizes[1] and sizes[0][WHOLE] == sizes[1][WHOLE]:
             self.terms.fixed = {**sizes[1], **sizes[0]}
         new.feeds, old.feeds = self._matched_feeds()
+        self._known = self._match_constants(self._old_names.get)
         for reader in (new, old):
             reader.batch.report_mistakes()
         same = {name for name, other in self._old_names.items() if name == other}
@@ -110,6 +111,7 @@ class _RevisionComparison(Comparison):
             self.terms,
             same,
             set(old.placement.collections.get(TRAINABLE, ())),
+            known=self._known,
             there=self._revision.there,
             is_revision=True,
         )
@@ -267,7 +269,8 @@ class _RevisionComparison(Comparison):
         self._find_problems()
         forms = [old.state(name, old.all_updates) for name in old.updates]
         atoms = map(self.terms.__getitem__, self.terms.all_atoms_in(forms))
-        if any(atom.op == "Var" and atom.attrs[0] not in old.updates for atom in atoms):
+        known = old.updates.keys() | self._known
+        if any(atom.op == "Var" and atom.attrs[0] not in known for atom in atoms):
             self.terms.assumed.add(Assumption.CONSTANT_STATE)
         answers = self._with_examples(
             answers, list(answers), {name: {name: self._after(name)} for name in answers}

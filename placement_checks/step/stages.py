@@ -289,6 +289,28 @@ class GradientStages:
                 break
         return found
 
+    def rate(self, variable: str, towers: int) -> Form | None:
+        """The scalars that an optimizer of the program's own multiplies gradients by.
+
+        Numbers that may be part of an average or sum over towers are left out. None if there is
+        no single update by gradients.
+        """
+        taken = self._taken_by(variable)
+        if isinstance(taken, str):
+            return None
+        terms, reader = self._terms, self._reader
+        rate = terms.number(1.0)
+        for tensor in self._path(taken.value, taken.bit):
+            name = producer_of(tensor)
+            factors = reader.data(name) if reader.ops[name].type == "Mul" else ()
+            for factor in factors:
+                form = reader.value(factor, name)
+                number = terms.constant(form)
+                is_rate = number is None or _not_neutral([number], 1 / towers)
+                if is_rate and terms.shape(form) == () and not terms.is_backward(form):
+                    rate = terms.product(rate, form)
+        return rate
+
     def _is_plain(self, form: Form) -> bool:
         """Whether a sum of gradients does not bound or rearrange them."""
         monomials = [each for each, _ in self._terms.summands(form)]
@@ -316,9 +338,12 @@ class GradientStages:
     def _lasting(self, variable: str) -> Sequence[str]:
         """The updates of a variable that no later update reverts."""
         reader = self._reader
+        updates = reader.updates.get(variable, ())
+        if len(updates) == 1:
+            return [updates[0].op]
         lasting: list[str] = []
         states = [reader.variable(variable)]
-        for update in reader.updates.get(variable, ()):
+        for update in updates:
             lasting.append(update.op)
             states.append(reader.state_after(variable, update.op))
             first = states.index(states[-1])

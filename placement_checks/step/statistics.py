@@ -2,18 +2,66 @@
 
 Batch normalization divides the rows of a tower by statistics of these rows. If this is accepted, a
 mean over rows that is combined with rows, or that an op takes which is not linear, becomes an atom
-``MeanOf``: the mean of a part is then equal to the mean of all rows.
+``MeanOf``: the mean of a part is then equal to the mean of all rows. Whether such means normalize
+rows is known only from the whole value (`unaccepted_means`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from placement_checks.step.kinds import ONE, Form, Kind, Monomial, Status
+from placement_checks.step.kinds import ONE, AtomId, Form, Kind, Monomial, Status
 from placement_checks.step.parts import Part, finest, within
+from placement_checks.util.walks import walk
 
 if TYPE_CHECKING:
     from placement_checks.step.terms import OpType, Terms
+
+_ROOTS = frozenset({"Pow", "Rsqrt", "Sqrt"})
+
+
+def unaccepted_means(terms: Terms, forms: Iterable[Form]) -> frozenset[AtomId]:
+    """The means over rows in forms that belong to no normalization of rows.
+
+    Normalized rows are multiplied or divided by their deviation, a root of a mean. All means that
+    the deviation is computed from belong to the normalization. A penalty on the variance of the
+    rows, or a threshold at their mean, is another function of a tower's rows than of all rows.
+    """
+    forms = set(forms)
+    atoms = [*terms.all_atoms_in(forms)]
+    means = {each for each in atoms if terms[each].op == "MeanOf"}
+    if not means:
+        return frozenset()
+    forms.update(operand for each in atoms for operand in terms[each].operands)
+    factors = {each for form in forms for each in _factors_of_rows(terms, form)}
+
+    def below(atom: AtomId) -> Iterable[AtomId]:
+        is_end = terms[atom].op == "MeanOf" or terms[atom].status.kind is not Kind.STATISTIC
+        return () if is_end else terms.atoms_of_operands(atom)
+
+    deviations = {terms.of(each) for each in walk(factors, below) if terms[each].op in _ROOTS}
+    normalizing = means.intersection(terms.all_atoms_in(deviations))
+    normalized = {row for mean in normalizing for row in _rows_of(terms, mean)}
+    return frozenset(mean for mean in means if not normalized.issuperset(_rows_of(terms, mean)))
+
+
+def _rows_of(terms: Terms, mean: AtomId) -> Iterator[AtomId]:
+    """The rows that a mean is taken of. Means of different shapes may have the same rows."""
+
+    def below(atom: AtomId) -> Iterable[AtomId]:
+        return () if terms[atom].status.kind is Kind.ROWS else terms.atoms_of_operands(atom)
+
+    return (each for each in walk([mean], below) if terms[each].status.kind is Kind.ROWS)
+
+
+def _factors_of_rows(terms: Terms, form: Form) -> Iterator[AtomId]:
+    """The atoms that rows are multiplied or divided by."""
+    for (base, factors), _ in terms.summands(form):
+        if terms[base].status.kind is Kind.ROWS:
+            yield from (each for each, _ in factors)
+            if terms[base].op in ("Mul", "RealDiv"):
+                yield from terms.atoms_of_operands(base)
 
 
 def with_means(

@@ -138,3 +138,21 @@ def test_initializers_of_variables_in_no_collection_are_found(use_resource: bool
     assert state.initializers == {"w": "w/Assign"}
     assert state.local_initializers == {"metrics/total": "metrics/total/Assign"}
     assert state.compared == {"w"}
+
+
+@pytest.mark.parametrize("use_resource", [True, False])
+def test_the_values_of_scalar_variables_that_no_op_changes(use_resource: bool) -> None:
+    def build() -> None:
+        def variable(name: str, value: Any) -> Any:
+            return tf1.get_variable(name, initializer=value, use_resource=use_resource)
+
+        variable("rate", 0.25)
+        variable("towers", 2)
+        variable("rates", [0.5, 0.25])
+        variable("drawn", tf.random.normal([]))
+        variable("scheduled", 0.5).assign(0.25)
+        tf1.train.Saver()
+
+    step = place(Program("train.py:build", build), gpus=1).placement.step
+
+    assert step.constants == {"rate": 0.25, "towers": 2.0}

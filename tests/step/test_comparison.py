@@ -35,7 +35,6 @@ from support.steps import (
 
 from placement_checks import Placement
 from placement_checks.core.missing import Missing
-from placement_checks.core.mistakes import SETTING
 from placement_checks.step.comparison import State, StepEquality, compare_steps
 from placement_checks.step.terms import Assumption
 
@@ -445,30 +444,6 @@ def test_decay_after_the_step(times: int) -> None:
     assert found.variables["w"].state is (PROVED if times == 1 else DIFFERS)
 
 
-@pytest.mark.parametrize(
-    ("rate", "decay", "state"), [(2, 2, UNKNOWN), (2, 1, DIFFERS), (1, 2, DIFFERS)]
-)
-@pytest.mark.parametrize("size", [0.1, 1e-5])
-def test_a_rate_and_a_decay_after_the_step(
-    rate: int, decay: int, state: State, size: float
-) -> None:
-    """Both may grow with the number of GPUs on purpose; a factor of gradients alone is none."""
-
-    def build(count: int) -> Program:
-        net, larger = Net(), count > 1
-        gradient = add_n(net.gradients([net.loss(x, y) for x, y in net.parts(count)]))
-        update = net.w.assign_sub(gradient * (0.1 * (rate if larger else 1) / count))
-        with net.program.after(update):
-            part = size * (decay if larger else 1)
-            net.program.train(net.w.assign_sub(net.w.read() * part))
-        return net.program
-
-    answer = compare(build(2), build(1)).variables["w"]
-    assert answer.state is state
-    assert answer.difference
-    assert (answer.difference.mistake is SETTING) == (state is UNKNOWN)
-
-
 def test_decay_before_the_step() -> None:
     """Both programs read the variable after it was decayed."""
 
@@ -858,16 +833,45 @@ def test_parts_of_rows_that_were_combined(parts: str) -> None:
 # --- statistics of a tower's rows ---
 
 
+def _spread(h: Value) -> Value:
+    return mean(square(h - mean(h, 0)), 0)
+
+
 def _standardized(h: Value) -> Value:
-    center = mean(h, 0)
-    spread = mean(square(h - center), 0)
-    return (h - center) * apply("Rsqrt", spread + 0.1)
+    return (h - mean(h, 0)) * apply("Rsqrt", _spread(h) + 0.1)
+
+
+def _scaled_and_shifted(h: Value) -> Value:
+    scale = apply("Rsqrt", _spread(h) + 0.1) * 3.0
+    return h * scale + (2.0 - mean(h, 0) * scale)
 
 
 STATISTICS: dict[str, tuple[bool, Callable[[Value], Value]]] = {
-    "rows without their mean": (True, lambda h: mean(relu(h - mean(h, 0)))),
+    "rows without their mean": (False, lambda h: mean(relu(h - mean(h, 0)))),
     "standardized rows": (True, lambda h: mean(relu(_standardized(h)))),
-    "rows weighted by a mean": (True, lambda h: mean(h * apply("Tanh", mean(h, 0)))),
+    "rows divided by their deviation": (
+        True,
+        lambda h: mean(relu((h - mean(h, 0)) / (apply("Sqrt", _spread(h)) + 0.1))),
+    ),
+    "scaled and shifted rows": (True, lambda h: mean(relu(_scaled_and_shifted(h)))),
+    "deviation by the mean of squares": (
+        True,
+        lambda h: mean(
+            relu((h - mean(h, 0)) * apply("Rsqrt", mean(square(h), 0) - square(mean(h, 0)) + 0.1))
+        ),
+    ),
+    "penalty on the variance": (False, lambda h: mean(relu(h)) + total(_spread(h))),
+    "penalty on the deviation": (
+        False,
+        lambda h: mean(relu(h)) + total(apply("Sqrt", _spread(h) + 0.1)),
+    ),
+    "rows divided by their variance": (False, lambda h: mean(square(h) / (_spread(h) + 0.1))),
+    "square of a mean next to standardized rows": (
+        False,
+        lambda h: mean(relu(_standardized(h))) + total(square(mean(relu(h), 0))),
+    ),
+    "rows above their mean": (False, lambda h: mean(relu(square(h) - mean(square(h))))),
+    "rows weighted by a mean": (False, lambda h: mean(h * apply("Tanh", mean(h, 0)))),
     "rows and a mean that are joined": (
         False,
         lambda h: mean(relu(concat([h, apply("Tile", mean(h, 0, keeps=True), [2, 1])]))),

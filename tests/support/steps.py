@@ -431,6 +431,7 @@ class Program:
         gradients: the gradients, by the op that stands for their backward ops.
         fed: the input and the tower of each placeholder; None for all rows of the input.
         variables: the shape of each variable.
+        constants: the known values of scalar variables that no op changes.
         roots: the ops that a step runs.
         drawn: the inputs and the tower of each element of a pipeline.
         callers: the branch or loop whose body has an op.
@@ -444,6 +445,7 @@ class Program:
     gradients: dict[str, Taken] = field(default_factory=dict)
     fed: dict[str, tuple[str, int | None]] = field(default_factory=dict)
     variables: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    constants: dict[str, float] = field(default_factory=dict)
     trained: list[str] = field(default_factory=list)
     roots: tuple[str, ...] = ()
     drawn: dict[str, tuple[Mapping[str, Sequence[int | None]], int | None]] = field(
@@ -634,6 +636,12 @@ class Program:
             self.trained.append(handle.op)
         return Handle(self, handle.op)
 
+    def constant(self, name: str, value: float) -> Value:
+        """The value of a scalar variable that no op changes."""
+        variable = self.variable(name, is_trained=False)
+        self.constants[variable.op] = value
+        return variable.read()
+
     def gradient(self, loss: Value, variable: Value, weight: Value | None = None) -> Value:
         """The gradient of a scalar loss, or of its product with a weight that is no variable's.
 
@@ -704,7 +712,9 @@ class Program:
             },
             Variables(variables),
             {TRAINABLE: tuple(self.trained)},
-            step=StepOps(train_op=self.roots).with_gradients(self.calls()),
+            step=StepOps(train_op=self.roots, constants=self.constants).with_gradients(
+                self.calls()
+            ),
             results=self.results,
             loop_variables=self.loop_variables,
             details=_Facts(self),

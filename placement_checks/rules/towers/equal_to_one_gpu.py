@@ -206,20 +206,24 @@ def _finding(
     op = name if origin is None or origin.program == ONE_GPU else origin.op
     at_fault: tuple[str, ...] = (op,)
     right: tuple[str, ...] = ()
-    if difference.obligation is Obligation.WEIGHTS:
-        at_fault, right = _weighted(placement, name, op)
     subject = placement.ops.get(name, name)
     found = mistake_of(placement, difference)
     if difference.obligation is Obligation.WEIGHTS:
-        count, expected = (
-            len(analyze(each).updates.by_variable.get(name, ())) for each in placements
-        )
-        if count > max(1, expected):
+        names = analyze(placement).flow.names
+        updates = analyze(placement).updates.by_variable.get(name, [])
+        expected = analyze(placements[1]).updates.by_variable.get(name, [])
+        if len(updates) > max(1, len(expected)):
+            at_fault, right = (names[updates[-1].op],), (names[updates[0].op],)
             found = mistakes.SECOND_UPDATE.stated(
-                tower_kind(placement), text=difference.text, count=count
+                tower_kind(placement), text=difference.text, count=len(updates)
             )
         elif frozen is not None:
             found, at_fault, right = frozen, frozen.ops or at_fault, ()
+        elif difference.mistake is mistakes.DECAY and (added := decays(placement, name)):
+            at_fault = tuple(names[each] for each in added)
+            right = before_decay(placement, name)
+        elif updates and any(op == each.name for each in placement.variables):
+            at_fault = (names[updates[0].op],)
     message = found.what
     if difference.obligation is not Obligation.ROWS:
         message = f"{name} gets another value than on one GPU: {message}"
@@ -234,23 +238,3 @@ def _finding(
         may_follow=_CAUSES[difference.obligation],
         is_doubt=difference.excuse is not None,
     )
-
-
-def _weighted(
-    placement: Placement, variable: str, op: str
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the ops that give a term of an update its coefficient, and ops that are right.
-
-    Of several updates, the last one is at fault. If the term is a variable, such as in a weight
-    decay, these are the ops that add it to the gradients, which are right.
-    """
-    analysis = analyze(placement)
-    names = analysis.flow.names
-    updates = analysis.updates.by_variable.get(variable, ())
-    if len(updates) > 1:
-        return (names[updates[-1].op],), (names[updates[0].op],)
-    is_variable = any(op == each.name for each in placement.variables)
-    added = decays(placement, variable) if is_variable else ()
-    if not added:
-        return (names[updates[0].op] if is_variable and updates else op,), ()
-    return tuple(names[each] for each in added), before_decay(placement, variable)

@@ -43,6 +43,7 @@ from placement_checks.step.parts import OF_ANY_SIZE, Part, describe
 from placement_checks.step.terms import Assumption
 from placement_checks.step.weights import ExampleTerm, Penalty, Weights
 from placement_checks.step.wording import cause_in_words
+from placement_checks.util.late import Late
 from placement_checks.util.text import listed, plural
 
 # Whether a factor of a sum over rows is right depends on how many rows each program reads.
@@ -136,7 +137,7 @@ class GradientsAveraged(Rule):
             verdict = self.not_checked("; ".join(notes))
         else:
             verdict = self.without(no_gradients(evidence, "no variable is updated by a gradient"))
-        return replace(verdict, figures=comparison.figures())
+        return replace(verdict, figures=Late(comparison.figures))
 
 
 class _Scaled(NamedTuple):
@@ -289,8 +290,13 @@ class _Comparison:
             if any(each.is_guess for each in terms) and not _close(factor, self._towers):
                 return self._joint(terms)
             is_compensated = is_proved or any(_close(rate * factor, 1.0) for rate in weights.rates)
+            difference = self._found.variables[name].difference
             if scale == 1 and is_compensated:
                 self.compensated.add(factor)
+            elif difference and difference.mistake is mistakes.COPIES_UPDATED_APART:
+                text, ops = difference.text, _ops([difference.origin])
+                mistake = difference.mistake
+                return [self._stated(variable, mistake, group_key=text, ops=ops, text=text)]
             else:
                 are_sums = not any(each.is_mean or each.joint for each in terms)
                 ops = _ops([each.origin for each in terms])

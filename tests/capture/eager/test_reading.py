@@ -556,6 +556,26 @@ def test_variables_of_one_name_are_numbered_with_their_copies() -> None:
     assert built.initial.mirrors == {"w/replica_1": "w", "w_1/replica_1": "w_1"}
 
 
+def test_the_learning_rate_before_the_step_is_known() -> None:
+    """The optimizer changes the counter, but not the rate."""
+    optimizer = tf.keras.optimizers.SGD(0.5)
+
+    def program() -> None:
+        w = weights()
+        optimizer.build([w])
+        optimizer.learning_rate = 0.25
+
+        @tf.function
+        def step(x: Any) -> None:
+            with tf.GradientTape() as tape:
+                loss = loss_of(w, x)
+            optimizer.apply_gradients([(tape.gradient(loss, w), w)])
+
+        step(rows())
+
+    assert [*watched(program).requested.step.constants.values()] == [0.25]
+
+
 def test_a_variable_without_request_is_on_the_first_gpu() -> None:
     """If the dtype has a GPU kernel, as on a machine with GPUs."""
 
