@@ -14,7 +14,7 @@ from placement_checks import Finding, Verdict
 from placement_checks.core.baseline import Change, Difference
 from placement_checks.core.errors import InputError
 from placement_checks.core.evidence import Evidence
-from placement_checks.core.results import Report, State
+from placement_checks.core.results import EvidenceKind, Report, State
 from placement_checks.core.revisions import (
     ChangedVariable,
     Numbers,
@@ -38,7 +38,8 @@ def finding(object: str, **more: Any) -> Finding:
 
 
 def broken(rule: str, *findings: Finding, state: State = "broken", **more: Any) -> Verdict:
-    return Verdict(rule, state, "assigned", None, findings, **more)
+    evidence: EvidenceKind = "executed" if "figures" in more else "assigned"
+    return Verdict(rule, state, evidence, None, findings, **more)
 
 
 def report(*verdicts: Verdict, program: str = "p") -> Report:

@@ -65,7 +65,7 @@ def check_case(rule: type[Rule], case: Case, snapshot: SnapshotAssertion) -> Non
     assert verdict.state == case.state, text
     assert text == snapshot
     # Reports write figures as JSON.
-    assert json.loads(json.dumps(verdict.figures, allow_nan=False)) == [*verdict.figures]
+    assert json.loads(json.dumps([*verdict.figures], allow_nan=False)) == [*verdict.figures]
 
 
 def of_rules(report: Report, *rules: str) -> list[Verdict]:

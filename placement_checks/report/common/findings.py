@@ -176,7 +176,8 @@ def objective_lines(verdict: Verdict) -> Iterator[str]:
 
 def _distinct_figures(verdict: Verdict) -> Sequence[Mapping[str, Any]]:
     """The figures of a rule to draw: none if all variables differ by the same ratio."""
-    figures = [figure for figure in verdict.figures if "error" in figure]
+    measured = verdict.figures if verdict.evidence == "executed" else ()
+    figures = [figure for figure in measured if "error" in figure]
     kinds = {
         (figure["state"], None if figure["ratio"] is None else f"{figure['ratio']:.2g}")
         for figure in figures

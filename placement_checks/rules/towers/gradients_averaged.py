@@ -39,6 +39,7 @@ from placement_checks.step.parts import OF_ANY_SIZE, Part, describe
 from placement_checks.step.terms import Assumption
 from placement_checks.step.weights import ExampleTerm, Penalty, Weights
 from placement_checks.step.wording import cause_in_words
+from placement_checks.util.late import Late
 from placement_checks.util.text import listed, plural
 
 # Whether a factor of a sum over rows is right depends on how many rows each program reads.
@@ -132,7 +133,7 @@ class GradientsAveraged(Rule):
             verdict = self.not_checked("; ".join(notes))
         else:
             verdict = self.without(no_gradients(evidence, "no variable is updated by a gradient"))
-        return replace(verdict, figures=comparison.figures())
+        return replace(verdict, figures=Late(comparison.figures))
 
 
 class _Scaled(NamedTuple):
