@@ -6,7 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import Enum, auto
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -112,9 +112,6 @@ class StepEquality(NamedTuple):
 
 CompareRuns = Callable[[Placement, Placement, Roots], StepEquality]
 
-# What is accepted, from the strictest: own statistics, and equally many rows.
-_ACCEPTED = ((False, False), (False, True), (True, False), (True, True))
-
 
 def compare_steps(towers: Placement, one_gpu: Placement) -> StepEquality | Missing:
     """Compare the training step of a program with the step of the same program for one GPU.
@@ -181,25 +178,27 @@ def _of_both_runs(
 
 
 def _compare_runs(towers: Placement, one_gpu: Placement, roots: Roots) -> StepEquality:
-    found: StepEquality | None = None
-    for own_statistics, equal_rows in _ACCEPTED:
-        comparison, answer = _compare_assuming(
-            towers, one_gpu, roots, own_statistics=own_statistics, equal_rows=equal_rows
-        )
-        found = answer if found is None else found.improved_by(answer)
-        if not any(map(_may_be_proved, found.variables.values())):
-            break
-    if found is None:
-        return StepEquality()
+    """Compare two runs, at first without assumptions.
+
+    If all assumptions together prove more, each one is tried alone before.
+    """
+    compare = partial(_compare_assuming, towers, one_gpu, roots)
+    comparison, found = compare()
+    if _may_be_proved(found):
+        comparison, with_all = compare(own_statistics=True, equal_rows=True)
+        if found.improved_by(with_all) is not found:
+            found = found.improved_by(compare(equal_rows=True)[1])
+            if _may_be_proved(found):
+                found = found.improved_by(compare(own_statistics=True)[1])
+            if _may_be_proved(found):
+                found = found.improved_by(with_all)
     names = [
         name
         for name in found.trained
         if found.variables[name].state is not State.PROVED or comparison.has_other_rate(name)
     ]
-    if names and (own_statistics, equal_rows) != _ACCEPTED[-1]:
-        comparison, _ = _compare_assuming(
-            towers, one_gpu, roots, own_statistics=True, equal_rows=True
-        )
+    if names and not comparison.terms.own_statistics:
+        comparison, _ = compare(own_statistics=True, equal_rows=True)
     weights = {name: comparison.weights(name) for name in names}
     return found._replace(
         copies={**found.copies, **comparison.copies},
@@ -214,10 +213,10 @@ def _compare_assuming(
     one_gpu: Placement,
     roots: Roots,
     *,
-    own_statistics: bool,
-    equal_rows: bool,
+    own_statistics: bool = False,
+    equal_rows: bool = False,
 ) -> tuple[Comparison, StepEquality]:
-    """Compare two runs.
+    """Compare two runs with assumptions: statistics of own rows, and equally many rows.
 
     A divisor of a sum over rows is a number of rows only if it is one in both programs.
     """
@@ -235,14 +234,11 @@ def _compare_assuming(
     return comparison, answer
 
 
-def _may_be_proved(answer: Equality) -> bool:
+def _may_be_proved(found: StepEquality) -> bool:
     """Whether further assumptions may prove an answer."""
-    difference = answer.difference
-    return (
-        difference is not None
-        and difference.excuse is not None
-        and difference.obligation not in (Obligation.UPDATE, Obligation.UPDATED)
-    )
+    differences = [each.difference for each in found.variables.values() if each.difference]
+    others = (Obligation.UPDATE, Obligation.UPDATED)
+    return any(each.excuse and each.obligation not in others for each in differences)
 
 
 class Comparison:
