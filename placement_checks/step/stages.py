@@ -333,9 +333,12 @@ class GradientStages:
     def _lasting(self, variable: str) -> Sequence[str]:
         """The updates of a variable that no later update reverts."""
         reader = self._reader
+        updates = reader.updates.get(variable, ())
+        if len(updates) == 1:
+            return [updates[0].op]
         lasting: list[str] = []
         states = [reader.variable(variable)]
-        for update in reader.updates.get(variable, ()):
+        for update in updates:
             lasting.append(update.op)
             states.append(reader.state_after(variable, update.op))
             first = states.index(states[-1])
