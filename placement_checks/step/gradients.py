@@ -52,6 +52,8 @@ def without_needless_stops(terms: Terms, form: Form, targets: frozenset[AtomId])
             return terms.of(atom_id) if terms.contains(inner, targets) else of_form(inner)
         return terms.of(atom_id) if atom.op == "Grad" else None
 
+    if not terms.stops(form):
+        return form
     memo = terms.memo("unstopped", targets)
     return terms.rewrite(form, memo, lambda atom: atom.stops, replace)
 

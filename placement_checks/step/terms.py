@@ -443,6 +443,9 @@ class Terms:
 
     def form(self, summands: Mapping[Monomial, float]) -> Form:
         """The form of a sum; complete sums over parts become terms of the rows around them."""
+        if len(summands) == 1:
+            ((monomial, number),) = summands.items()
+            return self._multiple(monomial, number)
         merged = {m: c for m, c in summands.items() if c}
         for monomial in [m for m in merged if m[0] in self._zeros]:
             del merged[monomial]
@@ -451,18 +454,32 @@ class Terms:
             merged = self._joined(merged)
             merged = merged if self.are_parts_apart else self._merged(merged)
         canonical = [(m, self._canonical(c)) for m, c in merged.items()]
-        key = tuple(sorted(canonical) if len(canonical) > 1 else canonical)
+        return self._stored(tuple(sorted(canonical) if len(canonical) > 1 else canonical))
+
+    def _multiple(self, monomial: Monomial, number: float) -> Form:
+        """The form of one monomial times a number."""
+        if not number:
+            return self._stored(())
+        if monomial[0] in self._zeros:
+            monomial, number = (monomial[0], ()), 1.0
+        return self._stored(((monomial, self._canonical(number)),))
+
+    def _stored(self, key: tuple[tuple[Monomial, float], ...]) -> Form:
+        """The number of a form."""
         found = self._form_ids.get(key)
         if found is None:
             found = Form(len(self._forms))
             self._forms.append(key)
             self._form_ids[key] = found
             self._shapes.append(self._shape_of(key))
-            self._parts.append(frozenset().union(*[self.parts_of(m) for m, _ in key]))
+            parts = [self.parts_of(m) for m, _ in key]
+            self._parts.append(parts[0] if len(parts) == 1 else frozenset().union(*parts))
             traits = read = 0
-            for atom in map(self._atoms.__getitem__, self.atoms_in(found)):
-                traits |= atom.traits
-                read |= atom.read
+            for (base, factors), _ in key:
+                for each in (base, *(each for each, _ in factors)):
+                    atom = self._atoms[each]
+                    traits |= atom.traits
+                    read |= atom.read
             self._traits.append(traits)
             self._read.append(read)
         return found
@@ -537,13 +554,18 @@ class Terms:
         if found is None:
             is_scalar = self[atom].shape == () and atom != ONE
             monomial: Monomial = (ONE, ((atom, 1),)) if is_scalar else (atom, ())
-            found = self._forms_of_atoms[atom] = self.form({monomial: 1.0})
+            found = self._forms_of_atoms[atom] = self._multiple(monomial, 1.0)
         return found
 
     def add(self, *summands: tuple[Form, float]) -> Form:
         """The sum of forms, each times a number."""
-        if len(summands) == 1 and summands[0][1] == 1.0:
-            return summands[0][0]
+        if len(summands) == 1:
+            ((form, number),) = summands
+            if number == 1.0:
+                return form
+            if len(self._forms[form]) == 1:
+                ((monomial, coefficient),) = self._forms[form]
+                return self._multiple(monomial, _finite(number * coefficient))
         return self.form(
             _summed(
                 (monomial, number * coefficient)
@@ -559,6 +581,12 @@ class Terms:
     def times(self, one: Form, other: Form) -> Form | None:
         """The product of two forms; None if it is no sum of monomials."""
         a, b = self._forms[one], self._forms[other]
+        if len(a) == len(b) == 1:
+            ((x, factors), c), ((y, others), d) = a[0], b[0]
+            if x != ONE and y != ONE:
+                return None
+            powers = _product_of_powers(factors, others)
+            return self._multiple((x or y, powers), _finite(c * d))
         if len(a) * len(b) > _MAX_TERMS:
             return None
         total = []
@@ -714,6 +742,10 @@ class Terms:
     def status_of(self, monomial: Monomial, part: Part) -> Status:
         """The status of a monomial with respect to a part."""
         base, factors = monomial
+        if not factors:
+            atom = self[base]
+            if atom.finest == part and atom.status.kind in (Kind.ROWS, Kind.SUM):
+                return atom.status if atom.status.kind is Kind.ROWS else _SUM
         rows: Status | None = None
         sums = rows_power = statistics = 0
         for atom_id, power in ((base, 1), *factors):
@@ -762,6 +794,10 @@ class Terms:
         own_rank = len(self._shapes[form] or ())
         rank = own_rank if rank is None else rank
         found: Status | None = None
+        if len(self._forms[form]) == 1:
+            status = self.status_of(self._forms[form][0][0], part)
+            if status.axis is None or rank == own_rank:
+                return status
         for monomial, _ in self._forms[form]:
             status = self.status_of(monomial, part)
             if status.kind is Kind.UNKNOWN:
@@ -793,6 +829,10 @@ class Terms:
     def is_backward(self, form: Form) -> bool:
         """Whether a form contains gradients."""
         return bool(self._traits[form] & _BACKWARD)
+
+    def stops(self, form: Form) -> bool:
+        """Whether a form contains a ``StopGradient``."""
+        return bool(self._traits[form] & _STOPS)
 
     def is_backward_monomial(self, monomial: Monomial) -> bool:
         """Whether a monomial contains gradients."""
@@ -871,17 +911,24 @@ class Terms:
         """
 
         def of_form(operand: Form) -> Form:
-            if not any(
-                atom in memo and memo[atom] != self.of(atom) for atom in self.atoms_in(operand)
-            ):
+            changed = {
+                atom: memo[atom]
+                for atom in self.atoms_in(operand)
+                if atom in memo and memo[atom] != self.of(atom)
+            }
+            if not changed:
                 return operand
             total = []
             for (base, factors), number in self._forms[operand]:
-                product = memo.get(base, self.of(base))
+                if base in changed:
+                    product = changed[base]
+                else:  # with the factors that stay
+                    kept = tuple([each for each in factors if each[0] not in changed])
+                    factors = tuple([each for each in factors if each[0] in changed])
+                    product = self._multiple((base, kept), 1.0)
                 for atom, power in factors:
-                    product = self.product(
-                        product, self._power(memo.get(atom, self.of(atom)), power)
-                    )
+                    factor = self._power(changed.get(atom, self.of(atom)), power)
+                    product = self.product(product, factor)
                 total.append((product, number))
             return self.add(*total)
 
@@ -1222,6 +1269,9 @@ _KEEP_STATUS = frozenset({"Leaf", "PartOf", "Random", "MeanOf", "While"})
 _PASS_STATISTICS = frozenset({"Reshape", "Slice", "Pack", "ConcatV2"})
 
 
+_SUM = Status(Kind.SUM)
+
+
 def _combines_towers(atom: Atom) -> Cause:
     return Cause(atom.op, "combines rows of several towers", atom.origin)
 
@@ -1234,6 +1284,11 @@ def _powers_of_sum(power: int) -> str:
 def are_close(numbers: Sequence[float]) -> bool:
     """Whether coefficients are equal but for rounding."""
     return max(numbers) - min(numbers) <= 10 * _TOLERANCE * max(map(abs, numbers))
+
+
+def _finite(number: float) -> float:
+    """A number; 0 for an infinite number, as in `_summed`."""
+    return number if math.isfinite(number) else 0.0
 
 
 def _summed(summands: Iterable[tuple[Monomial, float]]) -> dict[Monomial, float]:
