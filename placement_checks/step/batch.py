@@ -18,9 +18,7 @@ from placement_checks.core.op_types import (
     ITERATOR_INITIALIZERS,
     ONE_SHOT_ITERATOR,
     OPTIONAL_ELEMENT,
-    OPTIONAL_VALUE,
     PARTITIONS,
-    PIPELINE_OUTPUTS,
     PLACEHOLDERS,
     SLICE,
     SPLITS,
@@ -105,14 +103,13 @@ class Batch:
             part = (Cut("feed", tower, len(listed)),) if len(listed) > 1 else WHOLE
             for number, name in enumerate(names):
                 self.leaves.setdefault(producer_of(name), (("input", number), part))
-        for name, op in reader.ops.items():
-            is_fed = op.type in PLACEHOLDERS
-            is_drawn = op.type in PIPELINE_OUTPUTS or op.type == OPTIONAL_VALUE
-            if name in self.leaves or op.caller or not (is_fed or is_drawn):
+        for name in reader.graph.sources_of_rows:
+            op = reader.ops[name]
+            if name in self.leaves:
                 continue
             groups = self.groups if name in reader.reached else self.unused
             shapes = tuple(output.shape and output.shape[1:] for output in reader.outputs(name))
-            if is_drawn:
+            if op.type not in PLACEHOLDERS:
                 self._sources[name] = self._source(name)
                 groups["draw", op.type, shapes].append(name)
             elif self._has_rows(name):

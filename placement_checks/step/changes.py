@@ -448,7 +448,7 @@ class StepChanges(StepReader):
             return self.terms.atom("Feed", (variable,), (), None)
         return super().operand(op, number)
 
-    def _needed(self, tensor: str) -> list[str]:
+    def _needed(self, tensor: str) -> Sequence[str]:
         name = producer_of(tensor)
         kind = self.ops[name].type
         is_atom = name in self._backward_ops or kind in _OWN_VALUES or is_update(kind)

@@ -19,7 +19,10 @@ from placement_checks.core.op_types import (
     LOOPS,
     MEAN,
     NEXT_ITERATIONS,
+    OPTIONAL_VALUE,
     PASSES_HANDLE,
+    PIPELINE_OUTPUTS,
+    PLACEHOLDERS,
     PRODUCTS,
     RANDOM,
     REF_VARIABLES,
@@ -141,6 +144,7 @@ class StepGraph:
         reached: the ops that the run executes.
         holder: the variable for each op that holds a variable, or passes its handle on.
         updates: the updates of each variable, in order.
+        is_computed: whether an op computes a tensor, and does not hold a variable; looked up once.
         update_ops: the ops of all updates, in order.
         bits: the bit of each update.
         awaited: for each op, the updates that it waits for, as bits; its own bit for an update.
@@ -165,6 +169,7 @@ class StepGraph:
         self.edges = self._find_edges()
         self.reached = cone(roots, self.edges)
         self.holder = self._find_holders()
+        self.is_computed = cache(self._is_computed)
         self.updates: dict[str, list[Update]] = {}
         self.update_ops: list[str] = []
         self.bits: dict[str, int] = {}
@@ -176,20 +181,18 @@ class StepGraph:
     @staticmethod
     def of_run(placement: Placement, roots: Iterable[str]) -> StepGraph:
         """The graph of a run, which all readers of runs of the same ops share."""
-        known, ops = placement.cached(_graphs), [producer_of(root) for root in roots]
-        for graph in known:
+        known, ops = placement.cached(_graphs), frozenset(map(producer_of, roots))
+        for graph in [] if ops in known else set(known.values()):
             if graph.reached == cone(ops, graph.edges):
-                return graph
-        known.append(StepGraph(placement, ops))
-        return known[-1]
+                known[ops] = graph
+        if ops not in known:
+            known[ops] = StepGraph(placement, ops)
+        return known[ops]
 
     def _find_edges(self) -> dict[str, list[str]]:
         """For each op, the ops that it waits for; a call waits for the ops of its body."""
         ops = self.ops
-        edges = {
-            name: [source for source in map(producer_of, op.inputs) if source in ops]
-            for name, op in ops.items()
-        }
+        edges = {name: [*self._producers(op.inputs)] for name, op in ops.items()}
         for name, op in ops.items():
             call = ops.get(op.caller)
             if call is not None:
@@ -202,6 +205,15 @@ class StepGraph:
                     and producer_of(source) in ops
                 ]
         return edges
+
+    def _producers(self, inputs: Iterable[str]) -> Iterator[str]:
+        """The ops that inputs name, as far as they are known. Most inputs are names of ops."""
+        ops = self.ops
+        return (
+            producer
+            for source in inputs
+            if (producer := source if source in ops else producer_of(source)) in ops
+        )
 
     def _find_holders(self) -> dict[str, str]:
         """The variable for each op that holds a variable, or passes its handle on."""
@@ -217,6 +229,10 @@ class StepGraph:
                 if is_reference or self.dtype(name) == "resource":
                     holders[name] = holder
         return holders
+
+    def _is_computed(self, tensor: str) -> bool:
+        name = producer_of(tensor)
+        return name in self.ops and name not in self.holder
 
     def _order_updates(self) -> None:
         """Find the updates of each variable, and for each op the updates that it waits for."""
@@ -297,15 +313,18 @@ class StepGraph:
     @cached_property
     def _sources(self) -> Mapping[str, Sequence[str]]:
         """For each op, the ops that its values are computed from."""
-        data = {
-            name: [source for source in map(producer_of, self.inputs[name]) if source in self.ops]
-            for name in self.ops
-        }
+        data = {name: [*self._producers(inputs)] for name, inputs in self.inputs.items()}
         for name, returned in self.placement.results.items():
             data[name] = data[name] + [
                 producer_of(each) for tensors in returned.values() for each in tensors
             ]
         return data
+
+    @cached_property
+    def sources_of_rows(self) -> Sequence[str]:
+        """The ops that are fed or drawn, outside of functions."""
+        types = PLACEHOLDERS | PIPELINE_OUTPUTS | {OPTIONAL_VALUE}
+        return [name for name, op in self.ops.items() if op.type in types and not op.caller]
 
     def is_in_loop(self, name: str) -> bool:
         """Whether an op is in the body of a loop, whose variables may not be known yet."""
@@ -515,6 +534,7 @@ class TensorReader(ABC):
         self.mistakes: list[Mistake] = []
         self.draws: list[Draw] = []
         self.extents: dict[tuple[str, int, Form], list[Form] | None] = {}
+        self._origins: dict[str, Origin] = {}
 
     @abstractmethod
     def value(self, source: str, reader: str = "") -> Form:
@@ -550,8 +570,11 @@ class TensorReader(ABC):
 
     def origin(self, op: str) -> Origin:
         """The origin of terms that an op makes."""
-        found = self.ops.get(op)
-        return Origin(self.program, op, found.type if found else "")
+        found = self._origins.get(op)
+        if found is None:
+            kind = self.ops[op].type if op in self.ops else ""
+            found = self._origins[op] = Origin(self.program, op, kind)
+        return found
 
     def report(self, text: str, op: str, *, is_certain: bool = True) -> None:
         """Note a mistake that no difference of terms shows."""
@@ -579,9 +602,9 @@ class TensorReader(ABC):
                 self.report(f"{name} draws random numbers for {len(owners)} losses", name)
 
 
-def _graphs(_: Placement) -> list[StepGraph]:
-    """The graphs of a program's runs, as far as they were read."""
-    return []
+def _graphs(_: Placement) -> dict[frozenset[str], StepGraph]:
+    """The graphs of a program's runs, as far as they were read, by the roots of the runs."""
+    return {}
 
 
 def _with_short_names(call: GradientCall) -> GradientCall:
@@ -610,4 +633,6 @@ def cone(
 ) -> set[str]:
     """The ops that some ops depend on, with these ops; not through the ops in ``without``."""
     known = [start for start in starts if start in edges]
+    if not without:
+        return set(walk(known, edges.__getitem__))
     return set(walk(known, lambda name: (each for each in edges[name] if each not in without)))

@@ -127,15 +127,17 @@ class StepReader(TensorReader):
 
     def value(self, source: str, reader: str = "") -> Form:
         """The form of a tensor, as an op reads it."""
+        found = self._values.get(source)  # never of a variable, whose value changes
+        if found is not None:
+            return found
         name = producer_of(source)
         holder = self.holder.get(name)
         if holder is not None and self.ops[holder].type in REF_VARIABLES:
             op = reader if self.ops[name].type in VARIABLES else name
             return self._state_read(holder, op)
-        if source not in self._values:
-            if source in self._busy:
-                return self._cyclic(name)
-            self._evaluate_with_inputs(source)
+        if source in self._busy:
+            return self._cyclic(name)
+        self._evaluate_with_inputs(source)
         return self._values[source]
 
     def is_being_evaluated(self, source: str) -> bool:
@@ -153,9 +155,10 @@ class StepReader(TensorReader):
         if variables and number in variables:
             return self._loop_variables[variables[number]]
         source = self.data(op)[number]
-        holder = self.holder.get(producer_of(source))
-        if holder is not None and self.ops[op].type in LOOPS:  # the body reads the variable
-            return self.state(holder, self._awaited.get(op, 0))
+        if self.ops[op].type in LOOPS:
+            holder = self.holder.get(producer_of(source))
+            if holder is not None:  # the body reads the variable
+                return self.state(holder, self._awaited.get(op, 0))
         return self.value(source, op)
 
     def assume_loop_variable(self, loop: str, name: str, form: Form) -> None:
@@ -196,32 +199,28 @@ class StepReader(TensorReader):
 
     def _evaluate_with_inputs(self, source: str) -> None:
         """Evaluate a tensor after the tensors that it is computed from, without recursion."""
-        stack = [source]
+        stack, values, busy = [source], self._values, self._busy
         while stack:
             tensor = stack[-1]
-            if tensor in self._values:
+            if tensor in values:
                 stack.pop()
                 continue
-            name = producer_of(tensor)
-            if tensor not in self._busy:
-                self._busy.add(tensor)
+            if tensor not in busy:
+                busy.add(tensor)
                 waiting = [
                     each
                     for each in self._needed(tensor)
-                    if each not in self._values
-                    and each not in self._busy
-                    and producer_of(each) in self.ops
-                    and producer_of(each) not in self.holder
+                    if each not in values and each not in busy and self.graph.is_computed(each)
                 ]
                 if waiting:
                     stack += waiting
                     continue
-            output = int(tensor.partition(":")[2] or 0)
-            self._values[tensor] = self._evaluate(name, output)
-            self._busy.discard(tensor)
+            name, _, output = tensor.partition(":")
+            values[tensor] = self._evaluate(name, int(output or 0))
+            busy.discard(tensor)
             stack.pop()
 
-    def _needed(self, tensor: str) -> list[str]:
+    def _needed(self, tensor: str) -> Sequence[str]:
         """The tensors that a tensor's value needs."""
         name = producer_of(tensor)
         if name in self.batch.leaves or name not in self.ops:
@@ -238,6 +237,8 @@ class StepReader(TensorReader):
         if frame is not None:
             return [*frame.enters, *frame.captured]
         returned = {} if op.type in LOOPS else self.placement.results.get(name, {})
+        if not returned and op.type != "ReadVariableOp":
+            return self.data(name)
         needed = [*self.data(name), *(each for tensors in returned.values() for each in tensors)]
         if op.type == "ReadVariableOp":
             holder = self.holder.get(producer_of(op.inputs[0]))
