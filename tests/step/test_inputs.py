@@ -711,7 +711,10 @@ def test_statistics_of_a_fixed_number_of_rows() -> None:
         for tower, count in enumerate(rows):
             x = program.placeholder("x", (count, WIDTH), tower if len(rows) > 1 else None)
             h = x * w.read()
-            gradients.append(program.gradient(mean(relu(h - mean(h, 0))), w))
+            centered = h - mean(h, 0)
+            spread = mean(square(centered), 0)
+            normalized = centered * apply("Rsqrt", spread + 0.1)
+            gradients.append(program.gradient(mean(relu(normalized)), w))
         program.train(w.descend(0.1, _mean(gradients)))
         return program
 
