@@ -28,8 +28,9 @@ COMMAND = "python -m tools.generate"
 # Without rules of installed plugins.
 _OWN = {rule.name: rule for rule in in_order(RULES[name] for name in NAMES)}
 _IMPACTS = {Impact.EXECUTION: "execution", Impact.TRAINING: "training", Impact.LAYOUT: "layout"}
-# Six frequent mistakes, each in another part of a program.
+# The proof, and six frequent mistakes, each in another part of a program.
 _IN_README = (
+    "equal-to-one-gpu",
     "placeable",
     "variables-shared",
     "inputs-distinct",
