@@ -369,8 +369,6 @@ class StepReader(TensorReader):
             for each, number in frame.exits.items():
                 self._values[each] = outputs[number]
             return outputs[frame.exits[name]]
-        if node.op.type in SWITCHES and node.source(1).op.type == "LoopCond":
-            return node.operand(0)
         return None
 
     def _returned(self, node: Node) -> Form | None:
@@ -388,11 +386,7 @@ class StepReader(TensorReader):
             return self.value(returned[""][node.output], node.name)
         if set(returned) == {"/then", "/else"}:
             yes, no = [self.value(returned[side][node.output]) for side in ("/then", "/else")]
-            condition = node.operand(0)
-            known = self.terms.constant(condition)
-            if yes == no or known is not None:
-                return yes if yes == no or known else no
-            return node.build("Conditional", (), (condition, yes, no))
+            return node.build("Conditional", (), (node.operand(0), yes, no))
         return None
 
     # --- gradients ---
@@ -579,9 +573,6 @@ class StepReader(TensorReader):
                 return None
             sides.append(side)
         condition = self.value(self.data(call)[0], call)
-        known = self.terms.constant(condition)
-        if known is not None:
-            return sides[0] if known else sides[1]
         return self.terms.build(
             "Conditional", (), (condition, *sides), self.terms.shape(old), self.origin(call)
         )

@@ -1003,6 +1003,35 @@ def test_an_update_in_a_branch(side: int | None) -> None:
 
 
 @pytest.mark.parametrize(
+    ("parts", "is_swapped", "state"),
+    [((0, 1), False, PROVED), ((0,), False, DIFFERS), ((0, 1), True, UNKNOWN)],
+)
+def test_gradients_in_a_branch(parts: Sequence[int], is_swapped: bool, state: State) -> None:
+    """A branch takes gradients of some parts, if a condition holds, or if it does not hold.
+
+    The condition depends on the gradients of all parts.
+    """
+
+    def build(count: int, *parts: int, is_swapped: bool = False) -> Program:
+        net = Net()
+        gradients = net.gradients([net.loss(x, y) for x, y in net.parts(count)])
+        condition = apply("Greater", total(add_n(gradients) / float(count)), 0.0)
+        taken = []
+        for part in parts:
+            switch = net.program.add("Switch", gradients[part], condition)
+            taken.append(Value(net.program, f"{switch.op}:{0 if is_swapped else 1}"))
+        pivot = net.program.add("Switch", condition, condition)
+        with net.program.after(
+            net.program.add("Identity", Value(net.program, f"{pivot.op}:{int(is_swapped)}"))
+        ):
+            none = net.program.tensor([0.0] * WIDTH)
+        return net.descend(net.program.add("Merge", none, add_n(taken) / float(count)))
+
+    found = compare(build(2, *parts, is_swapped=is_swapped), build(1, 0))
+    assert found.variables["w"].state is state
+
+
+@pytest.mark.parametrize(
     ("kind", "inputs", "attributes"), [("PyFunc", 0, {"token": "f"}), ("Case", 1, {})]
 )
 def test_functions_that_are_not_read(kind: str, inputs: int, attributes: dict[str, str]) -> None:
