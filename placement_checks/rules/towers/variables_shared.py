@@ -120,8 +120,10 @@ class VariablesShared(Rule):
             )
             return self.without((NotApplicable if len(reads.site_reads) == 1 else Missing)(reason))
         # All GPUs hold parts of one model if the program has one loss, or one loss for each
-        # micro-batch. A joint loss of several towers does not count as one loss.
+        # micro-batch, or if each GPU passes its results on to the next one. A joint loss of
+        # several towers does not count as one loss.
         has_one_loss = len(analysis.loss_ops) == 1 or analysis.micro_batches > 1
+        has_one_loss |= bool(analysis.loss_ops) and reads.are_layers
         is_one_model = has_one_loss and analysis.by_loss is None and towers == 1
         may_grow = {
             name
@@ -180,9 +182,9 @@ class VariablesShared(Rule):
         if not single and reads.joined_sites:
             note += "; GPUs that use each other's results count as parts of one model"
         if actual.unproved and not findings:
-            copies = sorted(actual.unproved[0].copies.values())
+            unproved = sorted(actual.unproved[0].copies.values())
             return self.not_checked(
-                f"{join_and(copies)} are copies that take the same gradients, but not in the same "
+                f"{join_and(unproved)} are copies that take the same gradients, but not in the same "
                 "terms: they may drift apart",
                 note,
                 fix="update all copies by one tensor, such as the mean of the gradients",

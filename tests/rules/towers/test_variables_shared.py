@@ -408,6 +408,29 @@ CASES = {
             single_gpu=alone(),
         )
     ),
+    **{
+        f"layers on two GPUs, and the first alone on one GPU, with losses: {listed}": expected(
+            Evidence(
+                towers.split(
+                    *moments,
+                    step=StepOps(train_op=("train",), objectives=losses),
+                    collections=collections("ab"),
+                ),
+                single_gpu=alone(*variables("a"), *tower(0, "a"), trainable="a"),
+            )
+        )
+        for listed, losses, moments, expected in (
+            ("second", ("second:0",), (), kept),
+            ("first, second", ("first:0", "second:0"), (), kept),
+            # Copies that exchange values in the forward pass.
+            (
+                "of each, which uses the other",
+                ("third:0", "second:0"),
+                [on(0, "third", "MatMul", "second", "a")],
+                broken,
+            ),
+        )
+    },
     # A model of two parts; a single GPU holds both.
     "a variable for each part, and one GPU has both": kept(
         program(
