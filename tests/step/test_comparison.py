@@ -37,6 +37,7 @@ from placement_checks import Placement
 from placement_checks.core.missing import Missing
 from placement_checks.step.comparison import State, StepEquality, compare_steps
 from placement_checks.step.terms import Assumption
+from placement_checks.step.weights import Weights
 
 RATE, WIDTH = 0.1, 3
 PROVED, DIFFERS, UNKNOWN = State.PROVED, State.DIFFERS, State.UNKNOWN
@@ -948,6 +949,30 @@ def test_runs_in_turns(wrong: int) -> None:
 
     assert isinstance(found, StepEquality)
     assert found.variables["w"].state is DIFFERS
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("place", ["loss", "rate"])
+@pytest.mark.parametrize("value", [0.5, 0.7])
+def test_a_value_that_eager_code_may_draw(place: str, value: float, *, traced: bool) -> None:
+    """A random value of a loss, such as a temperature, differs without a mistake."""
+
+    def build(count: int, value: float) -> Placement:
+        net = Net()
+        number = net.program.constant("number", value)
+        scale, rate = (number, RATE) if place == "loss" else (1.0, number)
+        losses = [net.loss(x, y) * scale for x, y in net.parts(count)]
+        net.program.train(net.w.descend(rate, add_n(net.gradients(losses)) / float(count)))
+        placement = net.program.placement()
+        return placement.with_fields(step=placement.step._replace(traced=traced))
+
+    found = compare_steps(build(2, 0.5), build(1, value))
+
+    assert isinstance(found, StepEquality)
+    other = DIFFERS if place == "loss" and not traced else UNKNOWN
+    assert found.variables["w"].state is (PROVED if value == 0.5 else other)
+    is_setting = found.weights.get("w") == Weights()
+    assert is_setting is (value == 0.7 and place == "rate")
 
 
 # --- branches of TensorFlow 1 ---

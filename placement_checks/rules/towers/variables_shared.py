@@ -184,8 +184,8 @@ class VariablesShared(Rule):
         if actual.unproved and not findings:
             unproved = sorted(actual.unproved[0].copies.values())
             return self.not_checked(
-                f"{join_and(unproved)} are copies that take the same gradients, but not in the same "
-                "terms: they may drift apart",
+                f"{join_and(unproved)} are copies that take the same gradients, but not in the "
+                "same terms: they may drift apart",
                 note,
                 fix="update all copies by one tensor, such as the mean of the gradients",
             )
