@@ -173,7 +173,7 @@ OP_TYPES: Mapping[str, OpType] = {
     "TensorListStack": OpType(row_rules.stacked_list),
     # Gradients.
     "Grad": OpType(row_rules.gradient, normal_form=gradients.gradient),
-    "Slices": OpType(row_rules.mixing, normal_form=gradients.gathered_gradient),
+    "Slices": OpType(row_rules.scattered, normal_form=gradients.gathered_gradient),
     "UnsortedSegmentSum": OpType(row_rules.mixing, normal_form=normal_forms.segment_sum),
     "Dim": OpType(row_rules.mixing, normal_form=normal_forms.extent),
     # Every element may depend on every row.
