@@ -6,7 +6,8 @@ sum ``factor · old value + term``, and a term shows which gradients it takes, a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
@@ -327,6 +328,29 @@ class StepChanges(StepReader):
 
         atoms = map(terms.__getitem__, walk(chain(*map(terms.atoms_in, forms)), below))
         return ["{}:{}".format(*atom.attrs) for atom in atoms if atom.op == "Backward"]
+
+    def gradients_taken(self, changes: Iterable[Change]) -> Mapping[Form, int]:
+        """The gradients that changes take, also through slots: how often each term is added.
+
+        The terms contain what is computed from gradients alone, such as their mean.
+        """
+        terms, found = self.terms, Counter[Form]()
+        seen: set[AtomId] = set()
+        waiting = [form for each in changes for form in (each.term, each.factor) if form]
+        while waiting:
+            for (base, scalars), number in terms.summands(waiting.pop()):
+                own = tuple(each for each in scalars if not self._reads_state(each[0]))
+                taken = terms.form({(ONE if self._reads_state(base) else base, own): number})
+                if self._carries(taken):
+                    found[taken] += 1
+                for atom in {base, *(each for each, _ in scalars)} - seen:
+                    seen.add(atom)
+                    if self._reads_state(atom) and self._carries_atom(atom):
+                        waiting += self._written(terms[atom]) or terms[atom].operands
+        return found
+
+    def _reads_state(self, atom: AtomId) -> bool:
+        return self.terms.reads_variable(self.terms.of(atom))
 
     def clips(self, form: Form) -> Iterator[Clip]:
         """The ops that change gradients in a form, and are not linear; the last ones first."""

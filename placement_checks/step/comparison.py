@@ -302,6 +302,9 @@ class Comparison:
     def _match_constants(self, counterpart: Callable[[str], str | None]) -> frozenset[str]:
         """Let both programs read numbers for variables that no step changes, if these differ.
 
+        Eager code draws random values anew for each program. So a value that a loss depends on is
+        unknown if it differs. Settings of optimizers are not drawn.
+
         Args:
             counterpart: returns the variable of the other program.
 
@@ -314,11 +317,21 @@ class Comparison:
             other = counterpart(name)
             if other is not None and other in theirs:
                 copies[other][name] = number
+        in_losses = set[str]()
+        if self.towers.placement.step.traced:
+            in_losses.update(*self.towers.graph.towers.values())
+        known = set(copies)
         for name, numbers in copies.items():
-            if not are_close([theirs[name], *numbers.values()]):
+            if are_close([theirs[name], *numbers.values()]):
+                continue
+            if in_losses.isdisjoint(numbers):
                 self.one_gpu.constants[name] = theirs[name]
                 self.towers.constants |= numbers
-        return frozenset(copies)
+            else:
+                known.remove(name)
+                self.one_gpu.constants[name] = None
+                self.towers.constants |= dict.fromkeys(numbers)
+        return frozenset(known)
 
     def compare(self) -> StepEquality:
         """Compare trained variables, and their dependencies, after both steps."""

@@ -548,7 +548,9 @@ class Explanation:
             text = f"an op computes with {' and with '.join(named)}"
             mixing = [each for each in atoms if each.parts and each.finest is None]
             are_paired = all(each.op == "Leaf" for each in sources.values())
-            found = Difference(Obligation.FUNCTION, text, mixing[-1].origin, mistake=PARTS_PAIRED)
+            # A product with a number of another part's rows has no op that mixes both.
+            origin = mixing[-1].origin if mixing else self._cite(monomial)
+            found = Difference(Obligation.FUNCTION, text, origin, mistake=PARTS_PAIRED)
             return found.excused(Excuse.EQUAL, when=not (are_paired and are_cut))
         return None
 

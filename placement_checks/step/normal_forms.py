@@ -210,8 +210,9 @@ def choice(build: Build) -> Form | None:
     """A choice that does not depend on rows is linear in both values."""
     terms = build.terms
     condition, yes, no = build.operands
-    if yes == no:
-        return yes
+    known = terms.constant(condition) if build.op == "Conditional" else None
+    if yes == no or known is not None:
+        return yes if yes == no or known else no
     whole = _decided_by_all(terms, condition)
     if whole != condition:
         return terms.build(build.op, build.attrs, (whole, yes, no), build.shape, build.origin)

@@ -57,7 +57,7 @@ OP_TYPES: Mapping[str, OpType] = {
             Sign Sin Sinh Softplus Softsign Sqrt Tan Tanh TruncateDiv TruncateMod Xdivy Xlogy
             Xlog1py ClipByValue NextAfter FloatToInt StringToHashBucketFast StringToHashBucket
             StringToNumber StringLower AsString RegexReplace StaticRegexReplace StringLength
-            Reciprocal Inv MulNoNan Zeta Igamma Igammac Merge Erfinv Ndtri Polygamma Betainc
+            Reciprocal Inv MulNoNan Zeta Igamma Igammac Erfinv Ndtri Polygamma Betainc
             BesselI0e BesselI1e Bucketize FakeQuantWithMinMaxArgs FakeQuantWithMinMaxVars
             Real Imag Conj Angle Complex ComplexAbs Invert LeftShift RightShift PopulationCount
             """
@@ -83,7 +83,7 @@ OP_TYPES: Mapping[str, OpType] = {
         ),
     ),
     **dict.fromkeys(words("Select SelectV2 Conditional"), _CHOICE),
-    **dict.fromkeys(words("Chosen Switch CustomGradient"), _LINEAR),
+    **dict.fromkeys(words("Chosen CustomGradient"), _LINEAR),
     "StopGradient": _STOP,
     "Mul": OpType(
         row_rules.product, is_elementwise=True, commutes=True, normal_form=normal_forms.product
@@ -173,7 +173,7 @@ OP_TYPES: Mapping[str, OpType] = {
     "TensorListStack": OpType(row_rules.stacked_list),
     # Gradients.
     "Grad": OpType(row_rules.gradient, normal_form=gradients.gradient),
-    "Slices": OpType(row_rules.mixing, normal_form=gradients.gathered_gradient),
+    "Slices": OpType(row_rules.scattered, normal_form=gradients.gathered_gradient),
     "UnsortedSegmentSum": OpType(row_rules.mixing, normal_form=normal_forms.segment_sum),
     "Dim": OpType(row_rules.mixing, normal_form=normal_forms.extent),
     # Every element may depend on every row.

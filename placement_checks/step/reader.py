@@ -91,7 +91,8 @@ class StepReader(TensorReader):
         batch: the parts of the batch that inputs have.
         races: for variables that are read before or after an update, one such read.
         feeds: other keys of inputs without rows than their names; empty keys match nothing.
-        constants: the values of variables that no step changes, where both programs differ.
+        constants: the values of variables that no step changes, where both programs differ; None
+            for a value that may be random.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class StepReader(TensorReader):
         self._loop_variables: dict[str, Form] = {}
         self.races: dict[str, Race] = {}
         self.feeds: Mapping[str, str] = {}
-        self.constants: dict[str, float] = {}
+        self.constants: dict[str, float | None] = {}
         strategy = placement.strategy
         self.in_sync = strategy.first_copies if strategy else {}
         self.copies = {**self.in_sync, **copies}
@@ -369,8 +370,6 @@ class StepReader(TensorReader):
             for each, number in frame.exits.items():
                 self._values[each] = outputs[number]
             return outputs[frame.exits[name]]
-        if node.op.type in SWITCHES and node.source(1).op.type == "LoopCond":
-            return node.operand(0)
         return None
 
     def _returned(self, node: Node) -> Form | None:
@@ -388,11 +387,7 @@ class StepReader(TensorReader):
             return self.value(returned[""][node.output], node.name)
         if set(returned) == {"/then", "/else"}:
             yes, no = [self.value(returned[side][node.output]) for side in ("/then", "/else")]
-            condition = node.operand(0)
-            known = self.terms.constant(condition)
-            if yes == no or known is not None:
-                return yes if yes == no or known else no
-            return node.build("Conditional", (), (condition, yes, no))
+            return node.build("Conditional", (), (node.operand(0), yes, no))
         return None
 
     # --- gradients ---
@@ -519,9 +514,17 @@ class StepReader(TensorReader):
                 for other in done
             )
         ]
-        terms, number = self.terms, self.constants.get(variable)
+        terms = self.terms
+        if not last and variable in self.constants:
+            number = self.constants[variable]
+            if number is not None:
+                return terms.number(number)
+            name = self.copies.get(variable, variable)
+            text = "has another initial value than in the other program, and may be random"
+            cause = Cause("Var", text, self.origin(variable))
+            return terms.unknown(cause, (), self.program, name)
         if not last:
-            return self.variable(variable) if number is None else terms.number(number)
+            return self.variable(variable)
         before = sum(self._bits[each.op] for each in done if each not in last)
         old = self.state(variable, before)
         chosen = self._branches(
@@ -579,9 +582,6 @@ class StepReader(TensorReader):
                 return None
             sides.append(side)
         condition = self.value(self.data(call)[0], call)
-        known = self.terms.constant(condition)
-        if known is not None:
-            return sides[0] if known else sides[1]
         return self.terms.build(
             "Conditional", (), (condition, *sides), self.terms.shape(old), self.origin(call)
         )

@@ -131,6 +131,12 @@ def mixing(call: Call) -> Status:
     return _joint(_axis_of(call))
 
 
+def scattered(call: Call) -> Status:
+    """A sum of rows with equal indices: each row is added once."""
+    are_rows = all(status[:2] == (Kind.ROWS, 0) for status in call.statuses)
+    return _SUM if are_rows else mixing(call)
+
+
 def total(call: Call) -> Status:
     """A sum over axes. Attributes: the axes or None, and whether they stay with extent 1."""
     return _reduced(call, is_sum=True)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import cache
 from types import EllipsisType
@@ -19,6 +20,7 @@ from placement_checks.core.op_types import (
     ENTERS,
     GATHERERS,
     MERGES,
+    NEXT_ITERATIONS,
     RANDOM_STATEFUL,
     RANDOM_STATELESS,
     SWITCHES,
@@ -66,6 +68,8 @@ _NARROW = "int8", "uint8", "int16", "uint16"
 _CANDIDATES = frozenset(
     words("UniformCandidateSampler LogUniformCandidateSampler FixedUnigramCandidateSampler")
 )
+# Branches of TensorFlow 1 within each other.
+_MAX_BRANCHES = 50
 # Constant vectors with more elements are atoms.
 _MAX_ELEMENTS = 16
 
@@ -635,20 +639,54 @@ def _compare(node: Node) -> Form | None:
     return _by_element(node, compared)
 
 
-def _merge(node: Node) -> Form | None:
-    """The value of one of two branches of TensorFlow 1, with the conditions that decide."""
-    reader = node.reader
-    sources = [reader.ops[producer_of(source)].type for source in node.inputs]
-    if any(kind in ("NextIteration", "RefNextIteration") for kind in sources):
-        return None
-    ends = SWITCHES | MERGES
-    before = walk(
-        reader.edges[node.name],
-        lambda name: () if reader.ops[name].type in ends else reader.edges[name],
-    )
-    conditions = {reader.data(name)[1] for name in before if reader.ops[name].type in SWITCHES}
-    decided = [reader.value(each, node.name) for each in sorted(conditions)]
-    return node.build("Merge", (node.output,), (*node.operands, *dict.fromkeys(decided)))
+def _switch(node: Node) -> Form:
+    """The value that a branch of TensorFlow 1 takes; the end of the branch is a choice."""
+    return node.operand(0)
+
+
+def _merge(node: Node) -> Form:
+    """The end of two branches of TensorFlow 1: a choice by the condition of their switches."""
+    reader, sides = node.reader, defaultdict[Form, list[set[int]]](list)
+    for source in node.inputs:
+        outputs: defaultdict[Form, set[int]] = defaultdict(set)
+        for condition, output in _switches_before(reader.ops, source):
+            outputs[reader.value(condition, node.name)].add(output)
+        for decision, found in outputs.items():
+            sides[decision].append(found)
+    decisions = [each for each, found in sides.items() if sorted(found, key=max) == [{0}, {1}]]
+    if node.output or len(decisions) != 1:
+        text = "is the end of branches that cannot be followed"
+        cause = Cause(node.op.type, text, node.origin)
+        return node.terms.unknown(cause, node.shape, reader.program, node.name, node.output)
+    is_first = sides[decisions[0]][0] == {1}  # the value if the condition holds
+    values = node.operands if is_first else node.operands[::-1]
+    return node.build("Conditional", (), (decisions[0], *values))
+
+
+def _switches_before(ops: Mapping[str, Op], tensor: str) -> Iterator[tuple[str, int]]:
+    """The conditions of the innermost branches around a tensor, with outputs of their switches.
+
+    Branches that end before the tensor, and loops, are passed.
+    """
+
+    def is_switch(op: Op) -> bool:
+        condition = ops.get(producer_of(op.inputs[1])) if op.type in SWITCHES else None
+        return op.type in SWITCHES and not (condition and condition.type == "LoopCond")
+
+    def before(place: tuple[str, int]) -> Iterator[tuple[str, int]]:
+        here, ended = place
+        op = ops.get(producer_of(here))
+        if op is None or (is_switch(op) and not ended) or ended > _MAX_BRANCHES:
+            return
+        types = {ops[name].type for each in op.inputs if (name := producer_of(each)) in ops}
+        ended += op.type in MERGES and types.isdisjoint(NEXT_ITERATIONS)
+        ended -= is_switch(op)
+        yield from ((each, ended) for each in op.inputs)
+
+    for here, ended in walk([(tensor, 0)], before):
+        op = ops.get(producer_of(here))
+        if op is not None and is_switch(op) and not ended and here[0] != "^":
+            yield op.inputs[1], int(here.partition(":")[2] or 0)
 
 
 def _select(node: Node) -> Form | None:
@@ -1819,6 +1857,7 @@ TENSOR_OPS: Mapping[str, Callable[[Node], Form | None]] = {
     **dict.fromkeys(_COMPARISONS, _compare),
     **dict.fromkeys(words("Ceil Floor Rint Round"), _round),
     "Merge": _merge,
+    **dict.fromkeys(SWITCHES, _switch),
     "Select": _select,
     "SelectV2": _select,
     # Reductions and products.

@@ -37,6 +37,7 @@ from placement_checks import Placement
 from placement_checks.core.missing import Missing
 from placement_checks.step.comparison import State, StepEquality, compare_steps
 from placement_checks.step.terms import Assumption
+from placement_checks.step.weights import Weights
 
 RATE, WIDTH = 0.1, 3
 PROVED, DIFFERS, UNKNOWN = State.PROVED, State.DIFFERS, State.UNKNOWN
@@ -950,6 +951,30 @@ def test_runs_in_turns(wrong: int) -> None:
     assert found.variables["w"].state is DIFFERS
 
 
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("place", ["loss", "rate"])
+@pytest.mark.parametrize("value", [0.5, 0.7])
+def test_a_value_that_eager_code_may_draw(place: str, value: float, *, traced: bool) -> None:
+    """A random value of a loss, such as a temperature, differs without a mistake."""
+
+    def build(count: int, value: float) -> Placement:
+        net = Net()
+        number = net.program.constant("number", value)
+        scale, rate = (number, RATE) if place == "loss" else (1.0, number)
+        losses = [net.loss(x, y) * scale for x, y in net.parts(count)]
+        net.program.train(net.w.descend(rate, add_n(net.gradients(losses)) / float(count)))
+        placement = net.program.placement()
+        return placement.with_fields(step=placement.step._replace(traced=traced))
+
+    found = compare_steps(build(2, 0.5), build(1, value))
+
+    assert isinstance(found, StepEquality)
+    other = DIFFERS if place == "loss" and not traced else UNKNOWN
+    assert found.variables["w"].state is (PROVED if value == 0.5 else other)
+    is_setting = found.weights.get("w") == Weights()
+    assert is_setting is (value == 0.7 and place == "rate")
+
+
 # --- branches of TensorFlow 1 ---
 
 
@@ -1000,6 +1025,35 @@ def test_an_update_in_a_branch(side: int | None) -> None:
     for other in (0, 1, None):
         state = compare(build(2, side), build(1, other)).variables["w"].state
         assert (state is PROVED) is (side == other)
+
+
+@pytest.mark.parametrize(
+    ("parts", "is_swapped", "state"),
+    [((0, 1), False, PROVED), ((0,), False, DIFFERS), ((0, 1), True, UNKNOWN)],
+)
+def test_gradients_in_a_branch(parts: Sequence[int], is_swapped: bool, state: State) -> None:
+    """A branch takes gradients of some parts, if a condition holds, or if it does not hold.
+
+    The condition depends on the gradients of all parts.
+    """
+
+    def build(count: int, *parts: int, is_swapped: bool = False) -> Program:
+        net = Net()
+        gradients = net.gradients([net.loss(x, y) for x, y in net.parts(count)])
+        condition = apply("Greater", total(add_n(gradients) / float(count)), 0.0)
+        taken = []
+        for part in parts:
+            switch = net.program.add("Switch", gradients[part], condition)
+            taken.append(Value(net.program, f"{switch.op}:{0 if is_swapped else 1}"))
+        pivot = net.program.add("Switch", condition, condition)
+        with net.program.after(
+            net.program.add("Identity", Value(net.program, f"{pivot.op}:{int(is_swapped)}"))
+        ):
+            none = net.program.tensor([0.0] * WIDTH)
+        return net.descend(net.program.add("Merge", none, add_n(taken) / float(count)))
+
+    found = compare(build(2, *parts, is_swapped=is_swapped), build(1, 0))
+    assert found.variables["w"].state is state
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,7 @@ def split(*changes: Op, **more: Any) -> Placement:
     changed = {op.name: op for op in changes}
     ops = [changed.pop(op.name, op) for op in ops]
     step = StepOps(train_op=("train",), losses=("second:0",), objectives=("second:0",))
-    return placement(*_ordered(ops, changed), step=step, **more)
+    return placement(*_ordered(ops, changed), **{"step": step, **more})
 
 
 def accumulating(*changes: Op, **more: Any) -> Placement:

@@ -388,7 +388,9 @@ class ReadsBySite:
         ]
         self.site_indices = cast(Sequence[SiteIndex], range(len(self.site_reads)))
         self.joined_sites = (
-            self._joined_sites() if by_loss is None else self._parts_by_loss(by_loss.by_site)
+            set(map(frozenset, self._uses()))
+            if by_loss is None
+            else self._parts_by_loss(by_loss.by_site)
         )
 
     def _readers(self, variable: OpId) -> list[OpId]:
@@ -452,7 +454,17 @@ class ReadsBySite:
         If copies of a model have a joint loss, they use each other's results in the backward pass,
         but not in the forward pass.
         """
-        return self._joined_sites(forward=True)
+        return set(map(frozenset, self._uses(forward=True)))
+
+    @cached_property
+    def are_layers(self) -> bool:
+        """Whether sites use results of other sites in the forward pass, all in one direction.
+
+        Copies of a model that exchange values, such as moments of all rows, do so in both.
+        """
+        pairs = self._uses(forward=True)
+        is_connected = len(connected_groups(self.site_indices, pairs)) == 1
+        return is_connected and not any(pair[::-1] in pairs for pair in pairs)
 
     def _parts_by_loss(
         self, towers: Mapping[Site, TowerIndex]
@@ -464,8 +476,8 @@ class ReadsBySite:
                 sites[towers[each.site]].append(number)
         return {frozenset((first, other)) for first, *others in sites.values() for other in others}
 
-    def _joined_sites(self, *, forward: bool = False) -> Collection[frozenset[SiteIndex]]:
-        """Return the pairs of sites where one uses a result that the other computed.
+    def _uses(self, *, forward: bool = False) -> Collection[tuple[SiteIndex, SiteIndex]]:
+        """Return the pairs of sites where the first uses a result that the second computed.
 
         Results that are computed only from variables that all sites read do not count.
         """
@@ -485,7 +497,7 @@ class ReadsBySite:
             return set()
         masks = self._flow.propagate(own)
         pairs = {
-            frozenset((self.site_indices[number], self.site_indices[other]))
+            (self.site_indices[number], self.site_indices[other])
             for reader, number in own_readers
             for other in bits_of(masks[reader] & ~(1 << number))
         }
@@ -496,7 +508,7 @@ class ReadsBySite:
             for number, each in enumerate(self.site_reads)
             if any(each.device.matches(replica) for replica in replicas)
         }
-        return {pair for pair in pairs if not pair <= of_replica}
+        return {pair for pair in pairs if not of_replica.issuperset(pair)}
 
     def group_by_tower(self, numbers: Sequence[SiteIndex]) -> list[list[SiteIndex]]:
         """Group the sites with these indices by the tower that they hold parts of."""

@@ -14,6 +14,7 @@ from placement_checks.core.op_types import (
     JOINS,
     SCALES,
     SUM_OF_SQUARES,
+    SWITCHES,
     is_gradient_update,
 )
 from placement_checks.core.placement import Placement
@@ -97,7 +98,7 @@ class GradientFlow:
 
         The search follows ops that belong to no tower or add up gradients, and variables and
         accumulators that hold gradients from one step to the next. It leaves out scalars that
-        scale a tensor, such as a norm.
+        scale a tensor, such as a norm, and the condition of a branch.
         """
         if update.op not in self._ancestors:
             flow = self._analysis.flow
@@ -106,6 +107,8 @@ class GradientFlow:
                 if flow.state_holder(op) == op:
                     is_read = flow.names[op] in self._analysis.variables_read
                     return () if is_read else self._written(op, update)
+                if flow.types[op] in SWITCHES:
+                    return flow.inputs[op][:1]
                 return self._without_scale(op) if flow.types[op] in SCALES else flow.inputs[op]
 
             self._ancestors[update.op] = flow.reachable(

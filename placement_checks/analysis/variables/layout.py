@@ -9,6 +9,7 @@ from functools import cached_property
 from itertools import zip_longest
 from typing import Literal, NamedTuple, TypeVar, cast
 
+from placement_checks.analysis.graph.updates import Update
 from placement_checks.analysis.towers.analysis import analyze
 from placement_checks.analysis.towers.by_loss import single_tower
 from placement_checks.analysis.towers.discovery import complete_device
@@ -19,6 +20,7 @@ from placement_checks.core.devices import Device
 from placement_checks.core.ids import OpId, TowerIndex, TowerMask
 from placement_checks.core.placement import TRAINABLE, Placement
 from placement_checks.core.variables import Variable
+from placement_checks.step.kinds import Form
 from placement_checks.util.text import plural
 
 _T = TypeVar("_T")
@@ -26,7 +28,7 @@ LayoutKind = Literal["central", "mirrored", "sharded", "split", "own"]
 
 _SUFFIXES: Mapping[LayoutKind, str] = {
     "central": "",
-    "mirrored": ", a copy on each of {} GPUs, and all copies take the same gradients",
+    "mirrored": ", a copy on each of {} GPUs",
     "sharded": "",
     "split": ", each used only on the GPU that has it",
     "own": ", each read by one tower alone",
@@ -90,6 +92,28 @@ class Layout:
         """
         groups = map(self._find_copies, self._candidates())
         return [group for group in groups if group]
+
+    @cached_property
+    def unproved(self) -> Sequence[MirroredVariable]:
+        """The mirrored variables that the program made, and whose copies may drift apart.
+
+        Their updates do not combine the gradients in the same terms.
+        """
+        changes, names = step_changes(self._placement), self._analysis.flow.names
+
+        def taken(copy: str) -> Mapping[Form, int]:
+            return changes.gradients_taken(
+                changes.change(names[update.op]) for update in self._updates(copy)
+            )
+
+        return [
+            group
+            for group in self.mirrored
+            if not self._of_strategy.keys() & group.copies.values()
+            and any(
+                taken(copy) != taken(min(group.copies.values())) for copy in group.copies.values()
+            )
+        ]
 
     @cached_property
     def copies(self) -> Mapping[str, MirroredVariable]:
@@ -229,9 +253,12 @@ class Layout:
         count["mirrored"] = len(self.mirrored) + len(others)
         if others and self._placement.strategy is not None:
             most = max(most, len(self._placement.strategy.replicas))
+        texts = {**_SUFFIXES}
+        if not self.unproved:
+            texts["mirrored"] += ", and all copies take the same gradients"
         return "; ".join(
             f"{kind}: {plural(count[kind], 'variable')}{text.format(most)}"
-            for kind, text in _SUFFIXES.items()
+            for kind, text in texts.items()
             if count[kind]
         )
 
@@ -276,10 +303,12 @@ class Layout:
         return MirroredVariable(copies, diverging)
 
     def _sources(self, variable: str) -> frozenset[OpId]:
-        """Return the gradients that the updates of a variable take.
+        """Return the gradients that the updates of a variable take."""
+        updates = self._updates(variable)
+        return frozenset(op for update in updates for op in self._gradients.sources(update))
 
-        A variable that is set to the new value of another variable takes its gradients.
-        """
+    def _updates(self, variable: str) -> list[Update]:
+        """Return the updates of a variable, and of a variable whose new value it takes."""
         by_variable, names = self._analysis.updates.by_variable, self._analysis.flow.names
         changes = step_changes(self._placement)
         updates = [*by_variable.get(variable, ())]
@@ -287,7 +316,7 @@ class Layout:
             other, done = changes.assigned_state(changes.change(names[update.op])) or ("", ())
             taken = by_variable.get(other, ())
             updates += taken if all(names[each.op] in done for each in taken) else ()
-        return frozenset(op for update in updates for op in self._gradients.sources(update))
+        return updates
 
     def _untrained(self, copies: Mapping[str, TowerIndex]) -> Iterator[tuple[str, TowerIndex]]:
         """Yield variables that one tower reads and no update trains, with the tower.

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from placement_checks.analysis.graph.data_flow import union
 from placement_checks.analysis.towers.analysis import analyze
@@ -59,13 +59,14 @@ class EqualToOneGpu(Rule):
     stand for those of all rows. If a value differs, and all ops on the way are understood, the
     rule is broken. A finding states what is not equal, such as a part of the batch that does not
     count. If only learning rates or other settings of the optimizer differ, this is a doubt,
-    because they may differ on purpose. It is also a doubt if each tower divides its loss by its
-    own count, such as its number of tokens, because these counts may be equal. Otherwise the rule
-    is not checked, and names the op that cannot be followed: an op of an unknown type, or a loss
-    that combines the rows of a tower. It is not checked either if another part of the program may
-    make up for the difference. Thus the divisor of a sum over rows breaks the rule only if both
-    programs have the same fixed number of rows: a batch that grows with the number of GPUs needs
-    another divisor.
+    because they may differ on purpose. So is a difference of other variables that the trained
+    variables depend on in the next step, such as the centers of classes. It is also a doubt if
+    each tower divides its loss by its own count, such as its number of tokens, because these
+    counts may be equal. Otherwise the rule is not checked, and names the op that cannot be
+    followed: an op of an unknown type, or a loss that combines the rows of a tower. It is not
+    checked either if another part of the program may make up for the difference. Thus the divisor
+    of a sum over rows breaks the rule only if both programs have the same fixed number of rows: a
+    batch that grows with the number of GPUs needs another divisor.
 
     `allow` lists variables that may differ, or patterns such as bn/*.
     """
@@ -99,11 +100,16 @@ class EqualToOneGpu(Rule):
         self, placements: tuple[Placement, Placement], found: StepEquality
     ) -> Iterator[Finding]:
         reported: set[str] = set()
-        for name in sorted(found.trained):
+        for name in sorted(found.variables, key=lambda each: (each not in found.trained, each)):
             difference = found.variables[name].difference
             if difference is None or self._allows(name):
                 continue
             if difference.excuse is not None and not difference.excuse.may_be_intended:
+                continue
+            if name not in found.trained:
+                if not reported and difference.excuse is None:
+                    reported.add(name)
+                    yield _of_state(_finding(placements, name, difference, None))
                 continue
             name = found.copies[name][0]
             if difference.obligation is Obligation.ROWS and difference.origin:
@@ -130,7 +136,7 @@ class EqualToOneGpu(Rule):
             for name, answer in found.variables.items()
             if (difference := answer.difference) is not None
             and not self._allows(name)
-            and not (doubts and difference.excuse and difference.excuse.may_be_intended)
+            and not (doubts and (difference.excuse is None or difference.excuse.may_be_intended))
         ]
         if not unknown:
             return None
@@ -193,6 +199,12 @@ def _frozen(placement: Placement, found: StepEquality, name: str) -> Diagnosis |
         left_out=towers,
         ops=tuple(ops),
     )
+
+
+def _of_state(finding: Finding) -> Finding:
+    """The doubt about a variable that is not trained, which programs may update on purpose."""
+    message = f"{finding.message}, and the next step of the trained variables depends on it"
+    return replace(finding, message=message, is_doubt=True)
 
 
 def _finding(

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from placement_checks.analysis.graph.updates import Update
 from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.analysis.variables.gradient_flow import gradient_flow
 from placement_checks.core.evidence import Evidence
@@ -21,6 +22,7 @@ from placement_checks.core.op_types import (
     is_gradient_update,
 )
 from placement_checks.core.placement import TRAINABLE, Placement
+from placement_checks.core.program import Program
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.core.variables import Variable
 from placement_checks.rules.base import (
@@ -42,9 +44,10 @@ from placement_checks.util.text import plural
 class TrainablesTrained(Rule):
     """The step updates every trainable variable that a loss reads.
 
-    A variable keeps its initial value in three cases: its gradient is averaged, or shown in a
-    summary, but not applied; no loss reads it, so it has no gradient; or the step for one GPU
-    updates it, and this step does not. The step for one GPU is the reference, or else the same
+    A variable keeps its initial value in four cases: its gradient is averaged, or shown in a
+    summary, but not applied; no loss reads it, so it has no gradient; the step for one GPU updates
+    it, and this step does not; or the step runs no update of any trainable variable, although the
+    graph has updates by gradients. The step for one GPU is the reference, or else the same
     program built for one GPU. Both steps are read as terms, like for equal-to-one-gpu.
 
     A program that trains only a part of its variables on purpose takes no gradients of the other
@@ -84,7 +87,10 @@ class TrainablesTrained(Rule):
         if not any(analysis.backward.ops):
             return self.without(no_gradients(evidence))
         if analysis.updates.by_variable.keys().isdisjoint(trainable):
-            return self.not_checked("the step updates no trainable variable")
+            left_out = unless_allowed(_left_out(evidence), self.frozen)
+            if not left_out:
+                return self.not_checked("the step updates no trainable variable")
+            return self.verdict(left_out, plural(len(trainable), "trainable variable"))
         findings = first_of_each(
             (
                 *(_untrained(placement, *each) for each in untrained(placement)),
@@ -140,12 +146,46 @@ def _trainables_without_update(placement: Placement) -> Iterator[Variable]:
 
 def _is_updated(placement: Placement, variable: str) -> bool:
     """Whether the step updates a variable, or an op of another step updates it by a gradient."""
-    analysis = analyze(placement)
+    is_in_step = variable in analyze(placement).updates.by_variable
+    return is_in_step or any(_updates_by_gradient(placement, variable))
+
+
+def _updates_by_gradient(placement: Placement, variable: str) -> Iterator[str]:
+    """Yield the ops that update a variable by a gradient, in the step or outside of it."""
+    analysis, gradients = analyze(placement), gradient_flow(placement)
     flow = analysis.flow
-    return variable in analysis.updates.by_variable or any(
-        is_gradient_update(flow.types[op]) or any(map(analysis.has_gradient, values))
-        for op, values in flow.writers.get(flow.number[variable], ())
+    for op, values in flow.writers.get(flow.number[variable], ()):
+        behind = gradients.ancestors(Update(op, variable, values))
+        if is_gradient_update(flow.types[op]) or any(map(analysis.has_gradient, behind)):
+            yield flow.names[op]
+
+
+def _left_out(evidence: Evidence) -> Iterator[Finding]:
+    """Yield findings on variables with updates by gradients, if the step runs none of these.
+
+    Another step may run them, as in a program that adds up gradients over several steps. So it is
+    a doubt, unless a function returns this train op, and no update of it takes a gradient.
+    """
+    placement, program = evidence.placement, evidence.program
+    returns_train_op = program and isinstance(program.program, Program)
+    analysis, gradients = analyze(placement), gradient_flow(placement)
+    takes_gradients = any(
+        any(map(analysis.has_gradient, gradients.ancestors(update)))
+        for updates in analysis.updates.by_variable.values()
+        for update in updates
     )
+    for name in placement.collections[TRAINABLE]:
+        for op in [*_updates_by_gradient(placement, name)][:1]:
+            message = f"{name} is trainable, and the step does not run {op}, which updates it"
+            yield _finding(
+                placement,
+                name,
+                message,
+                ops=(op,),
+                fix=f"run it in each step: add it to the train op, such as by tf.group; {_FROZEN}",
+                group_key="left out",
+                is_doubt=takes_gradients or not returns_train_op,
+            )
 
 
 _LOOKUPS = VARIABLE_LOOKUPS | GATHERS

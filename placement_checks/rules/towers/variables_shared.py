@@ -57,7 +57,8 @@ class VariablesShared(Rule):
 
     Mirrored variables are shared too: each tower has a copy, and the same sum of gradients updates
     all copies. A copy is a finding if its update takes another sum, such as the gradients of its
-    own tower, or if it has no update. Each tower may have its own variables that belong to copies:
+    own tower, or if it has no update. If copies take the same gradients, but combine them in other
+    terms, the rule is not checked. Each tower may have its own variables that belong to copies:
     slots, averages, statistics and frozen weights. If there are copies, it may also have variables
     that no loss depends on, such as a counter. With or without copies, it may have accumulators:
     variables that only add up values to show, or that add up gradients until a step applies the
@@ -119,8 +120,10 @@ class VariablesShared(Rule):
             )
             return self.without((NotApplicable if len(reads.site_reads) == 1 else Missing)(reason))
         # All GPUs hold parts of one model if the program has one loss, or one loss for each
-        # micro-batch. A joint loss of several towers does not count as one loss.
+        # micro-batch, or if each GPU passes its results on to the next one. A joint loss of
+        # several towers does not count as one loss.
         has_one_loss = len(analysis.loss_ops) == 1 or analysis.micro_batches > 1
+        has_one_loss |= bool(analysis.loss_ops) and reads.are_layers
         is_one_model = has_one_loss and analysis.by_loss is None and towers == 1
         may_grow = {
             name
@@ -178,6 +181,14 @@ class VariablesShared(Rule):
             )
         if not single and reads.joined_sites:
             note += "; GPUs that use each other's results count as parts of one model"
+        if actual.unproved and not findings:
+            unproved = sorted(actual.unproved[0].copies.values())
+            return self.not_checked(
+                f"{join_and(unproved)} are copies that take the same gradients, but not in the "
+                "same terms: they may drift apart",
+                note,
+                fix="update all copies by one tensor, such as the mean of the gradients",
+            )
         return self.verdict(findings, note)
 
 

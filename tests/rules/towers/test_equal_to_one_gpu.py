@@ -155,6 +155,24 @@ def with_levels(towers: int = 1) -> Program:
     return made
 
 
+def centered(towers: int = 1, moved: int = 1) -> Program:
+    """The rows of some towers move the centers of their classes, which the loss reads."""
+    made = Program()
+    x, y = made.placeholder("x", (None, 3)), made.placeholder("y", (None,))
+    w, centers = made.variable("w", (3,)), made.variable("centers", (5,), is_trained=False)
+    gradients, moves = [], []
+    for tower, (part, labels) in enumerate(zip(split(x, towers), split(y, towers), strict=True)):
+        with made.scope(f"tower_{tower}"):
+            classes = apply("Cast", labels, DstT="int32")
+            apart = total(part * w.read(), 1) - apply("GatherV2", centers.read(), classes, 0)
+            gradients.append(made.gradient(mean(square(apart)), w))
+            moves.append((classes, apart * -0.1))
+    with made.after(average(gradients)):
+        updates = [made.add("ResourceScatterSub", centers, *move) for move in moves[:moved]]
+    made.train(w.descend(0.1, average(gradients)), *updates)
+    return made
+
+
 def decayed(towers: int = 1, times: int = 1) -> Program:
     """Weights that decay by a share of a scheduled rate before Adam updates them."""
     made = Program()
@@ -229,6 +247,8 @@ CASES = {
     "weights that the program keeps": not_checked(weighted(kept_weight)),
     "weights that both programs keep": not_checked(weighted(kept_weight, with_kept_weights())),
     "a factor that depends on gradients": broken(evidence(scaled_by_first(2), scaled_by_first())),
+    "centers that the rows of all towers move": kept(evidence(centered(2, moved=2), centered())),
+    "centers that the rows of one tower move": doubtful(evidence(centered(2), centered())),
     "averaged": kept(evidence(program(2))),
     "three towers": kept(evidence(program(3, losses=[squares] * 3, rows=(0, 1, 2)))),
     "compared with the reference": kept(

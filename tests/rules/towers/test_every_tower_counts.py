@@ -256,6 +256,17 @@ CASES = {
     "the step adds the gradients of both towers": kept(added_in_step(0, 1)),
     # If separate runs add all gradients, the step need not add them.
     "the step adds the gradients of one of two towers": broken(added_in_step(0)),
+    **{
+        f"a branch takes {len(towers)} of 2 gradients, by a condition on both": expected(
+            updated(
+                "taken",
+                host("condition", "IsFinite", "sum/w"),
+                *(host(f"switch_{i}", "Switch", gradient(i), "condition") for i in towers),
+                host("taken", "AddN", *(f"switch_{i}:1" for i in towers)),
+            )
+        )
+        for towers, expected in (((0, 1), kept), ((0,), broken))
+    },
     # The condition reads the gradients of all towers; the sum takes one tower's.
     "the condition of a sum of gradients": broken(
         updated(

@@ -3,8 +3,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
-from support.steps import Program, add_n, mean, split, square
+from support import steps
+from support.steps import add_n, mean, split, square
 from support.towers import gradient, host, on, program, variable
 from support.verdicts import broken, doubtful, kept, not_checked, verdicts
 
@@ -12,6 +14,7 @@ from placement_checks import Op, Placement
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.core.placement import TRAINABLE
+from placement_checks.core.program import CapturedProgram, Program, ProgramGraph
 from placement_checks.rules.towers.trainables_trained import TrainablesTrained
 
 WITHOUT_B = host("train", "NoOp", "^update/a", "^step/add")
@@ -92,7 +95,7 @@ def taken(*ops: Op, trainable: str = "ab") -> Placement:
 
 def stepped(*trained: str, towers: int = 2, variables: Sequence[str] = "ab") -> Placement:
     """A step of towers that trains some of the variables that the losses read."""
-    made = Program()
+    made = steps.Program()
     handles = {name: made.variable(name, (3,)) for name in variables}
     losses = []
     for i, x in enumerate(split(made.placeholder("x", (None, 3)), towers)):
@@ -104,6 +107,25 @@ def stepped(*trained: str, towers: int = 2, variables: Sequence[str] = "ab") -> 
         updates.append(handles[name].descend(0.1, add_n(gradients) / towers))
     made.train(*updates)
     return made.placement()
+
+
+def averaging(*in_step: str, is_function: bool = False) -> Evidence:
+    """A step that averages w, and an update of w by the gradient, from a slot, that it may run."""
+    made = program(
+        variable("m"),
+        variable("shadow"),
+        host("m/set", "AssignVariableOp", "m", "mean/w"),
+        host("m/read", "ReadVariableOp", "m", "^m/set"),
+        host("update/w", "AssignSubVariableOp", "w", "m/read"),
+        host("shadow/set", "AssignSubVariableOp", "shadow", "w/read"),
+        host("w/read", "ReadVariableOp", "w"),
+        host("train", "NoOp", "^shadow/set", *(f"^{op}" for op in in_step)),
+        collections={TRAINABLE: ["w"]},
+    )
+    captured = CapturedProgram(
+        name="p", program=Program("p", print), gpus=2, source=Mock(ProgramGraph)
+    )
+    return Evidence(made, captured) if is_function else Evidence(made)
 
 
 ONLY_A = [WITHOUT_B, NO_UPDATE, *NO_AVERAGE]
@@ -225,8 +247,12 @@ CASES = {
     "no train op": not_checked(two(step={"train_op": ()})),
     "no gradients": not_checked(two(step={"backward": ()})),
     "a step without updates": not_checked(
-        two(host("train", "NoOp", "^step/add"), trainable=["b"])
+        two(host("train", "NoOp", "^step/add"), NO_UPDATE, trainable=["b"])
     ),
+    "an update that no step runs": doubtful(averaging()),
+    "a step that adds up gradients, of a function": doubtful(averaging("m/set", is_function=True)),
+    "an update that the step of a function does not run": broken(averaging(is_function=True)),
+    "an update of a function that the step runs": kept(averaging("update/w", is_function=True)),
     "an unused gradient": doubtful(unused("b")),
     "two of three gradients are unused": doubtful(unused("a", "b", "c")),
     "an unused gradient of a variable that is declared frozen": kept(unused("b"), frozen=("b",)),

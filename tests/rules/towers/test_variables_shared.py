@@ -89,6 +89,35 @@ def own_gradient(i: int) -> Op:
     return on(i, f"update/{name}", "ResourceApplyGradientDescent", name, "rate", gradient(i))
 
 
+def joined(second: Sequence[str], **more: Any) -> Placement:
+    """Copies whose updates take the halves of the mean, which each GPU joins."""
+    orders = ["halves", "halves:1"], second
+    return towers.program(
+        *(towers.variable(f"m{i}", at=f"GPU:{i}") for i in (0, 1)),
+        host("axis", "Const"),
+        host("halves", "Split", "axis", "mean/w"),
+        *(on(i, f"whole_{i}", "ConcatV2", *order, "axis") for i, order in enumerate(orders)),
+        *(
+            on(
+                i,
+                f"update/v{i}/w",
+                "ResourceApplyMomentum",
+                f"v{i}/w",
+                f"m{i}",
+                "rate",
+                f"whole_{i}",
+            )
+            for i in (0, 1)
+        ),
+        mirrored=True,
+        values={"axis": 0},
+        outputs=dict.fromkeys((gradient(0), gradient(1), "sum/w", "mean/w"), (4,))
+        | {"axis": (), "halves": (2,), "whole_0": (4,), "whole_1": (4,)},
+        attributes={"halves": {"num_split": 2}},
+        **more,
+    )
+
+
 def between(*ops: Op) -> Evidence:
     """Two towers with separate variables, and ops that may connect them."""
     return program(
@@ -379,6 +408,29 @@ CASES = {
             single_gpu=alone(),
         )
     ),
+    **{
+        f"layers on two GPUs, and the first alone on one GPU, with losses: {listed}": expected(
+            Evidence(
+                towers.split(
+                    *moments,
+                    step=StepOps(train_op=("train",), objectives=losses),
+                    collections=collections("ab"),
+                ),
+                single_gpu=alone(*variables("a"), *tower(0, "a"), trainable="a"),
+            )
+        )
+        for listed, losses, moments, expected in (
+            ("second", ("second:0",), (), kept),
+            ("first, second", ("first:0", "second:0"), (), kept),
+            # Copies that exchange values in the forward pass.
+            (
+                "of each, which uses the other",
+                ("third:0", "second:0"),
+                [on(0, "third", "MatMul", "second", "a")],
+                broken,
+            ),
+        )
+    },
     # A model of two parts; a single GPU holds both.
     "a variable for each part, and one GPU has both": kept(
         program(
@@ -649,6 +701,13 @@ CASES = {
         for where, collected in (("", True), (", and only the first is global", False))
     },
     # If each GPU has a copy of the model, it may also count its own steps.
+    "copies that join the halves of the mean": kept(joined(["halves", "halves:1"])),
+    "a copy that joins the halves of the mean in another order": not_checked(
+        joined(["halves:1", "halves"])
+    ),
+    "copies of a strategy, which keeps them equal": kept(
+        joined(["halves:1", "halves"], strategy=towers.MIRRORED)
+    ),
     "a counter for each GPU, and copies": kept(counted(mirrored=True)),
     "a counter for each GPU, and shared variables": broken(counted(mirrored=False)),
     **{
