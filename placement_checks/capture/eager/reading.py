@@ -38,6 +38,7 @@ from placement_checks.core.placement import (
     StepOps,
     Tensor,
     producer_of,
+    with_output,
 )
 from placement_checks.core.program import (
     AppliedGradient,
@@ -296,7 +297,7 @@ class _StepReader:
     def _losses(self, source: GraphSource) -> list[str]:
         """The scalars that the step returns and that are losses."""
         returned = [
-            output if ":" in output else f"{output}:0"
+            with_output(output)
             for tensor, output in self._flat.results
             if tensor.dtype.is_floating and tensor.shape.rank == 0
         ]

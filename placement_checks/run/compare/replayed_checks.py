@@ -26,7 +26,7 @@ from placement_checks.analysis.variables.mixed_losses import mixed_losses
 from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.measurement import EPS, Measurement, RowMixing, Trial
 from placement_checks.core.mistakes import UNEXPLAINED
-from placement_checks.core.placement import producer_of
+from placement_checks.core.placement import producer_of, with_output
 from placement_checks.numerics.comparing import Limits, differing_variables
 from placement_checks.numerics.diagnosis import diagnose
 from placement_checks.run.compare.row_mixing import find_row_mixing
@@ -281,7 +281,7 @@ class ReplayedChecks:
 
     def _counts_rows(self, tensor: str) -> bool:
         """Whether a tensor is a multiple of the number of rows."""
-        name = tensor if ":" in tensor else f"{tensor}:0"
+        name = with_output(tensor)
         feeds = self._feeding.to_reference(self._batch)
         value = np.asarray(self._sessions.reference.run(name, feeds))
         return bool(np.all(value) and not np.any(value % self._feeding.inputs.reference_rows))
