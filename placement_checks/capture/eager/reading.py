@@ -212,7 +212,7 @@ class _StepReader:
         todo: list[tuple[FlatBody, int | None]] = [(self._flat.flat.bodies[0], None)]
         for body, caller in todo:
             graph = self._flat.graphs.get(body.function)
-            own = {} if graph is None else self._notes.replicas.of_ops(graph)
+            own = {} if graph is None else self._notes.replicas.in_graph(graph)
             for name, flat in body.ops.items():
                 if (replica := own.get(name, caller)) is not None:
                     found[flat] = replica
