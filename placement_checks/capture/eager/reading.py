@@ -50,7 +50,7 @@ from placement_checks.core.user_code import users_line
 from placement_checks.graph.details import LiveDetails
 from placement_checks.graph.flatten import FlatBody, FlatGraph
 from placement_checks.graph.gradients import GradientNotes, RecordedCall
-from placement_checks.graph.inlining import FunctionOp, reachable_functions
+from placement_checks.graph.inlining import FunctionOp, function_library, reachable_functions
 from placement_checks.graph.reading import GraphSource
 from placement_checks.graph.train_step import select_losses
 from placement_checks.tf.distribution import replica_values
@@ -166,7 +166,7 @@ class _StepReader:
         line = users_line(stack, self._program.folder)
         where = f", at {line}" if line else ""
         nodes = self._flat.graph_def.node
-        library = self._flat.graph_def.library.function
+        library = function_library(self._flat.graph_def)
         holder = next(
             (each for each in nodes if function in reachable_functions([each], library)), None
         )
