@@ -39,6 +39,8 @@ from placement_checks.run.session import ProgramSession
 from placement_checks.util.progress import step
 from placement_checks.util.text import join_and
 
+_RANDOM_SECONDS = 60.0  # time limit of the run that fetches the values of random ops
+
 
 class RowInput(NamedTuple):
     """Tensors that are fed the same rows.
@@ -188,12 +190,11 @@ class FedProgram:
         return ""
 
 
-def random_tensors(program: RunnableProgram, seconds: float) -> dict[str, npt.NDArray[Any]]:
+def random_tensors(program: RunnableProgram) -> dict[str, npt.NDArray[Any]]:
     """Return the values that random ops draw for losses and gradients, by tensor name.
 
-    The program runs once, on the recorded feeds, for ``seconds`` at most. Random ops in loops, in
-    branches that do not run and in bodies of functions are omitted, because their outputs cannot
-    be fed.
+    The program runs once, on the recorded feeds. Random ops in loops, in branches that do not run
+    and in bodies of functions are omitted, because their outputs cannot be fed.
     """
     ops = program.placement.ops
     names = [
@@ -204,7 +205,7 @@ def random_tensors(program: RunnableProgram, seconds: float) -> dict[str, npt.ND
     ]
     if not names:
         return {}
-    with ProgramSession(program, seconds) as session, step("random numbers"):
+    with ProgramSession(program, _RANDOM_SECONDS) as session, step("random numbers"):
         session.initialize({})
         values = session.fetch(names, program.built.fed)
     return {
