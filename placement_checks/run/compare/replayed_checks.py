@@ -65,7 +65,11 @@ class ReplayedChecks:
                 raise self._neither(why_not_all)
             unknown = "; which ops of its loss combine rows was not observed"
             self._sessions.own_rows = OwnRows(why_not_all + ("" if self._observed else unknown))
-        elif self._sessions.of_other_shape or self._shares_ops or self._is_additive():
+        elif (
+            self._sessions.of_other_shape
+            or mixed_losses(self._sessions.towers.program.placement).shared_ops
+            or self._is_additive()
+        ):
             return
         elif self._has_only_statistics and not self._is_nearly_equal():
             self._sessions.own_rows = self._statistics_per_tower()
@@ -95,10 +99,6 @@ class ReplayedChecks:
             f"{why}",
             PASS_BATCH,
         )
-
-    @cached_property
-    def _shares_ops(self) -> bool:
-        return bool(mixed_losses(self._sessions.towers.program.placement).shared_ops)
 
     @cached_property
     def _observed(self) -> RowMixing | None:
