@@ -291,19 +291,12 @@ class LiveGraph(LiveDetails):
 
 @dataclass(eq=False)
 class _Stack:
-    """The stack of one or more ops.
+    """The stack of one or more ops."""
 
-    Attributes:
-        stack: TensorFlow's stack.
-        here: the directory for relative paths.
-        frames: the user's frames in the stack.
-        next: the stack of the lookup that last followed a lookup of this stack.
-    """
-
-    stack: Any
-    here: str
-    frames: Sequence[Frame]
-    next: _Stack | None = None
+    stack: Any  # TensorFlow's stack
+    here: str  # the directory for relative paths
+    frames: Sequence[Frame]  # the user's frames in the stack
+    next: _Stack | None = None  # the stack of the lookup that last followed a lookup of this stack
 
 
 class _FrameCache:

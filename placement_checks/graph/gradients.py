@@ -303,19 +303,12 @@ def _as_tensor(weight: Any) -> Any:
 
 
 class OptimizerCall(NamedTuple):
-    """One gradient that an optimizer received.
+    """One gradient that an optimizer received."""
 
-    Attributes:
-        gradient: a tensor, `tf.IndexedSlices`, or a strategy's value for several replicas.
-        variable: the TensorFlow or Keras variable; None if the gradient is only declared.
-        name: the name of the variable's op; ``""`` for a variable of eager code.
-        optimizer: the class name of the optimizer; ``""`` if the gradient is only declared.
-    """
-
-    gradient: Any
-    variable: Any
-    name: str
-    optimizer: str
+    gradient: Any  # a tensor, `tf.IndexedSlices`, or a strategy's value for several replicas
+    variable: Any  # the TensorFlow or Keras variable; None if the gradient is only declared
+    name: str  # the name of the variable's op; `""` for a variable of eager code
+    optimizer: str  # the class name of the optimizer; `""` if the gradient is only declared
 
 
 @contextlib.contextmanager

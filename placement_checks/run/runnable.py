@@ -57,15 +57,10 @@ _PROPORTIONAL = "GradientDescent"  # an optimizer that is written out, with or w
 
 @dataclass(frozen=True)
 class TimeLimit:
-    """The time limit of all runs of a program and its reference.
+    """The time limit of all runs of a program and its reference."""
 
-    Attributes:
-        seconds: how long the runs may take.
-        ends_at: when they must have ended, in seconds of `time.monotonic`.
-    """
-
-    seconds: float = math.inf
-    ends_at: float = math.inf
+    seconds: float = math.inf  # how long the runs may take
+    ends_at: float = math.inf  # when they must have ended, in seconds of `time.monotonic`
 
     @staticmethod
     def from_now(seconds: float) -> TimeLimit:

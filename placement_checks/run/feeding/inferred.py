@@ -86,29 +86,17 @@ class InferredInputs:
 
 
 class FedTensor(NamedTuple):
-    """A tensor that is fed.
+    """A tensor that is fed."""
 
-    Attributes:
-        tensor: its name.
-        array: the recorded value.
-        row: the shape of a row in the graph; None for an axis of any length.
-        dtype: the name of its dtype.
-        tower: the index of the only tower that reads it, or None.
-        any_length: whether its first axis may have any length.
-        is_random: whether a random op yields it.
-        in_model: whether losses or gradients depend on it.
-        argument: the name of the argument that it stands for.
-    """
-
-    tensor: str
-    array: npt.NDArray[Any]
-    row: tuple[int | None, ...]
-    dtype: str
-    tower: TowerIndex | None
-    any_length: bool
-    is_random: bool
-    in_model: bool
-    argument: str
+    tensor: str  # its name
+    array: npt.NDArray[Any]  # the recorded value
+    row: tuple[int | None, ...]  # the shape of a row in the graph; None for an axis of any length
+    dtype: str  # the name of its dtype
+    tower: TowerIndex | None  # the index of the only tower that reads it, or None
+    any_length: bool  # whether its first axis may have any length
+    is_random: bool  # whether a random op yields it
+    in_model: bool  # whether losses or gradients depend on it
+    argument: str  # the name of the argument that it stands for
 
     @property
     def name_and_kind(self) -> tuple[Hashable, ...]:
